@@ -1,0 +1,37 @@
+# Everything runs in .venv, which the first target that needs it makes. PYTHON picks the interpreter it is made with.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help conformance test lint typecheck clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+conformance: .venv/.stamp ## Replay the conformance vectors against the reference implementation
+	@$(BIN)/kvspec run
+
+test: .venv/.stamp ## Run the tests on all cores
+	@$(BIN)/pytest -q -n auto
+
+lint: .venv/.stamp ## Check style and formatting with ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+typecheck: .venv/.stamp ## Check the types of the whole tree with mypy --strict
+	@$(BIN)/mypy
+
+clean: ## Remove .venv, build outputs and caches
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last. A .venv without one was left half made (an interrupted or failed install): start it over.
+# With one that is merely older than the pins, the install is brought up to date in place.
+.venv/.stamp: pyproject.toml constraints.txt
+	@test -e $@ || rm -rf .venv
+	@echo "Installing into .venv"
+	@test -e $@ || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@touch $@

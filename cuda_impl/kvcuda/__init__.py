@@ -1,0 +1,1 @@
+"""The device manager (not yet written)."""

@@ -1,0 +1,1 @@
+"""The reference manager and the reference scheduler."""

@@ -1,0 +1,303 @@
+"""The event vocabulary: each operation, its arguments, and what an implementation answers.
+
+An event is an operation; once it ran, `obs` holds what the implementation answered, or `refused` why it did nothing.
+Every part of an answer is optional: `None` means that the implementation could not observe it, and what is not
+observed is not judged. All lengths are in tokens; pages and rows are named by their numbers.
+"""
+
+from typing import Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from kvspec.pages import Runs
+from kvspec.tokens import Element
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fixed sizes of one memory manager."""
+
+    page_size: int
+    """Tokens a page."""
+    num_pages: int
+    """Pages that can be allocated; they are numbered from 1."""
+    num_rows: int
+    """Rows of `req_to_token`; they are numbered from 0."""
+    max_context_len: int
+    """Positions a row has, in tokens."""
+    prefix_cache: bool = True
+    """Whether finished prefixes are kept for other requests (radix cache) or dropped (chunk cache)."""
+
+
+class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What an implementation observed while it carried an operation out."""
+
+
+class Done(Answer):
+    """Nothing to observe: the operation was carried out."""
+
+
+class MatchAnswer(Answer):
+    """The answer to `match_prefix`."""
+
+    prefix_len: int | None = None
+    """Where the next extend begins to write."""
+    protected_len: int | None = None
+    """The part of it that the prefix store owns; page-aligned."""
+    freed: Runs | None = None
+    """Pages that went back to the free pages: the tail of a resumed session."""
+
+
+class ExtendAnswer(Answer):
+    """The answer to `extend`."""
+
+    rows: dict[str, int] | None = None
+    """Each request's row."""
+    pages: dict[str, Runs] | None = None
+    """The pages each request was given, in order of position; a request that is not named was given none."""
+
+
+class DecodeAnswer(Answer):
+    """The answer to `decode`."""
+
+    pages: dict[str, Runs] | None = None
+    """The pages each request was given, in order of position; a request that is not named was given none."""
+
+
+class PublishAnswer(Answer):
+    """The answer to `cache_unfinished`."""
+
+    protected_len: int | None = None
+    """The length that the prefix store owns now; page-aligned."""
+    freed: Runs | None = None
+    """The holder's duplicates of pages that the store already had."""
+
+
+class ReleaseAnswer(Answer):
+    """The answer to every operation that lets memory go."""
+
+    freed: Runs | None = None
+    """All pages that went back to the free pages."""
+
+
+class EvictAnswer(Answer):
+    """The answer to `evict`."""
+
+    evicted: Runs
+    """The pages that left the prefix store for the free pages."""
+
+
+class Figures(Answer):
+    """The answer to `report`: one's own figures, in tokens and rows."""
+
+    available: int | None = None
+    """Tokens of free pages."""
+    evictable: int | None = None
+    """Tokens of unlocked pages of the prefix store."""
+    protected: int | None = None
+    """Tokens of locked pages of the prefix store."""
+    session_held: int | None = None
+    """Tokens of private pages of idle session slots, whole pages."""
+    uncached: int | None = None
+    """Tokens of private pages of requests, whole pages."""
+    rows_available: int | None = None
+    """Free rows."""
+    rows_requests: int | None = None
+    """Rows that requests hold."""
+    rows_sessions: int | None = None
+    """Rows that idle session slots hold."""
+    rows_withheld: int | None = None
+    """Rows that were let go and are still read by a launch in flight."""
+
+
+class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One holder as the implementation's own records show it. Lengths in tokens."""
+
+    row: int
+    protected_len: int
+    committed_len: int
+    allocated_len: int
+
+
+class SnapshotAnswer(Answer):
+    """The answer to `snapshot`: the whole state, for a deep compare."""
+
+    rows: dict[int, Runs] | None = None
+    """For each row that is held, the slot index of each position in `[0, allocated)`."""
+    free_pages: Runs | None = None
+    store_pages: Runs | None = None
+    requests: dict[str, HolderView] | None = None
+    """The requests that hold a row."""
+    sessions: dict[str, HolderView] | None = None
+    """The session slots that hold a row and have not lent it."""
+
+
+class Refused(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """An operation that was not carried out and changed nothing."""
+
+    reason: str = ""
+    rule: str | None = None
+    """The rule that the operation would have broken, where the implementation knows it."""
+    pages_short: int = 0
+    rows_short: int = 0
+
+
+class Refusal(Exception):
+    """An implementation raises this to refuse an operation; its state must be as it was before."""
+
+    def __init__(self, rule: str | None, reason: str, *, pages_short: int = 0, rows_short: int = 0) -> None:
+        """Say why, and for rule CAP-1 how many pages and rows were missing."""
+        super().__init__(reason)
+        self.refused = Refused(reason, rule, pages_short, rows_short)
+
+
+A = TypeVar("A", bound=Answer)
+
+
+class Operation(
+    msgspec.Struct, Generic[A], tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """What all operations share: the place for their answer."""
+
+    obs: A | None = None
+    refused: Refused | None = None
+
+
+class OpenSession(Operation[Done], tag="open_session", kw_only=False):
+    """Open a streaming session. It has no slot yet."""
+
+    session: str
+
+
+class Submit(Operation[Done], tag="submit", kw_only=False):
+    """A new request. With a session it is a turn, and `tokens` extends what the session has seen (20476, 22862)."""
+
+    req: str
+    tokens: list[Element]
+    session: str | None = None
+
+
+class MatchPrefix(Operation[MatchAnswer], tag="match_prefix", kw_only=False):
+    """Ask how much of a waiting request is cached already. Repeatable (20476)."""
+
+    req: str
+
+
+class Extend(Operation[ExtendAnswer], tag="extend", kw_only=False):
+    """Prefill: rows, pages and row writes for each request up to its `seq_len`; all of the batch or nothing (17850)."""
+
+    reqs: list[tuple[str, int]]
+
+
+class Decode(Operation[DecodeAnswer], tag="decode", kw_only=False):
+    """One decode step: `n` is 1, or drafts + 1 for speculative decoding."""
+
+    reqs: list[str]
+    n: int = 1
+
+
+class Verify(Operation[Done], tag="verify", kw_only=False):
+    """Speculative decoding: `accepted` positions become valid; `tokens` are those that the request keeps (22862)."""
+
+    req: str
+    accepted: int
+    tokens: list[int]
+
+
+class Launch(Operation[Done], tag="launch", kw_only=False):
+    """A forward pass over the requests is handed to the device (17850)."""
+
+    launch: int
+    reqs: list[str]
+
+
+class Complete(Operation[Done], tag="complete", kw_only=False):
+    """The oldest launch in flight has completed; `tokens` are the tokens it sampled."""
+
+    launch: int
+    tokens: dict[str, int] = {}
+
+
+class CacheUnfinished(Operation[PublishAnswer], tag="cache_unfinished", kw_only=False):
+    """Publish what a prefill wrote; `chunked` when more of the prompt is still to come (20476)."""
+
+    req: str
+    chunked: bool = False
+
+
+class Finish(Operation[ReleaseAnswer], tag="finish", kw_only=False):
+    """The request is complete: publish and release, or hand the record to the session."""
+
+    req: str
+
+
+class Retract(Operation[ReleaseAnswer], tag="retract", kw_only=False):
+    """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
+
+    req: str
+
+
+class Abort(Operation[ReleaseAnswer], tag="abort", kw_only=False):
+    """The request leaves the system without a result (22862)."""
+
+    req: str
+
+
+class CloseSession(Operation[ReleaseAnswer], tag="close_session", kw_only=False):
+    """Release the session; with a turn in flight the release waits for it."""
+
+    session: str
+
+
+class Preempt(Operation[ReleaseAnswer], tag="preempt", kw_only=False):
+    """Release the memory of an idle session slot; its tokens stay, and the next turn prefills again."""
+
+    session: str
+
+
+class Evict(Operation[EvictAnswer], tag="evict", kw_only=False):
+    """Free at least `n` pages of the prefix store, or all that can be freed."""
+
+    n: int
+
+
+class Report(Operation[Figures], tag="report", kw_only=False):
+    """Ask for the implementation's own figures; `idle` when no request holds memory."""
+
+    mode: Literal["idle", "busy"] = "busy"
+
+
+class Snapshot(Operation[SnapshotAnswer], tag="snapshot", kw_only=False):
+    """Ask for the whole state."""
+
+
+Event = (
+    OpenSession
+    | Submit
+    | MatchPrefix
+    | Extend
+    | Decode
+    | Verify
+    | Launch
+    | Complete
+    | CacheUnfinished
+    | Finish
+    | Retract
+    | Abort
+    | CloseSession
+    | Preempt
+    | Evict
+    | Report
+    | Snapshot
+)
+
+
+class Step(Protocol):
+    """Whatever carries operations out: an implementation, alone or under the eye of the model."""
+
+    def __call__(self, op: Operation[A], /) -> A:
+        """Carry `op` out and return the answer.
+
+        Raises:
+            Refusal: the operation was refused; nothing has changed.
+        """
+        ...

@@ -1,0 +1,112 @@
+"""The model: the specification as a machine that judges answers.
+
+The specification is a relation: given a state and an operation, is this answer allowed, and what is the next state?
+`Model.step` takes one operation together with what an implementation answered. Where the specification leaves a choice
+(which free page, which victim of an eviction), the answer decides it. Without an answer the model makes the choice
+itself, so the same code generates, checks step by step, and validates traces recorded elsewhere.
+
+Each operation is a function of the state, in `waiting`, `running`, `leaving` and `looking`. Each first refuses what
+must be refused, then holds the answer against what is expected, and only then changes the state.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from kvspec import events
+from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
+from kvspec.lengths import Lengths
+from kvspec.model import leaving, looking, running, waiting
+from kvspec.model.state import State
+from kvspec.rules import Violation
+
+OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any], Answer]] = {
+    events.OpenSession: waiting.open_session,
+    events.Submit: waiting.submit,
+    events.MatchPrefix: waiting.match_prefix,
+    events.Extend: running.extend,
+    events.Decode: running.decode,
+    events.Verify: running.verify,
+    events.Launch: running.launch,
+    events.Complete: running.complete,
+    events.CacheUnfinished: leaving.cache_unfinished,
+    events.Finish: leaving.finish,
+    events.Retract: leaving.retract,
+    events.Abort: leaving.abort,
+    events.CloseSession: leaving.close_session,
+    events.Preempt: leaving.preempt,
+    events.Evict: leaving.evict,
+    events.Report: looking.report,
+    events.Snapshot: looking.snapshot,
+}
+"""The executable form of each operation."""
+
+
+class Model:
+    """The specification, watching one memory manager."""
+
+    def __init__(self, config: Config) -> None:
+        """An empty memory manager of the given sizes."""
+        self.state = State(config)
+        self.steps = 0
+
+    def step(self, op: Event) -> None:
+        """Judge one operation and its answer, and move on.
+
+        With neither `obs` nor `refused` set, the model answers itself and fills `op.obs` in.
+
+        Raises:
+            Violation: the answer is not allowed, or an operation was carried out that must be refused.
+            Refusal: there was no answer to judge, and the operation must be refused.
+        """
+        self.steps += 1
+        try:
+            answer = OPERATIONS[type(op)](self.state, op)
+        except Refusal as refusal:
+            if op.refused is None:
+                if op.obs is None:
+                    raise
+                rule = refusal.refused.rule or "OP-1"
+                raise Violation(
+                    rule,
+                    f"the operation was carried out, but must be refused: {refusal.refused.reason}",
+                    expected="refused",
+                    observed="carried out",
+                ) from None
+            _judge_refusal(self.state, refusal.refused, op.refused)
+        else:
+            if op.obs is None:
+                op.obs = answer  # type: ignore[assignment]
+
+    def figures(self) -> Figures:
+        """The accounting as the specification counts it."""
+        return looking.figures(self.state)
+
+    def lengths_of(self, name: str) -> Lengths | None:
+        """The lengths of a request, or of an idle session's slot; `None` if it holds nothing."""
+        holder = self.state.requests.get(name) or self.state.sessions.get(name)
+        return None if holder is None or holder.record is None else self.state.lengths[holder.record]
+
+    @property
+    def judged(self) -> Counter[str]:
+        """How often each rule was judged."""
+        return self.state.judged
+
+    @property
+    def unjudged(self) -> Counter[str]:
+        """How often an answer lacked what was needed to judge a rule."""
+        return self.state.unjudged
+
+    @property
+    def reached(self) -> Counter[str]:
+        """What happened that is worth knowing: a check that never met its case has shown nothing."""
+        return self.state.reached
+
+
+def _judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
+    """Both refuse: the amounts that are missing must agree where they are told."""
+    for name in ("pages_short", "rows_short"):
+        told, due = getattr(observed, name), getattr(expected, name)
+        if told and told != due:
+            raise Violation("CAP-1", f"{name} of a refusal is wrong", expected=due, observed=told)
+    state.judged["CAP-1" if expected.rule == "CAP-1" else "OP-1"] += 1

@@ -1,0 +1,328 @@
+"""Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
+
+from typing import NamedTuple
+
+from kvspec import lengths
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    CloseSession,
+    Evict,
+    EvictAnswer,
+    Finish,
+    Preempt,
+    PublishAnswer,
+    Refusal,
+    ReleaseAnswer,
+    Retract,
+)
+from kvspec.model.judging import carried_out, judge_freed, judge_length
+from kvspec.model.state import Request, State
+from kvspec.pages import Runs, expand, floor_align
+from kvspec.rules import Violation
+from kvspec.store import ROOT
+from kvspec.tokens import PrefixKey
+
+
+class Publication(NamedTuple):
+    """What publishing a holder's prefix will do."""
+
+    length: int
+    """The new protected length, in tokens."""
+    duplicates: list[int]
+    """The holder's pages whose content the store already has: freed."""
+    shared: list[int]
+    """The store's pages that take their place in the block table."""
+    inserted: list[tuple[PrefixKey, PrefixKey, int]]
+    """Key, parent key and page of each prefix that the store takes over."""
+
+
+def plan_publication(state: State, request: Request, record: int, length: int) -> Publication:
+    """Publish the whole pages of the first `length` tokens.
+
+    [0, protected)               the store's already
+    [protected, known)           the store has these pages too: the holder's are duplicates
+    [known, floor(length))       go to the store
+    [floor(length), ceil(alloc)) stay private
+    """
+    page_size, tokens, table = state.config.page_size, request.tokens, state.tables[record]
+    first = state.lengths[record].protected // page_size
+    duplicates, shared, inserted = [], [], []
+    for index in range(first, length // page_size):
+        key, page = tokens.key(index), table[index]
+        known = state.store.entries.get(key)
+        if known is not None:
+            duplicates.append(page)
+            shared.append(known.page)
+            continue
+        if state.content.get(page) != (record, index):
+            raise Violation(
+                "DATA-1",
+                f"page {page} is published, but does not hold its tokens",
+                observed=state.content.get(page),
+            )
+        inserted.append((key, tokens.key(index - 1) if index else ROOT, page))
+    return Publication(max(first * page_size, floor_align(length, page_size)), duplicates, shared, inserted)
+
+
+def apply_publication(state: State, record: int, plan: Publication) -> None:
+    """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
+    table, page_size = state.tables[record], state.config.page_size
+    first = state.lengths[record].protected // page_size
+    table[first : first + len(plan.shared)] = plan.shared
+    for page in plan.duplicates:
+        del state.owner[page]
+    for key, parent, page in plan.inserted:
+        state.store.insert(key, parent, page)
+        state.owner[page] = key
+        state.content[page] = key
+    _, locked = state.records[record]
+    if plan.length > state.lengths[record].protected:
+        last = state.owner[table[plan.length // page_size - 1]]
+        assert isinstance(last, bytes), "the last published page is the store's"
+        state.store.lock(last)
+        state.store.unlock(locked)
+        state.records[record] = state.records[record]._replace(locked=last)
+    state.lengths[record] = lengths.publish(
+        state.lengths[record], min(plan.length, state.lengths[record].committed), page_size
+    )
+    if plan.duplicates:
+        state.reached["duplicate dropped"] += 1
+    if plan.inserted:
+        state.reached["prefix published"] += 1
+
+
+def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
+    """Publish what the last extend wrote. A session turn publishes only at the end of a first turn (20476)."""
+    request, record = state.running(op.req)
+    if op.req in state.prepared:
+        raise Refusal("LAUNCH-1", f"what {op.req} has prepared is not launched yet")
+    mid_prefill = op.req in state.mid_prefill
+    if op.chunked != mid_prefill:
+        raise Refusal("CHUNK-1", f"chunked is {op.chunked}, but {op.req} has {request.seq_len}/{len(request.tokens)}")
+    if not mid_prefill and len(request.tokens) == request.seq_len:
+        raise Refusal("CHUNK-1", f"the token that follows the prompt of {op.req} is not sampled yet")
+    carried_out(state, op)
+
+    keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or op.chunked))
+    protected = state.lengths[record].protected
+    plan = plan_publication(state, request, record, protected if keeps_out else request.seq_len)
+    obs = op.obs or PublishAnswer(plan.length, plan.duplicates)
+    judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
+    judge_freed(state, "STORE-5", plan.duplicates, obs.freed)
+    if keeps_out and state.config.prefix_cache:
+        state.reached["session kept out of the store"] += 1
+    apply_publication(state, record, plan)
+    return obs
+
+
+def finish(state: State, op: Finish) -> ReleaseAnswer:
+    """The request is complete. Plain: publish, then release. Session turn: the slot takes the record (22862)."""
+    request, record = state.running(op.req)
+    if op.req in state.mid_prefill:
+        raise Refusal("OP-1", f"{op.req} is in the middle of its prefill")
+    if op.req in state.prepared:
+        raise Refusal("LAUNCH-1", f"what {op.req} has prepared is not launched yet")
+    carried_out(state, op)
+    if request.session is not None:
+        obs = _finish_turn(state, op, request, record)
+    else:
+        obs = _finish_plain(state, op, request, record)
+    state.drop_prepared(op.req)
+    del state.requests[op.req]
+    return obs
+
+
+def _finish_plain(state: State, op: Finish, request: Request, record: int) -> ReleaseAnswer:
+    """Publish the whole committed pages of the returned tokens and free the rest (994).
+
+    [0, protected)               the store's: unlocked
+    [protected, floor)           published: to the store, duplicates freed
+    [floor, ceil(allocated))     freed
+    """
+    committed = min(state.lengths[record].committed, len(request.tokens))
+    limit = committed if state.config.prefix_cache else state.lengths[record].protected
+    plan = plan_publication(state, request, record, limit)
+    rest = state.tables[record][plan.length // state.config.page_size :]
+    freed = plan.duplicates + rest
+    obs = op.obs or ReleaseAnswer(freed)
+    judge_freed(state, "PAGE-1", freed, obs.freed)
+    apply_publication(state, record, plan)
+    state.forget_record(record)
+    return obs
+
+
+def _finish_turn(state: State, op: Finish, request: Request, record: int) -> ReleaseAnswer:
+    """Hand the record to the slot, or release it if the session is closing."""
+    assert request.session is not None
+    session = state.sessions[request.session]
+    if session.closing:
+        freed = state.private(record)
+        obs = op.obs or ReleaseAnswer(freed)
+        judge_freed(state, "SESS-4", freed, obs.freed)
+        state.forget_record(record)
+        del state.sessions[request.session]
+        state.reached["deferred close done"] += 1
+        return obs
+    obs = _hand_to_slot(state, op, request, record)
+    state.sessions[request.session] = session._replace(record=record, turn=None, history=request.tokens)
+    return obs
+
+
+def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: int) -> ReleaseAnswer:
+    """Cut the record to what is written of the returned tokens, for a slot to keep.
+
+    [0, committed)               stays
+    [committed, ceil(tokens))    stays: the next match decides where it writes
+    [ceil(tokens), ceil(alloc))  over-allocated: freed here, or left to the next match (TAIL-1); both are allowed
+    """
+    returned, page_size = len(request.tokens), state.config.page_size
+    before = state.lengths[record]
+    trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
+    table = state.tables[record]
+    if op.obs is None or not op.obs.freed or returned >= before.allocated:
+        if op.obs is None or op.obs.freed is None:
+            state.unjudged["PAGE-1"] += op.obs is not None
+        else:
+            judge_freed(state, "PAGE-1", [], op.obs.freed)
+        state.lengths[record] = before._replace(committed=trimmed.committed)
+        return op.obs or ReleaseAnswer([])
+    tail = lengths.tail(returned, before.allocated, page_size)
+    freed = table[tail.start : tail.stop]
+    judge_freed(state, "PAGE-1", freed, op.obs.freed)
+    del table[tail.start :]
+    for page in freed:
+        del state.owner[page]
+    state.lengths[record] = before._replace(committed=trimmed.committed, allocated=returned)
+    return op.obs
+
+
+def retract(state: State, op: Retract) -> ReleaseAnswer:
+    """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
+    request, record = state.running(op.req)
+    carried_out(state, op)
+    waiting = request._replace(running=False, record=None, prefix_len=None, resumed=False)
+    if request.session is not None:
+        obs = _hand_to_slot(state, op, request, record)
+        state.sessions[request.session] = state.sessions[request.session]._replace(record=record)
+        state.reached["turn retracted"] += 1
+    else:
+        freed = state.private(record)
+        obs = op.obs or ReleaseAnswer(freed)
+        judge_freed(state, "PAGE-1", freed, obs.freed)
+        state.forget_record(record)
+        state.reached["request retracted"] += 1
+    state.drop_prepared(op.req)
+    state.requests[op.req] = waiting
+    return obs
+
+
+def abort(state: State, op: Abort) -> ReleaseAnswer:
+    """The request leaves without a result. A turn that ran takes its session's KV with it (22862)."""
+    request = state.request(op.req)
+    carried_out(state, op)
+    session = None if request.session is None else state.sessions[request.session]
+    record = request.record
+    if session is not None and record is None:
+        record = session.record
+    doomed = request.ran or (session is not None and session.closing)
+    freed = state.private(record) if doomed and record is not None else []
+    obs = op.obs or ReleaseAnswer(freed)
+    judge_freed(state, "PAGE-1" if session is None else "SESS-5", freed, obs.freed)
+    if doomed and record is not None:
+        state.forget_record(record)
+        record = None
+        state.reached["running request aborted"] += 1
+    elif request.record is not None:
+        state.reached["lend ended by abort"] += 1
+    if request.session is not None and session is not None:
+        if session.closing:
+            del state.sessions[request.session]
+            state.reached["deferred close done"] += 1
+        else:
+            state.sessions[request.session] = session._replace(record=record, turn=None)
+    state.drop_prepared(op.req)
+    del state.requests[op.req]
+    return obs
+
+
+def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
+    """Release an idle session; with a turn in flight the release waits for it (22213)."""
+    session = state.session(op.session)
+    if session.closing:
+        raise Refusal("OP-1", f"session {op.session} is closing already")
+    carried_out(state, op)
+    if session.turn is not None:
+        judge_freed(state, "SESS-4", [], op.obs.freed if op.obs else [])
+        state.sessions[op.session] = session._replace(closing=True)
+        state.reached["close deferred"] += 1
+        return op.obs or ReleaseAnswer([])
+    freed = [] if session.record is None else state.private(session.record)
+    obs = op.obs or ReleaseAnswer(freed)
+    judge_freed(state, "PAGE-1", freed, obs.freed)
+    if session.record is not None:
+        state.forget_record(session.record)
+        state.reached["idle session closed"] += 1
+    del state.sessions[op.session]
+    return obs
+
+
+def preempt(state: State, op: Preempt) -> ReleaseAnswer:
+    """Release an idle slot's KV and keep the session's tokens: its next turn prefills again."""
+    session = state.session(op.session)
+    if session.record is None:
+        raise Refusal("OP-1", f"the slot of session {op.session} holds nothing, or is lent")
+    carried_out(state, op)
+    freed = state.private(session.record)
+    obs = op.obs or ReleaseAnswer(freed)
+    judge_freed(state, "PAGE-1", freed, obs.freed)
+    state.forget_record(session.record)
+    state.sessions[op.session] = session._replace(record=None)
+    state.reached["slot preempted"] += 1
+    return obs
+
+
+def evict(state: State, op: Evict) -> EvictAnswer:
+    """Free unlocked pages of the prefix store, leaves first: at least `n`, or all there are."""
+    if op.n < 1:
+        raise Refusal("OP-1", f"n is {op.n}")
+    carried_out(state, op)
+    obs = op.obs or EvictAnswer(_victims(state, op.n))
+    pages = expand(obs.evicted)
+    keys = {}
+    for page in pages:
+        key = state.owner.get(page)
+        if not isinstance(key, bytes):
+            whose = "is free" if key is None else "is a holder's private page"
+            raise Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
+        if key in keys:
+            raise Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)
+        keys[key] = page
+    state.store.check_evictable(keys)
+    due = min(op.n, state.store.evictable)
+    if len(pages) < due:
+        raise Violation("CAP-1", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
+    state.judged["STORE-3"] += 1
+    if len(pages) < op.n and state.store.pins:
+        state.reached["eviction stopped at a lock"] += 1
+    if pages:
+        state.reached["page evicted"] += 1
+    state.store.remove(keys)
+    for page in pages:
+        del state.owner[page]
+    return obs
+
+
+def _victims(state: State, n: int) -> Runs:
+    """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
+    store = state.store.copy()
+    pages: list[int] = []
+    while len(pages) < n:
+        leaves = [(entry.page, key) for key, entry in store.entries.items() if not store.children.get(key)]
+        free = [(page, key) for page, key in leaves if key not in store.pins]
+        if not free:
+            break
+        page, key = min(free)
+        store.remove([key])
+        pages.append(page)
+    return pages

@@ -1,0 +1,145 @@
+"""Operations that change nothing: an implementation's own figures, and its whole state."""
+
+from kvspec.events import Figures, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
+from kvspec.lengths import held_tokens
+from kvspec.model.judging import carried_out, judge_length
+from kvspec.model.state import WITHHELD, State
+from kvspec.pages import Runs, compress, expand, slot_index
+from kvspec.rules import Violation
+
+
+def figures(state: State) -> Figures:
+    """The accounting as the specification counts it, each figure by its own definition (20070, 22213)."""
+    page_size = state.config.page_size
+    slots = [session.record for session in state.sessions.values() if session.record is not None]
+    requests = [request.record for request in state.requests.values() if request.record is not None]
+    return Figures(
+        available=state.free_pages * page_size,
+        evictable=state.store.evictable * page_size,
+        protected=len(state.store.pins) * page_size,
+        session_held=sum(held_tokens(state.lengths[record], page_size) for record in slots),
+        uncached=sum(held_tokens(state.lengths[record], page_size) for record in requests),
+        rows_available=state.free_rows,
+        rows_requests=len(requests),
+        rows_sessions=len(slots),
+        rows_withheld=sum(record == WITHHELD for record in state.rows.values()),
+    )
+
+
+def report(state: State, op: Report) -> Figures:
+    """Compare an implementation's own figures with the specification's (20070, 22213)."""
+    if op.mode == "idle" and any(request.record is not None for request in state.requests.values()):
+        raise Refusal("OP-1", "some request holds memory: this is not idle")
+    carried_out(state, op)
+    expected = figures(state)
+    obs = op.obs or expected
+    for name in Figures.__struct_fields__:
+        judge_length(state, "ACC-1", name, getattr(expected, name), getattr(obs, name))
+    return obs
+
+
+def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
+    """Compare an implementation's whole state with the specification's."""
+    carried_out(state, op)
+    expected = _snapshot(state)
+    obs = op.obs or expected
+    _judge_holders(state, "request", expected.requests or {}, obs.requests)
+    _judge_holders(state, "session", expected.sessions or {}, obs.sessions)
+    _judge_rows(state, expected.rows or {}, obs.rows)
+    _judge_set(state, "STORE-1", "the store's pages", expected.store_pages or (), obs.store_pages)
+    _judge_set(state, "PAGE-1", "the free pages", expected.free_pages or (), obs.free_pages)
+    return obs
+
+
+def _snapshot(state: State) -> SnapshotAnswer:
+    page_size = state.config.page_size
+    rows: dict[int, Runs] = {}
+    for record, (row, _) in state.records.items():
+        table, allocated = state.tables[record], state.lengths[record].allocated
+        rows[row] = compress(
+            slot_index(table[position // page_size], position, page_size) if table[position // page_size] > 0 else 0
+            for position in range(allocated)
+        )
+    return SnapshotAnswer(
+        rows=rows,
+        free_pages=compress(page for page in range(1, state.config.num_pages + 1) if page not in state.owner),
+        store_pages=compress(sorted(entry.page for entry in state.store.entries.values())),
+        requests={
+            req: _view(state, request.record) for req, request in state.requests.items() if request.record is not None
+        },
+        sessions={
+            name: _view(state, session.record) for name, session in state.sessions.items() if session.record is not None
+        },
+    )
+
+
+def _view(state: State, record: int) -> HolderView:
+    return HolderView(state.records[record].row, *state.lengths[record])
+
+
+def _judge_holders(
+    state: State, kind: str, expected: dict[str, HolderView], observed: dict[str, HolderView] | None
+) -> None:
+    if observed is None:
+        state.unjudged["LEN-1"] += 1
+        return
+    state.judged["LEN-1"] += 1
+    for name in expected.keys() | observed.keys():
+        if name not in observed:
+            raise Violation("ROW-1", f"{kind} {name} should hold a row", expected=expected[name], observed=None)
+        if name not in expected:
+            rule = "ROW-4" if kind == "request" else "ROW-1"
+            raise Violation(rule, f"{kind} {name} should hold no row", expected=None, observed=observed[name])
+        if expected[name].row != observed[name].row and expected[name].row >= 0:
+            raise Violation(
+                "ROW-2",
+                f"{kind} {name} is in another row",
+                expected=expected[name].row,
+                observed=observed[name].row,
+            )
+        for field in ("protected_len", "committed_len", "allocated_len"):
+            judge_length(
+                state,
+                "LEN-1",
+                f"{field} of {kind} {name}",
+                getattr(expected[name], field),
+                getattr(observed[name], field),
+            )
+
+
+def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
+    if observed is None:
+        state.unjudged["PAGE-3"] += 1
+        return
+    state.judged["PAGE-3"] += 1
+    for row in expected.keys() | observed.keys():
+        if row < 0:
+            continue
+        if row not in observed or row not in expected:
+            raise Violation("ROW-1", f"row {row}", expected=expected.get(row), observed=observed.get(row))
+        wanted, found = expand(expected[row]), expand(observed[row])
+        if len(wanted) != len(found):
+            raise Violation(
+                "PAGE-3",
+                f"the number of positions of row {row} is wrong",
+                expected=len(wanted),
+                observed=len(found),
+            )
+        for position, (want, have) in enumerate(zip(wanted, found, strict=True)):
+            if want not in (have, 0):
+                raise Violation("PAGE-3", f"position {position} of row {row}", expected=want, observed=have)
+
+
+def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Runs | None) -> None:
+    if observed is None or state.virtual_page:
+        state.unjudged[rule] += 1
+        return
+    state.judged[rule] += 1
+    wanted, found = set(expand(expected)), set(expand(observed))
+    if wanted != found or len(found) != len(expand(observed)):
+        raise Violation(
+            rule,
+            f"{name} differ",
+            expected=f"also {compress(sorted(wanted - found))}" if wanted - found else "no others",
+            observed=f"also {compress(sorted(found - wanted))}" if found - wanted else "no others",
+        )

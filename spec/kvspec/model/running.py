@@ -1,0 +1,297 @@
+"""Operations on requests that run: prefill, decode, and the launches that carry them out."""
+
+from collections import deque
+
+from kvspec import lengths
+from kvspec.batch import Chunking, broken_rule
+from kvspec.events import (
+    Complete,
+    Decode,
+    DecodeAnswer,
+    Done,
+    Extend,
+    ExtendAnswer,
+    Launch,
+    Refusal,
+    Verify,
+)
+from kvspec.model.judging import carried_out, judge_new_pages, judge_row
+from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, State
+from kvspec.pages import ceil_pages
+from kvspec.rules import Violation
+
+
+def extend(state: State, op: Extend) -> ExtendAnswer:
+    """Prefill a batch: rows, pages and row writes for all of it, or nothing (17850).
+
+    For each request, with `pages` already in its table:
+    [0, prefix_len)              matched or written before: stays
+    [prefix_len, seq_len)        gets slots: first in the page that prefix_len cuts, then in new pages
+    """
+    batch = [_check_extend(state, req, seq_len) for req, seq_len in op.reqs]
+    _check_batch(state, op, batch)
+    page_size = state.config.page_size
+    needs = [
+        (req, ceil_pages(seq_len, page_size) - ceil_pages(prefix_len, page_size))
+        for (req, seq_len), (_, prefix_len) in zip(op.reqs, batch, strict=True)
+    ]
+    new_rows = sum(request.record is None for request, _ in batch)
+    check_room(state, sum(need for _, need in needs), new_rows)
+    carried_out(state, op)
+
+    obs = op.obs or ExtendAnswer()
+    rows: dict[str, int] = {}
+    for (req, _), (request, _) in zip(op.reqs, batch, strict=True):
+        kept = None if request.record is None else state.records[request.record].row
+        rows[req] = judge_row(state, req, kept, obs.rows, rows)
+    if obs.rows is not None and len(obs.rows) > len(rows):
+        raise Violation("ROW-1", "rows were given to requests that are not in the batch", observed=obs.rows)
+    pages = judge_new_pages(state, needs, obs.pages)
+    for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
+        _extend_one(state, req, seq_len, request, prefix_len, rows[req], pages.get(req, []))
+    return op.obs or ExtendAnswer(rows, dict(pages))
+
+
+def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
+    """One request of a prefill batch and its prefix_len, or a refusal."""
+    request = state.request(req)
+    if request.running:
+        if req not in state.mid_prefill:
+            raise Refusal("OP-1", f"the prefill of {req} is complete")
+        if req in state.prepared:
+            raise Refusal("LAUNCH-1", f"the last chunk of {req} is not launched yet")
+        prefix_len = request.seq_len
+    else:
+        if request.prefix_len is None:
+            raise Refusal("OP-1", f"{req} has not matched its prefix")
+        prefix_len = request.prefix_len
+        if request.record is None:
+            key = state.matched_key(request.tokens, prefix_len)
+            if key and key not in state.store.entries:
+                raise Refusal("STORE-5", f"what {req} matched has been evicted: match again")
+        elif state.read_beyond(state.records[request.record].row, prefix_len):
+            raise Refusal("RACE-1", f"a launch in flight still reads what {req} would overwrite from {prefix_len} on")
+    if not prefix_len < seq_len <= len(request.tokens):
+        raise Refusal("OP-1", f"seq_len {seq_len} of {req} is not in {prefix_len + 1}..{len(request.tokens)}")
+    return request, prefix_len
+
+
+def _check_batch(state: State, op: Extend, batch: list[tuple[Request, int]]) -> None:
+    """Refuse an empty batch, a request named twice, and what BATCH-1 and BATCH-2 forbid."""
+    names = {req for req, _ in op.reqs}
+    if not names:
+        raise Refusal("OP-1", "the batch is empty")
+    if len(names) < len(op.reqs):
+        raise Refusal("OP-1", "a request is in the batch twice")
+    unfinished = [
+        (req, request.running)
+        for (req, seq_len), (request, _) in zip(op.reqs, batch, strict=True)
+        if seq_len < len(request.tokens)
+    ]
+    chunking = Chunking(
+        continuing=len(names & state.mid_prefill),
+        newly_chunked=sum(not continuing for _, continuing in unfinished),
+        left=len(state.mid_prefill - names) + len(unfinished),
+    )
+    rule = broken_rule(chunking)
+    if rule is not None:
+        raise Refusal(
+            rule,
+            f"the batch has {chunking.continuing} continuing and {chunking.newly_chunked} newly chunked requests, "
+            f"and leaves {chunking.left} in the middle of their prefill",
+        )
+    if chunking.continuing and chunking.newly_chunked:
+        state.reached["last chunk beside a first chunk"] += 1
+    state.judged["BATCH-1"] += 1
+    state.judged["BATCH-2"] += 1
+
+
+def check_room(state: State, pages: int, rows: int) -> None:
+    """Refuse what needs more pages or rows than are free."""
+    pages_short = max(0, pages - state.free_pages)
+    rows_short = max(0, rows - state.free_rows)
+    if pages_short or rows_short:
+        raise Refusal(
+            "CAP-1",
+            f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows} are free",
+            pages_short=pages_short,
+            rows_short=rows_short,
+        )
+
+
+def _extend_one(
+    state: State, req: str, seq_len: int, request: Request, prefix_len: int, row: int, new_pages: list[int]
+) -> None:
+    """Apply one request of a prefill batch that was checked whole."""
+    record, page_size = request.record, state.config.page_size
+    if record is None:
+        record = state.next_record
+        state.next_record += 1
+        locked = state.matched_key(request.tokens, prefix_len)
+        state.store.lock(locked)
+        state.rows[row] = record
+        state.records[record] = Record(row, locked)
+        state.tables[record] = state.store.path(locked)
+        state.lengths[record] = lengths.begin(prefix_len, seq_len, page_size)
+        state.written[record] = prefix_len
+    else:
+        state.lengths[record] = lengths.extend(state.lengths[record], seq_len, page_size)
+    state.tables[record].extend(new_pages)
+    for page in new_pages:
+        state.owner[page] = record
+    state.horizon[record] = len(request.tokens)
+    last = seq_len == len(request.tokens)
+    if last:
+        state.mid_prefill.discard(req)
+    else:
+        state.mid_prefill.add(req)
+    state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
+    state.requests[req] = request._replace(record=record, running=True, prefix_len=None, seq_len=seq_len, ran=True)
+
+
+def decode(state: State, op: Decode) -> DecodeAnswer:
+    """Make room for one decode step of each request; `n == 1` commits its token at once (994)."""
+    if op.n < 1:
+        raise Refusal("OP-1", f"n is {op.n}")
+    if not op.reqs:
+        raise Refusal("OP-1", "the batch is empty")
+    if len(set(op.reqs)) < len(op.reqs):
+        raise Refusal("OP-1", "a request is in the batch twice")
+    n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
+    steps: list[tuple[int, lengths.Lengths]] = []
+    needs: list[tuple[str, int]] = []
+    for req in op.reqs:
+        _, record = state.running(req)
+        if req in state.prepared or req in state.mid_prefill:
+            raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
+        before = state.lengths[record]
+        if before.committed >= state.horizon[record]:
+            raise Refusal("OP-1", f"position {before.committed} of {req} has no token to decode")
+        after = lengths.decode(before, n, page_size)
+        if after.allocated > max_len:
+            raise Refusal("LEN-1", f"{req} would grow to {after.allocated}, past the context of {max_len}")
+        steps.append((record, after))
+        missing = -(-after.allocated // page_size) - len(state.tables[record])
+        if missing:
+            needs.append((req, missing))
+    check_room(state, sum(need for _, need in needs), 0)
+    carried_out(state, op)
+
+    pages = judge_new_pages(state, needs, op.obs.pages if op.obs else None)
+    for req, (record, after) in zip(op.reqs, steps, strict=True):
+        start = state.lengths[record].committed
+        state.lengths[record] = after
+        state.prepared[req] = Prepared(start, start + n, n == 1, 0 if n == 1 else n)
+        new = pages.get(req)
+        if new:
+            state.tables[record].extend(new)
+            for page in new:
+                state.owner[page] = record
+    return op.obs or DecodeAnswer(dict(pages))
+
+
+def launch(state: State, op: Launch) -> Done:
+    """Hand what was prepared to the device. From here on the row positions it reads may not change (17850)."""
+    if op.launch in state.flights:
+        raise Refusal("OP-1", f"launch {op.launch} is in flight")
+    if not op.reqs:
+        raise Refusal("OP-1", "the launch is empty")
+    for req in op.reqs:
+        if req not in state.prepared:
+            raise Refusal("OP-1", f"{req} has nothing to launch")
+    if len(set(op.reqs)) < len(op.reqs):
+        raise Refusal("OP-1", "a request is in the launch twice")
+    carried_out(state, op)
+
+    page_size, content = state.config.page_size, state.content
+    passages = []
+    for req in op.reqs:
+        start, end, samples, drafts = state.prepared.pop(req)
+        record = state.requests[req].record
+        assert record is not None, "only running requests have something prepared"
+        row = state.records[record].row
+        table = state.tables[record]
+        for index in range(-(-start // page_size), -(-end // page_size)):
+            content[table[index]] = (record, index)
+        reads = state.readers.get(row)
+        if reads is None:
+            state.readers[row] = deque((end,))
+        else:
+            reads.append(end)
+        state.written[record] = end
+        if samples or drafts:
+            state.horizon[record] += 1
+        passages.append(Passage(req, record, row, samples, drafts))
+    if state.flights:
+        state.reached["launch overlapped"] += 1
+    state.flights[op.launch] = passages
+    return Done()
+
+
+def complete(state: State, op: Complete) -> Done:
+    """The oldest launch has completed: tokens arrive, and rows withheld for it become free (17850)."""
+    if op.launch not in state.flights:
+        raise Refusal("OP-1", f"launch {op.launch} is not in flight")
+    oldest = next(iter(state.flights))
+    if oldest != op.launch:
+        raise Refusal("LAUNCH-1", f"launch {oldest} was handed over before launch {op.launch}")
+    passages = state.flights[op.launch]
+    sampled = []
+    to_verify = []
+    for req, record, _, samples, drafts in passages:
+        request = state.requests.get(req)
+        if request is None or request.record != record or not request.running:
+            continue
+        if samples:
+            token = op.tokens.get(req)
+            if token is None:
+                raise Refusal("CHUNK-1", f"the launch covered the last position of {req}, but no token came")
+            sampled.append((request.tokens, token))
+        elif drafts:
+            to_verify.append((req, drafts))
+    if len(sampled) != len(op.tokens):
+        due = {req for req, _, _, samples, _ in passages if samples}
+        stranger = next((req for req in op.tokens if req not in due), "a request that left")
+        raise Refusal("CHUNK-1", f"a token came for {stranger}, which this launch did not sample for")
+    carried_out(state, op)
+
+    state.judged["CHUNK-1"] += 1
+    for tokens, token in sampled:
+        tokens.append(token)
+    for req, drafts in to_verify:
+        state.unverified.setdefault(req, deque()).append(drafts)
+    del state.flights[op.launch]
+    for _, _, row, _, _ in passages:
+        reads = state.readers[row]
+        reads.popleft()
+        if not reads:
+            del state.readers[row]
+            if state.rows.get(row) == WITHHELD:
+                del state.rows[row]
+    return Done()
+
+
+def verify(state: State, op: Verify) -> Done:
+    """Commit what speculative decoding accepted; the request keeps `tokens` of it (22862)."""
+    request, record = state.running(op.req)
+    waiting = state.unverified.get(op.req)
+    if not waiting:
+        raise Refusal("SPEC-1", f"{op.req} has no completed speculative launch to verify")
+    if not 1 <= op.accepted <= waiting[0]:
+        raise Refusal("SPEC-1", f"{op.accepted} accepted positions are not in 1..{waiting[0]}")
+    if not 1 <= len(op.tokens) <= op.accepted:
+        raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
+    room = state.lengths[record].allocated - state.lengths[record].committed
+    if op.accepted > room:
+        raise Refusal("SPEC-1", f"{op.accepted} accepted positions, but only {room} are allocated")
+    carried_out(state, op)
+
+    state.judged["SPEC-1"] += 1
+    waiting.popleft()
+    state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
+    for token in op.tokens:
+        request.tokens.append(token)
+    state.horizon[record] += len(op.tokens) - 1
+    if len(op.tokens) < op.accepted:
+        state.reached["overshoot"] += 1
+    return Done()

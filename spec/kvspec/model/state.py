@@ -1,0 +1,193 @@
+"""What the specification remembers: plain dictionaries of small immutable records.
+
+Rows and pages that are free appear nowhere, so every dictionary is as large as what is in use, never as the pool.
+"""
+
+from collections import Counter, deque
+from typing import NamedTuple
+
+from kvspec.events import Config, Refusal
+from kvspec.lengths import Lengths, private_pages
+from kvspec.store import ROOT, PrefixStore
+from kvspec.tokens import PrefixKey, Tokens
+
+WITHHELD = 0
+"""Stands in `State.rows` for the record of a row that was let go while a launch still reads it."""
+
+
+class Request(NamedTuple):
+    """One request. Lengths in tokens."""
+
+    tokens: Tokens
+    session: str | None = None
+    record: int | None = None
+    """What it holds: a key of `State.records`. A waiting request holds something only while a slot is lent to it."""
+    running: bool = False
+    prefix_len: int | None = None
+    """The answer of the last match of a request that is not running; `None` before it matched."""
+    seq_len: int = 0
+    """Where its last extend ended."""
+    resumed: bool = False
+    """It continues a session slot's KV, and so publishes nothing."""
+    ran: bool = False
+    """It was extended at least once since it was submitted."""
+
+
+class Session(NamedTuple):
+    """One streaming session."""
+
+    history: Tokens
+    """The tokens of the last finished turn, output included."""
+    record: int | None = None
+    """The KV in its slot, unless the slot is empty or lent."""
+    turn: str | None = None
+    """The request that is its turn in flight."""
+    closing: bool = False
+
+
+class Record(NamedTuple):
+    """What a holder has, besides its lengths and block table. It moves whole between a request and a session slot."""
+
+    row: int
+    locked: PrefixKey
+    """The protected prefix; `ROOT` when it is empty."""
+
+
+class Prepared(NamedTuple):
+    """Positions that were given to a request and are not launched yet."""
+
+    start: int
+    end: int
+    samples: bool
+    """Whether the launch will sample a token."""
+    drafts: int
+    """For a speculative step the positions to be verified, else 0."""
+
+
+class Passage(NamedTuple):
+    """One request's part in a launch."""
+
+    req: str
+    record: int
+    row: int
+    samples: bool
+    drafts: int
+
+
+class State:
+    """The whole state of the specified system."""
+
+    def __init__(self, config: Config) -> None:
+        """An empty system."""
+        self.config = config
+        self.requests: dict[str, Request] = {}
+        self.sessions: dict[str, Session] = {}
+
+        self.records: dict[int, Record] = {}
+        self.lengths: dict[int, Lengths] = {}
+        self.tables: dict[int, list[int]] = {}
+        self.next_record = 1
+
+        self.rows: dict[int, int] = {}
+        """Row -> record that has it, or WITHHELD."""
+        self.owner: dict[int, int | PrefixKey] = {}
+        """Page -> record whose private page it is, or the prefix whose last page it is in the store."""
+        self.store = PrefixStore()
+
+        self.prepared: dict[str, Prepared] = {}
+        self.flights: dict[int, list[Passage]] = {}
+        """Launches in flight, oldest first."""
+        self.readers: dict[int, deque[int]] = {}
+        """Row -> how many positions of it each launch in flight reads, oldest first."""
+        self.unverified: dict[str, deque[int]] = {}
+        """Request -> positions of each completed speculative launch that waits for its verify."""
+        self.mid_prefill: set[str] = set()
+
+        self.written: dict[int, int] = {}
+        """Record -> positions that launches have written."""
+        self.horizon: dict[int, int] = {}
+        """Record -> tokens that are known or will come out of a launch in flight."""
+        self.content: dict[int, tuple[int, int] | PrefixKey] = {}
+        """The ghost. Page -> what it holds: page `index` of record `record`'s tokens, or a published prefix's last."""
+
+        self.virtual_page = 0
+        """The last invented page: pages that no answer named are negative."""
+        self.virtual_row = -1
+        self.judged: Counter[str] = Counter()
+        self.unjudged: Counter[str] = Counter()
+        self.reached: Counter[str] = Counter()
+
+    @property
+    def free_pages(self) -> int:
+        """The number of free pages."""
+        return self.config.num_pages - len(self.owner)
+
+    @property
+    def free_rows(self) -> int:
+        """The number of free rows."""
+        return self.config.num_rows - len(self.rows)
+
+    def request(self, req: str) -> Request:
+        """The request `req`, or a refusal."""
+        request = self.requests.get(req)
+        if request is None:
+            raise Refusal("OP-1", f"there is no request {req}")
+        return request
+
+    def running(self, req: str) -> tuple[Request, int]:
+        """The running request `req` and its record, or a refusal."""
+        request = self.request(req)
+        if not request.running or request.record is None:
+            raise Refusal("OP-1", f"request {req} is not running")
+        return request, request.record
+
+    def session(self, session: str) -> Session:
+        """The session, or a refusal."""
+        found = self.sessions.get(session)
+        if found is None:
+            raise Refusal("OP-1", f"there is no session {session}")
+        return found
+
+    def private(self, record: int) -> list[int]:
+        """The private pages of a record, in order of position."""
+        table = self.tables[record]
+        return table[len(table) - private_pages(self.lengths[record], self.config.page_size) :]
+
+    def read_beyond(self, row: int, position: int) -> bool:
+        """Whether a launch in flight reads `position` of `row`, or one after it (RACE-1)."""
+        return any(read > position for read in self.readers.get(row, ()))
+
+    def matched_key(self, tokens: Tokens, prefix_len: int) -> PrefixKey:
+        """The name of the page-aligned prefix of `prefix_len` tokens."""
+        pages = prefix_len // self.config.page_size
+        return tokens.key(pages - 1) if pages else ROOT
+
+    def forget_record(self, record: int) -> None:
+        """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
+        row, locked = self.records.pop(record)
+        for page in self.private(record):
+            del self.owner[page]
+        self.store.unlock(locked)
+        del self.lengths[record], self.tables[record], self.written[record], self.horizon[record]
+        if row in self.readers:
+            self.rows[row] = WITHHELD
+            self.reached["row withheld"] += 1
+        else:
+            del self.rows[row]
+
+    def drop_prepared(self, req: str) -> None:
+        """Forget what a request was about to do."""
+        self.prepared.pop(req, None)
+        self.unverified.pop(req, None)
+        self.mid_prefill.discard(req)
+
+    def copy(self) -> "State":
+        """An independent copy, for exploring more than one continuation."""
+        other = State(self.config)
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if hasattr(value, "copy") else value)
+        other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in self.requests.items()}
+        other.tables = {record: table.copy() for record, table in self.tables.items()}
+        other.readers = {row: reads.copy() for row, reads in self.readers.items()}
+        other.unverified = {req: waits.copy() for req, waits in self.unverified.items()}
+        return other

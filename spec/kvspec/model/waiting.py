@@ -1,0 +1,128 @@
+"""Operations on requests that wait: sessions opened, requests submitted, prefixes matched."""
+
+from kvspec import lengths
+from kvspec.events import Done, MatchAnswer, MatchPrefix, OpenSession, Refusal, Submit
+from kvspec.model.judging import carried_out, judge_freed, judge_length
+from kvspec.model.state import Request, Session, State
+from kvspec.tokens import Tokens
+
+
+def open_session(state: State, op: OpenSession) -> Done:
+    """Open a session with an empty history and no slot."""
+    if op.session in state.sessions:
+        raise Refusal("OP-1", f"session {op.session} is open already")
+    carried_out(state, op)
+    state.sessions[op.session] = Session(Tokens(state.config.page_size))
+    return Done()
+
+
+def submit(state: State, op: Submit) -> Done:
+    """Take a request in. Nothing is matched or owned yet."""
+    if op.req in state.requests:
+        raise Refusal("OP-1", f"there is a request {op.req} already")
+    try:
+        tokens = Tokens(state.config.page_size, op.tokens)
+    except ValueError as error:
+        raise Refusal("OP-1", str(error)) from None
+    if not len(tokens):
+        raise Refusal("OP-1", f"request {op.req} has no tokens")
+    if len(tokens) > state.config.max_context_len:
+        raise Refusal("LEN-1", f"{len(tokens)} tokens exceed the context of {state.config.max_context_len}")
+    session = None if op.session is None else state.session(op.session)
+    if session is not None:
+        if session.closing:
+            raise Refusal("OP-1", f"session {op.session} is closing")
+        if session.turn is not None:
+            raise Refusal("SESS-1", f"session {op.session} has a turn in flight: {session.turn}")
+        if not tokens.extends(session.history):
+            raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
+        state.judged["SESS-6"] += 1
+    carried_out(state, op)
+    if op.session is not None and session is not None:
+        state.sessions[op.session] = session._replace(turn=op.req)
+    state.requests[op.req] = Request(tokens, op.session)
+    return Done()
+
+
+def match_prefix(state: State, op: MatchPrefix) -> MatchAnswer:
+    """Answer how much is cached: the session's record if its slot has one, else the longest prefix in the store."""
+    request = state.request(op.req)
+    if request.running:
+        raise Refusal("OP-1", f"request {op.req} is running")
+    carried_out(state, op)
+    record = request.record
+    if record is None and request.session is not None:
+        record = state.sessions[request.session].record
+    if record is not None:
+        return _lend(state, op, request, record)
+    return _match_store(state, op, request, freed=[])
+
+
+def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> MatchAnswer:
+    """Lend the slot's record to the turn, and free its tail.
+
+    [0, protected)               the store's pages, locked by the record: stay
+    [protected, prefix_len)      committed: stay
+    [prefix_len, ceil)           the rest of the page that prefix_len cuts: stays, committed tokens share it
+    [ceil, ceil(allocated))      will be overwritten in the row: freed now, or never (TAIL-1)
+    """
+    key_len = len(request.tokens) - 1
+    before = state.lengths[record]
+    if min(before.committed, key_len) == 0:
+        return _give_up_slot(state, op, request, record)
+    after = lengths.resume(before, key_len, state.config.page_size)
+    table = state.tables[record]
+    tail = lengths.tail(after.allocated, before.allocated, state.config.page_size)
+    freed = table[tail.start : tail.stop]
+    obs = op.obs or MatchAnswer(after.committed, after.protected, freed)
+    judge_length(state, "SESS-2", "prefix_len", after.committed, obs.prefix_len)
+    judge_length(state, "LEN-2", "protected_len", after.protected, obs.protected_len)
+    judge_freed(state, "TAIL-1", freed, obs.freed)
+
+    del table[tail.start :]
+    for page in freed:
+        del state.owner[page]
+    state.lengths[record] = after
+    state.written[record] = min(state.written[record], after.committed)
+    state.horizon[record] = len(request.tokens)
+    if freed:
+        state.reached["tail freed"] += 1
+    if after.allocated < before.allocated and after.allocated % state.config.page_size:
+        state.reached["partial page kept"] += 1
+    state.reached["slot lent" if request.record is None else "lend repeated"] += 1
+    if request.session is not None:
+        state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
+    state.requests[op.req] = request._replace(record=record, resumed=True, prefix_len=after.committed)
+    return obs
+
+
+def _give_up_slot(state: State, op: MatchPrefix, request: Request, record: int) -> MatchAnswer:
+    """Nothing of the slot would be kept, so its row and pages are released, and the store is asked instead."""
+    freed = state.private(record)
+    judge_freed(state, "TAIL-1", freed, op.obs.freed if op.obs else None)
+    if request.session is not None:
+        state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
+    request = request._replace(record=None, resumed=False)
+    state.forget_record(record)
+    state.reached["slot given up"] += 1
+    return _match_store(state, op, request, freed)
+
+
+def _match_store(state: State, op: MatchPrefix, request: Request, freed: list[int]) -> MatchAnswer:
+    """The longest cached page-aligned prefix of all tokens but the last. Nothing is owned by it yet."""
+    tokens = request.tokens
+    entries = state.store.entries
+    whole = (len(tokens) - 1) // state.config.page_size
+    pages = 0
+    while pages < whole and tokens.key(pages) in entries:
+        pages += 1
+    prefix_len = pages * state.config.page_size
+    obs = op.obs or MatchAnswer(prefix_len, prefix_len, freed)
+    judge_length(state, "STORE-4", "prefix_len", prefix_len, obs.prefix_len)
+    judge_length(state, "LEN-2", "protected_len", prefix_len, obs.protected_len)
+    if not freed:
+        judge_freed(state, "PAGE-1", freed, obs.freed)
+    if prefix_len:
+        state.reached["prefix matched"] += 1
+    state.requests[op.req] = request._replace(prefix_len=prefix_len)
+    return obs

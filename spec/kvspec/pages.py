@@ -1,0 +1,82 @@
+"""Page arithmetic: positions, pages and slot indices, as functions of a few integers.
+
+A *position* is an index into a request's tokens. A *page* holds `page_size` slots and is the unit of allocation.
+Pages are numbered from 1; page 0 is the padding page, which is never allocated or freed.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kvspec.contracts import ensure, require
+
+Runs = Sequence[int | tuple[int, int]]
+"""Page numbers or slot indices; a pair `(first, count)` stands for `first, first + 1, ..., first + count - 1`."""
+
+
+@require(lambda length: length >= 0)
+@require(lambda page_size: page_size >= 1)
+@ensure(lambda length, page_size, result: (result - 1) * page_size < length <= result * page_size)
+def ceil_pages(length: int, page_size: int) -> int:
+    """The number of pages that `length` tokens occupy, a page held in part counted whole (20070)."""
+    return -(-length // page_size)
+
+
+@require(lambda length: length >= 0)
+@require(lambda page_size: page_size >= 1)
+@ensure(lambda length, page_size, result: result * page_size <= length < (result + 1) * page_size)
+def floor_pages(length: int, page_size: int) -> int:
+    """The number of pages that `length` tokens fill completely."""
+    return length // page_size
+
+
+@require(lambda length: length >= 0)
+@require(lambda page_size: page_size >= 1)
+@ensure(lambda length, page_size, result: result % page_size == 0 and length <= result < length + page_size)
+def ceil_align(length: int, page_size: int) -> int:
+    """`length` rounded up to a page border, in tokens (20070)."""
+    return ceil_pages(length, page_size) * page_size
+
+
+@require(lambda length: length >= 0)
+@require(lambda page_size: page_size >= 1)
+@ensure(lambda length, page_size, result: result % page_size == 0 and result <= length < result + page_size)
+def floor_align(length: int, page_size: int) -> int:
+    """`length` rounded down to a page border, in tokens (20070)."""
+    return floor_pages(length, page_size) * page_size
+
+
+@require(lambda page: page >= 0)
+@require(lambda position: position >= 0)
+@require(lambda page_size: page_size >= 1)
+@ensure(lambda page, page_size, result: result // page_size == page)
+@ensure(lambda position, page_size, result: result % page_size == position % page_size)
+def slot_index(page: int, position: int, page_size: int) -> int:
+    """The slot of `position`, whose page is `page` (rule PAGE-3)."""
+    return page * page_size + position % page_size
+
+
+def expand(runs: Runs) -> list[int]:
+    """Write runs out one by one, in order."""
+    numbers: list[int] = []
+    for run in runs:
+        if isinstance(run, int):
+            numbers.append(run)
+        else:
+            first, count = run
+            numbers.extend(range(first, first + count))
+    return numbers
+
+
+def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
+    """The shortest runs that `expand` turns back into `numbers`; a run of one stays a plain number."""
+    runs: list[int | tuple[int, int]] = []
+    first = count = 0
+    for number in numbers:
+        if count and number == first + count:
+            count += 1
+            continue
+        if count:
+            runs.append(first if count == 1 else (first, count))
+        first, count = number, 1
+    if count:
+        runs.append(first if count == 1 else (first, count))
+    return runs

@@ -1,0 +1,104 @@
+"""The prefix store as it is seen from outside: a prefix-closed map, and a multiset of locks.
+
+A real engine keeps a radix tree. Its node splits, node ids and lock counters cannot be observed, so they are not
+here: a page-aligned prefix, named by its `PrefixKey`, maps to the page that holds its last tokens, and a lock on a
+prefix covers all shorter ones. Locking, unlocking and eviction cost one step a page that changes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kvspec.rules import Violation
+from kvspec.tokens import PrefixKey
+
+ROOT: PrefixKey = b""
+"""The empty prefix. It has no page."""
+
+
+class Entry(NamedTuple):
+    """One cached prefix: the page that holds its last tokens, and the prefix one page shorter."""
+
+    page: int
+    parent: PrefixKey
+
+
+class PrefixStore:
+    """Cached prefixes. `pins[key]` counts the locks on `key` itself and the locked prefixes one page longer."""
+
+    __slots__ = ("children", "entries", "pins")
+
+    def __init__(self) -> None:
+        """An empty store."""
+        self.entries: dict[PrefixKey, Entry] = {}
+        self.children: dict[PrefixKey, int] = {}
+        self.pins: dict[PrefixKey, int] = {}
+
+    def insert(self, key: PrefixKey, parent: PrefixKey, page: int) -> None:
+        """Add the prefix `key`, one page longer than `parent`."""
+        self.entries[key] = Entry(page, parent)
+        self.children[parent] = self.children.get(parent, 0) + 1
+
+    def lock(self, key: PrefixKey) -> None:
+        """Pin `key` and every shorter prefix."""
+        while key != ROOT:
+            count = self.pins.get(key, 0)
+            self.pins[key] = count + 1
+            if count:
+                return
+            key = self.entries[key].parent
+
+    def unlock(self, key: PrefixKey) -> None:
+        """Take one lock on `key` back."""
+        while key != ROOT:
+            count = self.pins[key] - 1
+            if count:
+                self.pins[key] = count
+                return
+            del self.pins[key]
+            key = self.entries[key].parent
+
+    def path(self, key: PrefixKey) -> list[int]:
+        """The pages of the prefix `key`, in order of position."""
+        pages = []
+        while key != ROOT:
+            page, key = self.entries[key]
+            pages.append(page)
+        pages.reverse()
+        return pages
+
+    def check_evictable(self, keys: Iterable[PrefixKey]) -> None:
+        """Raise a STORE-3 violation unless `keys` can leave together, leaves first."""
+        leaving = Counter(self.entries[key].parent for key in keys)
+        for key in keys:
+            page = self.entries[key].page
+            if key in self.pins:
+                raise Violation("STORE-3", f"page {page} was evicted while it is locked")
+            kept = self.children.get(key, 0) - leaving[key]
+            if kept:
+                raise Violation("STORE-3", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
+
+    def remove(self, keys: Iterable[PrefixKey]) -> None:
+        """Forget prefixes that `check_evictable` allows to leave."""
+        for key in keys:
+            parent = self.entries.pop(key).parent
+            count = self.children[parent] - 1
+            if count:
+                self.children[parent] = count
+            else:
+                del self.children[parent]
+
+    @property
+    def evictable(self) -> int:
+        """Unlocked pages."""
+        return len(self.entries) - len(self.pins)
+
+    def copy(self) -> "PrefixStore":
+        """An independent copy."""
+        other = PrefixStore()
+        other.entries, other.children, other.pins = (
+            self.entries.copy(),
+            self.children.copy(),
+            self.pins.copy(),
+        )
+        return other

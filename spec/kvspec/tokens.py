@@ -1,0 +1,110 @@
+"""Token sequences that cost per page, not per token.
+
+A sequence is written as a list whose elements are token ids (integers) or *page keys* (strings): a page key stands for
+one whole page of tokens whose text is not given, as in production traces, and may only stand at a page border.
+Two sequences share a prefix of whole pages exactly if they share the `PrefixKey` of its last page, so a comparison
+costs one step a page.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+Element = int | str
+"""A token id, or the key of one whole page."""
+
+Page = tuple[int, ...] | str
+"""What one full page holds: its token ids, or its page key."""
+
+PrefixKey = bytes
+"""The digest (16 bytes) of all pages up to and including one: it names a page-aligned prefix."""
+
+
+class Tokens:
+    """An append-only token sequence.
+
+    `pages` holds the full pages, `rest` the token ids after them (fewer than `page_size`).
+    """
+
+    __slots__ = ("_keys", "page_size", "pages", "rest")
+
+    def __init__(self, page_size: int, elements: Sequence[Element] = ()) -> None:
+        """Build a sequence.
+
+        Raises:
+            ValueError: a page key does not stand at a page border.
+        """
+        self.page_size = page_size
+        self.pages: list[Page] = []
+        self.rest: list[int] = []
+        self._keys: list[PrefixKey] = []
+        pages, rest = self.pages, self.rest
+        for element in elements:
+            if isinstance(element, int):
+                rest.append(element)
+                if len(rest) == page_size:
+                    pages.append(tuple(rest))
+                    rest.clear()
+            elif rest:
+                raise ValueError(
+                    f"page key {element!r} stands at position {len(self)}, not at a border of pages of {page_size}"
+                )
+            else:
+                pages.append(element)
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return len(self.pages) * self.page_size + len(self.rest)
+
+    def append(self, token: int) -> None:
+        """Add one token at the end."""
+        self.rest.append(token)
+        if len(self.rest) == self.page_size:
+            self.pages.append(tuple(self.rest))
+            self.rest.clear()
+
+    def key(self, page_index: int) -> PrefixKey:
+        """The name of the prefix whose last page is the full page `page_index`."""
+        keys = self._keys
+        while len(keys) <= page_index:
+            page = self.pages[len(keys)]
+            parent = keys[-1] if keys else b""
+            keys.append(blake2b(parent + _bytes_of(page), digest_size=16).digest())
+        return keys[page_index]
+
+    def extends(self, history: "Tokens") -> bool:
+        """Whether `history` is a prefix of this sequence (equal counts)."""
+        full = len(history.pages)
+        if full and (full > len(self.pages) or self.key(full - 1) != history.key(full - 1)):
+            return False
+        return self._ids_from(full, len(history.rest)) == history.rest
+
+    def _ids_from(self, page_index: int, count: int) -> list[int] | None:
+        """The first `count` token ids of one page, `None` where that page is known by its key alone."""
+        if page_index == len(self.pages):
+            return self.rest[:count]
+        if not count:
+            return []
+        page = self.pages[page_index]
+        return None if isinstance(page, str) else list(page[:count])
+
+    def elements(self) -> list[Element]:
+        """The sequence as it is written in a trace."""
+        written: list[Element] = []
+        for page in self.pages:
+            if isinstance(page, str):
+                written.append(page)
+            else:
+                written.extend(page)
+        written.extend(self.rest)
+        return written
+
+    def copy(self) -> "Tokens":
+        """An independent copy."""
+        other = Tokens(self.page_size)
+        other.pages, other.rest, other._keys = self.pages.copy(), self.rest.copy(), self._keys.copy()
+        return other
+
+
+def _bytes_of(page: Page) -> bytes:
+    """A page's content as bytes, in which ids and keys cannot be mistaken for each other."""
+    return b"k" + page.encode() if isinstance(page, str) else b"t" + repr(page).encode()
