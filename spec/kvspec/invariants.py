@@ -1,0 +1,277 @@
+"""Every rule that can be seen in one state, checked over the whole state, from scratch.
+
+The model's step checks look only at what an operation touches. These checks look at everything and share none of the
+bookkeeping that makes the step checks cheap, so they show whether the step checks suffice. Cost: the whole state.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from kvspec.events import Figures
+from kvspec.lengths import well_formed
+from kvspec.model.looking import figures
+from kvspec.model.state import WITHHELD, Request, Session, State
+from kvspec.pages import ceil_align, ceil_pages
+from kvspec.rules import Violation
+from kvspec.store import ROOT
+from kvspec.tokens import PrefixKey, Tokens
+
+Check = Callable[[State], None]
+
+CHECKS: dict[str, Check] = {}
+"""The check of each rule, by its id."""
+
+
+def checks(rule: str) -> Callable[[Check], Check]:
+    """Register the check of a rule."""
+
+    def register(check: Check) -> Check:
+        CHECKS[rule] = check
+        return check
+
+    return register
+
+
+def check(state: State) -> None:
+    """Check every rule.
+
+    Raises:
+        Violation: some rule does not hold.
+    """
+    for rule_check in CHECKS.values():
+        rule_check(state)
+
+
+def holders(state: State) -> Iterator[tuple[str, int, Request | Session]]:
+    """Every holder of a record: its name, the record, and what it is."""
+    for req, request in state.requests.items():
+        if request.record is not None:
+            yield f"request {req}", request.record, request
+    for name, session in state.sessions.items():
+        if session.record is not None:
+            yield f"session {name}", session.record, session
+
+
+def tokens_of(state: State, holder: Request | Session) -> Tokens:
+    """The tokens that a holder's positions stand for."""
+    if isinstance(holder, Request):
+        return holder.tokens
+    return state.requests[holder.turn].tokens if holder.turn else holder.history
+
+
+@checks("ROW-1")
+def row_states(state: State) -> None:
+    """Each record has one holder and one row, each row one record; what is withheld is still read."""
+    held = Counter(record for _, record, _ in holders(state))
+    for record, row_and_lock in state.records.items():
+        if held[record] != 1:
+            raise Violation("ROW-1", f"row {row_and_lock.row} has {held[record]} holders", expected=1)
+        if state.rows.get(row_and_lock.row) != record:
+            raise Violation("ROW-1", f"row {row_and_lock.row} is not marked as its holder's")
+    if held.keys() - state.records.keys():
+        raise Violation("ROW-1", "a holder's row is gone")
+    for row, record in state.rows.items():
+        if record != WITHHELD and (record not in state.records or state.records[record].row != row):
+            raise Violation("ROW-1", f"row {row} is held by nobody")
+        if record == WITHHELD and row not in state.readers:
+            raise Violation("ROW-1", f"row {row} is withheld, but no launch in flight reads it")
+    if len(state.rows) > state.config.num_rows:
+        raise Violation("ROW-1", "more rows are in use than there are", observed=len(state.rows))
+
+
+@checks("ROW-3")
+def row_has_use(state: State) -> None:
+    """A request with a row is mid prefill, or has committed KV."""
+    for name, record, holder in holders(state):
+        if isinstance(holder, Request) and not state.lengths[record].committed:
+            raise Violation("ROW-3", f"{name} brings a row without committed KV")
+
+
+@checks("LEN-1")
+def lengths_in_order(state: State) -> None:
+    """Protected, committed and allocated are in order and fit the context."""
+    for name, record, _ in holders(state):
+        protected, committed, allocated = state.lengths[record]
+        if not 0 <= protected <= committed <= allocated <= state.config.max_context_len:
+            raise Violation("LEN-1", f"the lengths of {name}", observed=state.lengths[record])
+
+
+@checks("LEN-2")
+def protected_is_aligned(state: State) -> None:
+    """Protected lengths are whole pages."""
+    for name, record, _ in holders(state):
+        if not well_formed(state.lengths[record], state.config.page_size):
+            raise Violation("LEN-2", f"the protected length of {name}", observed=state.lengths[record].protected)
+
+
+@checks("LEN-3")
+def sessions_grow(state: State) -> None:
+    """What is protected of an idle session lies within what its next turn must begin with."""
+    for name, session in state.sessions.items():
+        if session.record is not None:
+            if state.lengths[session.record].protected > len(tokens_of(state, session)) - 1:
+                raise Violation("LEN-3", f"session {name} could not be resumed", observed=state.lengths[session.record])
+
+
+@checks("PAGE-1")
+def pages_are_partitioned(state: State) -> None:
+    """Each page that is not free is in the store or private to one holder, once."""
+    seen: dict[int, str] = {}
+    for name, record, _ in holders(state):
+        first = state.lengths[record].protected // state.config.page_size
+        for page in state.tables[record][first:]:
+            if page in seen:
+                raise Violation("PAGE-1", f"page {page} is private to {name} and to {seen[page]}")
+            seen[page] = name
+    for entry in state.store.entries.values():
+        if entry.page in seen:
+            raise Violation("PAGE-1", f"page {entry.page} is in the store and belongs to {seen[entry.page]}")
+        seen[entry.page] = "the store"
+    if seen.keys() != state.owner.keys():
+        lost = sorted(state.owner.keys() - seen.keys())
+        raise Violation("PAGE-1", "pages are neither free nor anybody's", observed=lost)
+    if any(page == 0 or page > state.config.num_pages for page in seen):
+        raise Violation("PAGE-1", "a page is in use that does not exist", observed=max(seen))
+
+
+@checks("PAGE-2")
+def tables_are_store_then_private(state: State) -> None:
+    """A block table is the locked prefix's pages, then private pages up to ceil(allocated)."""
+    for name, record, holder in holders(state):
+        lengths, table = state.lengths[record], state.tables[record]
+        if len(table) != ceil_pages(lengths.allocated, state.config.page_size):
+            raise Violation("PAGE-2", f"the block table of {name} has {len(table)} pages", expected=lengths.allocated)
+        locked = state.records[record].locked
+        path = state.store.path(locked)
+        if table[: len(path)] != path or len(path) * state.config.page_size != lengths.protected:
+            raise Violation("PAGE-2", f"the protected pages of {name}", expected=path, observed=table[: len(path)])
+        if locked != state.matched_key(tokens_of(state, holder), lengths.protected):
+            raise Violation("PAGE-2", f"{name} has locked a prefix that is not its own")
+
+
+@checks("TAIL-1")
+def resumed_without_tail(state: State) -> None:
+    """A turn that a slot is lent to, and that has not extended, has nothing past prefix_len."""
+    for req, request in state.requests.items():
+        if request.record is not None and not request.running:
+            _, committed, allocated = state.lengths[request.record]
+            if not request.prefix_len == committed == allocated:
+                raise Violation("TAIL-1", f"request {req}", expected=request.prefix_len, observed=allocated)
+
+
+@checks("STORE-1")
+def store_is_prefix_closed(state: State) -> None:
+    """Every cached prefix's parent is cached; the counts of children are right."""
+    store = state.store
+    children: Counter[PrefixKey] = Counter()
+    for entry in store.entries.values():
+        if entry.parent != ROOT and entry.parent not in store.entries:
+            raise Violation("STORE-1", f"page {entry.page} is cached behind a hole")
+        children[entry.parent] += 1
+    if children != Counter(store.children):
+        raise Violation("STORE-1", "the numbers of longer prefixes are wrong", expected=children)
+
+
+@checks("STORE-2")
+def locks_are_what_holders_hold(state: State) -> None:
+    """Recount the locks from the holders."""
+    covered: set[PrefixKey] = set()
+    for name, record, _ in holders(state):
+        key = state.records[record].locked
+        while key != ROOT:
+            if key not in state.store.entries:
+                raise Violation("STORE-2", f"{name} holds a lock on a prefix that is gone")
+            covered.add(key)
+            key = state.store.entries[key].parent
+    if covered != state.store.pins.keys():
+        wrong = [state.store.entries[key].page for key in covered ^ state.store.pins.keys()]
+        raise Violation("STORE-2", "pages are locked by nobody, or not locked by who needs them", observed=wrong)
+
+
+@checks("SESS-1")
+def one_turn_a_session(state: State) -> None:
+    """Each session has at most one request, and names it."""
+    turns = Counter(request.session for request in state.requests.values() if request.session is not None)
+    for name, session in state.sessions.items():
+        if turns[name] != (session.turn is not None):
+            raise Violation("SESS-1", f"session {name} has {turns[name]} turns in flight")
+    if turns.keys() - state.sessions.keys():
+        raise Violation("SESS-1", "a turn has lost its session")
+
+
+@checks("SESS-3")
+def a_lend_is_one_holder(state: State) -> None:
+    """While a slot is lent, only the request has the record."""
+    for req, request in state.requests.items():
+        lent = request.session is not None and request.record is not None
+        if lent and state.sessions[request.session or ""].record is not None:
+            raise Violation("SESS-3", f"request {req} and session {request.session} both hold KV")
+
+
+@checks("SESS-6")
+def histories_are_prefixes(state: State) -> None:
+    """A turn's tokens begin with its session's history."""
+    for req, request in state.requests.items():
+        if request.session is not None and not request.tokens.extends(state.sessions[request.session].history):
+            raise Violation("SESS-6", f"request {req} does not continue session {request.session}")
+
+
+@checks("BATCH-2")
+def one_mid_prefill(state: State) -> None:
+    """At most one running request has input positions left to prefill."""
+    unfinished = [req for req in state.mid_prefill if state.requests[req].running]
+    if len(unfinished) > 1 or len(unfinished) != len(state.mid_prefill):
+        raise Violation("BATCH-2", "requests are in the middle of their prefill", observed=sorted(state.mid_prefill))
+
+
+@checks("ACC-1")
+def everything_is_counted_once(state: State) -> None:
+    """The figures sum to the pool, in pages and in rows."""
+    page_size, told = state.config.page_size, figures(state)
+    total = _sum(told, "available", "evictable", "protected", "session_held", "uncached")
+    if total != state.config.num_pages * page_size:
+        raise Violation(
+            "ACC-1", "the tokens do not add up", expected=state.config.num_pages * page_size, observed=total
+        )
+    rows = _sum(told, "rows_available", "rows_requests", "rows_sessions", "rows_withheld")
+    if rows != state.config.num_rows:
+        raise Violation("ACC-1", "the rows do not add up", expected=state.config.num_rows, observed=rows)
+    held = sum(
+        ceil_align(state.lengths[record].allocated, page_size) - state.lengths[record].protected
+        for _, record, _ in holders(state)
+    )
+    if held != (told.session_held or 0) + (told.uncached or 0):
+        raise Violation("ACC-1", "held memory is not counted once", expected=held, observed=told)
+
+
+def _sum(told: Figures, *names: str) -> int:
+    return sum(getattr(told, name) for name in names)
+
+
+@checks("RACE-1")
+def readers_read_held_rows(state: State) -> None:
+    """Every row that a launch in flight reads is withheld, or has those positions still."""
+    in_flight = Counter(passage.row for passages in state.flights.values() for passage in passages)
+    if in_flight != Counter({row: len(reads) for row, reads in state.readers.items()}):
+        raise Violation("RACE-1", "the readers of rows are not the launches in flight")
+    for passages in state.flights.values():
+        for passage in passages:
+            if state.rows.get(passage.row) not in (WITHHELD, passage.record):
+                raise Violation("RACE-1", f"row {passage.row} has changed hands under the launch for {passage.req}")
+
+
+@checks("DATA-1")
+def committed_positions_hold_their_tokens(state: State) -> None:
+    """Each page that holds a written committed position holds that page of its holder's tokens."""
+    for name, record, holder in holders(state):
+        tokens = tokens_of(state, holder)
+        upto = min(state.lengths[record].committed, state.written[record])
+        for index in range(ceil_pages(upto, state.config.page_size)):
+            page = state.tables[record][index]
+            content = state.content.get(page)
+            if content == (record, index):
+                continue
+            if index >= len(tokens.pages) or content != tokens.key(index):
+                raise Violation(
+                    "DATA-1", f"page {page}, number {index} of {name}, holds other content", observed=content
+                )
