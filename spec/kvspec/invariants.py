@@ -108,9 +108,9 @@ def protected_is_aligned(state: State) -> None:
 def sessions_grow(state: State) -> None:
     """What is protected of an idle session lies within what its next turn must begin with."""
     for name, session in state.sessions.items():
-        if session.record is not None:
-            if state.lengths[session.record].protected > len(tokens_of(state, session)) - 1:
-                raise Violation("LEN-3", f"session {name} could not be resumed", observed=state.lengths[session.record])
+        protected = 0 if session.record is None else state.lengths[session.record].protected
+        if protected and protected >= len(tokens_of(state, session)):
+            raise Violation("LEN-3", f"session {name} could not be resumed", observed=protected)
 
 
 @checks("PAGE-1")

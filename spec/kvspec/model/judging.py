@@ -1,6 +1,7 @@
 """How an answer is held against what the specification expects."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from kvspec.events import A, Operation
 from kvspec.model.state import WITHHELD, State
@@ -81,10 +82,25 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
+def choose_pages(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """The model's own choice, where nothing was answered: the smallest free pages."""
+    free = (page for page in range(1, state.config.num_pages + 1) if page not in state.owner)
+    return {req: list(islice(free, need)) for req, need in needs if need}
+
+
+def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int]:
+    """The model's own choice, where nothing was answered: kept rows, and the smallest free ones."""
+    free = (row for row in range(state.config.num_rows) if row not in state.rows)
+    return {req: next(free) if row is None else row for req, row in kept.items()}
+
+
 def judge_new_pages(
     state: State, needs: Iterable[tuple[str, int]], pages: dict[str, Runs] | None
 ) -> dict[str, list[int]]:
-    """Check the pages given to each request, `needs` pages each, and return them; invent those that were not told."""
+    """Check the pages given to each request, `needs` pages each, and return them.
+
+    Pages that the implementation could not observe get negative numbers, which no later answer is held against.
+    """
     if pages is None:
         state.unjudged["PAGE-1"] += 1
         return {req: [_virtual_page(state) for _ in range(need)] for req, need in needs if need}

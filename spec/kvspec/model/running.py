@@ -15,7 +15,7 @@ from kvspec.events import (
     Refusal,
     Verify,
 )
-from kvspec.model.judging import carried_out, judge_new_pages, judge_row
+from kvspec.model.judging import carried_out, choose_pages, choose_rows, judge_new_pages, judge_row
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, State
 from kvspec.pages import ceil_pages
 from kvspec.rules import Violation
@@ -39,17 +39,20 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
     check_room(state, sum(need for _, need in needs), new_rows)
     carried_out(state, op)
 
-    obs = op.obs or ExtendAnswer()
+    kept = {
+        req: None if request.record is None else state.records[request.record].row
+        for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
+    }
+    obs = op.obs or ExtendAnswer(choose_rows(state, kept), dict(choose_pages(state, needs)))
     rows: dict[str, int] = {}
-    for (req, _), (request, _) in zip(op.reqs, batch, strict=True):
-        kept = None if request.record is None else state.records[request.record].row
-        rows[req] = judge_row(state, req, kept, obs.rows, rows)
+    for req, row in kept.items():
+        rows[req] = judge_row(state, req, row, obs.rows, rows)
     if obs.rows is not None and len(obs.rows) > len(rows):
         raise Violation("ROW-1", "rows were given to requests that are not in the batch", observed=obs.rows)
     pages = judge_new_pages(state, needs, obs.pages)
     for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
         _extend_one(state, req, seq_len, request, prefix_len, rows[req], pages.get(req, []))
-    return op.obs or ExtendAnswer(rows, dict(pages))
+    return obs
 
 
 def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
@@ -73,6 +76,8 @@ def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
             raise Refusal("RACE-1", f"a launch in flight still reads what {req} would overwrite from {prefix_len} on")
     if not prefix_len < seq_len <= len(request.tokens):
         raise Refusal("OP-1", f"seq_len {seq_len} of {req} is not in {prefix_len + 1}..{len(request.tokens)}")
+    if seq_len > state.config.max_context_len:
+        raise Refusal("LEN-1", f"seq_len {seq_len} of {req} exceeds the context of {state.config.max_context_len}")
     return request, prefix_len
 
 
@@ -177,7 +182,8 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     check_room(state, sum(need for _, need in needs), 0)
     carried_out(state, op)
 
-    pages = judge_new_pages(state, needs, op.obs.pages if op.obs else None)
+    obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)))
+    pages = judge_new_pages(state, needs, obs.pages)
     for req, (record, after) in zip(op.reqs, steps, strict=True):
         start = state.lengths[record].committed
         state.lengths[record] = after
@@ -187,7 +193,7 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
             state.tables[record].extend(new)
             for page in new:
                 state.owner[page] = record
-    return op.obs or DecodeAnswer(dict(pages))
+    return obs
 
 
 def launch(state: State, op: Launch) -> Done:

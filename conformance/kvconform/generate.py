@@ -1,0 +1,297 @@
+"""Operations worth trying in a given state, chosen by whoever draws: Hypothesis, or a random number generator.
+
+Most of what is proposed is legal and leads somewhere: lengths at page borders and one off, a pool that is nearly full,
+prompts that share prefixes, matches that are repeated. `unruly` proposes anything at all, which a good implementation
+mostly refuses. All proposals are made from the model's state, so they suit any implementation.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    Config,
+    Decode,
+    Evict,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Preempt,
+    Report,
+    Retract,
+    Snapshot,
+    Submit,
+    Verify,
+)
+from kvspec.model.state import State
+from kvspec.tokens import Element
+
+T = TypeVar("T")
+
+SESSIONS = ("s0", "s1", "s2")
+DRAFTS = 3
+
+
+class Draw(Protocol):
+    """A source of choices."""
+
+    def integer(self, low: int, high: int) -> int:
+        """A number in `low..high`."""
+        ...
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of `options`, which are not empty. The first ones are the simple ones."""
+        ...
+
+
+def config(draw: Draw) -> Config:
+    """Sizes so small that the pool is nearly full most of the time."""
+    page_size = draw.choice((2, 1, 4, 16))
+    return Config(
+        page_size=page_size,
+        num_pages=draw.integer(3, 14),
+        num_rows=draw.integer(1, 4),
+        max_context_len=draw.choice((8, 5)) * page_size + draw.integer(0, 1),
+        prefix_cache=draw.choice((True, True, True, False)),
+    )
+
+
+def _length(draw: Draw, low: int, high: int, page_size: int) -> int:
+    """A length in `low..high`: an end, a page border, or one beside it."""
+    borders = range(-(-low // page_size) * page_size, high + 1, page_size)
+    near = [length for border in borders for length in (border, border + 1, border - 1) if low <= length <= high]
+    return draw.choice((high, *near, low))
+
+
+def _prompt(draw: Draw, config: Config) -> list[Element]:
+    """One of two families of prompts, cut at an interesting length."""
+    family = draw.integer(0, 1)
+    length = _length(draw, 1, min(config.max_context_len, 4 * config.page_size + 2), config.page_size)
+    return [family, *([0] * (length - 1))]
+
+
+def open_session(state: State, draw: Draw) -> OpenSession | None:
+    """Open one of a few sessions."""
+    closed = [name for name in SESSIONS if name not in state.sessions]
+    return OpenSession(draw.choice(closed)) if closed else None
+
+
+def submit(state: State, draw: Draw) -> Submit | None:
+    """A request, or the next turn of a session that waits for one."""
+    req = f"r{len(state.requests) + draw.integer(0, 3)}"
+    if req in state.requests or len(state.requests) > 5:
+        return None
+    ready: list[str | None] = [
+        name for name, session in state.sessions.items() if session.turn is None and not session.closing
+    ]
+    name = draw.choice([None, *ready])
+    if name is None:
+        return Submit(req, _prompt(draw, state.config))
+    history = state.sessions[name].history
+    if not len(history):
+        return Submit(req, _prompt(draw, state.config), name)
+    room = state.config.max_context_len - len(history)
+    if room < 1:
+        return None
+    total = len(history) + min(room, draw.integer(1, 2 * state.config.page_size + 1))
+    return Submit(req, [*history.elements(), *([0] * (total - len(history)))], name)
+
+
+def match_prefix(state: State, draw: Draw) -> MatchPrefix | None:
+    """Match a waiting request, perhaps again."""
+    waiting = [req for req, request in state.requests.items() if not request.running]
+    return MatchPrefix(draw.choice(waiting)) if waiting else None
+
+
+def extend(state: State, draw: Draw) -> Extend | None:
+    """A prefill batch: what is mid prefill first, then matched requests, whole or in chunks."""
+    ready = [req for req in state.mid_prefill if req not in state.prepared]
+    ready.sort()
+    ready += [req for req, request in state.requests.items() if request.prefix_len is not None]
+    batch: list[tuple[str, int]] = []
+    while ready and (not batch or draw.choice((True, False))):
+        req = ready.pop(draw.integer(0, len(ready) - 1))
+        request = state.requests[req]
+        start = request.seq_len if request.running else request.prefix_len or 0
+        batch.append((req, _length(draw, start + 1, len(request.tokens), state.config.page_size)))
+    return Extend(batch) if batch else None
+
+
+def decode(state: State, draw: Draw) -> Decode | None:
+    """A plain or a speculative decode step of some of what runs."""
+    ready = [
+        req
+        for req, request in state.requests.items()
+        if request.running
+        and request.record is not None
+        and req not in state.prepared
+        and req not in state.mid_prefill
+        and state.lengths[request.record].committed < state.horizon[request.record]
+    ]
+    if not ready:
+        return None
+    keep = draw.integer(1, len(ready))
+    return Decode(ready[:keep], draw.choice((1, 1, DRAFTS + 1)))
+
+
+def launch(state: State, draw: Draw) -> Launch | None:
+    """Launch everything that is prepared, or a part of it."""
+    prepared = list(state.prepared)
+    if not prepared:
+        return None
+    name = max(state.flights, default=0) + 1
+    return Launch(name, draw.choice((prepared, prepared[: draw.integer(1, len(prepared))])))
+
+
+def complete(state: State, draw: Draw) -> Complete | None:
+    """The oldest launch completes with the tokens that are due."""
+    if not state.flights:
+        return None
+    oldest = next(iter(state.flights))
+    tokens = {}
+    for passage in state.flights[oldest]:
+        request = state.requests.get(passage.req)
+        if passage.samples and request is not None and request.running and request.record == passage.record:
+            tokens[passage.req] = draw.integer(0, 1)
+    return Complete(oldest, tokens)
+
+
+def verify(state: State, draw: Draw) -> Verify | None:
+    """Accept some drafts, and perhaps return fewer tokens than were accepted."""
+    if not state.unverified:
+        return None
+    req = draw.choice(sorted(state.unverified))
+    waits = state.unverified[req]
+    record = state.requests[req].record
+    if not waits or record is None:
+        return None
+    room = state.lengths[record].allocated - state.lengths[record].committed
+    if room < 1:
+        return None
+    accepted = draw.integer(1, min(waits[0], room))
+    return Verify(req, accepted, [0] * draw.choice((accepted, draw.integer(1, accepted))))
+
+
+def cache_unfinished(state: State, draw: Draw) -> CacheUnfinished | None:
+    """Publish what a prefill wrote."""
+    ready = [
+        req
+        for req, request in state.requests.items()
+        if request.running
+        and req not in state.prepared
+        and (req in state.mid_prefill or len(request.tokens) > request.seq_len)
+    ]
+    if not ready:
+        return None
+    req = draw.choice(ready)
+    return CacheUnfinished(req, req in state.mid_prefill)
+
+
+def finish(state: State, draw: Draw) -> Finish | None:
+    """A request is done."""
+    ready = [
+        req
+        for req, request in state.requests.items()
+        if request.running and req not in state.prepared and req not in state.mid_prefill
+    ]
+    return Finish(draw.choice(ready)) if ready else None
+
+
+def retract(state: State, draw: Draw) -> Retract | None:
+    """Retract whatever runs, at any moment."""
+    running = [req for req, request in state.requests.items() if request.running]
+    return Retract(draw.choice(running)) if running else None
+
+
+def abort(state: State, draw: Draw) -> Abort | None:
+    """Abort any request, at any moment."""
+    return Abort(draw.choice(list(state.requests))) if state.requests else None
+
+
+def close_session(state: State, draw: Draw) -> CloseSession | None:
+    """Close any session, at any moment."""
+    is_open = [name for name, session in state.sessions.items() if not session.closing]
+    return CloseSession(draw.choice(is_open)) if is_open else None
+
+
+def preempt(state: State, draw: Draw) -> Preempt | None:
+    """Take an idle slot's memory."""
+    idle = [name for name, session in state.sessions.items() if session.record is not None]
+    return Preempt(draw.choice(idle)) if idle else None
+
+
+def evict(state: State, draw: Draw) -> Evict | None:
+    """Evict a little, or everything."""
+    return Evict(draw.choice((1, 2, 1000))) if state.store.entries else None
+
+
+def report(state: State, draw: Draw) -> Report | None:
+    """Ask for the figures; as idle when nothing holds memory but sessions."""
+    idle = all(request.record is None for request in state.requests.values())
+    return Report("idle" if idle else "busy")
+
+
+def snapshot(state: State, draw: Draw) -> Snapshot | None:
+    """Ask for everything."""
+    return Snapshot()
+
+
+def unruly(state: State, draw: Draw) -> Operation[Any] | None:
+    """Any operation on any name: most of these must be refused and change nothing."""
+    req = draw.choice([*state.requests, "nobody"])
+    session = draw.choice([*state.sessions, "nowhere"])
+    launch_id = draw.choice([*state.flights, 99])
+    number = draw.integer(0, 3)
+    options: tuple[Callable[[], Operation[Any]], ...] = (
+        lambda: OpenSession(session),
+        lambda: Submit(req, [number]),
+        lambda: Submit("late", [7] * number, session),
+        lambda: MatchPrefix(req),
+        lambda: Extend([(req, number)]),
+        lambda: Extend([(name, len(request.tokens)) for name, request in state.requests.items()]),
+        lambda: Extend([(name, max(1, len(request.tokens) - 1)) for name, request in state.requests.items()]),
+        lambda: Decode([req], number),
+        lambda: Decode([req, req]),
+        lambda: Verify(req, number, [0]),
+        lambda: Launch(launch_id, [req]),
+        lambda: Complete(launch_id, {req: 0}),
+        lambda: Complete(launch_id),
+        lambda: CacheUnfinished(req, number % 2 == 0),
+        lambda: Finish(req),
+        lambda: CloseSession(session),
+        lambda: Preempt(session),
+        lambda: Evict(number),
+        lambda: Report("idle"),
+    )
+    return draw.choice(options)()
+
+
+Generator = Callable[[State, Draw], Operation[Any] | None]
+
+GENERATORS: tuple[Generator, ...] = (
+    submit,
+    match_prefix,
+    extend,
+    launch,
+    complete,
+    cache_unfinished,
+    decode,
+    verify,
+    finish,
+    open_session,
+    retract,
+    abort,
+    close_session,
+    preempt,
+    evict,
+    unruly,
+    report,
+    snapshot,
+)
+"""One proposal for each kind of operation; `None` where the state has no place for it."""

@@ -1,0 +1,27 @@
+"""The reference and the model are two voices: whatever happens, both must say the same."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvspec.events import Config
+from tests.reference.helpers import Pair, Traffic
+
+CONFIGS = {
+    "pages of 4": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64),
+    "few pages and rows": Config(page_size=2, num_pages=10, num_rows=3, max_context_len=64),
+    "pages of one token": Config(page_size=1, num_pages=40, num_rows=5, max_context_len=64),
+    "no prefix cache": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64, prefix_cache=False),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
+def test_reference_and_model_agree_on_whatever_happens(config: Config, random: Random, steps: int) -> None:
+    pair = Pair(config)
+    traffic = Traffic(random, pair.manager)
+    for _ in range(steps):
+        pair.step(traffic.op())
+        pair.look()

@@ -1,0 +1,208 @@
+"""The model judges answers: walks of right answers never break a rule, and wrong ones never pass unseen."""
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvconform import generate
+from kvconform.protocol import ANSWERS
+from kvspec import events
+from kvspec.events import Config, Operation, Refusal, Refused
+from kvspec.invariants import check
+from kvspec.model import OPERATIONS, Model
+from kvspec.model.state import State
+from kvspec.pages import expand
+from kvspec.rules import RULES, Violation
+from tests.walk import RandomDraw, proposals
+
+SEEDS = range(40)
+STEPS = 150
+
+
+def fingerprint(state: State) -> dict[str, object]:
+    """Everything that is state; the counters of what was judged are not."""
+    plain = {name: value for name, value in vars(state).items() if name not in ("judged", "unjudged", "reached")}
+    plain["store"] = (state.store.entries, state.store.children, state.store.pins)
+    plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
+    plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
+    return copy.deepcopy(plain)
+
+
+def copied(model: Model) -> Model:
+    other = Model(model.state.config)
+    other.state = model.state.copy()
+    return other
+
+
+def walk(seed: int) -> Iterator[tuple[Model, Operation[Any]]]:
+    """A model, and the next operation to carry out on it; the caller carries it out on a copy first if it likes."""
+    draw = RandomDraw(seed)
+    model = Model(generate.config(draw))
+    for op in proposals(model.state, draw, STEPS):
+        yield model, op
+        try:
+            model.step(op)  # type: ignore[arg-type]
+        except Refusal:
+            continue
+
+
+def stripped(op: Operation[Any]) -> Any:
+    return msgspec.structs.replace(op, obs=None, refused=None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_step_checks_suffice_for_every_rule(seed: int) -> None:
+    for model, _ in walk(seed):
+        check(model.state)
+
+
+def test_walks_get_somewhere() -> None:
+    reached: Counter[str] = Counter()
+    judged: Counter[str] = Counter()
+    carried_out = set()
+    for seed in range(150):
+        model = None
+        for model, op in walk(seed):  # noqa: B007
+            carried_out.add(type(op))
+        assert model is not None
+        reached += model.reached
+        judged += model.judged
+    assert carried_out == set(OPERATIONS)
+    for happening in (
+        "tail freed",
+        "partial page kept",
+        "lend repeated",
+        "duplicate dropped",
+        "row withheld",
+        "close deferred",
+        "deferred close done",
+        "eviction stopped at a lock",
+        "last chunk beside a first chunk",
+        "overshoot",
+        "session kept out of the store",
+        "slot given up",
+    ):
+        assert reached[happening], happening
+    assert judged.keys() <= RULES.keys()
+
+
+def test_cap_1_a_refused_operation_changes_nothing() -> None:
+    refusals = 0
+    for model, op in (place for seed in SEEDS for place in walk(seed)):
+        before = fingerprint(model.state)
+        trial = copied(model)
+        assert fingerprint(trial.state) == before
+        try:
+            trial.step(stripped(op))
+        except Refusal as refusal:
+            refusals += 1
+            assert fingerprint(trial.state) == before, op
+            told = stripped(op)
+            told.refused = refusal.refused
+            trial.step(told)
+            assert fingerprint(trial.state) == before, op
+        assert fingerprint(model.state) == before, "a copy is not independent"
+    assert refusals > 200
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_op_1_a_legal_operation_must_not_be_refused_and_an_illegal_one_must(seed: int) -> None:
+    for model, op in walk(seed):
+        done = stripped(op)
+        try:
+            copied(model).step(done)
+        except Refusal as refusal:
+            done.obs = msgspec.convert({"evicted": []} if isinstance(op, events.Evict) else {}, ANSWERS[type(op)])
+            with pytest.raises(Violation) as violation:
+                copied(model).step(done)
+            assert violation.value.rule.id == refusal.refused.rule
+            continue
+        refused = stripped(op)
+        refused.refused = Refused("no", "CAP-1", 1)
+        with pytest.raises(Violation, match="CAP-1"):
+            copied(model).step(refused)
+        refused.refused = Refused("no")
+        with pytest.raises(Violation, match="OP-1"):
+            copied(model).step(refused)
+
+
+def wrong_answers(op: Operation[Any], config: Config) -> Iterator[Any]:
+    """Answers that differ from the right one in one number."""
+    right = msgspec.to_builtins(op.obs)
+    for name, value in right.items():
+        for changed in _changes(name, value, config):
+            wrong = copy.deepcopy(right)
+            wrong[name] = changed
+            yield msgspec.convert(wrong, type(op.obs), strict=False)
+
+
+def _changes(name: str, value: Any, config: Config) -> Iterator[Any]:
+    if isinstance(value, int):
+        yield from (value + 1, value - 1, value + config.page_size)
+    elif isinstance(value, list):
+        pages = expand(value)
+        yield from (pages[:-1],) if pages else ()
+        yield from ([*pages, pages[0]],) if pages else ()
+        yield from ([*pages, page] for page in range(1, config.num_pages + 1) if page not in pages)
+    elif name in ("rows", "pages", "requests", "sessions"):
+        for key, part in value.items():
+            if isinstance(part, dict):
+                for field in part:
+                    yield {**value, key: {**part, field: part[field] + 1}}
+            else:
+                yield from ({**value, key: changed} for changed in _changes("", part, config))
+            yield {other: kept for other, kept in value.items() if other != key}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_answer_is_rejected_or_harmless(seed: int) -> None:
+    """An accepted answer is one that the specification leaves open, and leads to a state in which all rules hold."""
+    rejected = 0
+    for model, op in walk(seed):
+        right = stripped(op)
+        try:
+            copied(model).step(right)
+        except Refusal:
+            continue
+        for wrong in wrong_answers(right, model.state.config):
+            trial, told = copied(model), stripped(op)
+            told.obs = wrong
+            try:
+                trial.step(told)
+            except Violation:
+                rejected += 1
+                continue
+            check(trial.state)
+            assert isinstance(op, (events.Extend, events.Decode, events.Evict, events.Finish, events.Retract)), (
+                op,
+                wrong,
+            )
+    assert rejected > 20
+
+
+def test_steps_are_counted_and_the_answer_is_filled_in() -> None:
+    model = Model(Config(2, 4, 1, 8))
+    op = events.Report("idle")
+    model.step(op)
+    assert model.steps == 1
+    assert op.obs is not None and (op.obs.available, op.obs.rows_available) == (8, 1)
+
+
+def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
+    model = Model(Config(2, 4, 2, 8))
+    for op in (
+        events.Submit("a", [1, 2, 3]),
+        events.MatchPrefix("a", obs=events.MatchAnswer(prefix_len=0)),
+        events.Extend([("a", 3)], obs=events.ExtendAnswer()),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 4}),
+        events.Finish("a", obs=events.ReleaseAnswer()),
+        events.Report("idle", obs=events.Figures(available=6, evictable=2)),
+    ):
+        model.step(op)
+    check(model.state)
+    assert model.unjudged["PAGE-1"] >= 2 and model.unjudged["ROW-1"] == 1

@@ -1,0 +1,47 @@
+"""Random walks through the specified system, for tests of the model and of implementations."""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from kvconform import generate
+from kvspec.events import Operation
+from kvspec.model.state import State
+
+T = TypeVar("T")
+
+WEIGHTS: dict[generate.Generator, int] = {
+    generate.submit: 3,
+    generate.match_prefix: 4,
+    generate.extend: 6,
+    generate.launch: 6,
+    generate.complete: 6,
+    generate.cache_unfinished: 3,
+    generate.decode: 6,
+    generate.verify: 4,
+    generate.finish: 3,
+}
+"""How often an operation is proposed beside those that are proposed once, so that walks get somewhere."""
+
+BAG = [generator for generator in generate.GENERATORS for _ in range(WEIGHTS.get(generator, 1))]
+
+
+class RandomDraw:
+    """Choices from a seeded random number generator."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        return self._random.randint(low, high)
+
+    def choice(self, options: Sequence[T]) -> T:
+        return options[self._random.randrange(len(options))]
+
+
+def proposals(state: State, draw: RandomDraw, count: int) -> Iterator[Operation[Any]]:
+    """`count` draws from the bag of generators, each made when the one before it has been carried out."""
+    for _ in range(count):
+        op = draw.choice(BAG)(state, draw)
+        if op is not None:
+            yield op
