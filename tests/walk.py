@@ -10,20 +10,7 @@ from kvspec.model.state import State
 
 T = TypeVar("T")
 
-WEIGHTS: dict[generate.Generator, int] = {
-    generate.submit: 3,
-    generate.match_prefix: 4,
-    generate.extend: 6,
-    generate.launch: 6,
-    generate.complete: 6,
-    generate.cache_unfinished: 3,
-    generate.decode: 6,
-    generate.verify: 4,
-    generate.finish: 3,
-}
-"""How often an operation is proposed beside those that are proposed once, so that walks get somewhere."""
-
-BAG = [generator for generator in generate.GENERATORS for _ in range(WEIGHTS.get(generator, 1))]
+BAG = [generator for generator, weight in generate.GENERATORS.items() for _ in range(weight)]
 
 
 class RandomDraw:

@@ -34,9 +34,6 @@ from kvspec.tokens import Element
 
 T = TypeVar("T")
 
-SESSIONS = ("s0", "s1", "s2")
-DRAFTS = 3
-
 
 class Draw(Protocol):
     """A source of choices."""
@@ -50,13 +47,20 @@ class Draw(Protocol):
         ...
 
 
+Generator = Callable[[State, Draw], Operation[Any] | None]
+"""Proposes one kind of operation; `None` where the state has no place for it."""
+
+SESSIONS = ("s0", "s1", "s2")
+DRAFTS = 3
+
+
 def config(draw: Draw) -> Config:
     """Sizes so small that the pool is nearly full most of the time."""
     page_size = draw.choice((2, 1, 4, 16))
     return Config(
         page_size=page_size,
-        num_pages=draw.integer(3, 14),
-        num_rows=draw.integer(1, 4),
+        num_pages=draw.choice((12, 6, 20, 3)) + draw.integer(0, 4),
+        num_rows=draw.choice((3, 2, 4, 1)),
         max_context_len=draw.choice((8, 5)) * page_size + draw.integer(0, 1),
         prefix_cache=draw.choice((True, True, True, False)),
     )
@@ -85,12 +89,12 @@ def open_session(state: State, draw: Draw) -> OpenSession | None:
 def submit(state: State, draw: Draw) -> Submit | None:
     """A request, or the next turn of a session that waits for one."""
     req = f"r{len(state.requests) + draw.integer(0, 3)}"
-    if req in state.requests or len(state.requests) > 5:
+    if req in state.requests or len(state.requests) > 4:
         return None
     ready: list[str | None] = [
         name for name, session in state.sessions.items() if session.turn is None and not session.closing
     ]
-    name = draw.choice([None, *ready])
+    name = draw.choice([*ready, None])
     if name is None:
         return Submit(req, _prompt(draw, state.config))
     history = state.sessions[name].history
@@ -242,6 +246,21 @@ def snapshot(state: State, draw: Draw) -> Snapshot | None:
     return Snapshot()
 
 
+def advance(state: State, draw: Draw) -> Operation[Any] | None:
+    """What a scheduler would do next, so that requests get somewhere."""
+    for urgent in (launch, complete, verify):
+        op = urgent(state, draw)
+        if op is not None:
+            return op
+    usual: tuple[Generator, ...] = (extend, match_prefix, cache_unfinished, decode, decode, finish)
+    if len(state.requests) < 3:
+        usual = (submit, open_session, *usual)
+    if state.free_pages < 2 or not state.free_rows:
+        usual = (finish, evict, preempt, *usual)
+    possible = [op for generator in usual if (op := generator(state, draw)) is not None]
+    return draw.choice(possible) if possible else None
+
+
 def unruly(state: State, draw: Draw) -> Operation[Any] | None:
     """Any operation on any name: most of these must be refused and change nothing."""
     req = draw.choice([*state.requests, "nobody"])
@@ -272,26 +291,24 @@ def unruly(state: State, draw: Draw) -> Operation[Any] | None:
     return draw.choice(options)()
 
 
-Generator = Callable[[State, Draw], Operation[Any] | None]
-
-GENERATORS: tuple[Generator, ...] = (
-    submit,
-    match_prefix,
-    extend,
-    launch,
-    complete,
-    cache_unfinished,
-    decode,
-    verify,
-    finish,
-    open_session,
-    retract,
-    abort,
-    close_session,
-    preempt,
-    evict,
-    unruly,
-    report,
-    snapshot,
-)
-"""One proposal for each kind of operation; `None` where the state has no place for it."""
+GENERATORS: dict[Generator, int] = {
+    advance: 8,
+    submit: 2,
+    match_prefix: 2,
+    extend: 3,
+    launch: 2,
+    complete: 2,
+    cache_unfinished: 1,
+    decode: 3,
+    verify: 1,
+    finish: 1,
+    open_session: 2,
+    retract: 1,
+    abort: 1,
+    close_session: 1,
+    preempt: 1,
+    evict: 1,
+    unruly: 1,
+    report: 1,
+}
+"""Every kind of proposal, and how often it is made."""

@@ -71,7 +71,7 @@ def test_walks_get_somewhere() -> None:
         assert model is not None
         reached += model.reached
         judged += model.judged
-    assert carried_out == set(OPERATIONS)
+    assert carried_out == set(OPERATIONS) - {events.Snapshot}
     for happening in (
         "tail freed",
         "partial page kept",

@@ -1,0 +1,168 @@
+"""A Hypothesis state machine for any implementation, with the model as its oracle.
+
+    from kvconform import machine
+    from my_engine.adapter import Adapter
+
+    TestMyEngine = machine(Adapter).TestCase
+
+is a whole pytest file: Hypothesis draws sizes and operations, the model judges every answer and a snapshot after it,
+and a failure is shrunk, printed and kept in the example database. At the end of each run everything is released, and
+the figures must add up to an empty pool.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from kvconform import generate
+from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.codec import compressed
+from kvconform.generate import GENERATORS, Draw, Generator
+from kvconform.runner import Factory, carry_out
+from kvspec.events import Abort, CloseSession, Config, Evict, Operation, Report
+from kvspec.invariants import check
+from kvspec.model import Model
+from kvspec.model.state import State
+
+T = TypeVar("T")
+
+
+class Tally:
+    """What all runs of a machine have met together."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.runs = 0
+        self.operations: Counter[str] = Counter()
+        self.judged: Counter[str] = Counter()
+        self.reached: Counter[str] = Counter()
+
+    @property
+    def steps(self) -> int:
+        """Operations in all."""
+        return self.operations.total()
+
+
+class Drawn:
+    """Choices that Hypothesis makes, and shrinks towards the first option."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        """Draw from `data`."""
+        self._data = data
+
+    def integer(self, low: int, high: int) -> int:
+        """A number in `low..high`."""
+        return self._data.draw(st.integers(low, high))
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of `options`."""
+        return options[self._data.draw(st.integers(0, len(options) - 1))]
+
+
+class _First:
+    """Always the first choice: tells whether there is one at all."""
+
+    def integer(self, low: int, high: int) -> int:
+        return low
+
+    def choice(self, options: Sequence[T]) -> T:
+        return options[0]
+
+
+class KVCacheMachine(RuleBasedStateMachine):
+    """What the machines of all implementations share; `machine` adds the rules."""
+
+    factory: Factory
+    draw_config: Callable[[Draw], Config]
+    tally: Tally
+
+    def __init__(self) -> None:
+        """Before the sizes are drawn."""
+        super().__init__()
+        self.config: Config | None = None
+        self.failed = False
+        self.history: list[Operation[Any]] = []
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        """Draw the sizes and make a fresh implementation."""
+        cls = type(self)
+        cls.tally.runs += 1
+        self.config = cls.draw_config(Drawn(data))
+        self.model = Model(self.config)
+        implementation = make(cls.factory, self.config)
+        self.checked = Checked(implementation, self.model, record=self.history.append, snapshot_every=1)
+
+    @property
+    def state(self) -> State:
+        """What the model knows."""
+        return self.model.state
+
+    def perform(self, op: Operation[Any]) -> None:
+        """Carry one operation out; on a failure, add the trace that led to it."""
+        type(self).tally.operations[str(op.__struct_config__.tag)] += 1
+        try:
+            carry_out(self.checked, op)
+            check(self.state)
+        except (RuleBroken, ImplementationFailed) as failure:
+            self.failed = True
+            if not self.history or self.history[-1] is not failure.op:
+                self.history.append(failure.op or op)
+            failure.add_note("\n".join([str(self.config), *(_line(done) for done in self.history)]))
+            raise
+
+    def teardown(self) -> None:
+        """Release everything, and ask for the figures of an empty pool."""
+        if self.config is None or self.failed:
+            return
+        state = self.state
+        while (op := generate.complete(state, _First())) is not None:
+            self.perform(op)
+        for req in list(state.requests):
+            self.perform(Abort(req))
+        for name in list(state.sessions):
+            self.perform(CloseSession(name))
+        self.perform(Evict(self.config.num_pages))
+        self.perform(Report("idle"))
+        cls = type(self)
+        cls.tally.judged += self.model.judged
+        cls.tally.reached += self.model.reached
+
+
+def machine(factory: Factory, draw_config: Callable[[Draw], Config] = generate.config) -> type[KVCacheMachine]:
+    """The state machine of one implementation.
+
+    `factory(config)` makes a fresh implementation; `draw_config` draws the sizes it is made with.
+    """
+    members: dict[str, Any] = {
+        "factory": staticmethod(factory),
+        "draw_config": staticmethod(draw_config),
+        "tally": Tally(),
+    }
+    for generator, weight in GENERATORS.items():
+        for number in range(weight):
+            members[f"{generator.__name__}_{number}"] = _rule(generator)
+    return type("KVCache", (KVCacheMachine,), members)
+
+
+def _line(op: Operation[Any]) -> str:
+    """An operation with its answer, as a trace has it."""
+    return msgspec.json.encode(compressed(op)).decode()
+
+
+def _rule(generator: Generator) -> Any:
+    """The rule that carries out what `generator` proposes, where it proposes anything."""
+
+    def carry_on(self: KVCacheMachine, data: st.DataObject) -> None:
+        op = generator(self.state, Drawn(data))
+        if op is not None:
+            self.perform(op)
+
+    carry_on.__name__ = generator.__name__
+    carry_on.__doc__ = generator.__doc__
+    possible = precondition(lambda self: generator(self.state, _First()) is not None)
+    return possible(rule(data=st.data())(carry_on))
