@@ -248,7 +248,8 @@ def snapshot(state: State, draw: Draw) -> Snapshot | None:
 
 def advance(state: State, draw: Draw) -> Operation[Any] | None:
     """What a scheduler would do next, so that requests get somewhere."""
-    for urgent in (launch, complete, verify):
+    urgent_first: tuple[Generator, ...] = (launch, complete, verify)
+    for urgent in urgent_first:
         op = urgent(state, draw)
         if op is not None:
             return op

@@ -12,7 +12,7 @@ the figures must add up to an empty pool.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -31,12 +31,23 @@ from kvspec.model.state import State
 T = TypeVar("T")
 
 
+class Failure(NamedTuple):
+    """A run that failed."""
+
+    config: Config
+    operations: Sequence[Operation[Any]]
+    """Everything that was done on one fresh implementation, with its answers; the failing operation is the last."""
+    finding: RuleBroken | ImplementationFailed
+
+
 class Tally:
     """What all runs of a machine have met together."""
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.runs = 0
+        self.failure: Failure | None = None
+        """The latest run that failed."""
         self.operations: Counter[str] = Counter()
         self.judged: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
@@ -84,7 +95,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         """Before the sizes are drawn."""
         super().__init__()
         self.config: Config | None = None
-        self.failed = False
+        self.failure: Failure | None = None
         self.history: list[Operation[Any]] = []
 
     @initialize(data=st.data())
@@ -108,16 +119,17 @@ class KVCacheMachine(RuleBasedStateMachine):
         try:
             carry_out(self.checked, op)
             check(self.state)
-        except (RuleBroken, ImplementationFailed) as failure:
-            self.failed = True
-            if not self.history or self.history[-1] is not failure.op:
-                self.history.append(failure.op or op)
-            failure.add_note("\n".join([str(self.config), *(_line(done) for done in self.history)]))
+        except (RuleBroken, ImplementationFailed) as finding:
+            assert self.config is not None
+            if not self.history or self.history[-1] is not finding.op:
+                self.history.append(finding.op or op)
+            type(self).tally.failure = self.failure = Failure(self.config, self.history, finding)
+            finding.add_note("\n".join([str(self.config), *(_line(done) for done in self.history)]))
             raise
 
     def teardown(self) -> None:
         """Release everything, and ask for the figures of an empty pool."""
-        if self.config is None or self.failed:
+        if self.config is None or self.failure is not None:
             return
         state = self.state
         while (op := generate.complete(state, _First())) is not None:

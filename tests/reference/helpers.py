@@ -3,12 +3,12 @@
 from random import Random
 
 from kvref import Manager
+from kvref.request import Run
 from kvspec import events, invariants
 from kvspec.events import Config, Event, Refusal
 from kvspec.model import Model
 from kvspec.tokens import Element
 
-REQS = [f"r{i}" for i in range(5)]
 SESSIONS = ["s0", "s1"]
 
 
@@ -46,122 +46,137 @@ class Pair:
 
 
 class Traffic:
-    """Draws operations: mostly such that make sense in the manager's state, some that do not."""
+    """Draws operations: mostly such that make sense in the manager's state, a tenth on any request at all."""
 
     def __init__(self, random: Random, manager: Manager) -> None:
         self.random = random
         self.manager = manager
         self.launches = 0
+        self.submitted = 0
 
     def op(self) -> Event:
-        kinds = (
-            (self.open_session, 2),
-            (self.submit, 4),
-            (self.match_prefix, 4),
-            (self.extend, 6),
-            (self.decode, 6),
-            (self.launch, 7),
-            (self.complete, 7),
-            (self.verify, 3),
-            (self.cache_unfinished, 3),
-            (self.finish, 2),
-            (self.retract, 2),
-            (self.abort, 1),
-            (self.close_session, 1),
-            (self.preempt, 1),
-            (self.evict, 1),
-            (self.report, 1),
-        )
-        draw = self.random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
-        return draw()
+        kinds = {
+            self.open_session: 2,
+            self.submit: 3,
+            self.match_prefix: 3,
+            self.extend: 5,
+            self.decode: 6,
+            self.launch: 8,
+            self.complete: 6,
+            self.verify: 4,
+            self.cache_unfinished: 3,
+            self.finish: 2,
+            self.retract: 1,
+            self.abort: 1,
+            self.close_session: 1,
+            self.preempt: 1,
+            self.evict: 1,
+            self.report: 1,
+        }
+        kind = self.random.choices(list(kinds), list(kinds.values()))[0]
+        return kind() or self.op()
 
     def rarely(self) -> bool:
         return self.random.randrange(10) == 9
 
-    def some(self, names: list[str]) -> list[str]:
-        """A few of the names, but at least one; any name at all where none makes sense."""
-        names = REQS if self.rarely() or not names else names
-        return self.random.sample(names, self.random.randint(1, min(3, len(names))))
+    def some(self, able: list[str]) -> list[str]:
+        """A few of those that are able, rarely a few of all; none if there are none."""
+        able = self.everybody() if self.rarely() else able
+        return self.random.sample(able, self.random.randint(min(1, len(able)), min(3, len(able))))
 
-    def one(self, names: list[str]) -> str:
-        return self.random.choice(REQS if self.rarely() or not names else names)
+    def one(self, able: list[str]) -> str | None:
+        able = self.everybody() if self.rarely() else able
+        return self.random.choice(able) if able else None
+
+    def everybody(self) -> list[str]:
+        return [*self.manager.requests, "nobody"]
+
+    def runs(self) -> list[Run]:
+        return list(self.manager.running.values())
+
+    def token(self) -> int:
+        return self.random.randrange(2)
 
     def open_session(self) -> Event:
         return events.OpenSession(self.random.choice(SESSIONS))
 
-    def submit(self) -> Event:
-        req = self.one([req for req in REQS if req not in self.manager.requests])
-        page_size = self.manager.config.page_size
+    def submit(self) -> Event | None:
+        if len(self.manager.requests) >= 5:
+            return None
+        self.submitted += 1
+        req = "r1" if self.rarely() and "r1" in self.manager.requests else f"r{self.submitted}"
         tokens: list[Element] = [self.random.choice(("k0", "k1")) for _ in range(self.random.randrange(3))]
-        tokens += [self.random.randrange(2) for _ in range(self.random.randint(1, 2 * page_size))]
-        if self.random.randrange(3):
-            session = self.random.choice(SESSIONS)
-            slot = self.manager.session_cache.slots.get(session)
-            if slot is not None and len(slot.history) and not self.rarely():
-                ids = [token for token in tokens if isinstance(token, int)]
-                tokens = slot.history.elements() + ids[self.random.randrange(len(ids) + 1) :]
-            return events.Submit(req, tokens, session)
-        return events.Submit(req, tokens)
+        tokens += [self.token() for _ in range(self.random.randint(0, 2 * self.manager.config.page_size))]
+        slot = self.manager.session_cache.slots.get(session := self.random.choice(SESSIONS))
+        if slot is None or not self.random.randrange(3):
+            return events.Submit(req, tokens, session if self.rarely() else None)
+        if len(slot.history) and not self.rarely():
+            tokens = slot.history.elements() + [token for token in tokens if isinstance(token, int)]
+        return events.Submit(req, tokens, session)
 
-    def match_prefix(self) -> Event:
-        return events.MatchPrefix(self.one([req for req in self.manager.requests if req not in self.manager.running]))
+    def match_prefix(self) -> Event | None:
+        req = self.one([req for req in self.manager.requests if req not in self.manager.running])
+        return events.MatchPrefix(req) if req else None
 
-    def extend(self) -> Event:
+    def extend(self) -> Event | None:
         matched = [req for req, request in self.manager.requests.items() if request.prefix_len is not None]
+        chunked = [req for req in self.manager.chunked if not self.manager.running[req].prepared_end]
         batch = []
-        for req in self.some(matched + sorted(self.manager.chunked)):
+        for req in self.some(matched + chunked):
             request = self.manager.requests.get(req)
             length = len(request.tokens) if request else 1
             batch.append((req, length if self.random.randrange(3) else self.random.randint(1, length)))
-        return events.Extend(batch)
+        return events.Extend(batch) if batch else None
 
-    def decode(self) -> Event:
+    def decode(self) -> Event | None:
         able = [
             run.name
-            for run in self.manager.running.values()
+            for run in self.runs()
             if not run.prepared_end and not run.mid_prefill and run.kv.kv_committed_len < run.promised_len
         ]
-        return events.Decode(
-            [req for req in self.some(able) if not self._speculates(req)] or able[:1],
-            self.random.randint(2, 5) if self.random.randrange(2) else 1,
+        reqs = self.some([req for req in able if not self.is_speculative(req)])
+        return events.Decode(reqs, self.random.randint(2, 5) if self.random.randrange(2) else 1) if reqs else None
+
+    def is_speculative(self, req: str) -> bool:
+        """Whether a speculative step of the request is not verified yet."""
+        return bool(self.manager.running[req].unverified) or any(
+            req in launch.drafted for launch in self.manager.launches
         )
 
-    def _speculates(self, req: str) -> bool:
-        run = self.manager.running.get(req)
-        return bool(run and run.unverified) or any(req in launch.drafted for launch in self.manager.launches)
-
-    def launch(self) -> Event:
+    def launch(self) -> Event | None:
         self.launches += 1
-        return events.Launch(
-            self.launches, self.some([run.name for run in self.manager.running.values() if run.prepared_end])
-        )
+        reqs = self.some([run.name for run in self.runs() if run.prepared_end])
+        return events.Launch(self.launches, reqs) if reqs else None
 
-    def complete(self) -> Event:
+    def complete(self) -> Event | None:
         in_flight = self.manager.launches
         if not in_flight:
-            return events.Complete(self.launches)
-        oldest = in_flight[-1 if self.rarely() else 0]
-        reqs = REQS[:1] if self.rarely() else list(oldest.sampled)
-        return events.Complete(oldest.number, {req: self.random.randrange(2) for req in reqs})
+            return None
+        launch = in_flight[-1 if self.rarely() else 0]
+        reqs = self.everybody() if self.rarely() else list(launch.sampled)
+        return events.Complete(launch.number, {req: self.token() for req in reqs})
 
-    def verify(self) -> Event:
-        accepted = self.random.randint(1, 5)
+    def verify(self) -> Event | None:
+        req = self.one([run.name for run in self.runs() if run.unverified])
+        accepted = self.random.randint(1, 4)
         kept = accepted if self.random.randrange(4) else self.random.randint(1, accepted)
-        waits = [run.name for run in self.manager.running.values() if run.unverified]
-        return events.Verify(self.one(waits), accepted, [self.random.randrange(2) for _ in range(kept)])
+        return events.Verify(req, accepted, [self.token() for _ in range(kept)]) if req else None
 
-    def cache_unfinished(self) -> Event:
+    def cache_unfinished(self) -> Event | None:
+        req = self.one([run.name for run in self.runs() if not run.prepared_end])
+        return events.CacheUnfinished(req, (req in self.manager.chunked) != self.rarely()) if req else None
+
+    def finish(self) -> Event | None:
+        req = self.one([run.name for run in self.runs() if not run.prepared_end and not run.mid_prefill])
+        return events.Finish(req) if req else None
+
+    def retract(self) -> Event | None:
         req = self.one(list(self.manager.running))
-        return events.CacheUnfinished(req, (req in self.manager.chunked) != self.rarely())
+        return events.Retract(req) if req else None
 
-    def finish(self) -> Event:
-        return events.Finish(self.one(list(self.manager.running)))
-
-    def retract(self) -> Event:
-        return events.Retract(self.one(list(self.manager.running)))
-
-    def abort(self) -> Event:
-        return events.Abort(self.one(list(self.manager.requests)))
+    def abort(self) -> Event | None:
+        req = self.one(list(self.manager.requests))
+        return events.Abort(req) if req else None
 
     def close_session(self) -> Event:
         return events.CloseSession(self.random.choice(SESSIONS))
@@ -173,4 +188,4 @@ class Traffic:
         return events.Evict(self.random.randint(0, 6))
 
     def report(self) -> Event:
-        return events.Report("idle" if self.random.randrange(2) else "busy")
+        return events.Report("idle" if self.token() else "busy")

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvspec.events import Config
@@ -13,15 +13,28 @@ CONFIGS = {
     "pages of 4": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64),
     "few pages and rows": Config(page_size=2, num_pages=10, num_rows=3, max_context_len=64),
     "pages of one token": Config(page_size=1, num_pages=40, num_rows=5, max_context_len=64),
+    "short rows": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=14),
     "no prefix cache": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64, prefix_cache=False),
 }
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-@given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
-def test_reference_and_model_agree_on_whatever_happens(config: Config, random: Random, steps: int) -> None:
+def check_traffic(config: Config, random: Random, steps: int) -> None:
     pair = Pair(config)
     traffic = Traffic(random, pair.manager)
     for _ in range(steps):
         pair.step(traffic.op())
         pair.look()
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
+def test_reference_and_model_agree_on_whatever_happens(config: Config, random: Random, steps: int) -> None:
+    check_traffic(config, random, steps)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=25)
+def test_reference_and_model_agree_over_long_traffic(config: Config, seed: int) -> None:
+    """Longer than what Hypothesis can shrink: a failure is named by its seed."""
+    check_traffic(config, Random(seed), steps=300)

@@ -1,0 +1,141 @@
+"""Numbers that no memory manager of the given sizes could have written: an input error, not a broken rule.
+
+What can be a true account of a defective engine is left to the model: figures that do not add up, a page in two
+places, lengths in the wrong order.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvspec.events import (
+    Config,
+    Decode,
+    DecodeAnswer,
+    Evict,
+    EvictAnswer,
+    Extend,
+    ExtendAnswer,
+    MatchAnswer,
+    Operation,
+    PublishAnswer,
+    ReleaseAnswer,
+    SnapshotAnswer,
+    Verify,
+)
+from kvspec.pages import Runs
+from kvspec.rules import RULES
+
+LARGEST = 2**31 - 1
+"""The largest size that a configuration may have."""
+
+
+class OutOfRange(ValueError):
+    """A number that cannot be; the message says which and why."""
+
+
+def check_config(config: Config) -> None:
+    """Refuse sizes that no memory manager has.
+
+    Raises:
+        OutOfRange: a size is less than 1 or more than `LARGEST`.
+    """
+    for name in ("page_size", "num_pages", "num_rows", "max_context_len"):
+        if not 1 <= getattr(config, name) <= LARGEST:
+            raise OutOfRange(f"{name} is {getattr(config, name)}, not in 1..{LARGEST}")
+
+
+def check_rule(rule: str) -> None:
+    """Refuse the id of a rule that does not exist.
+
+    Raises:
+        OutOfRange: there is no such rule.
+    """
+    if rule not in RULES:
+        raise OutOfRange(f"unknown rule {rule!r}")
+
+
+def check_operation(op: Operation[Any], config: Config) -> None:
+    """Refuse numbers outside what `config` allows, in the arguments of an operation and in its answer.
+
+    Raises:
+        OutOfRange: a count or a length is negative, or a page, slot or row does not exist.
+    """
+    match op:
+        case Extend():
+            for req, seq_len in op.reqs:
+                _natural(f"seq_len of {req}", seq_len)
+        case Decode() | Evict():
+            _natural("n", op.n)
+        case Verify():
+            _natural("accepted", op.accepted)
+    if op.refused is not None:
+        _natural("pages_short", op.refused.pages_short)
+        _natural("rows_short", op.refused.rows_short)
+        if op.refused.rule is not None:
+            check_rule(op.refused.rule)
+    if op.obs is not None:
+        _check_answer(op.obs, config)
+
+
+def _check_answer(obs: object, config: Config) -> None:
+    pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
+    match obs:
+        case MatchAnswer():
+            _natural("prefix_len", obs.prefix_len)
+            _natural("protected_len", obs.protected_len)
+            _runs("page", obs.freed, pages)
+        case PublishAnswer():
+            _natural("protected_len", obs.protected_len)
+            _runs("page", obs.freed, pages)
+        case ReleaseAnswer():
+            _runs("page", obs.freed, pages)
+        case EvictAnswer():
+            _runs("page", obs.evicted, pages)
+        case ExtendAnswer():
+            _each("row", (obs.rows or {}).values(), rows)
+            for given in (obs.pages or {}).values():
+                _runs("page", given, pages)
+        case DecodeAnswer():
+            for given in (obs.pages or {}).values():
+                _runs("page", given, pages)
+        case SnapshotAnswer():
+            _check_snapshot(obs, config)
+
+
+def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
+    pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
+    slots = range(config.page_size, (config.num_pages + 1) * config.page_size)
+    _runs("page", obs.free_pages, pages)
+    _runs("page", obs.store_pages, pages)
+    _each("row", obs.rows or {}, rows)
+    for positions in (obs.rows or {}).values():
+        _runs("slot", positions, slots)
+    for name, view in ((obs.requests or {}) | (obs.sessions or {})).items():
+        _each("row", (view.row,), rows)
+        _natural(f"protected_len of {name}", view.protected_len)
+        _natural(f"committed_len of {name}", view.committed_len)
+        _natural(f"allocated_len of {name}", view.allocated_len)
+
+
+def _natural(name: str, number: int | None) -> None:
+    if number is not None and number < 0:
+        raise OutOfRange(f"{name} is {number}, less than 0")
+
+
+def _each(kind: str, numbers: Iterable[int], allowed: range) -> None:
+    for number in numbers:
+        if number not in allowed:
+            raise OutOfRange(f"{kind} {number} is not in {allowed.start}..{allowed.stop - 1}")
+
+
+def _runs(kind: str, runs: Runs | None, allowed: range) -> None:
+    """Looks at the ends of each run, and never writes one out: it may claim to be as long as it likes."""
+    total = 0
+    for run in runs or ():
+        first, count = (run, 1) if isinstance(run, int) else run
+        if count < 1:
+            raise OutOfRange(f"a run of {count} {kind}s")
+        _each(kind, (first, first + count - 1), allowed)
+        total += count
+    if total > len(allowed):
+        raise OutOfRange(f"{total} {kind}s are listed, but there are only {len(allowed)}")

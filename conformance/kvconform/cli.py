@@ -1,0 +1,197 @@
+"""The command line: `kvspec run | check | replay | rules | schema`."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from kvconform import replay
+from kvconform.codec import Header, TraceReader, TraceWriter, Vector, read_vector
+from kvconform.lines import InputError
+from kvconform.protocol import LoadError, load
+from kvconform.report import Place, printable, show_finding
+from kvconform.runner import Factory, Outcome, check_trace, run_vector
+from kvconform.schema import schema as format_schema
+from kvconform.shrink import shortest_of_run, shortest_of_trace
+from kvconform.summary import show_check, show_rule, show_run
+from kvspec.rules import RULES
+
+CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
+"""Exit statuses: all conforms; a rule is broken or the implementation failed; the input or the call is wrong; kvspec
+itself failed (sysexits.h calls it EX_SOFTWARE)."""
+
+VECTORS = Path(__file__).parent / "vectors"
+"""The vectors that come with kvspec."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Check the KV-cache bookkeeping of an inference engine against an executable specification.\n\n"
+    "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong.",
+)
+app.add_typer(replay.app, name="replay")
+
+# What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
+# ones from their own copy of it.
+_USAGE_ERROR: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
+
+
+@app.command()
+def run(
+    vectors: Annotated[
+        list[Path] | None, typer.Argument(metavar="VECTOR", help="Vector files; without any, all of kvspec's own.")
+    ] = None,
+    impl: Annotated[
+        str, typer.Option(help="What to check: 'reference', 'cuda', or 'module:Class' from the working folder.")
+    ] = "reference",
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
+    ] = None,
+) -> None:
+    """Replay vectors against an implementation and check every answer.
+
+    A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
+    fresh implementation, up to the first answer that is not allowed. Examples: all vectors against the reference;
+    all against your own engine; one, keeping the trace of it for 'kvspec check'.
+
+        kvspec run
+
+        kvspec run --impl my_engine:Adapter
+
+        kvspec run turn.jsonl --record /tmp/traces
+    """
+    paths = vectors or sorted(VECTORS.glob("*.jsonl"))
+    if not paths:
+        raise typer.BadParameter(f"there are no vectors in {VECTORS}")
+    read = [read_vector(path) for path in paths]
+    factory = load(impl)
+    if record is not None:
+        record.mkdir(parents=True, exist_ok=True)
+    results = []
+    with _progress() as progress:
+        for vector in progress.track(read, description="vectors"):
+            results.append((vector, _run_one(vector, factory, impl, record)))
+    out = _Output()
+    show_run(out, results)
+    for vector, outcome in results:
+        if outcome.finding is not None:
+            shortest = shortest_of_run(vector, outcome, factory)
+            show_finding(out, Place(vector.path, outcome.line), outcome.finding, vector.header.config, shortest)
+    conform = sum(outcome.finding is None for _, outcome in results)
+    operations = sum(outcome.operations for _, outcome in results)
+    out.print(f"{impl}: {conform} of {len(results)} vectors conform; {operations:,} operations checked.")
+    raise typer.Exit(CONFORMS if conform == len(results) else BROKEN)
+
+
+def _run_one(vector: Vector, factory: Factory, impl: str, folder: Path | None) -> Outcome:
+    if folder is None:
+        return run_vector(vector, factory)
+    header = Header(vector.header.kvspec, impl, vector.header.config)
+    with TraceWriter(folder / f"{vector.name}.jsonl", header) as writer:
+        return run_vector(vector, factory, writer.write)
+
+
+@app.command()
+def check(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are.")],
+) -> None:
+    """Check recorded traces: what an engine did and answered, one operation a line.
+
+    Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
+    the rules that had too little to judge by are named.
+
+        kvspec check engine.jsonl yesterday.jsonl.zst
+    """
+    out = _Output()
+    statuses = {_check_one(out, path) for path in traces}
+    raise typer.Exit(next(status for status in (BROKEN, UNUSABLE, CONFORMS) if status in statuses))
+
+
+def _check_one(out: Console, path: Path) -> int:
+    try:
+        with TraceReader(path) as trace, _progress() as progress:
+            task = progress.add_task(path.name, total=trace.lines.size() or None)
+            outcome = check_trace(trace, lambda: progress.update(task, completed=trace.lines.bytes_read()))
+            config = trace.header.config
+    except InputError as error:
+        _complain(str(error))
+        return UNUSABLE
+    show_check(out, path, outcome)
+    if outcome.finding is not None:
+        show_finding(out, Place(path, outcome.line), outcome.finding, config, shortest_of_trace(path, outcome))
+    verdict = "conforms" if outcome.finding is None else "does not conform"
+    out.print(Text(printable(f"{path}: {verdict}, {outcome.operations:,} operations checked.")), soft_wrap=True)
+    return CONFORMS if outcome.finding is None else BROKEN
+
+
+@app.command()
+def rules(
+    rule: Annotated[str | None, typer.Argument(metavar="ID", help="One rule, for instance TAIL-1.")] = None,
+) -> None:
+    """Print the rules: each with its reason, and the document that it comes from.
+
+    kvspec rules TAIL-1
+    """
+    if rule is not None and rule not in RULES:
+        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
+    out = _Output()
+    for one in RULES.values() if rule is None else (RULES[rule],):
+        show_rule(out, one)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema that each line of a trace or vector satisfies.
+
+    kvspec schema > kvspec.schema.json
+    """
+    _Output().print(json.dumps(format_schema(), indent=2), markup=False, highlight=False, soft_wrap=True)
+
+
+def main() -> NoReturn:
+    """The command `kvspec`."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Carry out one command line and return its exit status; what is wrong with it is told in one line on stderr."""
+    try:
+        return app(list(arguments), prog_name="kvspec", standalone_mode=False) or CONFORMS
+    except (InputError, LoadError) as error:
+        _complain(str(error))
+    except _USAGE_ERROR as error:
+        _complain(error.format_message())
+    except OSError as error:
+        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except Exception:
+        traceback.print_exc()
+        return FAULTY
+    return UNUSABLE
+
+
+def _complain(reason: str) -> None:
+    print(f"kvspec: {printable(' '.join(reason.split()))}", file=sys.stderr)
+
+
+class _Output(Console):
+    """Standard output. A reader who has seen enough ends the command quietly, as SIGPIPE does in other programs."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + 13)
+
+
+def _progress() -> Progress:
+    """A progress bar on standard error, seen only on a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -1,0 +1,266 @@
+"""Trace and vector files: JSON Lines, a header and then one operation a line (`kvspec schema` prints the format).
+
+A *trace* is what a memory manager did: each operation carries its answer (`obs`) or its refusal (`refused`).
+A *vector* is what to do: operations without answers, a description, the rules that it exercises, and `expect` lines.
+"""
+
+import gzip
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, TypeVar
+
+import msgspec
+import zstandard
+from msgspec.structs import replace
+
+from kvconform.bounds import OutOfRange, check_config, check_operation, check_rule
+from kvconform.expect import Expect, misfit
+from kvconform.lines import MAX_LINE, InputError, Lines
+from kvspec.events import (
+    Answer,
+    Config,
+    DecodeAnswer,
+    Event,
+    EvictAnswer,
+    ExtendAnswer,
+    MatchAnswer,
+    Operation,
+    PublishAnswer,
+    ReleaseAnswer,
+    SnapshotAnswer,
+)
+from kvspec.pages import Runs, compress, expand
+
+VERSION = 1
+"""The version of the format that is written, and the only one that is read."""
+
+
+class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line of a file."""
+
+    kvspec: int
+    """The version of the format."""
+    producer: str
+    """Who wrote the file: an engine and its version, or a person's vector collection."""
+    config: Config
+    description: str | None = None
+    """Vectors only: what happens here and what would go wrong."""
+    rules: list[str] = []
+    """Vectors only: the ids of the rules that it exercises."""
+    source: str | None = None
+    """Vectors only: the document that it comes from."""
+
+
+class VectorStep(NamedTuple):
+    """One operation of a vector, the line it stands on, and what is expected of it."""
+
+    line: int
+    op: Operation[Any]
+    expect: Expect
+
+
+class Vector(NamedTuple):
+    """A vector file."""
+
+    path: Path
+    header: Header
+    steps: list[VectorStep]
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffixes."""
+        return self.path.name.split(".")[0]
+
+
+class _AnyVersion(msgspec.Struct):
+    kvspec: int
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+_any_version = msgspec.json.Decoder(_AnyVersion)
+_header = msgspec.json.Decoder(Header)
+_line: msgspec.json.Decoder[Event | Expect] = msgspec.json.Decoder(Event | Expect)
+
+
+class TraceReader:
+    """Reads one recorded trace in bounded memory; a context manager and an iterator over `(line number, operation)`.
+
+    Raises:
+        InputError: the file, or a line of it, cannot be used. Everything before that line has been yielded by then.
+    """
+
+    def __init__(self, path: Path, max_line: int = MAX_LINE) -> None:
+        """Open `path` and read its header; a line may have `max_line` bytes."""
+        self.lines = Lines(path, max_line)
+        try:
+            self.header = _read_header(self.lines)
+        except BaseException:
+            self.lines.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> "TraceReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lines.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[tuple[int, Operation[Any]]]:
+        """Each operation with its answer."""
+        path, number = self.lines.path, 1
+        for number, line in self.lines:
+            op = _decode(_line, path, number, line)
+            if isinstance(op, Expect):
+                raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
+            if (op.obs is None) == (op.refused is None):
+                reason = "no answer (obs) and no refusal (refused)" if op.obs is None else "both obs and refused"
+                raise InputError(path, number, f"the operation has {reason}")
+            _check_bounds(path, number, op, self.header.config)
+            yield number, op
+        if number == 1:
+            raise InputError(path, 1, "no operation follows the header")
+
+
+def read_vector(path: Path, max_line: int = MAX_LINE) -> Vector:
+    """Read a vector whole.
+
+    Raises:
+        InputError: the file, or a line of it, cannot be used.
+    """
+    with Lines(path, max_line) as lines:
+        header = _read_header(lines)
+        if header.description is None or not header.rules:
+            raise InputError(path, 1, "this is no vector: the header has no description or names no rules")
+        steps: list[VectorStep] = []
+        for number, line in lines:
+            read = _decode(_line, path, number, line)
+            if isinstance(read, Expect):
+                _attach(steps, read, path, number)
+                continue
+            if read.obs is not None or read.refused is not None:
+                raise InputError(path, number, "an operation of a vector has no answer: the implementation gives it")
+            _check_bounds(path, number, read, header.config)
+            steps.append(VectorStep(number, read, Expect()))
+    if not steps:
+        raise InputError(path, 1, "no operation follows the header")
+    return Vector(path, header, steps)
+
+
+def _attach(steps: list[VectorStep], expect: Expect, path: Path, number: int) -> None:
+    """Give `expect` to the operation before it."""
+    if not steps:
+        raise InputError(path, number, "an expect line follows an operation, not the header")
+    if steps[-1].line != number - 1:
+        raise InputError(path, number, "a second expect line for the same operation")
+    reason = misfit(expect, steps[-1].op)
+    if reason is not None:
+        raise InputError(path, number, reason)
+    steps[-1] = steps[-1]._replace(expect=expect)
+
+
+def _read_header(lines: Lines) -> Header:
+    path = lines.path
+    for number, line in lines:
+        version = _decode(_any_version, path, number, line).kvspec
+        if version != VERSION:
+            raise InputError(path, number, f"format version {version}, but only version {VERSION} is known")
+        header = _decode(_header, path, number, line)
+        try:
+            check_config(header.config)
+            for rule in header.rules:
+                check_rule(rule)
+        except OutOfRange as error:
+            raise InputError(path, number, str(error)) from error
+        return header
+    raise InputError(path, 1, "the file is empty")
+
+
+def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config) -> None:
+    try:
+        check_operation(op, config)
+    except OutOfRange as error:
+        raise InputError(path, number, str(error)) from error
+
+
+def _decode(decoder: msgspec.json.Decoder[T], path: Path, number: int, line: bytes) -> T:
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError as error:
+        unknown = re.fullmatch(r"Invalid value ('.*') - at `\$\.op`", str(error))
+        raise InputError(path, number, f"unknown operation {unknown[1]}" if unknown else str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if not line.strip():
+            raise InputError(path, number, "an empty line") from error
+        # A whole JSON object ends in a brace, so what was cut off is never valid.
+        if not line.endswith(b"\n"):
+            raise InputError(path, number, "truncated last line: the file ends in the middle of it") from error
+        raise InputError(path, number, f"not JSON: {str(error).removeprefix('JSON is malformed: ')}") from error
+
+
+class TraceWriter:
+    """Writes a file line by line, compressed if its name ends in `.gz` or `.zst`; a context manager.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Create or overwrite `path` and write its header."""
+        self._stream = _created(path)
+        self._stream.write(encode(header) + b"\n")
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def write(self, op: Operation[Any]) -> None:
+        """Write one operation with its answer, lists of pages as runs."""
+        self._stream.write(encode(compressed(op)) + b"\n")
+
+
+def _created(path: Path) -> gzip.GzipFile | IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(path, "wb")
+    return zstandard.open(path, "wb") if path.suffix == ".zst" else path.open("wb")
+
+
+encode = msgspec.json.Encoder().encode
+"""One line of a file, without its end."""
+
+
+def compressed(op: Operation[Any]) -> Operation[Any]:
+    """The same operation, with the pages and slots of its answer as runs. `op` stays as it is."""
+    return with_pages(op, lambda runs: compress(expand(runs)))
+
+
+def with_pages(op: Operation[Any], write: Callable[[Runs], Runs]) -> Operation[Any]:
+    """The same operation, with each list of pages or slots of its answer written as `write` does it."""
+
+    def one(runs: Runs | None) -> Runs | None:
+        return runs if runs is None else write(runs)
+
+    def each(lists: dict[K, Runs] | None) -> dict[K, Runs] | None:
+        return lists if lists is None else {key: write(runs) for key, runs in lists.items()}
+
+    match op.obs:
+        case MatchAnswer() | PublishAnswer() | ReleaseAnswer() as obs:
+            written: Answer = replace(obs, freed=one(obs.freed))
+        case ExtendAnswer() | DecodeAnswer() as obs:
+            written = replace(obs, pages=each(obs.pages))
+        case EvictAnswer() as obs:
+            written = replace(obs, evicted=write(obs.evicted))
+        case SnapshotAnswer() as obs:
+            free_pages, store_pages = one(obs.free_pages), one(obs.store_pages)
+            written = replace(obs, rows=each(obs.rows), free_pages=free_pages, store_pages=store_pages)
+        case _:
+            return op
+    return replace(op, obs=written)

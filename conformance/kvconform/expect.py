@@ -1,0 +1,152 @@
+"""What a vector expects: an `expect` line speaks of the operation on the line before it.
+
+The model judges whether an answer is *allowed*. A vector also says what it *is* in this one case, in numbers that
+somebody has worked out by hand, so that an error that the model and an implementation share does not go unseen.
+"""
+
+from typing import Any
+
+import msgspec
+
+from kvconform.protocol import ANSWERS
+from kvspec.events import Extend, ExtendAnswer, Figures, Operation
+from kvspec.model import Model
+from kvspec.pages import expand
+from kvspec.rules import RULES
+
+
+class ExpectedAnswer(Figures):
+    """Parts of an answer. Lengths and figures are exact; of lists of pages it is the number of pages that counts."""
+
+    prefix_len: int | None = None
+    protected_len: int | None = None
+    freed: int | None = None
+    pages: dict[str, int] | None = None
+    """For each request that is named, the number of pages it was given."""
+    evicted: int | None = None
+
+
+class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):
+    """What must hold right after the operation before it; everything that is left out is not compared."""
+
+    refused: str | None = None
+    """The operation is refused, by this rule. An operation without this must be carried out."""
+    pages_short: int | None = None
+    """How many pages a refusal by CAP-1 says were missing."""
+    rows_short: int | None = None
+    """How many rows a refusal by CAP-1 says were missing."""
+    answer: ExpectedAnswer | None = None
+    """What the implementation answers, where it tells."""
+    lengths: dict[str, tuple[int, int, int] | None] = {}
+    """Request or session -> protected, committed and allocated length in tokens; null if it holds nothing."""
+    figures: Figures | None = None
+    """The accounting, as the specification counts it."""
+    same_row: dict[str, str] = {}
+    """Request -> the request whose row it now has: `{"r1": "r1"}` kept its own, `{"r2": "r1"}` took over r1's."""
+    different_row: dict[str, str] = {}
+    """Request -> a request whose row it must not have got."""
+
+
+class Mismatch(Exception):
+    """An expectation that does not hold."""
+
+    def __init__(self, what: str, expected: object, observed: object) -> None:
+        """Say what is compared, and set what was expected against what was observed."""
+        super().__init__(what)
+        self.what = what
+        self.expected = expected
+        self.observed = observed
+
+
+def misfit(expect: Expect, op: Operation[Any]) -> str | None:
+    """Why `expect` cannot speak of `op`, whatever the answer will be; `None` if it can."""
+    if expect == Expect():
+        return "the expect line expects nothing"
+    if expect.refused is not None and expect.refused not in RULES:
+        return f"unknown rule {expect.refused!r}"
+    if expect.refused is not None and expect.answer is not None:
+        return "an operation that is refused has no answer to expect"
+    if expect.refused != "CAP-1" and (expect.pages_short, expect.rows_short) != (None, None):
+        return "pages_short and rows_short belong to a refusal by CAP-1"
+    if (expect.same_row or expect.different_row) and not isinstance(op, Extend):
+        return "rows can only be compared after an extend"
+    tag, fields = op.__struct_config__.tag, ANSWERS[type(op)].__struct_fields__
+    for name in _named(expect.answer):
+        if name not in fields:
+            return f"the answer of {tag} has no {name}"
+    return None
+
+
+class Expectations:
+    """Compares what a vector expects; it remembers the rows that were given."""
+
+    def __init__(self) -> None:
+        """Before the first operation."""
+        self._rows: dict[str, int] = {}
+
+    def check(self, op: Operation[Any], expect: Expect, model: Model) -> None:
+        """Compare right after `op` was carried out or refused, and the model has taken it in.
+
+        What an implementation does not tell is not compared.
+
+        Raises:
+            Mismatch: an expectation does not hold.
+        """
+        _check_refusal(op, expect)
+        for name in _named(expect.answer):
+            _check_answer(op, name, getattr(expect.answer, name))
+        self._check_rows(op.obs, expect)
+        for name, wanted in expect.lengths.items():
+            _compare(f"protected, committed and allocated length of {name}", wanted, model.lengths_of(name))
+        if expect.figures is not None:
+            figures = model.figures()
+            for name in _named(expect.figures):
+                _compare(f"the figure {name}", getattr(expect.figures, name), getattr(figures, name))
+
+    def _check_rows(self, obs: object, expect: Expect) -> None:
+        if not isinstance(obs, ExtendAnswer) or obs.rows is None:
+            return
+        for one, other in expect.same_row.items():
+            if one in obs.rows and other in self._rows:
+                _compare(f"the row of {one}", self._rows[other], obs.rows[one])
+        for one, other in expect.different_row.items():
+            if one in obs.rows and obs.rows[one] == self._rows.get(other):
+                raise Mismatch(f"the row of {one}", f"another than {other}'s", obs.rows[one])
+        self._rows.update(obs.rows)
+
+
+def _check_refusal(op: Operation[Any], expect: Expect) -> None:
+    if op.refused is None:
+        if expect.refused is not None:
+            raise Mismatch("the operation", f"refused by {expect.refused}", "carried out")
+    elif expect.refused is None:
+        raise Mismatch("the operation", "carried out", f"refused: {op.refused.reason or op.refused.rule}")
+    elif op.refused.rule not in (None, expect.refused):
+        raise Mismatch("the rule of the refusal", expect.refused, op.refused.rule)
+    elif op.refused.pages_short or op.refused.rows_short:
+        for name, wanted in (("pages_short", expect.pages_short), ("rows_short", expect.rows_short)):
+            if wanted is not None:
+                _compare(name, wanted, getattr(op.refused, name))
+
+
+def _check_answer(op: Operation[Any], name: str, wanted: Any) -> None:
+    told = getattr(op.obs, name)
+    if told is None:
+        return
+    if name == "pages":
+        for req, count in wanted.items():
+            _compare(f"the number of pages given to {req}", count, len(expand(told.get(req, ()))))
+    elif name in ("freed", "evicted"):
+        _compare(f"the number of pages {name}", wanted, len(expand(told)))
+    else:
+        _compare(name, wanted, told)
+
+
+def _compare(what: str, wanted: object, found: object) -> None:
+    if wanted != found:
+        raise Mismatch(what, wanted, found)
+
+
+def _named(part: msgspec.Struct | None) -> list[str]:
+    """The fields that are given."""
+    return [] if part is None else [name for name in part.__struct_fields__ if getattr(part, name) is not None]

@@ -1,0 +1,138 @@
+"""The lines of a file that nobody vouches for: compressed or not, and never more than a bounded part in memory."""
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+import zstandard
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_LINE = 64 * 1024 * 1024
+"""The longest line that is read, in bytes: room for a request of several million tokens."""
+
+_ZSTD_PIECE = 1024
+"""Compressed bytes decompressed at a time. A hostile file holds 128 KiB in four bytes, so this is 32 MiB at most."""
+
+
+class InputError(Exception):
+    """A file that cannot be used; the message is one line, `file:line: reason`."""
+
+    def __init__(self, file: Path, line: int, reason: str) -> None:
+        """Name the file, the line (0 if it is the file itself), and what is wrong."""
+        place = f"{file}:{line}" if line else f"{file}"
+        super().__init__(f"{place}: {' '.join(reason.split())}")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+
+class Lines:
+    """The lines of one file, `.gz` and `.zst` decompressed; a context manager and an iterator over `(number, line)`.
+
+    Lines are numbered from 1 and keep their line end, so that a last line that was cut off can be told.
+    """
+
+    def __init__(self, path: Path, max_line: int = MAX_LINE) -> None:
+        """Open `path`.
+
+        Raises:
+            InputError: it cannot be opened.
+        """
+        self.path = path
+        self.number = 0
+        """The line that was read last."""
+        self._max_line = max_line
+        try:
+            self._raw = path.open("rb")
+        except OSError as error:
+            raise InputError(path, 0, error.strerror or str(error)) from error
+        self._stream = _decompressed(self._raw, path.suffix)
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+        self._raw.close()
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Each line and its number.
+
+        Raises:
+            InputError: a line is longer than the limit, or the file cannot be read or decompressed.
+        """
+        while line := self._next():
+            yield self.number, line
+
+    def _next(self) -> bytes:
+        self.number += 1
+        try:
+            line = self._stream.readline(self._max_line + 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+            raise InputError(self.path, self.number, f"damaged {self.path.suffix} data: {error}") from error
+        except OSError as error:
+            raise InputError(self.path, self.number, error.strerror or str(error)) from error
+        if len(line) > self._max_line:
+            raise InputError(self.path, self.number, f"the line is longer than {self._max_line} bytes")
+        return line
+
+    def bytes_read(self) -> int:
+        """How far the file has been read, in bytes of the file as it is stored; 0 where that cannot be told."""
+        return self._raw.tell() if self._raw.seekable() else 0
+
+    def size(self) -> int:
+        """The size of the file as it is stored, in bytes; 0 where that cannot be told."""
+        return os.fstat(self._raw.fileno()).st_size
+
+
+def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+    if suffix == ".zst":
+        return io.BufferedReader(_ZstdFrames(raw))
+    return raw
+
+
+class _ZstdFrames(io.RawIOBase):
+    """Zstandard frames, one after the other.
+
+    zstandard's own reader takes a file that was cut off for one that ended, and a recorder that crashed leaves
+    exactly such a file.
+    """
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._begun = False
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        while not self._ready:
+            piece = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._begun = False
+            piece = piece or self._raw.read(_ZSTD_PIECE)
+            if not piece:
+                if self._begun:
+                    raise EOFError("the file ends in the middle of a frame")
+                return 0
+            self._begun = True
+            self._ready = memoryview(self._frame.decompress(piece))
+        room = memoryview(buffer)
+        count = min(len(room), len(self._ready))
+        room[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count

@@ -1,0 +1,316 @@
+"""What an engine implements to be checked: one method per operation.
+
+A memory manager decides who owns each *row* (one row of `req_to_token`, numbered from 0) and each *page* of the KV
+cache (numbered from 1). kvspec calls one method after the other, never two at once, and holds every answer against
+the specification. Lengths are in tokens. A method does three things:
+
+- It carries the operation out and answers what it observed. **Any part of an answer may be `None`: what is not
+  observed is not judged**, and the report says which rules had too little to judge by. `MatchAnswer()` is a valid
+  answer; `MatchAnswer(prefix_len=8)` is a better one. Pages may be told one by one or as runs `(first, count)`.
+- It raises `kvspec.events.Refusal(rule, reason)` for an operation that cannot be carried out. Its state must then be
+  as it was before. `rule` may be `None`. Refusing what could be carried out is as wrong as the reverse.
+- Any other exception is reported as the implementation's failure at that step.
+
+The life of a request: `submit`, `match_prefix` (as often as it is not admitted), `extend` once per chunk of its
+prompt, `decode` once per step, `finish`. `retract` sends it back to wait with its tokens; `abort` ends it. Work that
+extend and decode prepare is handed to the device by `launch` and is done at `complete`; a second launch may be in
+flight before the first has completed.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeVar, get_type_hints
+
+from kvspec import events
+from kvspec.events import A, Answer, Operation
+from kvspec.tokens import Element
+
+
+class Implementation(Protocol):
+    """A memory manager under test. It is made from its sizes: `MyManager(config)`, a `kvspec.events.Config`."""
+
+    def open_session(self, session: str, /) -> events.Done:
+        """Open a streaming session: an append-only conversation whose KV stays between its turns.
+
+        It holds nothing yet.
+
+        Raises:
+            Refusal: OP-1, the session is open already.
+        """
+        ...
+
+    def submit(self, req: str, tokens: list[Element], session: str | None, /) -> events.Done:
+        """Take a new request in. It holds nothing yet.
+
+        `tokens` are token ids, or strings that each stand for one whole page of tokens whose ids are not told (hash
+        them as you hash a page). With a `session` the request is its next turn.
+
+        Raises:
+            Refusal: LEN-1, no tokens or more than `max_context_len`; OP-1, the name is taken, or the session is not
+                open or is closing; SESS-1, the session has a turn in flight; SESS-6, `tokens` does not begin with all
+                that the session's last finished turn saw and sampled.
+        """
+        ...
+
+    def match_prefix(self, req: str, /) -> events.MatchAnswer:
+        """Find out how much of a waiting request is cached. A request that is not admitted matches again.
+
+        The last token never matches: it is recomputed, because its logits are needed. A plain request matches the
+        longest page-aligned prefix in the prefix store, and owns nothing by it. A turn whose session holds KV takes
+        the session's record up: it continues at `prefix_len = min(committed, len(tokens) - 1)` and gives back all
+        whole pages past that. When nothing would be left to continue from, the session's row and pages are released
+        and the turn matches as a plain request does.
+
+        Answer `prefix_len`, the part of it that is the prefix store's (`protected_len`, page-aligned), and the pages
+        that were `freed`. Matching again answers the same with nothing freed.
+
+        Raises:
+            Refusal: OP-1, the request is not waiting.
+        """
+        ...
+
+    def extend(self, reqs: list[tuple[str, int]], /) -> events.ExtendAnswer:
+        """Prepare a prefill batch: each request's prompt up to its `seq_len`, all of the batch or nothing.
+
+        Each request has matched, or is in the middle of its prefill; a `seq_len` below the number of its tokens is a
+        chunk. A request gets a row unless it brings one, a lock on what it matched, pages for the positions it does
+        not have yet, and its row is written. Never evict here: the caller does, and tries again.
+
+        Answer each request's `rows` and the new `pages` of each, in order of position, without the matched ones.
+
+        Raises:
+            Refusal: CAP-1 with `pages_short` and `rows_short`, the batch does not fit; STORE-5, what a request matched
+                has been evicted since; RACE-1, the row of a resumed turn is still read past `prefix_len` by a launch
+                in flight; BATCH-1 or BATCH-2, too many chunked requests; OP-1, anything else that makes no sense: an
+                empty batch, a request twice, a `seq_len` that is not past `prefix_len`.
+        """
+        ...
+
+    def decode(self, reqs: list[str], n: int, /) -> events.DecodeAnswer:
+        """Prepare a decode step: room for `n` positions past the committed ones of each request.
+
+        `n == 1` is plain decoding, and the position counts as committed at once; a larger `n` is a speculative step
+        (drafts + 1), whose positions count once `verify` accepts them. All of the batch or nothing.
+
+        Answer the new `pages` of each request, in order of position.
+
+        Raises:
+            Refusal: CAP-1 with `pages_short`, the step does not fit; LEN-1, it would pass `max_context_len`; OP-1, a
+                request is not running, is in the middle of its prefill, or has unlaunched work.
+        """
+        ...
+
+    def verify(self, req: str, accepted: int, tokens: list[int], /) -> events.Done:
+        """Take in the outcome of a speculative step, after its launch has completed.
+
+        `accepted` positions (accepted drafts + 1) become committed. `tokens` are the sampled tokens that the request
+        keeps: fewer than `accepted` when it stopped in between.
+
+        Raises:
+            Refusal: SPEC-1, `accepted` or the number of tokens is more than the step prepared, or less than one;
+                OP-1, there is no such step.
+        """
+        ...
+
+    def launch(self, launch: int, reqs: list[str], /) -> events.Done:
+        """Hand the prepared work of `reqs` to the device as one forward pass named `launch`.
+
+        From now until it completes it reads each request's row. A row that its request gives up meanwhile must not
+        be handed out before.
+
+        Raises:
+            Refusal: OP-1, the name is in flight already, or a request has nothing prepared.
+        """
+        ...
+
+    def complete(self, launch: int, tokens: dict[str, int], /) -> events.Done:
+        """The oldest forward pass in flight is done.
+
+        `tokens` has one sampled token for each request whose prompt or single decode position it covered to the end;
+        none for a chunk, for a speculative step, or for a request that has left meanwhile.
+
+        Raises:
+            Refusal: LAUNCH-1, it is not the oldest in flight; CHUNK-1, a token is missing or too many.
+        """
+        ...
+
+    def cache_unfinished(self, req: str, chunked: bool, /) -> events.PublishAnswer:
+        """Publish the whole pages that the request's last extend reached; `chunked` when more of the prompt follows.
+
+        Where the prefix store has a page already, the request's duplicate is freed and its row is rewritten to the
+        store's page. The lock moves up. A session publishes once, with the last chunk of its first turn; other
+        turns and chunks, and a manager without a prefix cache, change nothing here.
+
+        Answer the new `protected_len` and the duplicates that were `freed`.
+
+        Raises:
+            Refusal: OP-1, the request is not running, `chunked` is not what it is, or the sampled token is not there
+                yet; LAUNCH-1, its last extend has not been launched.
+        """
+        ...
+
+    def finish(self, req: str, /) -> events.ReleaseAnswer:
+        """The request is complete: it publishes its whole pages and releases all else.
+
+        A turn publishes nothing and hands its record, lock and row to its session.
+
+        Answer all pages that were `freed`.
+
+        Raises:
+            Refusal: OP-1, the request is not running, is in the middle of its prefill, or has unlaunched work.
+        """
+        ...
+
+    def retract(self, req: str, /) -> events.ReleaseAnswer:
+        """Take a running request's memory away. It waits again, with its tokens.
+
+        A plain request releases its pages, lock and row; a turn hands its record back to its session.
+
+        Answer all pages that were `freed`.
+
+        Raises:
+            Refusal: OP-1, the request is not running.
+        """
+        ...
+
+    def abort(self, req: str, /) -> events.ReleaseAnswer:
+        """The request leaves without a result, wherever it is.
+
+        If it never ran, its session is as before. If it ran, all KV of its session is released as well, and the
+        session is back at its last finished turn.
+
+        Answer all pages that were `freed`.
+
+        Raises:
+            Refusal: OP-1, there is no such request.
+        """
+        ...
+
+    def close_session(self, session: str, /) -> events.ReleaseAnswer:
+        """Release the session. With a turn in flight the release waits for the turn's end.
+
+        Answer all pages that were `freed`.
+
+        Raises:
+            Refusal: OP-1, the session is not open.
+        """
+        ...
+
+    def preempt(self, session: str, /) -> events.ReleaseAnswer:
+        """Release the memory of an idle session. It keeps its tokens, and its next turn prefills them again.
+
+        Answer all pages that were `freed`.
+
+        Raises:
+            Refusal: OP-1, the session is not open, holds nothing, or has lent its KV to a turn.
+        """
+        ...
+
+    def evict(self, n: int, /) -> events.EvictAnswer:
+        """Free at least `n` pages of the prefix store, or all that can be freed: unlocked ones, leaves first.
+
+        Answer the pages that were `evicted`. This is the one answer that has to be complete: nothing else tells
+        which prefixes are still cached.
+
+        Raises:
+            Refusal: OP-1, `n` is less than 1.
+        """
+        ...
+
+    def report(self, mode: Literal["idle", "busy"], /) -> events.Figures:
+        """Tell your own figures, those that your leak check adds up; `idle` when no request holds memory.
+
+        Raises:
+            Refusal: OP-1, `mode` is `idle` and a request holds memory.
+        """
+        ...
+
+    def snapshot(self) -> events.SnapshotAnswer:
+        """Show the whole state, for a deep compare. An engine that cannot answers `SnapshotAnswer()`."""
+        ...
+
+
+_O = TypeVar("_O", bound=Operation[Any])
+
+
+def _calls(
+    operation: type[_O], call: Callable[[Implementation, _O], Answer]
+) -> tuple[type[Operation[Any]], Callable[[Implementation, Any], Answer]]:
+    """One line of the table: it ties the type of the operation to the argument of `call`."""
+    return operation, call
+
+
+CALLS = dict(
+    (
+        _calls(events.OpenSession, lambda impl, op: impl.open_session(op.session)),
+        _calls(events.Submit, lambda impl, op: impl.submit(op.req, op.tokens, op.session)),
+        _calls(events.MatchPrefix, lambda impl, op: impl.match_prefix(op.req)),
+        _calls(events.Extend, lambda impl, op: impl.extend(op.reqs)),
+        _calls(events.Decode, lambda impl, op: impl.decode(op.reqs, op.n)),
+        _calls(events.Verify, lambda impl, op: impl.verify(op.req, op.accepted, op.tokens)),
+        _calls(events.Launch, lambda impl, op: impl.launch(op.launch, op.reqs)),
+        _calls(events.Complete, lambda impl, op: impl.complete(op.launch, op.tokens)),
+        _calls(events.CacheUnfinished, lambda impl, op: impl.cache_unfinished(op.req, op.chunked)),
+        _calls(events.Finish, lambda impl, op: impl.finish(op.req)),
+        _calls(events.Retract, lambda impl, op: impl.retract(op.req)),
+        _calls(events.Abort, lambda impl, op: impl.abort(op.req)),
+        _calls(events.CloseSession, lambda impl, op: impl.close_session(op.session)),
+        _calls(events.Preempt, lambda impl, op: impl.preempt(op.session)),
+        _calls(events.Evict, lambda impl, op: impl.evict(op.n)),
+        _calls(events.Report, lambda impl, op: impl.report(op.mode)),
+        _calls(events.Snapshot, lambda impl, _: impl.snapshot()),
+    )
+)
+"""How each operation calls its method."""
+
+ANSWERS: dict[type[Operation[Any]], type[Answer]] = {
+    operation: get_type_hints(getattr(Implementation, str(operation.__struct_config__.tag)))["return"]
+    for operation in CALLS
+}
+"""The type of each operation's answer."""
+
+
+def perform(implementation: Implementation, op: Operation[A]) -> A:
+    """Carry `op` out and return the implementation's answer, unchecked.
+
+    Raises:
+        Refusal: the implementation refused it.
+    """
+    answer: A = CALLS[type(op)](implementation, op)  # type: ignore[assignment]
+    return answer
+
+
+class LoadError(Exception):
+    """An implementation that cannot be had; the message is one line that says why."""
+
+
+KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}
+"""The implementations that come with kvspec, by their short names."""
+
+
+def load(name: str) -> Callable[[events.Config], Implementation]:
+    """The implementation `reference`, `cuda` or `module:Class`; modules are looked for in the working folder too.
+
+    Raises:
+        LoadError: there is none, it cannot be imported, or it lacks operations.
+    """
+    module_name, colon, attribute = KNOWN.get(name, name).partition(":")
+    if not (module_name and colon and attribute):
+        raise LoadError(f"no implementation {name!r}: give {', '.join(KNOWN)} or module:Class")
+    if name not in KNOWN and (here := os.getcwd()) not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # importing runs the module: anything may happen
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise LoadError(f"implementation {name!r} cannot be imported: {reason}") from error
+    if not callable(found):
+        raise LoadError(f"implementation {name!r} is no class: it cannot be called with a Config")
+    tags = (operation.__struct_config__.tag for operation in CALLS)
+    missing = [str(tag) for tag in tags if isinstance(found, type) and not callable(getattr(found, str(tag), None))]
+    if missing:
+        raise LoadError(f"implementation {name!r} lacks {', '.join(missing)}")
+    factory: Callable[[events.Config], Implementation] = found
+    return factory

@@ -1,0 +1,185 @@
+"""Replays a vector against an implementation, and checks a recorded trace by the model alone."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.codec import TraceReader, Vector
+from kvconform.expect import Expectations, Mismatch
+from kvconform.protocol import Implementation
+from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
+from kvspec.model import Model
+from kvspec.rules import Violation
+
+Factory = Callable[[Config], Implementation]
+"""Makes a fresh implementation of the given sizes."""
+
+
+class ExpectationFailed(Exception):
+    """The answer at `step`, counted from 1, is allowed, but it is not what the vector expects."""
+
+    def __init__(self, mismatch: Mismatch, step: int, op: Operation[Any]) -> None:
+        """Add the place to what was found."""
+        super().__init__(mismatch.what)
+        self.mismatch = mismatch
+        self.step = step
+        self.op = op
+
+
+Finding = RuleBroken | ImplementationFailed | ExpectationFailed
+"""What does not conform, and at which step."""
+
+
+class Evidence(NamedTuple):
+    """What a model judged, by rule, and what it met."""
+
+    judged: Counter[str]
+    unjudged: Counter[str]
+    """How often an answer lacked what a rule needs."""
+    reached: Counter[str]
+    """Noteworthy happenings: a check that never met its case has shown nothing."""
+
+    @classmethod
+    def of(cls, model: Model) -> "Evidence":
+        """What `model` has to show so far."""
+        return cls(model.judged, model.unjudged, model.reached)
+
+    @classmethod
+    def together(cls, parts: Iterable["Evidence"]) -> "Evidence":
+        """The sum of what several models have to show."""
+        judged, unjudged, reached = Counter[str](), Counter[str](), Counter[str]()
+        for part in parts:
+            judged += part.judged
+            unjudged += part.unjudged
+            reached += part.reached
+        return cls(judged, unjudged, reached)
+
+
+class Outcome(NamedTuple):
+    """How a vector or a trace came out."""
+
+    operations: int
+    """Operations that were judged, the failing one included."""
+    evidence: Evidence
+    finding: Finding | None
+    line: int
+    """The line of the last operation that was judged."""
+
+
+def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any]], object] | None = None) -> Outcome:
+    """Carry a vector's operations out on a fresh implementation, up to the first finding.
+
+    Every answer is judged, every expectation compared, and after each operation a snapshot. `record` is given each
+    operation with its answer, snapshots included.
+    """
+    model = Model(vector.header.config)
+    expectations = Expectations()
+    finding: Finding | None = None
+    done = 0
+    try:
+        checked = Checked(make(factory, vector.header.config), model, record=record, snapshot_every=1)
+        for step in vector.steps:
+            done += 1
+            op = unanswered(step.op)
+            carry_out(checked, op)
+            try:
+                expectations.check(op, step.expect, model)
+            except Mismatch as mismatch:
+                raise ExpectationFailed(mismatch, done, op) from None
+    except (RuleBroken, ImplementationFailed, ExpectationFailed) as found:
+        finding = found
+    line = vector.steps[done - 1].line if done else 1
+    return Outcome(done, Evidence.of(model), finding, line)
+
+
+def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
+    """Judge a recorded trace line by line, up to the first broken rule; `progress` is called now and then.
+
+    Raises:
+        InputError: a line cannot be used. All lines before it conform.
+    """
+    model = Model(trace.header.config)
+    line = steps = 0
+    for steps, (line, op) in enumerate(trace, start=1):
+        try:
+            model.step(op)  # type: ignore[arg-type]
+        except Violation as violation:
+            return Outcome(steps, Evidence.of(model), RuleBroken(violation, steps, op), line)
+        if steps % 1000 == 0:
+            progress()
+    return Outcome(steps, Evidence.of(model), None, line)
+
+
+def carry_out(checked: Checked, op: Operation[Any]) -> None:
+    """Carry `op` out; a rightful refusal is one of its outcomes."""
+    try:
+        checked(op)
+    except Refusal:
+        return
+
+
+def unanswered(op: Operation[Any]) -> Operation[Any]:
+    """The operation alone, without what was answered."""
+    return msgspec.structs.replace(op, obs=None, refused=None)
+
+
+class Demonstration(NamedTuple):
+    """A list of operations that ends in a finding."""
+
+    operations: Sequence[Operation[Any]]
+    """With their answers. The last one is where it shows."""
+    finding: RuleBroken | ImplementationFailed
+    must_refuse: bool = False
+    """Whether the implementation failed at an operation that it should have refused."""
+
+
+def try_out(operations: Sequence[Operation[Any]], config: Config, factory: Factory) -> Demonstration | None:
+    """Carry operations out on a fresh implementation as `run_vector` does, and return what shows, if anything."""
+    done: list[Operation[Any]] = []
+    model = Model(config)
+    try:
+        checked = Checked(make(factory, config), model, snapshot_every=1)
+        for asked in operations:
+            done.append(unanswered(asked))
+            carry_out(checked, done[-1])
+    except (RuleBroken, ImplementationFailed) as finding:
+        if finding.op is not None and finding.op is not done[-1]:
+            done.append(finding.op)  # the snapshot after the last operation
+        return Demonstration(done, finding, isinstance(finding, ImplementationFailed) and _must_refuse(model, done))
+    return None
+
+
+def _must_refuse(model: Model, done: list[Operation[Any]]) -> bool:
+    """Whether `model`, which has not seen the last operation yet, refuses it."""
+    try:
+        for op in done[-1:]:
+            model.step(unanswered(op))  # type: ignore[arg-type]
+    except Refusal:
+        return True
+    return False
+
+
+def judge_again(operations: Sequence[Operation[Any]], config: Config) -> Demonstration | None:
+    """Let a fresh model judge recorded operations, and return what shows, if anything."""
+    model = Model(config)
+    for step, op in enumerate(operations, start=1):
+        try:
+            model.step(op)  # type: ignore[arg-type]
+        except Violation as violation:
+            return Demonstration(operations[:step], RuleBroken(violation, step, op))
+    return None
+
+
+def names_in(op: Operation[Any]) -> Iterable[str]:
+    """The requests and sessions that an operation names."""
+    match op:
+        case Extend():
+            return [req for req, _ in op.reqs]
+        case Decode() | Launch():
+            return op.reqs
+        case Complete():
+            return op.tokens
+    return [name for name in (getattr(op, "req", None), getattr(op, "session", None)) if name is not None]

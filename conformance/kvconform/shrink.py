@@ -1,0 +1,236 @@
+"""The shortest list of operations that still shows a finding."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from kvconform.checked import RuleBroken
+from kvconform.codec import TraceReader, Vector
+from kvconform.runner import (
+    Demonstration,
+    ExpectationFailed,
+    Factory,
+    Outcome,
+    judge_again,
+    names_in,
+    try_out,
+)
+from kvspec.events import Complete, Decode, DecodeAnswer, Extend, ExtendAnswer, Launch, Operation, Report, Snapshot
+
+LONGEST = 20_000
+"""With more operations than this nothing is tried, because each attempt carries all of them out again."""
+
+SECONDS = 5.0
+"""Time spent on one finding."""
+
+Operations = Sequence[Operation[Any]]
+Attempt = Callable[[Operations], Demonstration | None]
+"""Tries operations out and returns what shows."""
+Essence = Callable[[Demonstration], object]
+"""What must stay equal for a demonstration to show the same finding."""
+T = TypeVar("T")
+
+
+class Shortest(NamedTuple):
+    """What is known about the shortest way to show a finding."""
+
+    demonstration: Demonstration | None
+    """`None` if none can be shown; `note` says why."""
+    note: str
+
+
+def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Shortest:
+    """The shortest part of a vector that shows what was found, carried out again and again on fresh implementations."""
+    if outcome.finding is None or isinstance(outcome.finding, ExpectationFailed):
+        return Shortest(None, "A vector's expectations hold for it as it is: no part of it can be left out.")
+    if not outcome.operations:
+        return Shortest(None, "No operation was carried out.")
+    operations = [step.op for step in vector.steps[: outcome.operations]]
+    attempt = partial(try_out, config=vector.header.config, factory=factory)
+    return _shortest(operations, attempt, kind)
+
+
+def shortest_of_trace(path: Path, outcome: Outcome) -> Shortest:
+    """The shortest part of a recorded trace that shows what was found, judged again and again."""
+    if outcome.operations > LONGEST:
+        return _too_long(outcome.operations)
+    if not path.is_file():
+        return Shortest(None, "The input cannot be read a second time to look for a shorter list of operations.")
+    with TraceReader(path) as trace:
+        operations = [op for _, op in islice(trace, outcome.operations)]
+        config = trace.header.config
+    return _shortest(operations, partial(judge_again, config=config), words)
+
+
+def _shortest(operations: Operations, attempt: Attempt, essence: Essence) -> Shortest:
+    if len(operations) > LONGEST:
+        return _too_long(len(operations))
+    shrunk = shrink(operations, attempt, essence, SECONDS)
+    if shrunk is None:
+        return Shortest(None, "It did not show again when the same operations were tried again.")
+    size = f"{len(shrunk.demonstration.operations)} of {len(operations)}"
+    if shrunk.complete:
+        return Shortest(shrunk.demonstration, f"The shortest operations that still show it ({size}), with answers:")
+    return Shortest(
+        shrunk.demonstration, f"Fewer operations that still show it ({size}); the search stopped after {SECONDS:g} s:"
+    )
+
+
+def _too_long(operations: int) -> Shortest:
+    return Shortest(
+        None, f"{operations:,} operations are too many to look for fewer that show it ({LONGEST:,} at most)."
+    )
+
+
+class Shrunk(NamedTuple):
+    """The shortest demonstration that was found."""
+
+    demonstration: Demonstration
+    complete: bool
+    """Whether leaving out any one operation more would lose the finding; else the time was up."""
+
+
+def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: float) -> Shrunk | None:
+    """Leave out what is not needed: whole requests and sessions, then launches, then single operations.
+
+    `attempt` tries operations out, and what it shows must keep its `essence`. Stops after `seconds`, when the attempt
+    that is under way has ended. `None` if nothing shows when all operations are tried again.
+    """
+    first = attempt(operations)
+    if first is None:
+        return None
+    search = _Search(first, attempt, essence, time.monotonic() + seconds)
+    try:
+        # Looks at the whole state change nothing, and none would be right any more with a request less.
+        search.shows([op for op in operations[:-1] if not isinstance(op, (Report, Snapshot))] + [*operations[-1:]])
+        operations = search.best.operations
+        _minimize(_names(operations), lambda names: search.shows(_about(operations, set(names))))
+        _minimize(_groups(search.best.operations), lambda groups: search.shows(_in_order(groups)))
+        _minimize(list(search.best.operations), search.shows)
+    except TimeoutError:
+        return Shrunk(search.best, complete=False)
+    return Shrunk(search.best, complete=True)
+
+
+def kind(shown: Demonstration) -> object:
+    """The essence when operations are carried out again: the rule, or the exception, and the kind of operation.
+
+    Numbers may differ: with fewer operations before it, other pages are free.
+    """
+    finding = shown.finding
+    cause = finding.rule if isinstance(finding, RuleBroken) else type(finding.original)
+    return cause, type(finding.op), shown.must_refuse
+
+
+def words(shown: Demonstration) -> object:
+    """The essence of recorded answers, which were given to the whole list of operations: the last number.
+
+    Almost any recorded answer is wrong once enough is left out before it. Only while the model still expects what it
+    expected of the whole do the remaining operations explain the finding.
+    """
+    finding = shown.finding
+    return str(finding), getattr(finding, "expected", None), getattr(finding, "observed", None)
+
+
+class _Search:
+    """The best demonstration so far."""
+
+    def __init__(self, first: Demonstration, attempt: Attempt, essence: Essence, deadline: float) -> None:
+        self.best = first
+        self._attempt = attempt
+        self._essence = essence
+        self._wanted = essence(first)
+        self._deadline = deadline
+
+    def shows(self, operations: Operations) -> bool:
+        """Whether these operations still show it; if so they are the best so far, since only shorter ones are tried.
+
+        Raises:
+            TimeoutError: the time was up before.
+        """
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
+        shown = self._attempt(operations)
+        if shown is None or self._essence(shown) != self._wanted:
+            return False
+        self.best = shown
+        return True
+
+
+def _minimize(items: list[T], still: Callable[[list[T]], bool]) -> None:
+    """Leave out ever smaller parts of `items` while `still` holds, until no single one can be left out."""
+    size = max(1, len(items) // 2)
+    while True:
+        before, start = len(items), 0
+        while start < len(items):
+            fewer = items[:start] + items[start + size :]
+            if still(fewer):
+                items = fewer
+            else:
+                start += size
+        if size > 1:
+            size //= 2
+        elif len(items) == before:
+            return
+
+
+def _names(operations: Operations) -> list[str]:
+    """The requests and sessions, in order of appearance."""
+    seen: dict[str, None] = {}
+    for op in operations:
+        seen.update(dict.fromkeys(names_in(op)))
+    return list(seen)
+
+
+def _about(operations: Operations, names: set[str]) -> Operations:
+    """What remains if all other requests and sessions had never been; batches and their answers are narrowed."""
+    kept: list[Operation[Any]] = []
+    emptied: set[int] = set()
+    for op in operations:
+        match op:
+            case Extend():
+                reqs = [(req, seq_len) for req, seq_len in op.reqs if req in names]
+                obs = op.obs and ExtendAnswer(_only(op.obs.rows, names), _only(op.obs.pages, names))
+                kept += [msgspec.structs.replace(op, reqs=reqs, obs=obs)] if reqs else []
+            case Decode():
+                batch = [req for req in op.reqs if req in names]
+                given = op.obs and DecodeAnswer(_only(op.obs.pages, names))
+                kept += [msgspec.structs.replace(op, reqs=batch, obs=given)] if batch else []
+            case Launch():
+                batch = [req for req in op.reqs if req in names]
+                (emptied.discard if batch else emptied.add)(op.launch)
+                kept += [msgspec.structs.replace(op, reqs=batch)] if batch else []
+            case Complete():
+                if op.launch not in emptied:
+                    kept.append(msgspec.structs.replace(op, tokens=_only(op.tokens, names)))
+            case _:
+                if names.issuperset(names_in(op)):
+                    kept.append(op)
+    return kept
+
+
+def _only(told: dict[str, T] | None, names: set[str]) -> dict[str, T] | None:
+    return told and {name: value for name, value in told.items() if name in names}
+
+
+def _groups(operations: Operations) -> list[list[tuple[int, Operation[Any]]]]:
+    """Operations with their place, each launch together with its completion: neither makes sense alone."""
+    groups: list[list[tuple[int, Operation[Any]]]] = []
+    in_flight: dict[int, list[tuple[int, Operation[Any]]]] = {}
+    for place, op in enumerate(operations):
+        if isinstance(op, Complete) and op.launch in in_flight:
+            in_flight.pop(op.launch).append((place, op))
+            continue
+        groups.append([(place, op)])
+        if isinstance(op, Launch):
+            in_flight[op.launch] = groups[-1]
+    return groups
+
+
+def _in_order(groups: Iterable[list[tuple[int, Operation[Any]]]]) -> Operations:
+    return [op for _, op in sorted((item for group in groups for item in group), key=lambda item: item[0])]

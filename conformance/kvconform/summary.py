@@ -1,0 +1,69 @@
+"""What was judged, as tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.codec import Vector
+from kvconform.report import origin, printable
+from kvconform.runner import Evidence, Outcome
+from kvspec.rules import RULES, Rule
+
+
+def show_run(console: Console, results: Sequence[tuple[Vector, Outcome]]) -> None:
+    """Print the vectors by rule, and how each vector came out."""
+    evidence = Evidence.together(outcome.evidence for _, outcome in results)
+    by_rule = Table("rule", "judged", "vectors that exercise it", title="Vectors by rule", box=box.SIMPLE_HEAD)
+    for rule in RULES:
+        names = [_marked(vector, outcome) for vector, outcome in results if rule in vector.header.rules]
+        if names:
+            by_rule.add_row(rule, f"{evidence.judged[rule]:,}", Text(", ").join(names))
+    console.print(by_rule)
+    by_vector = Table(title="Vectors", box=box.SIMPLE_HEAD)
+    by_vector.add_column("vector", no_wrap=True)
+    by_vector.add_column("result", no_wrap=True)
+    by_vector.add_column("operations", no_wrap=True)
+    by_vector.add_column("what happens", no_wrap=True, overflow="ellipsis", max_width=60)
+    for vector, outcome in results:
+        result = Text("conforms", "green") if outcome.finding is None else Text("FAILS", "bold red")
+        by_vector.add_row(
+            _marked(vector, outcome), result, str(outcome.operations), Text(printable(vector.header.description or ""))
+        )
+    console.print(by_vector)
+    _show_silence(console, evidence)
+
+
+def _marked(vector: Vector, outcome: Outcome) -> Text:
+    return Text(printable(vector.name), "" if outcome.finding is None else "bold red")
+
+
+def show_check(console: Console, path: Path, outcome: Outcome) -> None:
+    """Print what was judged in one trace."""
+    judged, unjudged = outcome.evidence.judged, outcome.evidence.unjudged
+    table = Table("rule", "judged", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
+    for rule in RULES:
+        if judged[rule] or unjudged[rule]:
+            table.add_row(rule, f"{judged[rule]:,}", f"{unjudged[rule]:,}" if unjudged[rule] else "")
+    console.print(table)
+    _show_silence(console, outcome.evidence)
+    reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(outcome.evidence.reached.items()))
+    console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
+
+
+def _show_silence(console: Console, evidence: Evidence) -> None:
+    """Name the rules that answers told too little to judge by."""
+    if evidence.unjudged:
+        silent = ", ".join(f"{rule} ({evidence.unjudged[rule]:,} times)" for rule in RULES if evidence.unjudged[rule])
+        console.print(Text(f"Answers told too little to judge by: {silent}."), soft_wrap=True)
+
+
+def show_rule(console: Console, rule: Rule) -> None:
+    """Print one rule with its reason and origin."""
+    console.print(Text(rule.id, "bold"))
+    console.print(Text(f"  {rule.statement}"), soft_wrap=True)
+    console.print(Text(f"  Why: {rule.reason}"), soft_wrap=True)
+    console.print(Text(f"  Origin: {origin(rule)}"), soft_wrap=True)

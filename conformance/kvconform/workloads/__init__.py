@@ -1,0 +1,1 @@
+"""Where requests come from: readers and makers of real traffic's formats."""

@@ -1,0 +1,105 @@
+"""The free pages: who gets which, and what went back.
+
+A page number is all there is to a page here. Neither start-up nor any step costs more in a larger pool: pages that were
+never used are a counter, pages that came back are a stack.
+"""
+
+from collections.abc import Collection
+
+from kvspec.pages import ceil_pages
+
+
+class DoubleFreeError(Exception):
+    """A page was freed that nobody has (rule PAGE-1): its next owner would lose it to somebody else."""
+
+
+class TokenAllocator:
+    """The allocator of a pool with `page_size` 1: a page is one token's slot.
+
+    Every page in `1..num_pages` is in exactly one of three sets:
+
+        never used               [_next_unused, num_pages]
+        came back                _recycled, the last to come back is the first to go out
+        in use                   _in_use
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        """All pages `1..num_pages` are free; page 0 is the padding page and belongs to nobody."""
+        self.num_pages = num_pages
+        self._next_unused = 1
+        self._recycled: list[int] = []
+        self._in_use: set[int] = set()
+        self._freed: list[int] = []
+
+    @property
+    def available(self) -> int:
+        """The number of free pages."""
+        return len(self._recycled) + self.num_pages + 1 - self._next_unused
+
+    def pages_missing(self, held: int, length: int) -> int:
+        """How many pages a block table of `held` pages lacks to hold `length` tokens."""
+        return max(0, length - held)
+
+    def alloc(self, count: int) -> list[int]:
+        """Take `count` free pages.
+
+        Raises:
+            ValueError: fewer are free; nothing was taken.
+        """
+        if count > self.available:
+            raise ValueError(f"{count} pages were asked for, {self.available} are free")
+        recycled = self._recycled
+        split = max(0, len(recycled) - count)
+        pages = recycled[split:]
+        del recycled[split:]
+        first = self._next_unused
+        self._next_unused += count - len(pages)
+        pages.extend(range(first, self._next_unused))
+        self._in_use.update(pages)
+        return pages
+
+    def alloc_extend(self, table: list[int], length: int) -> list[int]:
+        """Lengthen a block table so that it holds `length` tokens, and return the new pages (17850).
+
+        Raises:
+            ValueError: fewer pages are free; nothing was taken.
+        """
+        pages = self.alloc(self.pages_missing(len(table), length))
+        table += pages
+        return pages
+
+    def free(self, pages: Collection[int]) -> None:
+        """Give pages back.
+
+        Raises:
+            DoubleFreeError: some page was free already, or is named twice.
+        """
+        used = len(self._in_use)
+        self._in_use.difference_update(pages)
+        if used - len(self._in_use) != len(pages):
+            raise DoubleFreeError(f"of the pages {pages}, some were free already, or are named twice")
+        self._recycled.extend(pages)
+        self._freed.extend(pages)
+
+    def drain_freed(self) -> list[int]:
+        """The pages freed since the last call, in that order: what an operation answers is what it did."""
+        freed = self._freed
+        self._freed = []
+        return freed
+
+    def free_pages(self) -> list[int]:
+        """All free pages, in ascending order. Costs the whole pool; only a snapshot asks."""
+        return [*sorted(self._recycled), *range(self._next_unused, self.num_pages + 1)]
+
+
+class PagedAllocator(TokenAllocator):
+    """The allocator of a pool with larger pages: the last page of a block table may be held in part (20070)."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        """All pages are free; each holds `page_size` tokens."""
+        super().__init__(num_pages)
+        self.page_size = page_size
+
+    def pages_missing(self, held: int, length: int) -> int:
+        """How many pages a block table of `held` pages lacks to hold `length` tokens, once its last page is full."""
+        return max(0, ceil_pages(length, self.page_size) - held)

@@ -1,0 +1,107 @@
+"""What the scheduler decides, as functions of a few integers: whom to admit, how much to prefill, what to reserve."""
+
+from dataclasses import dataclass
+
+from kvspec.events import Config
+from kvspec.pages import ceil_pages
+
+INIT_NEW_TOKEN_RATIO = 0.7
+"""The share of the tokens still to come that is reserved at first, and again after a retract."""
+MIN_NEW_TOKEN_RATIO = 0.1
+"""The share that is reserved in the long run: most of what runs ends before most of the rest has grown."""
+NEW_TOKEN_RATIO_DECAY_STEPS = 600
+"""Decode steps from the first of these shares to the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """The scheduler's switches. All of them combine."""
+
+    max_prefill_tokens: int = 16384
+    """Tokens that one launch may prefill, over all its requests."""
+    chunked_prefill_size: int = 8192
+    """Tokens of one request that one launch may prefill; a longer prompt is prefilled in chunks."""
+    overlap: bool = False
+    """Launch k + 1 is handed over before launch k is completed (17850)."""
+    mixed_chunk: bool = False
+    """A prefill launch decodes what runs as well (22213)."""
+    drafts: int = 0
+    """Speculative decoding: draft tokens a step (22862)."""
+    retract_interval: int = 0
+    """Retract a request every so many launches, needed or not (994); 0 is never."""
+    abort_interval: int = 0
+    """Abort a request every so many launches; 0 is never."""
+    close_interval: int = 0
+    """Close a session that has turns to come, every so many launches; 0 is never."""
+
+    def __post_init__(self) -> None:
+        """Refuse budgets with which nothing could ever run.
+
+        Raises:
+            ValueError: a budget is less than 1, or another number less than 0.
+        """
+        for name in ("max_prefill_tokens", "chunked_prefill_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, less than 1")
+        for name in ("drafts", "retract_interval", "abort_interval", "close_interval"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, less than 0")
+
+
+def never_fits(prompt_len: int, output_len: int, drafts: int, memory: Config) -> str | None:
+    """Why a request could not run even with all the memory to itself, or `None` if it could. Lengths in tokens.
+
+    Besides its tokens it may need room for a step whose result is dropped, or for drafts past its end.
+    """
+    peak = prompt_len + output_len + drafts
+    if peak > memory.max_context_len:
+        return f"{peak} positions exceed the context of {memory.max_context_len}"
+    pages = ceil_pages(peak, memory.page_size)
+    if pages > memory.num_pages:
+        return f"{pages} pages are more than all {memory.num_pages}"
+    return None
+
+
+def prefill_len(remaining: int, budget: int, config: SchedulerConfig, *, may_chunk: bool) -> int:
+    """How many of the `remaining` tokens of a prompt to prefill now; 0 means that the request is not admitted.
+
+    `budget` is what is left of the launch's. At most one request may be in the middle of its prefill afterwards
+    (BATCH-2), so a prompt is cut only if `may_chunk`; else it goes in whole or waits (20476).
+    """
+    room = min(budget, config.chunked_prefill_size)
+    if remaining <= room:
+        return remaining
+    return room if may_chunk else 0
+
+
+def expected_growth(remaining: int, new_token_ratio: float) -> int:
+    """How many of the `remaining` output tokens to keep room for."""
+    return int(remaining * new_token_ratio)
+
+
+def reserved_pages(requests: int, growth: int, drafts: int, page_size: int) -> int:
+    """Pages to keep for `requests` admitted ones that grow by `growth` tokens in all.
+
+    Each may stand at a page border, where one token more takes a whole page, so each gets one besides: the sum alone
+    would give away pages that decode needs at once (994).
+    """
+    return ceil_pages(growth + requests * drafts, page_size) + requests
+
+
+def decayed(new_token_ratio: float) -> float:
+    """The share to reserve after one more decode step that found room."""
+    step = (INIT_NEW_TOKEN_RATIO - MIN_NEW_TOKEN_RATIO) / NEW_TOKEN_RATIO_DECAY_STEPS
+    return max(MIN_NEW_TOKEN_RATIO, new_token_ratio - step)
+
+
+def is_due(launches: int, last: int, interval: int) -> bool:
+    """Whether something that happens every `interval` launches, last at `last`, is to happen now; 0 is never."""
+    return interval > 0 and launches - last >= interval
+
+
+def accepted(position: int, drafts: int) -> int:
+    """How many positions a speculative step from `position` on commits, 1 to drafts + 1: the oracle of a draft model.
+
+    Any fixed rule will do that yields every count, at page borders and elsewhere.
+    """
+    return 1 + (position * 2654435761 >> 7) % (drafts + 1)

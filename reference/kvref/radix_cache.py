@@ -1,0 +1,209 @@
+"""The prefix store: a radix tree over pages.
+
+An edge carries the contents of one or more pages (`Tokens.pages`), a node the pages that hold them. To the outside
+this is a map from page-aligned prefixes to pages; how prefixes share nodes cannot be seen.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from kvref.allocator import TokenAllocator
+from kvref.req_to_token_pool import ReqToTokenPool
+from kvref.request import KvRecord
+from kvspec.tokens import Page, Tokens
+
+
+class TreeNode:
+    """The end of an edge: `key[i]` is what the page `value[i]` holds.
+
+    A node that is split keeps its identity as the *lower* part, so a holder's `last_node` still ends its prefix.
+    """
+
+    __slots__ = ("children", "key", "last_access", "lock_ref", "parent", "queued", "value")
+
+    def __init__(self, key: list[Page], value: list[int], parent: "TreeNode | None") -> None:
+        """A node that nobody has locked or used."""
+        self.key = key
+        self.value = value
+        self.parent = parent
+        self.children: dict[Page, TreeNode] = {}
+        """By the first page of their edge."""
+        self.lock_ref = 0
+        """Locks on this node and below."""
+        self.last_access = 0
+        self.queued = False
+        """Whether it has its entry among the candidates for eviction."""
+
+
+class MatchResult(NamedTuple):
+    """The longest cached prefix of a key."""
+
+    pages: list[int]
+    """The store's pages, in order of position. They are not locked: an eviction may take them."""
+    last_node: TreeNode
+    """Where the prefix ends, for `inc_lock_ref`."""
+
+
+class RadixCache:
+    """Prefixes that are kept for other requests. Counters in pages."""
+
+    def __init__(self, page_size: int, pool: ReqToTokenPool, allocator: TokenAllocator) -> None:
+        """An empty tree, which frees pages to `allocator` and rewrites rows in `pool`."""
+        self.page_size = page_size
+        self.pool = pool
+        self.allocator = allocator
+        self.root = TreeNode([], [], None)
+        self.evictable_size = 0
+        """Pages that no lock covers."""
+        self.protected_size = 0
+        """Pages that some lock covers."""
+        self._clock = 0
+        self._candidates: list[tuple[int, int, TreeNode]] = []
+        self._ticket = count()
+
+    def match_prefix(self, key: list[Page]) -> MatchResult:
+        """The longest cached prefix of `key`."""
+        return self._walk(self.root, key)
+
+    def _walk(self, node: TreeNode, key: list[Page]) -> MatchResult:
+        """Follow `key` down from `node` as far as the tree goes, and split the last edge where it parts."""
+        self._clock += 1
+        pages: list[int] = []
+        while len(pages) < len(key):
+            child = node.children.get(key[len(pages)])
+            if child is None:
+                break
+            common = _common_pages(child.key, key, len(pages))
+            node = child if common == len(child.key) else self._split(child, common)
+            node.last_access = self._clock
+            pages += node.value
+        return MatchResult(pages, node)
+
+    def _split(self, node: TreeNode, at: int) -> TreeNode:
+        """Cut an edge in two and return the new node in its middle.
+
+        [0, at)            move to the new node, which every lock below covers too
+        [at, len(key))     stay
+        """
+        parent = _parent_of(node)
+        middle = TreeNode(node.key[:at], node.value[:at], parent)
+        middle.lock_ref = node.lock_ref
+        middle.children[node.key[at]] = node
+        parent.children[node.key[0]] = middle
+        node.key, node.value, node.parent = node.key[at:], node.value[at:], middle
+        return middle
+
+    def insert(self, node: TreeNode, key: list[Page], value: list[int]) -> MatchResult:
+        """Cache the pages `value`, which hold `key`, behind the prefix that ends at `node`.
+
+        Returns the pages that were there already, and the node where the inserted prefix ends. The tree owns
+        `value` only from there on: what it had already stays as it was.
+        """
+        known, node = self._walk(node, key)
+        already = len(known)
+        if already < len(key):
+            leaf = TreeNode(key[already:], value[already:], node)
+            leaf.last_access = self._clock
+            node.children[key[already]] = leaf
+            self.evictable_size += len(leaf.value)
+            self._queue_if_evictable(leaf)
+            node = leaf
+        return MatchResult(known, node)
+
+    def cache_unfinished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
+        """Publish the whole pages of a holder's first `length` tokens; its lock moves up to them (20070, 20476).
+
+        In pages, with `known` the end of what the tree has already:
+
+        [0, protected)         the tree's already, locked by this holder
+        [protected, known)     duplicates: freed, and the row names the tree's pages instead
+        [known, length)        the tree takes them over
+        """
+        first, last = kv.cache_protected_len // self.page_size, length // self.page_size
+        if last <= first:
+            return
+        table = self.pool.req_to_token[kv.req_pool_idx]
+        known, last_node = self.insert(kv.last_node, tokens.pages[first:last], table[first:last])
+        self._drop_duplicates(table, first, known)
+        self.inc_lock_ref(last_node)
+        self.dec_lock_ref(kv.last_node)
+        kv.last_node = last_node
+        kv.cache_protected_len = last * self.page_size
+
+    def _drop_duplicates(self, table: list[int], first: int, known: list[int]) -> None:
+        """Free the holder's copies of `known`, never the tree's: others have locked those."""
+        self.allocator.free(table[first : first + len(known)])
+        table[first : first + len(known)] = known
+
+    def inc_lock_ref(self, node: TreeNode) -> None:
+        """Lock the prefix that ends at `node`."""
+        while node.parent is not None:
+            if node.lock_ref == 0:
+                self.evictable_size -= len(node.value)
+                self.protected_size += len(node.value)
+            node.lock_ref += 1
+            node = node.parent
+
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        """Take one lock back."""
+        while node.parent is not None:
+            node.lock_ref -= 1
+            if node.lock_ref == 0:
+                self.evictable_size += len(node.value)
+                self.protected_size -= len(node.value)
+                self._queue_if_evictable(node)
+            node = node.parent
+
+    def evict(self, num_pages: int) -> None:
+        """Free at least `num_pages` pages, or all that can be freed: whole leaves, the least recently used first.
+
+        The queue is lazy: an entry tells when its node was used when it was queued. A node that was used since is
+        queued again; one that has been locked or has got children leaves the queue until that ends.
+        """
+        wanted = self.evictable_size - num_pages
+        while self._candidates and self.evictable_size > wanted:
+            queued_at, _, node = heappop(self._candidates)
+            node.queued = False
+            if node.last_access == queued_at and self._is_evictable(node):
+                self._evict_leaf(node)
+            else:
+                self._queue_if_evictable(node)
+
+    def _is_evictable(self, node: TreeNode) -> bool:
+        """Whether nobody has locked the node and nothing hangs below it (rule STORE-3)."""
+        return node.lock_ref == 0 and not node.children and node.parent is not None
+
+    def _queue_if_evictable(self, node: TreeNode) -> None:
+        if not node.queued and self._is_evictable(node):
+            node.queued = True
+            heappush(self._candidates, (node.last_access, next(self._ticket), node))
+
+    def _evict_leaf(self, leaf: TreeNode) -> None:
+        parent = _parent_of(leaf)
+        del parent.children[leaf.key[0]]
+        self.evictable_size -= len(leaf.value)
+        self.allocator.free(leaf.value)
+        self._queue_if_evictable(parent)
+
+    def all_pages(self) -> Iterator[int]:
+        """Every page of the tree. Costs the whole tree; only a snapshot asks."""
+        unseen = [self.root]
+        while unseen:
+            node = unseen.pop()
+            yield from node.value
+            unseen.extend(node.children.values())
+
+
+def _common_pages(edge: list[Page], key: list[Page], start: int) -> int:
+    """How many pages of `edge` the key repeats from page `start` on."""
+    part = key[start : start + len(edge)]
+    if part == edge:  # the usual case, at the speed of C
+        return len(edge)
+    return next((i for i, (page, other) in enumerate(zip(edge, part, strict=False)) if page != other), len(part))
+
+
+def _parent_of(node: TreeNode) -> TreeNode:
+    assert node.parent is not None, "the root has no edge: it is never split or evicted"
+    return node.parent

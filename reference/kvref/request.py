@@ -1,0 +1,92 @@
+"""What is remembered of a request: its tokens while it waits, its memory while it runs."""
+
+from typing import TYPE_CHECKING
+
+from kvspec.lengths import Lengths
+from kvspec.tokens import Tokens
+
+if TYPE_CHECKING:
+    from kvref.radix_cache import TreeNode
+    from kvref.session_cache import SessionSlot
+
+
+class KvRecord:
+    """What a holder of memory has: a row, three lengths in tokens, and a lock.
+
+    The pages are in the row's block table. The record moves whole between a request and a session slot, and who
+    releases it forgets it, so that no row number outlives its row (rule ROW-4).
+    """
+
+    __slots__ = ("cache_protected_len", "kv_allocated_len", "kv_committed_len", "last_node", "req_pool_idx")
+
+    def __init__(self, req_pool_idx: int, lengths: Lengths, last_node: "TreeNode") -> None:
+        """Take a row, of which the prefix that ends at `last_node` is locked in the store."""
+        self.req_pool_idx = req_pool_idx
+        self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len = lengths
+        self.last_node = last_node
+
+    @property
+    def lengths(self) -> Lengths:
+        """The three lengths together, for the arithmetic of `kvspec.lengths`."""
+        return Lengths(self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len)
+
+    @lengths.setter
+    def lengths(self, lengths: Lengths) -> None:
+        self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len = lengths
+
+
+class Request:
+    """One request, from its submission to the end of its last run."""
+
+    __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "tokens")
+
+    def __init__(self, name: str, tokens: Tokens, slot: "SessionSlot | None") -> None:
+        """Take a request in; with a slot it is a turn of that slot's session."""
+        self.name = name
+        self.tokens = tokens
+        self.slot = slot
+        self.prefix_len: int | None = None
+        """The answer of the last match, in tokens; `None` before there was one, and while the request runs."""
+        self.resumed = False
+        """Whether it continues the KV of its session's slot."""
+        self.extended = False
+        """Whether it ran at all: a turn that did has overwritten its session's KV (22862)."""
+
+
+class Run:
+    """One stay of a request in memory: from its first extend to its finish, retract or abort. Lengths in tokens."""
+
+    __slots__ = (
+        "drafts",
+        "kv",
+        "launched_len",
+        "mid_prefill",
+        "name",
+        "prepared_end",
+        "promised_len",
+        "request",
+        "seq_len",
+        "tokens",
+        "unverified",
+    )
+
+    def __init__(self, request: Request, kv: KvRecord, prefix_len: int) -> None:
+        """Begin a run: everything before `prefix_len` is written already."""
+        self.request = request
+        self.name = request.name
+        self.tokens = request.tokens
+        self.kv = kv
+        self.seq_len = prefix_len
+        """Where the last extend ended."""
+        self.mid_prefill = False
+        """Whether it ended before the last token."""
+        self.prepared_end = 0
+        """Where the positions end that wait to be launched; 0 when none do."""
+        self.drafts = 0
+        """How many of them are to be verified, where they are speculative."""
+        self.launched_len = prefix_len
+        """Positions that launches have written."""
+        self.promised_len = 0
+        """Tokens that are known, or that a launch in flight will bring."""
+        self.unverified: list[int] = []
+        """Positions of each completed speculative launch that waits for its verify, oldest first."""

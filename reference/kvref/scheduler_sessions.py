@@ -1,0 +1,109 @@
+"""The streaming sessions as the scheduler sees them: turns in order, and whose idle KV to give up first."""
+
+from collections import deque
+
+from kvref.scheduler_req import Req
+from kvspec.events import CloseSession, OpenSession, Preempt, ReleaseAnswer, Step, Submit
+
+
+class Session:
+    """One streaming session."""
+
+    __slots__ = ("busy_until", "closing", "complete", "is_open", "name", "turn", "turns")
+
+    def __init__(self, name: str) -> None:
+        """A session that nobody has opened yet."""
+        self.name = name
+        self.turns: deque[Req] = deque()
+        """Turns that wait for the one before them to end (SESS-1)."""
+        self.turn: Req | None = None
+        """The turn in flight."""
+        self.is_open = False
+        self.closing = False
+        """Closed while its turn is in flight: it goes when the turn ends (SESS-4)."""
+        self.complete = False
+        """No further turn will come."""
+        self.busy_until = 0
+        """The last launch that may still read its row (RACE-1)."""
+
+
+class SessionController:
+    """Opens sessions, submits their turns one after the other, and closes them after the last."""
+
+    def __init__(self, step: Step) -> None:
+        """No session is open."""
+        self._step = step
+        self._sessions: dict[str, Session] = {}
+        self._idle: dict[Session, None] = {}
+        """Sessions whose slot holds KV that is not lent, least recently used first."""
+
+    def get(self, name: str) -> Session:
+        """The session `name`, which is opened with its next turn."""
+        return self._sessions.setdefault(name, Session(name))
+
+    def next_turn(self, session: Session) -> Req | None:
+        """Submit the next turn and return it, or close the session after its last."""
+        if session.turn is not None:
+            return None
+        if session.turns:
+            if not session.is_open:
+                self._step(OpenSession(session.name))
+                session.is_open = True
+            req = session.turn = session.turns.popleft()
+            self._step(Submit(req.name, req.tokens, session.name))
+            return req
+        if session.complete:
+            if session.is_open:
+                self.close(session)
+            del self._sessions[session.name]
+        return None
+
+    def lend(self, req: Req) -> None:
+        """The turn has matched: what the slot had is the turn's now. A match of nothing has emptied the slot."""
+        assert req.session is not None
+        had_kv = req.session in self._idle
+        self._idle.pop(req.session, None)
+        req.lent = (req.lent or had_kv) and req.prefix_len > 0
+
+    def take_back(self, session: Session, newest_launch: int) -> None:
+        """The slot holds the session's KV again, and launches up to `newest_launch` may read its row."""
+        session.busy_until = newest_launch
+        self._idle[session] = None
+
+    def forget_kv(self, session: Session) -> None:
+        """The session's KV is gone."""
+        self._idle.pop(session, None)
+
+    def end_turn(self, session: Session) -> None:
+        """The turn has left the system. A session that was closed meanwhile is gone with it."""
+        session.turn = None
+        if session.closing:
+            session.closing = session.is_open = False
+            self.forget_kv(session)
+
+    def close(self, session: Session) -> None:
+        """Close a session; with a turn in flight its memory is released when the turn ends (SESS-4)."""
+        self._step(CloseSession(session.name))
+        if session.turn is not None:
+            session.closing = True
+        else:
+            session.is_open = False
+            self.forget_kv(session)
+
+    def closable(self, *, in_flight: bool) -> Session | None:
+        """An open session with, or without, a turn in flight."""
+        for session in self._sessions.values():
+            if session.is_open and not session.closing and (session.turn is not None) == in_flight:
+                return session
+        return None
+
+    def preempt_oldest(self, completed: int) -> ReleaseAnswer | None:
+        """Give up the KV of the least recently used idle slot whose row nobody reads; `None` if there is none.
+
+        The row of a slot that a launch after `completed` reads would be withheld, and its turn is the freshest anyway.
+        """
+        for session in self._idle:
+            if session.busy_until <= completed:
+                del self._idle[session]
+                return self._step(Preempt(session.name))
+        return None

@@ -1,0 +1,167 @@
+"""What the commands print, and how they end."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvconform import cli
+from kvconform.cli import run_command
+from kvspec.rules import RULES
+from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
+
+BROKEN = "tests.conformance.helpers"
+
+
+@pytest.fixture
+def vector(tmp_path: Path) -> str:
+    noise = {"op": "open_session", "session": "s"}
+    return str(write(tmp_path / "life.jsonl", VECTOR, noise, *LIFE))
+
+
+def test_a_vector_that_conforms_ends_with_0(vector: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", vector]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"PAGE-1 +[1-9]\d* +life\b", out)
+    assert re.search(r"life +conforms +7 +A request lives\.", out)
+    assert out.endswith("reference: 1 of 1 vectors conform; 7 operations checked.\n")
+
+
+def test_all_embedded_vectors_conform(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run"]) == 0
+    count = len(list(cli.VECTORS.glob("*.jsonl")))
+    assert f"reference: {count} of {count} vectors conform" in capsys.readouterr().out
+
+
+def test_a_broken_rule_is_explained_whole(vector: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", vector, "--impl", f"{BROKEN}:KeepsPages"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    rule = RULES["PAGE-1"]
+    for part in (
+        f"PAGE-1 is broken at {vector}:8, step 7: finish",
+        f"rule {rule.statement}",
+        f"why {rule.reason}",
+        f"origin SGLang pull request {rule.origin}",
+        "sizes page_size 4, num_pages 16",
+        'operation {"op": "finish", "req": "r"}',
+        'answer {"freed": []}',
+        "expected [2] observed []",
+        "before request r: protected 0, committed 6, allocated 6, row 0, pages 1..2",
+        "The shortest operations that still show it (5 of 7), with answers:",
+        '1 {"op": "submit", "req": "r", "tokens": [1, 2, 3, 4, 5, 6]} -> {}',
+        '5 {"op": "finish", "req": "r"} -> {"freed": []}',
+        "0 of 1 vectors conform",
+    ):
+        assert part in out
+
+
+def test_a_failing_implementation_is_blamed_and_its_line_is_shown(
+    vector: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["run", vector, "--impl", f"{BROKEN}:Raises"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"The implementation failed at {vector}:8, step 7: finish" in out
+    assert "raised KeyError: 'lost r'" in out
+    assert re.search(r"at \S+helpers\.py:\d+ in finish: raise KeyError", out)
+    assert "Traceback" not in out
+    assert run_command(["run", vector, "--impl", f"{BROKEN}:CannotBeMade"]) == 1
+    assert f"The implementation failed at {vector}:1, while it was made" in capsys.readouterr().out
+
+
+def test_an_expectation_that_fails_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vector = write(tmp_path / "v.jsonl", VECTOR, *LIFE, {"op": "expect", "answer": {"freed": 2}})
+    assert run_command(["run", str(vector)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"Not what the vector expects at {vector}:7, step 6: finish" in out
+    assert "compared the number of pages freed expected 2 observed 1" in out
+
+
+def test_what_is_recorded_passes_the_check(vector: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = tmp_path / "traces" / "of today"
+    assert run_command(["run", vector, "--record", str(traces)]) == 0
+    trace = traces / "life.jsonl"
+    assert '"producer":"reference"' in trace.read_text()
+    capsys.readouterr()
+    assert run_command(["check", str(trace)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"PAGE-1 +[1-9]", out)
+    assert f"{trace}: conforms, 14 operations checked." in out
+    assert "On the way: prefix published (1)." in out
+
+    trace.write_text(trace.read_text().replace('"freed":[2]', '"freed":[1]'))
+    assert run_command(["check", str(trace)]) == 1
+    assert f"{trace}: does not conform, 13 operations checked." in capsys.readouterr().out
+
+
+def test_a_wrong_answer_is_recorded_too(vector: str, tmp_path: Path) -> None:
+    assert run_command(["run", vector, "--record", str(tmp_path / "t"), "--impl", f"{BROKEN}:KeepsPages"]) == 1
+    assert run_command(["check", str(tmp_path / "t" / "life.jsonl")]) == 1
+
+
+def test_rules_with_too_little_to_judge_by_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {}})
+    assert run_command(["check", str(trace)]) == 0
+    assert "Answers told too little to judge by: PAGE-1 (1 times)." in capsys.readouterr().out
+
+
+def test_rules_are_printed_with_reason_and_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["rules"]) == 0
+    everything = capsys.readouterr().out
+    for rule in RULES.values():
+        assert f"{rule.id}\n  {rule.statement}\n  Why: {rule.reason}\n" in everything
+    assert run_command(["rules", "TAIL-1"]) == 0
+    one = capsys.readouterr().out
+    assert one in everything
+    assert one.startswith("TAIL-1\n") and one.endswith("Origin: SGLang pull request 22862\n")
+
+
+def kvspec(*arguments: str) -> subprocess.Popen[bytes]:
+    code = "from kvconform.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_the_command_ends_with_its_status(tmp_path: Path) -> None:
+    with kvspec("check", str(tmp_path / "none.jsonl")) as process:
+        out, err = process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    assert err.count(b"\n") == 1
+
+
+def test_a_reader_who_has_seen_enough_ends_it_quietly() -> None:
+    with kvspec("schema") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_interrupting_ends_with_130(monkeypatch: pytest.MonkeyPatch, vector: str) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load", interrupted)
+    assert run_command(["run", vector]) == 130
+
+
+def test_a_fault_of_kvspec_is_neither_a_broken_rule_nor_bad_input(
+    monkeypatch: pytest.MonkeyPatch, vector: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faulty(name: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "load", faulty)
+    assert run_command(["run", vector]) == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, example in (
+        ("run", "kvspec run --impl my_engine:Adapter"),
+        ("check", "kvspec check engine.jsonl"),
+        ("rules", "kvspec rules TAIL-1"),
+        ("schema", "kvspec schema > kvspec.schema.json"),
+    ):
+        assert run_command([command, "--help"]) == 0
+        assert example in capsys.readouterr().out
