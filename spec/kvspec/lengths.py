@@ -8,6 +8,9 @@ A holder (a request, or an idle session slot) has a row. Three lengths, in token
     [committed, allocated)      private pages whose K/V does not count: room for drafts, or left over
     [allocated, ceil(allocated))  the rest of the last page: owned, without a slot index
 
+Each transition promises two things besides its result: lengths that were well-formed stay so, and pages are conserved,
+*held after + freed = held before + allocated*, where what goes to the prefix store counts as let go.
+
 `prefix_len`, where the next extend begins to write, is not stored: for a holder with a row that is about to extend
 it equals `committed`, and TAIL-1 says that it equals `allocated` too.
 """
@@ -15,7 +18,7 @@ it equals `committed`, and TAIL-1 says that it equals `allocated` too.
 from typing import NamedTuple
 
 from kvspec.contracts import ensure, require
-from kvspec.pages import ceil_align, ceil_pages, floor_align
+from kvspec.pages import ceil_align, ceil_pages, floor_align, new_pages
 
 
 class Lengths(NamedTuple):
@@ -36,6 +39,11 @@ def well_formed(lengths: Lengths, page_size: int) -> bool:
 @require(lambda prefix_len, seq_len: seq_len > prefix_len)
 @ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda prefix_len, seq_len, result: result == (prefix_len, seq_len, seq_len))
+@ensure(
+    lambda prefix_len, seq_len, page_size, result: (
+        private_pages(result, page_size) == new_pages(prefix_len, seq_len, page_size)
+    )
+)
 def begin(prefix_len: int, seq_len: int, page_size: int) -> Lengths:
     """The first extend of a fresh row: `prefix_len` matched in the store, written up to `seq_len` (17850)."""
     return Lengths(prefix_len, seq_len, seq_len)
@@ -46,6 +54,12 @@ def begin(prefix_len: int, seq_len: int, page_size: int) -> Lengths:
 @require(lambda lengths, seq_len: seq_len > lengths.committed)
 @ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda lengths, seq_len, result: result == (lengths.protected, seq_len, seq_len))
+@ensure(
+    lambda lengths, page_size, result: (
+        private_pages(result, page_size)
+        == private_pages(lengths, page_size) + new_pages(lengths.allocated, result.allocated, page_size)
+    )
+)
 def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
     """A further chunk, or the first extend of a resumed turn (17850, 22862)."""
     return Lengths(lengths.protected, seq_len, seq_len)
@@ -57,6 +71,12 @@ def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
 @ensure(lambda lengths, n, result: result.allocated == max(lengths.allocated, lengths.committed + n))
 @ensure(lambda lengths, n, result: result.committed - lengths.committed == (1 if n == 1 else 0))
 @ensure(lambda lengths, result: result.protected == lengths.protected)
+@ensure(
+    lambda lengths, page_size, result: (
+        private_pages(result, page_size)
+        == private_pages(lengths, page_size) + new_pages(lengths.allocated, result.allocated, page_size)
+    )
+)
 def decode(lengths: Lengths, n: int, page_size: int) -> Lengths:
     """One decode step: room for `n` tokens past the committed ones; `n == 1` commits its token at once (994)."""
     protected, committed, allocated = lengths
@@ -69,6 +89,7 @@ def decode(lengths: Lengths, n: int, page_size: int) -> Lengths:
 @ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda lengths, accepted, result: result.committed == lengths.committed + accepted)
 @ensure(lambda lengths, result: (result.protected, result.allocated) == (lengths.protected, lengths.allocated))
+@ensure(lambda lengths, page_size, result: private_pages(result, page_size) == private_pages(lengths, page_size))
 def verify(lengths: Lengths, accepted: int, page_size: int) -> Lengths:
     """Speculative decoding: `accepted` tokens (accepted drafts + 1) become valid (22862)."""
     return Lengths(lengths.protected, lengths.committed + accepted, lengths.allocated)
@@ -80,6 +101,12 @@ def verify(lengths: Lengths, accepted: int, page_size: int) -> Lengths:
 @ensure(lambda lengths, result: result.protected >= lengths.protected)
 @ensure(lambda lengths, result: (result.committed, result.allocated) == (lengths.committed, lengths.allocated))
 @ensure(lambda lengths, length, page_size, result: result.protected in (lengths.protected, length - length % page_size))
+@ensure(
+    lambda lengths, page_size, result: (
+        private_pages(result, page_size) + (result.protected - lengths.protected) // page_size
+        == private_pages(lengths, page_size)
+    )
+)
 def publish(lengths: Lengths, length: int, page_size: int) -> Lengths:
     """The store takes over the whole pages of the first `length` tokens; protected moves up to them (20070)."""
     return Lengths(max(lengths.protected, floor_align(length, page_size)), lengths.committed, lengths.allocated)
@@ -91,6 +118,12 @@ def publish(lengths: Lengths, length: int, page_size: int) -> Lengths:
 @ensure(lambda lengths, key_len, result: result.committed == min(lengths.committed, key_len))
 @ensure(lambda result: result.allocated == result.committed)
 @ensure(lambda lengths, result: result.protected == lengths.protected)
+@ensure(
+    lambda lengths, page_size, result: (
+        private_pages(result, page_size) + len(tail(result.allocated, lengths.allocated, page_size))
+        == private_pages(lengths, page_size)
+    )
+)
 def resume(lengths: Lengths, key_len: int, page_size: int) -> Lengths:
     """A turn takes a session's record up: everything from `prefix_len` on will be overwritten (22862).
 
@@ -108,6 +141,12 @@ def resume(lengths: Lengths, key_len: int, page_size: int) -> Lengths:
 @ensure(lambda lengths, returned, result: result.committed == min(lengths.committed, returned))
 @ensure(lambda lengths, returned, result: result.allocated == min(lengths.allocated, returned))
 @ensure(lambda lengths, result: result.protected == lengths.protected)
+@ensure(
+    lambda lengths, page_size, result: (
+        private_pages(result, page_size) + len(tail(result.allocated, lengths.allocated, page_size))
+        == private_pages(lengths, page_size)
+    )
+)
 def trim(lengths: Lengths, returned: int, page_size: int) -> Lengths:
     """Cut the lengths back to the `returned` tokens: a later turn continues from what the client saw (22862)."""
     return Lengths(lengths.protected, min(lengths.committed, returned), min(lengths.allocated, returned))
@@ -136,6 +175,7 @@ def held_tokens(lengths: Lengths, page_size: int) -> int:
 
 @require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
 @ensure(lambda lengths, page_size, result: result == held_tokens(lengths, page_size) // page_size)
+@ensure(lambda lengths, page_size, result: result == len(tail(lengths.protected, lengths.allocated, page_size)))
 def private_pages(lengths: Lengths, page_size: int) -> int:
     """The number of pages that the holder owns besides the store's."""
     return ceil_pages(lengths.allocated, page_size) - lengths.protected // page_size

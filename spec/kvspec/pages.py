@@ -44,6 +44,20 @@ def floor_align(length: int, page_size: int) -> int:
     return floor_pages(length, page_size) * page_size
 
 
+@require(lambda start, end: 0 <= start <= end)
+@require(lambda page_size: page_size >= 1)
+@ensure(lambda result: result >= 0)
+@ensure(
+    lambda start, end, page_size, result: 0 <= (ceil_pages(start, page_size) + result) * page_size - end < page_size
+)
+def new_pages(start: int, end: int, page_size: int) -> int:
+    """The pages to allocate before positions `[start, end)` have slots, when all before `start` have (17850).
+
+    The page that `start` cuts is there already. As many pages come back when `end` is cut back to `start`.
+    """
+    return ceil_pages(end, page_size) - ceil_pages(start, page_size)
+
+
 @require(lambda page: page >= 0)
 @require(lambda position: position >= 0)
 @require(lambda page_size: page_size >= 1)
@@ -54,6 +68,7 @@ def slot_index(page: int, position: int, page_size: int) -> int:
     return page * page_size + position % page_size
 
 
+@ensure(lambda runs, result: len(result) == sum(1 if isinstance(run, int) else max(run[1], 0) for run in runs))
 def expand(runs: Runs) -> list[int]:
     """Write runs out one by one, in order."""
     numbers: list[int] = []
@@ -66,6 +81,7 @@ def expand(runs: Runs) -> list[int]:
     return numbers
 
 
+@ensure(lambda result: all(isinstance(run, int) or run[1] > 1 for run in result))
 def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
     """The shortest runs that `expand` turns back into `numbers`; a run of one stays a plain number."""
     runs: list[int | tuple[int, int]] = []

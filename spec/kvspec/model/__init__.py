@@ -109,4 +109,6 @@ def _judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
         told, due = getattr(observed, name), getattr(expected, name)
         if told and told != due:
             raise Violation("CAP-1", f"{name} of a refusal is wrong", expected=due, observed=told)
-    state.judged["CAP-1" if expected.rule == "CAP-1" else "OP-1"] += 1
+    rule = expected.rule or "OP-1"
+    state.judged[rule] += 1
+    state.judged["ROW-3"] += bool(expected.rows_short)

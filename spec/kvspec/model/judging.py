@@ -39,6 +39,7 @@ def judge_freed(state: State, rule: str, expected: list[int], observed: Runs | N
         return
     state.judged[rule] += 1
     freed = expand(observed)
+    state.judged["TAIL-2"] += bool(freed)
     if freed == expected:
         return
     if any(page < 0 for page in expected):
@@ -119,6 +120,7 @@ def judge_new_pages(
             _judge_free_page(state, page, seen, req)
     if total:
         state.judged["PAGE-1"] += 1
+    state.judged["PAGE-2"] += 1
     if len(pages) > len(given):
         stranger = next(req for req in pages if req not in given)
         raise Violation(
@@ -165,6 +167,7 @@ def judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | N
         if row != kept:
             raise Violation("ROW-2", f"{req} did not keep its row", expected=kept, observed=row)
         state.judged["ROW-2"] += 1
+        state.judged["ROW-3"] += 1
         return row
     if not 0 <= row < state.config.num_rows:
         raise Violation("ROW-1", f"{req} was given row {row}", expected=f"0..{state.config.num_rows - 1}", observed=row)
@@ -186,6 +189,7 @@ def judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | N
             observed=row,
         )
     state.judged["ROW-1"] += 1
+    state.judged["RACE-1"] += bool(state.readers)
     return row
 
 

@@ -61,6 +61,7 @@ def plan_publication(state: State, request: Request, record: int, length: int) -
                 f"page {page} is published, but does not hold its tokens",
                 observed=state.content.get(page),
             )
+        state.judged["DATA-1"] += 1
         inserted.append((key, tokens.key(index - 1) if index else ROOT, page))
     return Publication(max(first * page_size, floor_align(length, page_size)), duplicates, shared, inserted)
 
@@ -302,6 +303,7 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     due = min(op.n, state.store.evictable)
     if len(pages) < due:
         raise Violation("CAP-1", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
+    state.judged["STORE-2"] += 1
     state.judged["STORE-3"] += 1
     if len(pages) < op.n and state.store.pins:
         state.reached["eviction stopped at a lock"] += 1

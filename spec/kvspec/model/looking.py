@@ -34,8 +34,41 @@ def report(state: State, op: Report) -> Figures:
     expected = figures(state)
     obs = op.obs or expected
     for name in Figures.__struct_fields__:
-        judge_length(state, "ACC-1", name, getattr(expected, name), getattr(obs, name))
+        if getattr(obs, name) is None:
+            state.unjudged["ACC-1"] += 1
+        elif getattr(obs, name) != getattr(expected, name):
+            raise Violation(
+                _blame(state, expected, obs),
+                f"the figure {name} is wrong",
+                expected=getattr(expected, name),
+                observed=getattr(obs, name),
+            )
+    state.judged["ACC-1"] += 1
+    state.judged["STORE-2"] += obs.protected is not None
+    state.judged["SESS-3"] += _lent(state) > 0
     return obs
+
+
+def _blame(state: State, expected: Figures, observed: Figures) -> str:
+    """The rule that a wrong report breaks: a wrong count, unless it shows what is behind it."""
+    if None in (observed.evictable, observed.protected, observed.session_held, observed.uncached):
+        return "ACC-1"
+    assert expected.evictable is not None and expected.protected is not None and expected.session_held is not None
+    assert observed.evictable is not None and observed.protected is not None and observed.session_held is not None
+    shifted = expected.protected - observed.protected
+    if shifted and shifted == observed.evictable - expected.evictable:
+        return "STORE-2"
+    twice = observed.session_held - expected.session_held
+    return "SESS-3" if twice and twice == _lent(state) and observed.uncached == expected.uncached else "ACC-1"
+
+
+def _lent(state: State) -> int:
+    """Tokens of the private pages of session turns that hold their session's record."""
+    return sum(
+        held_tokens(state.lengths[request.record], state.config.page_size)
+        for request in state.requests.values()
+        if request.record is not None and request.resumed
+    )
 
 
 def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
@@ -83,7 +116,8 @@ def _judge_holders(
     if observed is None:
         state.unjudged["LEN-1"] += 1
         return
-    state.judged["LEN-1"] += 1
+    for rule in ("LEN-1", "ROW-1", "ROW-4"):
+        state.judged[rule] += 1
     for name in expected.keys() | observed.keys():
         if name not in observed:
             raise Violation("ROW-1", f"{kind} {name} should hold a row", expected=expected[name], observed=None)

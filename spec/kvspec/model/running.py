@@ -17,7 +17,7 @@ from kvspec.events import (
 )
 from kvspec.model.judging import carried_out, choose_pages, choose_rows, judge_new_pages, judge_row
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, State
-from kvspec.pages import ceil_pages
+from kvspec.pages import new_pages
 from kvspec.rules import Violation
 
 
@@ -32,7 +32,7 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
     _check_batch(state, op, batch)
     page_size = state.config.page_size
     needs = [
-        (req, ceil_pages(seq_len, page_size) - ceil_pages(prefix_len, page_size))
+        (req, new_pages(prefix_len, seq_len, page_size))
         for (req, seq_len), (_, prefix_len) in zip(op.reqs, batch, strict=True)
     ]
     new_rows = sum(request.record is None for request, _ in batch)
@@ -261,6 +261,7 @@ def complete(state: State, op: Complete) -> Done:
         raise Refusal("CHUNK-1", f"a token came for {stranger}, which this launch did not sample for")
     carried_out(state, op)
 
+    state.judged["LAUNCH-1"] += 1
     state.judged["CHUNK-1"] += 1
     for tokens, token in sampled:
         tokens.append(token)

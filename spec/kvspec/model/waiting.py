@@ -36,6 +36,7 @@ def submit(state: State, op: Submit) -> Done:
             raise Refusal("SESS-1", f"session {op.session} has a turn in flight: {session.turn}")
         if not tokens.extends(session.history):
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
+        state.judged["SESS-1"] += 1
         state.judged["SESS-6"] += 1
     carried_out(state, op)
     if op.session is not None and session is not None:
@@ -78,6 +79,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     judge_length(state, "SESS-2", "prefix_len", after.committed, obs.prefix_len)
     judge_length(state, "LEN-2", "protected_len", after.protected, obs.protected_len)
     judge_freed(state, "TAIL-1", freed, obs.freed)
+    state.judged["LEN-3"] += 1
 
     del table[tail.start :]
     for page in freed:
