@@ -1,7 +1,7 @@
 """The shortest list of operations that still shows a finding."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -96,7 +96,7 @@ class Shrunk(NamedTuple):
 
 
 def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: float) -> Shrunk | None:
-    """Leave out what is not needed: whole requests and sessions, then launches, then single operations.
+    """Leave out what is not needed: whole requests and sessions, then single operations.
 
     `attempt` tries operations out, and what it shows must keep its `essence`. Stops after `seconds`, when the attempt
     that is under way has ended. `None` if nothing shows when all operations are tried again.
@@ -109,8 +109,7 @@ def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: 
         # Looks at the whole state change nothing, and none would be right any more with a request less.
         search.shows([op for op in operations[:-1] if not isinstance(op, (Report, Snapshot))] + [*operations[-1:]])
         operations = search.best.operations
-        _minimize(_names(operations), lambda names: search.shows(_about(operations, set(names))))
-        _minimize(_groups(search.best.operations), lambda groups: search.shows(_in_order(groups)))
+        _minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
         _minimize(list(search.best.operations), search.shows)
     except TimeoutError:
         return Shrunk(search.best, complete=False)
@@ -187,7 +186,7 @@ def _names(operations: Operations) -> list[str]:
     return list(seen)
 
 
-def _about(operations: Operations, names: set[str]) -> Operations:
+def about(operations: Operations, names: set[str]) -> Operations:
     """What remains if all other requests and sessions had never been; batches and their answers are narrowed."""
     kept: list[Operation[Any]] = []
     emptied: set[int] = set()
@@ -216,21 +215,3 @@ def _about(operations: Operations, names: set[str]) -> Operations:
 
 def _only(told: dict[str, T] | None, names: set[str]) -> dict[str, T] | None:
     return told and {name: value for name, value in told.items() if name in names}
-
-
-def _groups(operations: Operations) -> list[list[tuple[int, Operation[Any]]]]:
-    """Operations with their place, each launch together with its completion: neither makes sense alone."""
-    groups: list[list[tuple[int, Operation[Any]]]] = []
-    in_flight: dict[int, list[tuple[int, Operation[Any]]]] = {}
-    for place, op in enumerate(operations):
-        if isinstance(op, Complete) and op.launch in in_flight:
-            in_flight.pop(op.launch).append((place, op))
-            continue
-        groups.append([(place, op)])
-        if isinstance(op, Launch):
-            in_flight[op.launch] = groups[-1]
-    return groups
-
-
-def _in_order(groups: Iterable[list[tuple[int, Operation[Any]]]]) -> Operations:
-    return [op for _, op in sorted((item for group in groups for item in group), key=lambda item: item[0])]

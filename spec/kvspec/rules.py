@@ -13,7 +13,7 @@ class Rule(NamedTuple):
 
 
 class Violation(Exception):
-    """A rule was broken. `step` is set by whoever counts the steps."""
+    """A rule was broken."""
 
     def __init__(self, rule: str, what: str, *, expected: object = None, observed: object = None) -> None:
         """Name the rule, say what happened, and set what was expected against what was observed."""
@@ -142,8 +142,8 @@ _RULES = (
     ),
     Rule(
         "SESS-2",
-        "Restoring a session to a request is repeatable: a request that is not admitted matches again and gets the "
-        "same answer, and nothing leaks.",
+        "A turn resumes its session at the committed length, or at its tokens less one if that is shorter, and "
+        "repeatably: a request that is not admitted matches again and gets the same answer, and nothing leaks.",
         "A restore that empties the slot makes the second match fall through to the prefix store and take locks "
         "that nobody releases.",
         "20476",

@@ -161,6 +161,12 @@ def test_each_vector_runs_on_an_implementation_of_its_own_sizes(tmp_path: Path) 
     assert made == [Config(**HEADER["config"])] * 2
 
 
+def test_a_vector_stays_as_it_was_read(tmp_path: Path) -> None:
+    vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE))
+    run_vector(vector, Manager)
+    assert vector == read_vector(vector.path)
+
+
 def test_a_broken_rule_ends_the_vector_at_its_line(tmp_path: Path) -> None:
     found = outcome(tmp_path, *after(3, lengths={"r": [0, 6, 6]}), LIFE[0], implementation=KeepsPages)
     assert isinstance(found.finding, RuleBroken)

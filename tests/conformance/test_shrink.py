@@ -10,8 +10,8 @@ import pytest
 from kvconform import shrink as shrink_module
 from kvconform.checked import Checked
 from kvconform.codec import TraceReader, read_vector
-from kvconform.runner import Demonstration, check_trace, judge_again, run_vector, try_out
-from kvconform.shrink import kind, shortest_of_run, shortest_of_trace, shrink, words
+from kvconform.runner import Demonstration, check_trace, judge_again, names_in, run_vector, try_out
+from kvconform.shrink import about, kind, shortest_of_run, shortest_of_trace, shrink, words
 from kvref.manager import Manager
 from kvspec.events import (
     CacheUnfinished,
@@ -135,23 +135,24 @@ def test_recorded_answers_shrink_to_those_that_explain_the_finding() -> None:
     decode = next(op for op in operations if isinstance(op, Decode))
     given = next(op.obs.pages for op in operations if isinstance(op, Extend) and op.obs is not None)
     assert given is not None
-    decode.obs = DecodeAnswer({"c": given["b"]})  # a page of b, to c, which needs one
+    decode.obs = DecodeAnswer({"c": given["b"]})  # pages of b, to c, which needs none
     operations = operations[: operations.index(decode) + 1]
     whole = judge_again(operations, CONFIG)
     assert whole is not None
     shrunk = shrink(operations, partial(judge_again, config=CONFIG), words, 60)
     assert shrunk is not None and shrunk.complete
     assert words(shrunk.demonstration) == words(whole)
-    assert len(shrunk.demonstration.operations) < 15
+    batches = [op.reqs for op in shrunk.demonstration.operations if isinstance(op, Extend)]
+    assert batches == [[("c", 3)]], "what was given to c, and nothing of the others"
 
 
 def test_recorded_answers_do_not_shrink_to_another_finding() -> None:
-    """Without the publish, the match of 4 tokens is wrong as well, but not in the same way."""
-    operations = recorded([*busy()[:14], Submit("d", [1, 2, 3, 4, 5]), MatchPrefix("d")])
+    """Without the publish, the match of 8 tokens is wrong as well, but not in the same way."""
+    operations = recorded([*busy()[:14], Submit("d", [1, 2, 3, 4, 5, 6, 7, 8, 9]), MatchPrefix("d")])
     matched = operations[-2]
     assert isinstance(matched, MatchPrefix) and matched.obs is not None
     assert matched.obs.prefix_len == 4
-    matched.obs.prefix_len = 0
+    matched.obs.prefix_len = 8
     shrunk = shrink(operations, partial(judge_again, config=CONFIG), words, 60)
     assert shrunk is not None
     finding = shrunk.demonstration.finding
@@ -159,7 +160,7 @@ def test_recorded_answers_do_not_shrink_to_another_finding() -> None:
     assert "cache_unfinished" in tags(shrunk.demonstration)
 
 
-def test_a_launch_goes_together_with_its_completion() -> None:
+def test_what_can_go_only_once_something_later_has_gone_goes_too() -> None:
     operations = recorded([*busy()[:8], Launch(1, ["a", "b", "c"]), Complete(1, {"a": 1, "b": 2, "c": 3}), Report()])
     report = operations[-2]
     assert isinstance(report, Report) and report.obs is not None
@@ -167,6 +168,20 @@ def test_a_launch_goes_together_with_its_completion() -> None:
     shrunk = shrink(operations[:-1], partial(judge_again, config=CONFIG), words, 60)
     assert shrunk is not None and shrunk.complete
     assert "launch" not in tags(shrunk.demonstration)
+
+
+@pytest.mark.parametrize("names", [{"a", "s"}, {"b"}, {"c"}, {"a", "s", "c"}, {"b", "c"}])
+def test_requests_can_be_left_out_of_a_trace_that_conforms(names: set[str]) -> None:
+    """Each of the three has launches of its own, beside those that they share, and none has a prefix of another."""
+    operations = busy()
+    operations[2] = Submit("b", [4, 4, 4, 4, 5, 6])
+    for name in ("a", "b", "c"):
+        operations[17:17] = [Decode([name]), Launch(3, [name]), Complete(3, {name: 1})]
+    done = [op for op in recorded(operations) if op.__struct_config__.tag not in ("snapshot", "report")]
+    rest = about(done, names)
+    assert {name for op in rest for name in names_in(op)} == names
+    assert judge_again(rest, CONFIG) is None
+    assert len([op for op in rest if isinstance(op, Launch)]) == 2 + len(names - {"s"})
 
 
 def test_what_does_not_show_again_is_told() -> None:
