@@ -1,5 +1,6 @@
 """What the scheduler decides, as functions of a few integers: whom to admit, how much to prefill, what to reserve."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvspec.events import Config
@@ -7,8 +8,8 @@ from kvspec.pages import ceil_pages
 
 INIT_NEW_TOKEN_RATIO = 0.7
 """The share of the tokens still to come that is reserved at first, and again after a retract."""
-MIN_NEW_TOKEN_RATIO = 0.1
-"""The share that is reserved in the long run: most of what runs ends before most of the rest has grown."""
+MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
+"""What is left of that share in the long run: most of what runs ends before most of the rest has grown."""
 NEW_TOKEN_RATIO_DECAY_STEPS = 600
 """Decode steps from the first of these shares to the second."""
 
@@ -21,6 +22,8 @@ class SchedulerConfig:
     """Tokens that one launch may prefill, over all its requests."""
     chunked_prefill_size: int = 8192
     """Tokens of one request that one launch may prefill; a longer prompt is prefilled in chunks."""
+    schedule_conservativeness: float = 1.0
+    """Scales the room that is kept for the growth of what runs. With less, more is admitted, and retracted later."""
     overlap: bool = False
     """Launch k + 1 is handed over before launch k is completed (17850)."""
     mixed_chunk: bool = False
@@ -43,9 +46,24 @@ class SchedulerConfig:
         for name in ("max_prefill_tokens", "chunked_prefill_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, less than 1")
-        for name in ("drafts", "retract_interval", "abort_interval", "close_interval"):
+        for name in ("schedule_conservativeness", "drafts", "retract_interval", "abort_interval", "close_interval"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, less than 0")
+
+    @property
+    def init_new_token_ratio(self) -> float:
+        """The share of the tokens still to come that is reserved at first."""
+        return min(1.0, INIT_NEW_TOKEN_RATIO * self.schedule_conservativeness)
+
+    @property
+    def min_new_token_ratio(self) -> float:
+        """The share that is reserved in the long run."""
+        return self.init_new_token_ratio * MIN_NEW_TOKEN_RATIO_FACTOR
+
+    @property
+    def decode_len(self) -> int:
+        """Positions that one decode step of a request needs."""
+        return self.drafts + 1
 
 
 def never_fits(prompt_len: int, output_len: int, drafts: int, memory: Config) -> str | None:
@@ -79,19 +97,19 @@ def expected_growth(remaining: int, new_token_ratio: float) -> int:
     return int(remaining * new_token_ratio)
 
 
-def reserved_pages(requests: int, growth: int, drafts: int, page_size: int) -> int:
-    """Pages to keep for `requests` admitted ones that grow by `growth` tokens in all.
+def next_decode_pages(committed: Iterable[int], decode_len: int, page_size: int) -> int:
+    """Pages that the next decode step takes: one for each page border that a request crosses.
 
-    Each may stand at a page border, where one token more takes a whole page, so each gets one besides: the sum alone
-    would give away pages that decode needs at once (994).
+    It counts from the committed lengths. Counted from the lengths of the tokens, requests at a border are missed, and
+    decode runs out of pages that admission has given away (994).
     """
-    return ceil_pages(growth + requests * drafts, page_size) + requests
+    return sum([-(-(length + decode_len) // page_size) + -length // page_size for length in committed])
 
 
-def decayed(new_token_ratio: float) -> float:
+def decayed(new_token_ratio: float, config: SchedulerConfig) -> float:
     """The share to reserve after one more decode step that found room."""
-    step = (INIT_NEW_TOKEN_RATIO - MIN_NEW_TOKEN_RATIO) / NEW_TOKEN_RATIO_DECAY_STEPS
-    return max(MIN_NEW_TOKEN_RATIO, new_token_ratio - step)
+    step = (config.init_new_token_ratio - config.min_new_token_ratio) / NEW_TOKEN_RATIO_DECAY_STEPS
+    return max(config.min_new_token_ratio, new_token_ratio - step)
 
 
 def is_due(launches: int, last: int, interval: int) -> bool:

@@ -73,7 +73,7 @@ class Scheduler:
         """What decodes, in the order of admission."""
         self.chunked_req: Req | None = None
         """The request in the middle of its prefill: the one admitted last."""
-        self.new_token_ratio = policy.INIT_NEW_TOKEN_RATIO
+        self.new_token_ratio = config.init_new_token_ratio
         self.finished = 0
         """Requests that ran to their end."""
         self.rejected: dict[str, str] = {}
@@ -208,17 +208,19 @@ class Scheduler:
             batch.append((req, req.seq_len + count))
             budget -= count
             may_chunk = req.seq_len + count == req.length
-        for req in self.waiting_queue:
+        for req in () if self._batch_is_full and (batch or self.running_batch) else self.waiting_queue:
             if not budget or len(batch) == limit:
                 break
             if req.session is not None and req.session.busy_until > self._completed:
                 continue  # a launch in flight still reads the row that it would write (RACE-1)
+            self._match(req)
             growth = policy.expected_growth(req.remaining, self.new_token_ratio)
             need = ceil_pages(req.length + growth, self.memory.page_size)
+            if not req.lent:
+                need -= req.prefix_len // self.memory.page_size
             if need > room and (batch or self.running_batch):
                 self._batch_is_full = True
                 break
-            self._match(req)
             count = policy.prefill_len(req.length - req.prefix_len, budget, self.config, may_chunk=may_chunk)
             if not count:
                 break
@@ -235,16 +237,18 @@ class Scheduler:
         tokens = [figure for figure in known if figure is not None]
         if len(tokens) < len(known):
             return self.memory.num_pages  # an engine that does not tell is asked by trying
+        page_size = self.memory.page_size
         remaining = sum([req.output_len - req.produced for req in self.running_batch])
-        requests = len(self.running_batch)
-        prefill = 0
+        committed = [req.prompt_len + req.produced - 1 for req in self.running_batch]
+        growth = policy.expected_growth(remaining, self.new_token_ratio)
+        held = sum([ceil_pages(length, page_size) for length in committed])
         if self.chunked_req is not None:
-            remaining += self.chunked_req.remaining
-            requests += 1
-            prefill = self.chunked_req.length - self.chunked_req.seq_len
-        growth = prefill + policy.expected_growth(remaining, self.new_token_ratio)
-        reserved = policy.reserved_pages(requests, growth, self.config.drafts, self.memory.page_size)
-        return sum(tokens) // self.memory.page_size - reserved
+            req = self.chunked_req
+            held += ceil_pages(req.seq_len, page_size)
+            growth += req.length - req.seq_len + policy.expected_growth(req.remaining, self.new_token_ratio)
+        reserved = policy.next_decode_pages(committed, self.config.decode_len, page_size)
+        reserved += ceil_pages(growth, page_size)
+        return max(sum(tokens) // page_size, self.memory.num_pages - held) - reserved
 
     def _match(self, req: Req) -> None:
         prefix_len = self.step(MatchPrefix(req.name)).prefix_len
@@ -274,7 +278,7 @@ class Scheduler:
 
     def _prepare_decode(self) -> list[Req]:
         """Make room for one decode step of everything that runs, retracting as few as need be."""
-        n = self.config.drafts + 1
+        n = self.config.decode_len
         if n > 1 and any(flight.decode for flight in self._flights):
             return []  # a speculative step begins where the one before it was verified to
         while self.running_batch:
@@ -289,7 +293,7 @@ class Scheduler:
                 self._retract_last(refusal)
             else:
                 self._decode_due = False
-                self.new_token_ratio = policy.decayed(self.new_token_ratio)
+                self.new_token_ratio = policy.decayed(self.new_token_ratio, self.config)
                 return self.running_batch
         return []
 
@@ -355,7 +359,7 @@ class Scheduler:
         if req.session is not None:
             self._sessions.take_back(req.session, self._launches)
         self.waiting_queue.appendleft(req)
-        self.new_token_ratio = policy.INIT_NEW_TOKEN_RATIO
+        self.new_token_ratio = self.config.init_new_token_ratio
         self._decode_due = True
 
     # Launches

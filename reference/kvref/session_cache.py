@@ -94,11 +94,15 @@ class SessionCache:
         [prefix_len, ceil(prefix_len))     stays: the rest of a page that holds kept tokens too
         [ceil(prefix_len), allocated)      freed, in whole pages
         """
-        tail = lengths.tail(prefix_len, kv.kv_allocated_len, self.inner.page_size)
+        orphaned = self._orphaned(kv, prefix_len)
         table = self.pool.req_to_token[kv.req_pool_idx]
-        self.allocator.free(table[tail.start : tail.stop])
-        del table[tail.start :]
+        self.allocator.free(table[orphaned.start : orphaned.stop])
+        del table[orphaned.start :]
         kv.lengths = lengths.resume(kv.lengths, prefix_len, self.inner.page_size)
+
+    def _orphaned(self, kv: KvRecord, prefix_len: int) -> range:
+        """The pages of the block table whose slots the next extend would overwrite without freeing them."""
+        return lengths.tail(prefix_len, kv.kv_allocated_len, self.inner.page_size)
 
     def cache_unfinished_req(self, run: Run) -> None:
         """Publish what a run's last extend wrote, unless that is the session's own."""

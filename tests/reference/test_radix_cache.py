@@ -139,3 +139,12 @@ def test_the_least_recently_used_leaf_leaves_first() -> None:
     tree.evict(1)
     assert tuple("xa") not in tree.naive.pages
     assert tree.naive.match(tuple("xc")) != []
+
+
+def test_inserting_counts_as_use() -> None:
+    tree = Tree()
+    tree.insert(tuple("a"))
+    tree.match(tuple("a"), lock=False)
+    tree.insert(tuple("b"))
+    tree.evict(1)
+    assert tree.naive.pages.keys() == {tuple("b")}
