@@ -136,6 +136,7 @@ def decode(state: State, draw: Draw) -> Decode | None:
         and request.record is not None
         and req not in state.prepared
         and req not in state.mid_prefill
+        and req not in state.speculating
         and state.lengths[request.record].committed < state.horizon[request.record]
     ]
     if not ready:
@@ -168,17 +169,11 @@ def complete(state: State, draw: Draw) -> Complete | None:
 
 def verify(state: State, draw: Draw) -> Verify | None:
     """Accept some drafts, and perhaps return fewer tokens than were accepted."""
-    if not state.unverified:
+    ready = [req for req, step in state.speculating.items() if step.completed]
+    if not ready:
         return None
-    req = draw.choice(sorted(state.unverified))
-    waits = state.unverified[req]
-    record = state.requests[req].record
-    if not waits or record is None:
-        return None
-    room = state.lengths[record].allocated - state.lengths[record].committed
-    if room < 1:
-        return None
-    accepted = draw.integer(1, min(waits[0], room))
+    req = draw.choice(ready)
+    accepted = draw.integer(1, state.speculating[req].positions)
     return Verify(req, accepted, [0] * draw.choice((accepted, draw.integer(1, accepted))))
 
 

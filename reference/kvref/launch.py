@@ -13,8 +13,8 @@ class Launch:
         self.number = number
         self.sampled: dict[str, Run] = {}
         """The runs that get a token."""
-        self.drafted: dict[str, tuple[Run, int]] = {}
-        """The runs that get positions to verify, and how many."""
+        self.drafted: dict[str, Run] = {}
+        """The runs that get positions to verify."""
 
     def forget(self, req: str) -> None:
         """A run has ended: what the launch would have brought it comes to nobody, not to its request's next run."""

@@ -269,6 +269,8 @@ class Manager:
             end = kv.kv_committed_len + n
             if run.prepared_end or run.mid_prefill:
                 raise Refusal("OP-1", f"{run.name} has a prefill or a decode step that is not done")
+            if run.drafts:
+                raise Refusal("SPEC-1", f"the last speculative step of {run.name} is not verified yet")
             if kv.kv_committed_len >= run.promised_len:
                 raise Refusal("OP-1", f"position {kv.kv_committed_len} of {run.name} has no token to decode")
             if end > max_context_len:
@@ -330,7 +332,7 @@ class Manager:
                 continue
             run.promised_len += 1
             if run.drafts:
-                flight.drafted[run.name] = run, run.drafts
+                flight.drafted[run.name] = run
             else:
                 flight.sampled[run.name] = run
         self.pool.begin_read(reads)
@@ -352,29 +354,27 @@ class Manager:
             raise Refusal("CHUNK-1", f"a token too few or too many for: {wrong}")
         for req, run in flight.sampled.items():
             run.tokens.append(tokens[req])
-        for run, drafts in flight.drafted.values():
-            run.unverified.append(drafts)
+        for run in flight.drafted.values():
+            run.verifiable = True
         self.launches.popleft()
         self.pool.end_read()
         return Done()
 
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
-        """Commit `accepted` positions of the oldest completed speculative launch; the request keeps `tokens` (22862).
+        """Commit `accepted` positions of the completed speculative launch; the request keeps `tokens` (22862).
 
         Raises:
             Refusal: nothing waits for a verify, or the amounts are not what was written.
         """
         run = self._run(req)
-        if not run.unverified:
+        if not run.verifiable:
             raise Refusal("SPEC-1", f"{req} has no completed speculative launch to verify")
-        kv = run.kv
-        most = min(run.unverified[0], kv.kv_allocated_len - kv.kv_committed_len)
-        if not 1 <= accepted <= most:
-            raise Refusal("SPEC-1", f"{accepted} accepted positions are not in 1..{most}")
+        if not 1 <= accepted <= run.drafts:
+            raise Refusal("SPEC-1", f"{accepted} accepted positions are not in 1..{run.drafts}")
         if not 1 <= len(tokens) <= accepted:
             raise Refusal("SPEC-1", f"{len(tokens)} tokens for {accepted} accepted positions")
-        del run.unverified[0]
-        kv.lengths = lengths.verify(kv.lengths, accepted, self.config.page_size)
+        run.drafts, run.verifiable = 0, False
+        run.kv.lengths = lengths.verify(run.kv.lengths, accepted, self.config.page_size)
         for token in tokens:
             run.tokens.append(token)
         run.promised_len += len(tokens) - 1

@@ -67,7 +67,7 @@ class Run:
         "request",
         "seq_len",
         "tokens",
-        "unverified",
+        "verifiable",
     )
 
     def __init__(self, request: Request, kv: KvRecord, prefix_len: int) -> None:
@@ -83,10 +83,10 @@ class Run:
         self.prepared_end = 0
         """Where the positions end that wait to be launched; 0 when none do."""
         self.drafts = 0
-        """How many of them are to be verified, where they are speculative."""
+        """Positions of its speculative step that is not verified yet; 0 when there is none."""
+        self.verifiable = False
+        """Whether the launch of that step has completed."""
         self.launched_len = prefix_len
         """Positions that launches have written."""
         self.promised_len = 0
         """Tokens that are known, or that a launch in flight will bring."""
-        self.unverified: list[int] = []
-        """Positions of each completed speculative launch that waits for its verify, oldest first."""

@@ -208,7 +208,9 @@ class Scheduler:
             batch.append((req, req.seq_len + count))
             budget -= count
             may_chunk = req.seq_len + count == req.length
-        for req in () if self._batch_is_full and (batch or self.running_batch) else self.waiting_queue:
+        if self._batch_is_full and (batch or self.running_batch):
+            return batch
+        for req in self.waiting_queue:
             if not budget or len(batch) == limit:
                 break
             if req.session is not None and req.session.busy_until > self._completed:
@@ -216,7 +218,7 @@ class Scheduler:
             self._match(req)
             growth = policy.expected_growth(req.remaining, self.new_token_ratio)
             need = ceil_pages(req.length + growth, self.memory.page_size)
-            if not req.lent:
+            if not req.lent:  # a slot's pages were counted as room before they were lent
                 need -= req.prefix_len // self.memory.page_size
             if need > room and (batch or self.running_batch):
                 self._batch_is_full = True
@@ -231,7 +233,11 @@ class Scheduler:
         return batch
 
     def _room(self) -> int:
-        """Pages for new requests: what is free or can be given up, less what the admitted ones will still need."""
+        """Pages for new requests: what is free or can be given up, less what the admitted ones will still need.
+
+        Two counts of the former, each too low: the report does not tell what only idle sessions have locked, and
+        what the admitted ones hold is less where they share it. The larger one is taken.
+        """
         figures = self.step(Report("busy"))
         known = (figures.available, figures.evictable, figures.session_held)
         tokens = [figure for figure in known if figure is not None]

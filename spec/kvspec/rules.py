@@ -196,8 +196,9 @@ _RULES = (
     Rule(
         "SPEC-1",
         "A verify commits at least one and at most as many positions as its launch wrote, after that launch has "
-        "completed.",
-        "Positions that no launch wrote hold whatever the page held before.",
+        "completed; the next decode of the request comes after it.",
+        "Positions that no launch wrote hold whatever the page held before, and before the verify nobody knows at "
+        "which position the next step begins.",
         "22862",
     ),
     Rule(

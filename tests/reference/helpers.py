@@ -134,14 +134,8 @@ class Traffic:
             for run in self.runs()
             if not run.prepared_end and not run.mid_prefill and run.kv.kv_committed_len < run.promised_len
         ]
-        reqs = self.some([req for req in able if not self.is_speculative(req)])
+        reqs = self.some([req for req in able if self.rarely() or not self.manager.running[req].drafts])
         return events.Decode(reqs, self.random.randint(2, 5) if self.random.randrange(2) else 1) if reqs else None
-
-    def is_speculative(self, req: str) -> bool:
-        """Whether a speculative step of the request is not verified yet."""
-        return bool(self.manager.running[req].unverified) or any(
-            req in launch.drafted for launch in self.manager.launches
-        )
 
     def launch(self) -> Event | None:
         self.launches += 1
@@ -157,7 +151,7 @@ class Traffic:
         return events.Complete(launch.number, {req: self.token() for req in reqs})
 
     def verify(self) -> Event | None:
-        req = self.one([run.name for run in self.runs() if run.unverified])
+        req = self.one([run.name for run in self.runs() if run.verifiable])
         accepted = self.random.randint(1, 4)
         kept = accepted if self.random.randrange(4) else self.random.randint(1, accepted)
         return events.Verify(req, accepted, [self.token() for _ in range(kept)]) if req else None

@@ -226,7 +226,7 @@ def abort(state: State, op: Abort) -> ReleaseAnswer:
     record = request.record
     if session is not None and record is None:
         record = session.record
-    doomed = request.ran or (session is not None and session.closing)
+    doomed = request.run > 0 or (session is not None and session.closing)
     freed = state.private(record) if doomed and record is not None else []
     obs = op.obs or ReleaseAnswer(freed)
     judge_freed(state, "PAGE-1" if session is None else "SESS-5", freed, obs.freed)

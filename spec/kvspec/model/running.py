@@ -16,7 +16,7 @@ from kvspec.events import (
     Verify,
 )
 from kvspec.model.judging import carried_out, choose_pages, choose_rows, judge_new_pages, judge_row
-from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, State
+from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
 from kvspec.rules import Violation
 
@@ -151,7 +151,10 @@ def _extend_one(
     else:
         state.mid_prefill.add(req)
     state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
-    state.requests[req] = request._replace(record=record, running=True, prefix_len=None, seq_len=seq_len, ran=True)
+    if not request.running:
+        state.runs += 1
+        request = request._replace(record=record, running=True, prefix_len=None, run=state.runs)
+    state.requests[req] = request._replace(seq_len=seq_len)
 
 
 def decode(state: State, op: Decode) -> DecodeAnswer:
@@ -169,6 +172,8 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         _, record = state.running(req)
         if req in state.prepared or req in state.mid_prefill:
             raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
+        if req in state.speculating:
+            raise Refusal("SPEC-1", f"the last speculative step of {req} is not verified yet")
         before = state.lengths[record]
         if before.committed >= state.horizon[record]:
             raise Refusal("OP-1", f"position {before.committed} of {req} has no token to decode")
@@ -213,7 +218,8 @@ def launch(state: State, op: Launch) -> Done:
     passages = []
     for req in op.reqs:
         start, end, samples, drafts = state.prepared.pop(req)
-        record = state.requests[req].record
+        request = state.requests[req]
+        record = request.record
         assert record is not None, "only running requests have something prepared"
         row = state.records[record].row
         table = state.tables[record]
@@ -227,7 +233,9 @@ def launch(state: State, op: Launch) -> Done:
         state.written[record] = end
         if samples or drafts:
             state.horizon[record] += 1
-        passages.append(Passage(req, record, row, samples, drafts))
+        if drafts:
+            state.speculating[req] = Speculation(drafts, completed=False)
+        passages.append(Passage(req, request.run, record, row, samples, drafts))
     if state.flights:
         state.reached["launch overlapped"] += 1
     state.flights[op.launch] = passages
@@ -244,9 +252,9 @@ def complete(state: State, op: Complete) -> Done:
     passages = state.flights[op.launch]
     sampled = []
     to_verify = []
-    for req, record, _, samples, drafts in passages:
+    for req, run, _, _, samples, drafts in passages:
         request = state.requests.get(req)
-        if request is None or request.record != record or not request.running:
+        if request is None or request.run != run or not request.running:
             continue
         if samples:
             token = op.tokens.get(req)
@@ -254,9 +262,9 @@ def complete(state: State, op: Complete) -> Done:
                 raise Refusal("CHUNK-1", f"the launch covered the last position of {req}, but no token came")
             sampled.append((request.tokens, token))
         elif drafts:
-            to_verify.append((req, drafts))
+            to_verify.append(req)
     if len(sampled) != len(op.tokens):
-        due = {req for req, _, _, samples, _ in passages if samples}
+        due = {passage.req for passage in passages if passage.samples}
         stranger = next((req for req in op.tokens if req not in due), "a request that left")
         raise Refusal("CHUNK-1", f"a token came for {stranger}, which this launch did not sample for")
     carried_out(state, op)
@@ -265,10 +273,10 @@ def complete(state: State, op: Complete) -> Done:
     state.judged["CHUNK-1"] += 1
     for tokens, token in sampled:
         tokens.append(token)
-    for req, drafts in to_verify:
-        state.unverified.setdefault(req, deque()).append(drafts)
+    for req in to_verify:
+        state.speculating[req] = state.speculating[req]._replace(completed=True)
     del state.flights[op.launch]
-    for _, _, row, _, _ in passages:
+    for _, _, _, row, _, _ in passages:
         reads = state.readers[row]
         reads.popleft()
         if not reads:
@@ -281,20 +289,17 @@ def complete(state: State, op: Complete) -> Done:
 def verify(state: State, op: Verify) -> Done:
     """Commit what speculative decoding accepted; the request keeps `tokens` of it (22862)."""
     request, record = state.running(op.req)
-    waiting = state.unverified.get(op.req)
-    if not waiting:
+    step = state.speculating.get(op.req)
+    if step is None or not step.completed:
         raise Refusal("SPEC-1", f"{op.req} has no completed speculative launch to verify")
-    if not 1 <= op.accepted <= waiting[0]:
-        raise Refusal("SPEC-1", f"{op.accepted} accepted positions are not in 1..{waiting[0]}")
+    if not 1 <= op.accepted <= step.positions:
+        raise Refusal("SPEC-1", f"{op.accepted} accepted positions are not in 1..{step.positions}")
     if not 1 <= len(op.tokens) <= op.accepted:
         raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
-    room = state.lengths[record].allocated - state.lengths[record].committed
-    if op.accepted > room:
-        raise Refusal("SPEC-1", f"{op.accepted} accepted positions, but only {room} are allocated")
     carried_out(state, op)
 
     state.judged["SPEC-1"] += 1
-    waiting.popleft()
+    del state.speculating[op.req]
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
     for token in op.tokens:
         request.tokens.append(token)

@@ -29,8 +29,8 @@ class Request(NamedTuple):
     """Where its last extend ended."""
     resumed: bool = False
     """It continues a session slot's KV, and so publishes nothing."""
-    ran: bool = False
-    """It was extended at least once since it was submitted."""
+    run: int = 0
+    """The number of its latest stay in memory, unlike that of any other request; 0 if it never ran."""
 
 
 class Session(NamedTuple):
@@ -64,10 +64,20 @@ class Prepared(NamedTuple):
     """For a speculative step the positions to be verified, else 0."""
 
 
+class Speculation(NamedTuple):
+    """A speculative step that was launched and is not verified yet."""
+
+    positions: int
+    """Positions that it wrote; a verify commits at least one of them."""
+    completed: bool
+
+
 class Passage(NamedTuple):
     """One request's part in a launch."""
 
     req: str
+    run: int
+    """Which of the request's runs this is: what comes out is for that run only."""
     record: int
     row: int
     samples: bool
@@ -87,6 +97,8 @@ class State:
         self.lengths: dict[int, Lengths] = {}
         self.tables: dict[int, list[int]] = {}
         self.next_record = 1
+        self.runs = 0
+        """Stays in memory so far, of all requests."""
 
         self.rows: dict[int, int] = {}
         """Row -> record that has it, or WITHHELD."""
@@ -99,8 +111,8 @@ class State:
         """Launches in flight, oldest first."""
         self.readers: dict[int, deque[int]] = {}
         """Row -> how many positions of it each launch in flight reads, oldest first."""
-        self.unverified: dict[str, deque[int]] = {}
-        """Request -> positions of each completed speculative launch that waits for its verify."""
+        self.speculating: dict[str, Speculation] = {}
+        """Request -> its speculative step that is not verified yet."""
         self.mid_prefill: set[str] = set()
 
         self.written: dict[int, int] = {}
@@ -178,7 +190,7 @@ class State:
     def drop_prepared(self, req: str) -> None:
         """Forget what a request was about to do."""
         self.prepared.pop(req, None)
-        self.unverified.pop(req, None)
+        self.speculating.pop(req, None)
         self.mid_prefill.discard(req)
 
     def copy(self) -> "State":
@@ -189,5 +201,4 @@ class State:
         other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in self.requests.items()}
         other.tables = {record: table.copy() for record, table in self.tables.items()}
         other.readers = {row: reads.copy() for row, reads in self.readers.items()}
-        other.unverified = {req: waits.copy() for req, waits in self.unverified.items()}
         return other

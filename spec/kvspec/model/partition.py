@@ -1,0 +1,542 @@
+"""The partition of pages and rows, for any number of them: the model's operations over functions from index to owner.
+
+Each operation of the model that moves memory stands here again, under the same name, as a step over an abstract state:
+functions from a page to its owner, from a row to its state, from a prefix to its page, from a record to its lengths in
+pages. No number in it is bounded, so what z3 shows of a step holds for every number of pages, rows, requests, sessions
+and launches. All things are numbered; a function is total, and says nothing where the invariants do not reach.
+
+What is proved (`kvspec prove`): each clause of `INVARIANTS` holds initially, and after each step if all held before it;
+and in each step of `OPERATIONS` the counts move as ACC-1 and STORE-2 need (`counting`).
+
+What is assumed:
+
+1. Counting. A set numbered one to one by an index set is as large as that, an interval `[lo, hi)` has `hi - lo`
+   numbers, disjoint sets add up. From this, and from what `counting` asks of each step, the figures always sum to the
+   pool, and the locks on a prefix always number its holders.
+2. Prefixes form a forest: `FOREST`. And where `ancestor` passes from outside a set into it on the way to a longer
+   prefix, there is a first prefix inside.
+3. The guards: that an operation is refused where they do not hold. Tests evaluate each guard and each step on states
+   of the executable model, before and after every operation of random walks.
+4. A batch is its requests one after another, as in `running.extend` and `running.decode`.
+
+The same code serves both: its numbers are z3 terms in the proof, and Python integers in those tests.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvspec.model.owners import (
+    FREE,
+    HELD,
+    LENT,
+    NONE,
+    PRIVATE,
+    RECORD,
+    ROOT,
+    SLOT,
+    STORE,
+    WITHHELD,
+    Formula,
+    Map,
+    Number,
+    Part,
+    Partition,
+    Set,
+    Step,
+    Steps,
+    all_of,
+    any_of,
+    choose,
+    implies,
+    interval,
+    itself,
+    negation,
+    put,
+    within,
+)
+
+# --- what the operations are made of -------------------------------------------------------------------------------
+
+
+def free_pages_of(before: Partition, record: Number, low: Number, end: Number) -> Step:
+    """The private pages `[low, end)` of a record's block table become free."""
+    freed = interval(low, end, lambda index: before.table(record, index), before.page_index)
+
+    def is_freed(page: Number) -> Formula:
+        return all_of(before.private(page, record), within(low, before.page_index(page), end))
+
+    after = replace(before, page_kind=lambda page: choose(is_freed(page), FREE, before.page_kind(page)))
+    return Step({}, after, record, joins={"free pages": [freed]})
+
+
+def keep(before: Partition, record: Number, kept: Number) -> Step:
+    """The block table is cut back to `kept` pages."""
+    step = free_pages_of(before, record, kept, before.last(record))
+    guard = {"cut behind the store's pages": all_of(before.first(record) <= kept, kept <= before.last(record))}
+    return replace(step, guard=guard, after=replace(step.after, last=put(before.last, record, kept)))
+
+
+def take_pages(before: Partition, record: Number, start: Number, end: Number, new: Map, place: Map) -> Step:
+    """Free pages `new(index)` become the record's from `start` to `end`; `place` leads from them to the index."""
+    taken = interval(start, end, new, place)
+    guard = {
+        "no page is given up": start <= end,
+        "free pages": before.every(
+            lambda index: implies(
+                within(start, index, end),
+                all_of(before.is_page(new(index)), before.page_kind(new(index)) == FREE),
+            )
+        ),
+        "each page once": before.every(
+            lambda index: implies(within(start, index, end), place(new(index)) == index),
+        ),
+    }
+    after = replace(
+        before,
+        page_kind=lambda page: choose(taken.contains(page), PRIVATE, before.page_kind(page)),
+        page_owner=lambda page: choose(taken.contains(page), record, before.page_owner(page)),
+        page_index=lambda page: choose(taken.contains(page), place(page), before.page_index(page)),
+        last=put(before.last, record, end),
+        table=lambda other, index: choose(
+            all_of(other == record, within(start, index, end)), new(index), before.table(other, index)
+        ),
+    )
+    return Step(guard, after, record, leaves={"free pages": [taken]})
+
+
+def moved_lock(before: Partition, old: Number, new: Number) -> Map:
+    """The locks when one of them moves; `ROOT` is no lock."""
+
+    def locks(prefix: Number) -> Number:
+        gained = choose(all_of(prefix == new, new != ROOT), 1, 0)
+        lost = choose(all_of(prefix == old, old != ROOT), 1, 0)
+        return before.locks(prefix) + gained - lost
+
+    return locks
+
+
+def forget_record(before: Partition, record: Number) -> Step:
+    """Its private pages and its lock go, and its row, which is withheld while a launch reads it."""
+    step = free_pages_of(before, record, before.first(record), before.last(record))
+    row = before.row(record)
+    read = before.reads(row) > 0
+    free, withheld = (
+        Part(lambda index, here=here: all_of(index == 0, here), choose(here, 1, 0), lambda _: row, lambda _: 0)  # type: ignore[misc]
+        for here in (negation(read), read)
+    )
+    after = replace(
+        step.after,
+        live=put(before.live, record, False),
+        locks=moved_lock(before, before.locked(record), ROOT),
+        row_kind=put(before.row_kind, row, choose(read, WITHHELD, FREE)),
+    )
+    return replace(step, after=after, joins={**step.joins, "free rows": [free], "withheld rows": [withheld]})
+
+
+def publish(before: Partition, record: Number, known: Number, end: Number, path: Map) -> Step:
+    """The store takes the pages up to `end` over; `path(index)` is the prefix that page `index` ends.
+
+    Up to `known` the store has them already: the record's duplicates become free, and its table names the store's.
+    """
+    first, locked = before.first(record), before.locked(record)
+    guard = {
+        "whole pages of the record": all_of(first <= known, known <= end, end <= before.last(record)),
+        "prefixes of one sequence": before.every(
+            lambda index: implies(within(first, index, end), before.depth(path(index)) == index + 1)
+        ),
+        "which continues the locked one": before.every(
+            lambda index: before.every(
+                lambda shorter: implies(
+                    all_of(within(first, index, end), within(1, shorter, index + 1)),
+                    before.ancestor(path(index), shorter)
+                    == choose(shorter <= first, before.ancestor(locked, shorter), path(shorter - 1)),
+                )
+            )
+        ),
+        "known ones first": before.every(
+            lambda index: all_of(
+                implies(within(first, index, known), before.cached(path(index))),
+                implies(within(known, index, end), negation(before.cached(path(index)))),
+            )
+        ),
+    }
+    inserted = interval(known, end, path, lambda prefix: before.depth(prefix) - 1)
+    step = free_pages_of(before, record, first, known)
+
+    def is_handed_over(page: Number) -> Formula:
+        return all_of(before.private(page, record), within(known, before.page_index(page), end))
+
+    lock = choose(first < end, path(end - 1), locked)
+    after = replace(
+        step.after,
+        page_kind=lambda page: choose(is_handed_over(page), STORE, step.after.page_kind(page)),
+        page_owner=lambda page: choose(is_handed_over(page), path(before.page_index(page)), before.page_owner(page)),
+        cached=lambda prefix: any_of(before.cached(prefix), inserted.contains(prefix)),
+        page=lambda prefix: choose(
+            inserted.contains(prefix), before.table(record, before.depth(prefix) - 1), before.page(prefix)
+        ),
+        table=lambda other, index: choose(
+            all_of(other == record, within(first, index, known)), before.page(path(index)), before.table(other, index)
+        ),
+        first=put(before.first, record, end),
+        locked=put(before.locked, record, lock),
+        locks=moved_lock(before, locked, lock),
+    )
+    return replace(step, guard=guard, after=after, joins={**step.joins, "cached prefixes": [inserted]})
+
+
+def hand_to(before: Partition, record: Number, role: int, holder: Number) -> Partition:
+    """The record moves whole to another holder."""
+    return replace(before, role=put(before.role, record, role), holder=put(before.holder, record, holder))
+
+
+def without_request(before: Partition, request: Number) -> Partition:
+    """The request is gone; what it held has moved on."""
+    return replace(
+        before,
+        present=put(before.present, request, False),
+        record_of=put(before.record_of, request, NONE),
+        running=put(before.running, request, False),
+        matched=put(before.matched, request, False),
+    )
+
+
+def with_session(before: Partition, session: Number, slot: Number, turn: Number) -> Partition:
+    """What the session holds, and its turn in flight. `NONE` is no session."""
+    here = session != NONE
+    return replace(
+        before,
+        slot=lambda other: choose(all_of(here, other == session), slot, before.slot(other)),
+        turn=lambda other: choose(all_of(here, other == session), turn, before.turn(other)),
+    )
+
+
+def without_session(before: Partition, session: Number) -> Partition:
+    """The session's name is gone; it must hold nothing."""
+    after = with_session(before, session, NONE, NONE)
+    return replace(after, is_open=put(before.is_open, session, False), closing=put(before.closing, session, False))
+
+
+# --- the operations ------------------------------------------------------------------------------------------------
+
+
+def open_session(before: Partition, session: Number) -> Steps:
+    """`waiting.open_session`."""
+    after = with_session(before, session, NONE, NONE)
+    after = replace(after, is_open=put(before.is_open, session, True), closing=put(before.closing, session, False))
+    return {"": Step({"a name": session >= 0, "a new one": negation(before.is_open(session))}, after)}
+
+
+def submit(before: Partition, request: Number, session: Number) -> Steps:
+    """`waiting.submit`."""
+    guard = {
+        "a name": request >= 0,
+        "a new one": negation(before.present(request)),
+        "an open session": implies(session != NONE, all_of(before.is_open(session), negation(before.closing(session)))),
+        "no turn in flight": implies(session != NONE, before.turn(session) == NONE),
+    }
+    after = without_request(before, request)
+    after = replace(
+        after,
+        present=put(before.present, request, True),
+        session_of=put(before.session_of, request, session),
+        turn=lambda other: choose(all_of(session != NONE, other == session), request, before.turn(other)),
+    )
+    return {"": Step(guard, after)}
+
+
+def match_prefix(before: Partition, request: Number, kept: Number) -> Steps:
+    """`waiting.match_prefix`: lend the slot's record, of which `kept` pages stay, give it up, or ask the store."""
+    session = before.session_of(request)
+    slot = choose(session == NONE, NONE, before.slot(session))
+    record = choose(before.record_of(request) == NONE, slot, before.record_of(request))
+    waits = {"a waiting request": all_of(before.present(request), negation(before.running(request)))}
+    matched = put(before.matched, request, True)
+    holds = {"a record": record != NONE}
+
+    lend = keep(before, record, kept)
+    lent = with_session(hand_to(lend.after, record, LENT, request), session, NONE, before.turn(session))
+    lent = replace(lent, matched=matched, record_of=put(before.record_of, request, record))
+
+    give_up = forget_record(before, record)
+    given_up = with_session(give_up.after, session, NONE, before.turn(session))
+    given_up = replace(given_up, matched=matched, record_of=put(before.record_of, request, NONE))
+    return {
+        "lend": replace(lend, guard={**waits, **holds, **lend.guard, "of some use": kept > 0}, after=lent),
+        "give up": replace(give_up, guard={**waits, **holds, "of no use": kept == 0}, after=given_up),
+        "store": Step({**waits, "no record": record == NONE}, replace(before, matched=matched)),
+    }
+
+
+def extend(
+    before: Partition,
+    request: Number,
+    record: Number,
+    row: Number,
+    locked: Number,
+    end: Number,
+    new: Map,
+    place: Map,
+) -> Steps:
+    """`running.extend`, one request of the batch: begin a record behind the matched prefix, or continue one."""
+    start = before.depth(locked)
+    begun = replace(
+        before,
+        live=put(before.live, record, True),
+        row=put(before.row, record, row),
+        locked=put(before.locked, record, locked),
+        locks=moved_lock(before, ROOT, locked),
+        first=put(before.first, record, start),
+        table=lambda other, index: choose(
+            other == record, before.page(before.ancestor(locked, index + 1)), before.table(other, index)
+        ),
+        row_kind=put(before.row_kind, row, RECORD),
+        row_of=put(before.row_of, row, record),
+        record_of=put(before.record_of, request, record),
+    )
+    begin = take_pages(hand_to(begun, record, HELD, request), record, start, end, new, place)
+    row_taken = interval(0, 1, lambda _: row, lambda _: 0)
+    begin_guard = {
+        **begin.guard,
+        "matched": all_of(before.present(request), negation(before.running(request)), before.matched(request)),
+        "no record": before.record_of(request) == NONE,
+        "a new record": all_of(record >= 0, negation(before.live(record))),
+        "a free row": all_of(before.is_row(row), before.row_kind(row) == FREE),
+        "what matched is cached": any_of(locked == ROOT, before.cached(locked)),
+    }
+    go_on = take_pages(before, record, before.last(record), end, new, place)
+    go_on_guard = {
+        **go_on.guard,
+        "its record": all_of(record != NONE, before.record_of(request) == record),
+    }
+
+    def run(step: Step) -> Partition:
+        return replace(
+            step.after,
+            running=put(before.running, request, True),
+            matched=put(before.matched, request, False),
+        )
+
+    return {
+        "begin": replace(begin, guard=begin_guard, after=run(begin), leaves={**begin.leaves, "free rows": [row_taken]}),
+        "continue": replace(go_on, guard=go_on_guard, after=run(go_on)),
+    }
+
+
+def decode(before: Partition, request: Number, end: Number, new: Map, place: Map) -> Steps:
+    """`running.decode`, one request of the batch."""
+    record = before.record_of(request)
+    step = take_pages(before, record, before.last(record), end, new, place)
+    return {"": replace(step, guard={**step.guard, "a running request": before.running(request)})}
+
+
+def unchanged(before: Partition) -> Steps:
+    """Nothing changes hands: `running.verify`, `looking.report`, `looking.snapshot`."""
+    return {"": Step({}, before)}
+
+
+def launch(before: Partition, reads: Set) -> Steps:
+    """`running.launch`, which reads the given rows."""
+    guard = {
+        "held rows": before.every(
+            lambda row: implies(reads(row), all_of(before.is_row(row), before.row_kind(row) == RECORD))
+        )
+    }
+    return {"": Step(guard, replace(before, reads=lambda row: before.reads(row) + choose(reads(row), 1, 0)))}
+
+
+def complete(before: Partition, reads: Set, released: Number) -> Steps:
+    """`running.complete` of a launch that reads the given rows; `released` rows were withheld for it alone."""
+    guard = {
+        "a count": released >= 0,
+        "rows that it reads": before.every(
+            lambda row: implies(reads(row), all_of(before.is_row(row), before.reads(row) > 0))
+        ),
+    }
+
+    def is_released(row: Number) -> Formula:
+        return all_of(reads(row), before.row_kind(row) == WITHHELD, before.reads(row) == 1)
+
+    after = replace(
+        before,
+        reads=lambda row: before.reads(row) - choose(reads(row), 1, 0),
+        row_kind=lambda row: choose(is_released(row), FREE, before.row_kind(row)),
+    )
+    rows = [itself(is_released, released)]
+    return {"": Step(guard, after, joins={"free rows": rows}, leaves={"withheld rows": rows})}
+
+
+def cache_unfinished(before: Partition, request: Number, known: Number, end: Number, path: Map) -> Steps:
+    """`leaving.cache_unfinished`."""
+    step = publish(before, before.record_of(request), known, end, path)
+    return {"": replace(step, guard={**step.guard, "a running request": before.running(request)})}
+
+
+def finish(before: Partition, request: Number, known: Number, end: Number, path: Map, kept: Number) -> Steps:
+    """`leaving.finish`: publish and release, hand the record to the slot, or end a closing session."""
+    record, session = before.record_of(request), before.session_of(request)
+    runs = {"a running request": before.running(request)}
+    plain = publish(before, record, known, end, path)
+    plain = plain.then(forget_record(plain.after, record))
+    turn = keep(before, record, kept)
+    slot = with_session(hand_to(turn.after, record, SLOT, session), session, record, NONE)
+    last = forget_record(before, record)
+    stays = {"a turn": all_of(session != NONE, negation(before.closing(session)))}
+    closes = {"a turn of a closing session": all_of(session != NONE, before.closing(session))}
+    return {
+        "plain": replace(
+            plain,
+            guard={**runs, "no turn": session == NONE, **plain.guard},
+            after=without_request(plain.after, request),
+        ),
+        "turn": replace(turn, guard={**runs, **stays, **turn.guard}, after=without_request(slot, request)),
+        "closing": replace(
+            last, guard={**runs, **closes}, after=without_request(without_session(last.after, session), request)
+        ),
+    }
+
+
+def retract(before: Partition, request: Number, kept: Number) -> Steps:
+    """`leaving.retract`: release, or hand the record to the slot; the request waits."""
+    record, session = before.record_of(request), before.session_of(request)
+    runs = {"a running request": before.running(request)}
+    plain = forget_record(before, record)
+    turn = keep(before, record, kept)
+    slot = with_session(hand_to(turn.after, record, SLOT, session), session, record, before.turn(session))
+
+    def wait(after: Partition) -> Partition:
+        return replace(without_request(after, request), present=before.present)
+
+    return {
+        "plain": replace(plain, guard={**runs, "no turn": session == NONE}, after=wait(plain.after)),
+        "turn": replace(turn, guard={**runs, "a turn": session != NONE, **turn.guard}, after=wait(slot)),
+    }
+
+
+def abort(before: Partition, request: Number, ran: Formula) -> Steps:
+    """`leaving.abort`: wipe what the request and its session hold, or leave the slot as it was."""
+    session = before.session_of(request)
+    slot = choose(session == NONE, NONE, before.slot(session))
+    own = before.record_of(request)
+    record = choose(own == NONE, slot, own)
+    closing = all_of(session != NONE, before.closing(session))
+    doomed = any_of(ran, closing)
+    guard = {
+        "a request": before.present(request),
+        "what runs ran": implies(before.running(request), ran),
+    }
+
+    def leave(after: Partition, left: Number) -> Partition:
+        kept = without_request(with_session(after, session, left, NONE), request)
+        gone = without_request(without_session(after, session), request)
+        return replace(
+            kept,
+            is_open=lambda other: choose(closing, gone.is_open(other), kept.is_open(other)),
+            closing=lambda other: choose(closing, gone.closing(other), kept.closing(other)),
+        )
+
+    wiped = forget_record(before, record)
+    back = hand_to(before, record, SLOT, session)
+    return {
+        "wipe": replace(
+            wiped, guard={**guard, "it ran": doomed, "a record": record != NONE}, after=leave(wiped.after, NONE)
+        ),
+        "give back": Step(
+            {**guard, "it never ran": negation(doomed), "a lent record": own != NONE}, leave(back, record), record
+        ),
+        "leave": Step(
+            {**guard, "no own record": own == NONE, "nothing to wipe": any_of(negation(doomed), record == NONE)},
+            leave(before, record),
+        ),
+    }
+
+
+def close_session(before: Partition, session: Number) -> Steps:
+    """`leaving.close_session`: at once, or when the turn in flight ends."""
+    record = before.slot(session)
+    guard = {"an open session": all_of(before.is_open(session), negation(before.closing(session)))}
+    idle = {**guard, "no turn in flight": before.turn(session) == NONE}
+    release = forget_record(before, record)
+    return {
+        "deferred": Step(
+            {**guard, "a turn in flight": before.turn(session) != NONE},
+            replace(before, closing=put(before.closing, session, True)),
+        ),
+        "idle": replace(
+            release, guard={**idle, "a record": record != NONE}, after=without_session(release.after, session)
+        ),
+        "empty": Step({**idle, "no record": record == NONE}, without_session(before, session)),
+    }
+
+
+def preempt(before: Partition, session: Number) -> Steps:
+    """`leaving.preempt`."""
+    record = before.slot(session)
+    step = forget_record(before, record)
+    guard = {"an open session": before.is_open(session), "a record": record != NONE}
+    return {"": replace(step, guard=guard, after=with_session(step.after, session, NONE, before.turn(session)))}
+
+
+def evict(before: Partition, victims: Set, count: Number) -> Steps:
+    """`leaving.evict` of `count` prefixes."""
+    guard = {
+        "a count": count >= 0,
+        "cached prefixes": before.every(lambda prefix: implies(victims(prefix), before.cached(prefix))),
+        "unlocked ones": before.every(
+            lambda record: before.every(
+                lambda prefix: implies(
+                    all_of(before.live(record), victims(prefix)),
+                    negation(before.covers(before.locked(record), prefix)),
+                )
+            )
+        ),
+        "leaves first": before.every(
+            lambda prefix: before.every(
+                lambda depth: implies(
+                    all_of(
+                        before.cached(prefix),
+                        within(1, depth, before.depth(prefix)),
+                        victims(before.ancestor(prefix, depth)),
+                    ),
+                    victims(prefix),
+                )
+            )
+        ),
+    }
+
+    def is_freed(page: Number) -> Formula:
+        return all_of(
+            before.is_page(page),
+            before.page_kind(page) == STORE,
+            victims(before.page_owner(page)),
+        )
+
+    after = replace(
+        before,
+        page_kind=lambda page: choose(is_freed(page), FREE, before.page_kind(page)),
+        cached=lambda prefix: all_of(before.cached(prefix), negation(victims(prefix))),
+    )
+    pages = Part(victims, count, before.page, before.page_owner)
+    return {"": Step(guard, after, joins={"free pages": [pages]}, leaves={"cached prefixes": [itself(victims, count)]})}
+
+
+OPERATIONS: dict[str, Callable[..., Steps]] = {
+    "open_session": open_session,
+    "submit": submit,
+    "match_prefix": match_prefix,
+    "extend": extend,
+    "decode": decode,
+    "verify": unchanged,
+    "launch": launch,
+    "complete": complete,
+    "cache_unfinished": cache_unfinished,
+    "finish": finish,
+    "retract": retract,
+    "abort": abort,
+    "close_session": close_session,
+    "preempt": preempt,
+    "evict": evict,
+    "report": unchanged,
+    "snapshot": unchanged,
+}
+"""Every operation, by the name of the model's function."""
