@@ -1,4 +1,4 @@
-"""The command line: `kvspec run | check | replay | rules | schema`."""
+"""The command line: `kvspec run | check | replay | fuzz | rules | schema`."""
 
 import json
 import os
@@ -10,18 +10,20 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from kvconform import fuzz as fuzzing
 from kvconform import replay
-from kvconform.codec import Header, TraceReader, TraceWriter, Vector, read_vector
+from kvconform.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.lines import InputError
+from kvconform.machine import Failure, Tally
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, printable, show_finding
 from kvconform.runner import Factory, Outcome, check_trace, run_vector
 from kvconform.schema import schema as format_schema
-from kvconform.shrink import shortest_of_run, shortest_of_trace
-from kvconform.summary import show_check, show_rule, show_run
+from kvconform.shrink import Shortest, shortest_of_run, shortest_of_trace
+from kvconform.summary import show_check, show_fuzz, show_rule, show_run
 from kvspec.rules import RULES
 
 CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
@@ -132,6 +134,64 @@ def _check_one(out: Console, path: Path) -> int:
     verdict = "conforms" if outcome.finding is None else "does not conform"
     out.print(Text(printable(f"{path}: {verdict}, {outcome.operations:,} operations checked.")), soft_wrap=True)
     return CONFORMS if outcome.finding is None else BROKEN
+
+
+@app.command()
+def fuzz(
+    impl: Annotated[
+        str, typer.Option(help="What to check: 'reference', 'cuda', or 'module:Class' from the working folder.")
+    ] = "reference",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to look.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written.")] = Path(
+        "kvspec-failure.jsonl"
+    ),
+) -> None:
+    """Draw operations until an implementation breaks a rule, and write the shortest trace that shows it.
+
+    Sizes are small and lengths lie at page borders, so that most of the time the pool is nearly full. After each
+    operation a snapshot is compared; at the end of each run everything is released, and the figures must add up.
+
+        kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
+
+        kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
+    """
+    factory = load(impl)
+    console = _Output()
+    with _progress() as progress:
+        task = progress.add_task("fuzzing", total=seconds)
+        fuzzed = fuzzing.fuzz(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed))
+    show_fuzz(console, fuzzed)
+    if fuzzed.failure is None:
+        console.print(Text(f"{impl}: no rule was broken in {fuzzed.seconds:.0f} s."), soft_wrap=True)
+        raise typer.Exit(CONFORMS)
+    _write_failure(console, fuzzed.failure, factory, impl, out)
+    raise typer.Exit(BROKEN)
+
+
+def _tell(progress: Progress, task: TaskID, tally: Tally, elapsed: float) -> None:
+    progress.update(
+        task,
+        completed=elapsed,
+        description=f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged",
+    )
+
+
+def _write_failure(console: Console, failure: Failure, factory: Factory, impl: str, out: Path) -> None:
+    shrunk = fuzzing.shortest(failure, factory)
+    operations = failure.operations if shrunk is None else shrunk.demonstration.operations
+    with TraceWriter(out, Header(VERSION, impl, failure.config)) as writer:
+        for op in operations:
+            writer.write(op)
+    if shrunk is None:
+        note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
+        show_finding(console, Place(out, len(operations) + 1), failure.finding, failure.config, Shortest(None, note))
+    else:
+        note = f"The shortest operations that still show it ({len(operations)} of {len(failure.operations)}):"
+        finding = shrunk.demonstration.finding
+        shortest = Shortest(shrunk.demonstration, note)
+        show_finding(console, Place(out, len(operations) + 1), finding, failure.config, shortest)
+    console.print(Text(f"{impl}: does not conform. The trace is in {out}."), soft_wrap=True)
 
 
 @app.command()

@@ -29,6 +29,7 @@ from kvspec.events import (
     Operation,
     PublishAnswer,
     ReleaseAnswer,
+    Snapshot,
     SnapshotAnswer,
 )
 from kvspec.pages import Runs, compress, expand
@@ -58,7 +59,8 @@ class VectorStep(NamedTuple):
 
     line: int
     op: Operation[Any]
-    expect: Expect
+    expect: Expect | None
+    """`None` in a recorded trace: whatever is allowed will do."""
 
 
 class Vector(NamedTuple):
@@ -127,25 +129,29 @@ class TraceReader:
 
 
 def read_vector(path: Path, max_line: int = MAX_LINE) -> Vector:
-    """Read a vector whole.
+    """Read a vector whole. A recorded trace will do too: its answers are left out, and snapshots are taken anyway.
 
     Raises:
         InputError: the file, or a line of it, cannot be used.
     """
     with Lines(path, max_line) as lines:
         header = _read_header(lines)
-        if header.description is None or not header.rules:
-            raise InputError(path, 1, "this is no vector: the header has no description or names no rules")
+        recorded = header.description is None and not header.rules
+        if not recorded and (header.description is None or not header.rules):
+            raise InputError(path, 1, "the header of a vector has a description and names rules")
         steps: list[VectorStep] = []
         for number, line in lines:
             read = _decode(_line, path, number, line)
             if isinstance(read, Expect):
+                if recorded:
+                    raise InputError(path, number, "an expect line needs a description and rules in the header")
                 _attach(steps, read, path, number)
                 continue
-            if read.obs is not None or read.refused is not None:
+            if not recorded and (read.obs is not None or read.refused is not None):
                 raise InputError(path, number, "an operation of a vector has no answer: the implementation gives it")
             _check_bounds(path, number, read, header.config)
-            steps.append(VectorStep(number, read, Expect()))
+            if not recorded or not isinstance(read, Snapshot):  # a snapshot is taken after every operation anyway
+                steps.append(VectorStep(number, read, None if recorded else Expect()))
     if not steps:
         raise InputError(path, 1, "no operation follows the header")
     return Vector(path, header, steps)

@@ -288,7 +288,7 @@ def unruly(state: State, draw: Draw) -> Operation[Any] | None:
 
 
 GENERATORS: dict[Generator, int] = {
-    advance: 8,
+    advance: 24,
     submit: 2,
     match_prefix: 2,
     extend: 3,

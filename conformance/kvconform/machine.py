@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kvconform import generate
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.codec import compressed
-from kvconform.generate import GENERATORS, Draw, Generator
+from kvconform.generate import GENERATORS, Draw
 from kvconform.runner import Factory, carry_out
 from kvspec.events import Abort, CloseSession, Config, Evict, Operation, Report
 from kvspec.invariants import check
@@ -74,8 +74,11 @@ class Drawn:
         return options[self._data.draw(st.integers(0, len(options) - 1))]
 
 
+_BAG = [generator for generator, weight in GENERATORS.items() for _ in range(weight)]
+
+
 class _First:
-    """Always the first choice: tells whether there is one at all."""
+    """Always the first choice: for what has to be done, not tried."""
 
     def integer(self, low: int, high: int) -> int:
         return low
@@ -85,7 +88,7 @@ class _First:
 
 
 class KVCacheMachine(RuleBasedStateMachine):
-    """What the machines of all implementations share; `machine` adds the rules."""
+    """What the machines of all implementations share; `machine` adds what to check."""
 
     factory: Factory
     draw_config: Callable[[Draw], Config]
@@ -107,6 +110,18 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.model = Model(self.config)
         implementation = make(cls.factory, self.config)
         self.checked = Checked(implementation, self.model, record=self.history.append, snapshot_every=1)
+
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        """Carry out what one of the generators proposes.
+
+        One rule, not one for each generator: Hypothesis would switch some of them off for a whole run, and a run
+        without launches, say, gets nowhere.
+        """
+        draw = Drawn(data)
+        op = draw.choice(_BAG)(self.state, draw)
+        if op is not None:
+            self.perform(op)
 
     @property
     def state(self) -> State:
@@ -155,26 +170,9 @@ def machine(factory: Factory, draw_config: Callable[[Draw], Config] = generate.c
         "draw_config": staticmethod(draw_config),
         "tally": Tally(),
     }
-    for generator, weight in GENERATORS.items():
-        for number in range(weight):
-            members[f"{generator.__name__}_{number}"] = _rule(generator)
     return type("KVCache", (KVCacheMachine,), members)
 
 
 def _line(op: Operation[Any]) -> str:
     """An operation with its answer, as a trace has it."""
     return msgspec.json.encode(compressed(op)).decode()
-
-
-def _rule(generator: Generator) -> Any:
-    """The rule that carries out what `generator` proposes, where it proposes anything."""
-
-    def carry_on(self: KVCacheMachine, data: st.DataObject) -> None:
-        op = generator(self.state, Drawn(data))
-        if op is not None:
-            self.perform(op)
-
-    carry_on.__name__ = generator.__name__
-    carry_on.__doc__ = generator.__doc__
-    possible = precondition(lambda self: generator(self.state, _First()) is not None)
-    return possible(rule(data=st.data())(carry_on))

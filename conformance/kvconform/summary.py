@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.codec import Vector
+from kvconform.fuzz import Fuzzed
 from kvconform.report import origin, printable
 from kvconform.runner import Evidence, Outcome
 from kvspec.rules import RULES, Rule
@@ -23,16 +24,10 @@ def show_run(console: Console, results: Sequence[tuple[Vector, Outcome]]) -> Non
         if names:
             by_rule.add_row(rule, f"{evidence.judged[rule]:,}", Text(", ").join(names))
     console.print(by_rule)
-    by_vector = Table(title="Vectors", box=box.SIMPLE_HEAD)
-    by_vector.add_column("vector", no_wrap=True)
-    by_vector.add_column("result", no_wrap=True)
-    by_vector.add_column("operations", no_wrap=True)
-    by_vector.add_column("what happens", no_wrap=True, overflow="ellipsis", max_width=60)
+    by_vector = Table("vector", "result", "operations", title="Vectors", box=box.SIMPLE_HEAD)
     for vector, outcome in results:
         result = Text("conforms", "green") if outcome.finding is None else Text("FAILS", "bold red")
-        by_vector.add_row(
-            _marked(vector, outcome), result, str(outcome.operations), Text(printable(vector.header.description or ""))
-        )
+        by_vector.add_row(_marked(vector, outcome), result, str(outcome.operations))
     console.print(by_vector)
     _show_silence(console, evidence)
 
@@ -52,6 +47,24 @@ def show_check(console: Console, path: Path, outcome: Outcome) -> None:
     _show_silence(console, outcome.evidence)
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(outcome.evidence.reached.items()))
     console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
+
+
+def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
+    """Print what a fuzzing run has met."""
+    tally = fuzzed.tally
+    table = Table("operation", "times", title="Fuzzing", box=box.SIMPLE_HEAD)
+    for operation, times in tally.operations.most_common():
+        table.add_row(operation, f"{times:,}")
+    console.print(table)
+    judged = ", ".join(f"{rule} ({tally.judged[rule]:,})" for rule in RULES if tally.judged[rule])
+    reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(tally.reached.items()))
+    console.print(Text(f"Rules judged: {judged or 'none'}."), soft_wrap=True)
+    console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
+    console.print(
+        f"{tally.steps:,} operations in {tally.runs:,} runs and {fuzzed.seconds:.1f} s.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _show_silence(console: Console, evidence: Evidence) -> None:

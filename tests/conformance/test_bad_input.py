@@ -177,15 +177,15 @@ def test_a_bad_trace_is_refused_with_one_line(
 
 
 BAD_VECTORS: dict[str, tuple[list[dict[str, Any]], int, str]] = {
-    "a trace": (
-        [HEADER, *RECORDED],
-        1,
-        "this is no vector: the header has no description or names no rules",
+    "an expectation of a recorded trace": (
+        [HEADER, RECORDED[0], {"op": "expect", "refused": "OP-1"}],
+        3,
+        "an expect line needs a description and rules in the header",
     ),
     "no rules": (
         [HEADER | {"description": "x"}, *LIFE],
         1,
-        "this is no vector: the header has no description or names no rules",
+        "the header of a vector has a description and names rules",
     ),
     "header only": ([VECTOR], 1, "no operation follows the header"),
     "an answer": ([VECTOR, RECORDED[0]], 2, "an operation of a vector has no answer: the implementation gives it"),

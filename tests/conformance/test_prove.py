@@ -1,0 +1,148 @@
+"""`kvspec prove` sees what is wrong: each contract fails once, and what is unconfirmed must be declared."""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import kvspec
+from kvconform import prove
+from kvspec.model import partition
+
+SOURCES = Path(kvspec.__file__).parent
+
+Prover = Callable[..., tuple[bool, str]]
+
+
+@pytest.fixture
+def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
+    """Writes a module, and proves the contracts in it."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def run(source: str, *, unconfirmed: dict[str, str] | None = None) -> tuple[bool, str]:
+        (tmp_path / "on_trial.py").write_text(source)
+        out = io.StringIO()
+        console = Console(file=out, width=120)
+        return prove.prove_contracts(console, (2,), 1, ("on_trial",), unconfirmed or {}), out.getvalue()
+
+    return run
+
+
+def alone(module: str, function: str) -> str:
+    """A module with one function of kvspec and its contract; whatever it needs is imported."""
+    source = (SOURCES / f"{module}.py").read_text()
+    match = re.search(rf"((?:^@.*\n(?:^[ )].*\n)*)+^def {function}\((?:.*\n)+?)(?=\n\n\S|\Z)", source, re.MULTILINE)
+    assert match is not None
+    return (
+        "from kvspec.contracts import ensure, require\nfrom kvspec.pages import *\nfrom kvspec.lengths import *\n\n"
+        + match[1]
+    )
+
+
+MISTAKES = {
+    "floor instead of ceil": ("pages", "ceil_pages", "-(-length // page_size)", "length // page_size"),
+    "the cut page counted again": (
+        "pages",
+        "new_pages",
+        "- ceil_pages(start, page_size)",
+        "- floor_pages(start, page_size)",
+    ),
+    "a tail from the floor": ("lengths", "tail", "range(ceil_pages(kept", "range(floor_pages(kept"),
+    "no clamp to what is committed": ("lengths", "resume", "min(lengths.committed, key_len)", "key_len"),
+    "the tail forgotten": ("lengths", "resume", "prefix_len, prefix_len)", "prefix_len, lengths.allocated)"),
+    "committed forgotten": ("lengths", "trim", "min(lengths.committed, returned)", "lengths.committed"),
+    "room given up": ("lengths", "decode", "allocated if allocated > room else room", "room"),
+    "drafts not counted": ("lengths", "verify", "lengths.committed + accepted", "lengths.committed + accepted + 1"),
+    "a page published in part": ("lengths", "publish", "floor_align(length", "ceil_align(length"),
+    "a part of a page not counted": ("lengths", "held_tokens", "ceil_align(", "min(lengths.allocated, "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_function_is_refuted(mistake: str, proved: Prover) -> None:
+    module, function, right, wrong = MISTAKES[mistake]
+    source = alone(module, function)
+    assert source.count(right) == 1
+    as_declared, told = proved(source.replace(right, wrong))
+    assert not as_declared
+    assert f"on_trial:{function} is refuted at page size 2: " in told
+    assert re.search(rf"when calling {function}\(.*\d", told)
+
+
+def test_a_right_function_is_confirmed(proved: Prover) -> None:
+    as_declared, told = proved(alone("lengths", "resume"))
+    assert as_declared
+    assert "confirmed" in told and "refuted" not in told
+
+
+ENDLESS = """
+from kvspec.contracts import ensure
+
+@ensure(lambda numbers, result: result == sum(numbers))
+def total(numbers: list[int]) -> int:
+    result = 0
+    for number in numbers:
+        result += number
+    return result
+"""
+
+TRIVIAL = """
+from kvspec.contracts import ensure
+
+@ensure(lambda number, result: result > number)
+def total(number: int) -> int:
+    return number + 1
+"""
+
+
+def test_what_is_unconfirmed_must_be_declared(proved: Prover, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "SECONDS", 1)
+    monkeypatch.setattr(prove, "SECONDS_IN_VAIN", 1)
+    as_declared, told = proved(ENDLESS)
+    assert not as_declared and "on_trial:total is unconfirmed at page size any, which is not declared" in told
+    as_declared, told = proved(ENDLESS, unconfirmed={"on_trial:total": "for a reason"})
+    assert as_declared and "on_trial:total is unconfirmed, as declared: for a reason" in told
+
+
+def test_what_is_declared_unconfirmed_must_be(proved: Prover) -> None:
+    as_declared, told = proved(TRIVIAL, unconfirmed={"on_trial:total": "for a reason"})
+    assert not as_declared and "declared to be unconfirmed, but is not" in told
+
+
+def test_a_condition_that_is_never_met_confirms_nothing(proved: Prover) -> None:
+    source = TRIVIAL.replace("@ensure", "@require(lambda number: number < number)\n@ensure")
+    as_declared, told = proved(source.replace("import ensure", "import ensure, require"))
+    assert not as_declared and "refuted" in told
+
+
+def test_a_call_that_breaks_what_its_callee_requires_is_refuted(proved: Prover) -> None:
+    as_declared, told = proved(
+        TRIVIAL.replace("import ensure", "import ensure, require")
+        + """
+@require(lambda number: number >= 0)
+@ensure(lambda number, result: result >= 0)
+def root(number: int) -> int:
+    return number
+
+@ensure(lambda number, result: result >= 0 or number < 0)
+def calls(number: int) -> int:
+    return root(number)
+"""
+    )
+    assert not as_declared and "on_trial:calls is refuted" in told
+
+
+def test_all_contracts_and_operations_are_proved() -> None:
+    with_contracts = {f"kvspec.{path.stem}" for path in SOURCES.glob("*.py") if "\n@ensure" in path.read_text()}
+    assert with_contracts == set(prove.MODULES)
+    assert ("initial", *partition.OPERATIONS) == prove.OPERATIONS
+
+
+def test_the_partition_is_proved_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "OPERATIONS", ("initial", "match_prefix"))
+    out = io.StringIO()
+    assert prove.prove_partition(Console(file=out, width=120), 1)
+    assert re.search(r"match_prefix +lend, give up, store +proved for any size", out.getvalue())
