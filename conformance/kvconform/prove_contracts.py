@@ -1,10 +1,13 @@
-"""One function's contracts put to CrossHair, in a process of their own.
+"""The contracts of one function put to CrossHair, in a process of their own.
 
-    python -m kvconform.prove_contracts list kvspec.lengths kvspec.pages
-    python -m kvconform.prove_contracts prove kvspec.lengths:resume SECONDS 1 2 16 64 any
+    python -m kvconform.prove_contracts kvspec.pages,kvspec.lengths
+    python -m kvconform.prove_contracts kvspec.pages,kvspec.lengths kvspec.lengths:resume 1=30 64=30 any=2
 
-Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so `kvspec prove` starts
-this module with it set. Each verdict is one line of JSON on standard output.
+The first call lists what has contracts: a JSON list of names, each with whether it depends on the page size. The
+second proves one of them at the given page sizes, each with the seconds for one condition; each verdict is a line of
+JSON.
+Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so whoever starts
+this module sets it.
 """
 
 import importlib
@@ -13,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
-from itertools import chain
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -21,27 +23,12 @@ from typing import Any
 import icontract
 import msgspec
 from crosshair.condition_parser import ConditionExpr, Conditions, IcontractParser
-from crosshair.core_and_libs import MessageType, run_checkables
 from crosshair.core import ConditionCheckable
+from crosshair.core_and_libs import MessageType, run_checkables
 from crosshair.fnutil import FunctionInfo
 from crosshair.options import DEFAULT_OPTIONS, AnalysisKind
 
-ANY = 0
-"""Stands for a page size that the solver does not know."""
-
-
-class Verdict(msgspec.Struct):
-    """What became of all contracts of one function at one page size."""
-
-    function: str
-    page_size: int
-    """0: left open, any page size at least 1."""
-    conditions: int
-    outcome: str
-    """`confirmed`, `unconfirmed` or `refuted`."""
-    detail: str
-    """The condition that was refuted, with a counterexample."""
-    seconds: float
+from kvconform.prove import ANY, ContractVerdict, Outcome
 
 
 def functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -81,35 +68,32 @@ def _guarded(function: Any) -> Callable[..., Any]:
     return guarded
 
 
-def prove(name: str, function: Any, page_size: int, seconds: float) -> Verdict:
+def prove(name: str, function: Any, page_size: str, seconds: float) -> ContractVerdict:
     """Put every condition of `function` to CrossHair, with the page size as a constant unless it is `ANY`."""
     started = perf_counter()
     about = FunctionInfo.from_fn(function)
     conditions = IcontractParser().get_fn_conditions(about)
     assert conditions is not None
     if page_size != ANY:
-        conditions = _at(conditions, page_size)
+        conditions = _at(conditions, int(page_size))
     options = DEFAULT_OPTIONS.overlay(
         # asserts: CrossHair need not look for contracts in what is called
         analysis_kind=[AnalysisKind.asserts],
         per_condition_timeout=seconds,
         report_all=True,
     )
-    outcomes = set()
+    outcome: Outcome = "confirmed"
     details = []
     for condition in conditions.post:
         checkable = ConditionCheckable(about, options, replace(conditions, post=[condition]))
         for message in run_checkables([checkable]):
-            outcomes.add(_OUTCOMES.get(message.state, "refuted"))
-            if message.state not in _OUTCOMES:
-                details.append(f"{condition.expr_source}: {message.message}")
-    outcome = next((worst for worst in ("refuted", "unconfirmed") if worst in outcomes), "confirmed")
-    return Verdict(
-        name, page_size, len(conditions.post), outcome, "\n".join(details), round(perf_counter() - started, 3)
-    )
-
-
-_OUTCOMES = {MessageType.CONFIRMED: "confirmed", MessageType.CANNOT_CONFIRM: "unconfirmed"}
+            if message.state == MessageType.CANNOT_CONFIRM and outcome == "confirmed":
+                outcome = "unconfirmed"
+            elif message.state not in (MessageType.CANNOT_CONFIRM, MessageType.CONFIRMED):
+                outcome = "refuted"
+                details.append(f"{condition.expr_source} is {message.message}")
+    seconds_taken = round(perf_counter() - started, 3)
+    return ContractVerdict(name, page_size, len(conditions.post), outcome, "; ".join(details), seconds_taken)
 
 
 def _at(conditions: Conditions, page_size: int) -> Conditions:
@@ -139,13 +123,24 @@ def _at(conditions: Conditions, page_size: int) -> Conditions:
         sig=signature.replace(parameters=parameters),
     )
 
-import json
-if __name__=="__main__":
-    mods=[importlib.import_module(m) for m in sys.argv[2].split(",")]
-    only=sys.argv[3:]
-    fns=[(m.__name__+":"+n,f) for m in mods for n,f in functions(m).items()]
-    lay_bare(mods)
-    for n,f in fns:
-        if only and n.split(":")[1] not in only: continue
-        for P in [1,2,16,64,0] if "page_size" in inspect.signature(f).parameters else [0]:
-            print(msgspec.json.encode(prove(n,f,P,10)).decode(), flush=True)
+
+def main() -> None:
+    """List, or prove, what the command line names."""
+    names, *rest = sys.argv[1:]
+    modules = [importlib.import_module(name) for name in names.split(",")]
+    found = {
+        f"{module.__name__}:{name}": function for module in modules for name, function in functions(module).items()
+    }
+    if not rest:
+        sized = {name: "page_size" in inspect.signature(function).parameters for name, function in found.items()}
+        print(msgspec.json.encode(list(sized.items())).decode())
+        return
+    name, *limits = rest
+    lay_bare(modules)
+    for limit in limits:
+        page_size, seconds = limit.split("=")
+        print(msgspec.json.encode(prove(name, found[name], page_size, float(seconds))).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

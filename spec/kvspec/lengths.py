@@ -35,6 +35,35 @@ def well_formed(lengths: Lengths, page_size: int) -> bool:
     return 0 <= protected <= committed <= allocated and protected % page_size == 0
 
 
+@require(lambda kept, allocated, page_size: page_size >= 1 and 0 <= kept <= allocated)
+@ensure(lambda kept, page_size, result: result.start * page_size >= kept)
+@ensure(lambda allocated, page_size, result: result.stop == ceil_pages(allocated, page_size))
+@ensure(lambda kept, page_size, result: (result.start - 1) * page_size < kept)
+def tail(kept: int, allocated: int, page_size: int) -> range:
+    """The page indices that may be freed when positions from `kept` on are given up (22862, rule TAIL-2).
+
+    It begins at the *ceiling* of `kept`: a page that still holds one kept position stays whole, because freeing one
+    slot of a page frees the page.
+    """
+    return range(ceil_pages(kept, page_size), ceil_pages(allocated, page_size))
+
+
+@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@ensure(lambda page_size, result: result >= 0 and result % page_size == 0)
+@ensure(lambda lengths, page_size, result: 0 <= lengths.protected + result - lengths.allocated < page_size)
+def held_tokens(lengths: Lengths, page_size: int) -> int:
+    """Tokens of private memory, a page held in part counted whole (20070)."""
+    return ceil_align(lengths.allocated, page_size) - lengths.protected
+
+
+@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@ensure(lambda lengths, page_size, result: result == held_tokens(lengths, page_size) // page_size)
+@ensure(lambda lengths, page_size, result: result == len(tail(lengths.protected, lengths.allocated, page_size)))
+def private_pages(lengths: Lengths, page_size: int) -> int:
+    """The number of pages that the holder owns besides the store's."""
+    return ceil_pages(lengths.allocated, page_size) - lengths.protected // page_size
+
+
 @require(lambda prefix_len, page_size: page_size >= 1 and prefix_len >= 0 and prefix_len % page_size == 0)
 @require(lambda prefix_len, seq_len: seq_len > prefix_len)
 @ensure(lambda page_size, result: well_formed(result, page_size))
@@ -150,32 +179,3 @@ def resume(lengths: Lengths, key_len: int, page_size: int) -> Lengths:
 def trim(lengths: Lengths, returned: int, page_size: int) -> Lengths:
     """Cut the lengths back to the `returned` tokens: a later turn continues from what the client saw (22862)."""
     return Lengths(lengths.protected, min(lengths.committed, returned), min(lengths.allocated, returned))
-
-
-@require(lambda kept, allocated, page_size: page_size >= 1 and 0 <= kept <= allocated)
-@ensure(lambda kept, page_size, result: result.start * page_size >= kept)
-@ensure(lambda allocated, page_size, result: result.stop == ceil_pages(allocated, page_size))
-@ensure(lambda kept, page_size, result: (result.start - 1) * page_size < kept)
-def tail(kept: int, allocated: int, page_size: int) -> range:
-    """The page indices that may be freed when positions from `kept` on are given up (22862, rule TAIL-2).
-
-    It begins at the *ceiling* of `kept`: a page that still holds one kept position stays whole, because freeing one
-    slot of a page frees the page.
-    """
-    return range(ceil_pages(kept, page_size), ceil_pages(allocated, page_size))
-
-
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
-@ensure(lambda page_size, result: result >= 0 and result % page_size == 0)
-@ensure(lambda lengths, page_size, result: 0 <= lengths.protected + result - lengths.allocated < page_size)
-def held_tokens(lengths: Lengths, page_size: int) -> int:
-    """Tokens of private memory, a page held in part counted whole (20070)."""
-    return ceil_align(lengths.allocated, page_size) - lengths.protected
-
-
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
-@ensure(lambda lengths, page_size, result: result == held_tokens(lengths, page_size) // page_size)
-@ensure(lambda lengths, page_size, result: result == len(tail(lengths.protected, lengths.allocated, page_size)))
-def private_pages(lengths: Lengths, page_size: int) -> int:
-    """The number of pages that the holder owns besides the store's."""
-    return ceil_pages(lengths.allocated, page_size) - lengths.protected // page_size

@@ -82,6 +82,11 @@ def _row_state(state: Partition, row: Number) -> Formula:
     )
 
 
+def _free_row_is_unread(state: Partition, row: Number) -> Formula:
+    reads = state.reads(row)
+    return implies(state.is_row(row), all_of(reads >= 0, implies(state.row_kind(row) == FREE, reads == 0)))
+
+
 def _record_has_row(state: Partition, record: Number) -> Formula:
     row = state.row(record)
     return implies(
@@ -222,12 +227,28 @@ def _locked_is_cached(state: Partition, record: Number, depth: Number) -> Formul
     )
 
 
+def _counted_from_the_start(state: Partition, number: Number) -> Formula:
+    """The base of `counting`: all that there is is free, nothing is locked, and no record holds anything."""
+    return all_of(
+        implies(state.is_page(number), COLLECTIONS["free pages"](state, number)),
+        implies(state.is_row(number), COLLECTIONS["free rows"](state, number)),
+        negation(COLLECTIONS["cached prefixes"](state, number)),
+        negation(COLLECTIONS["withheld rows"](state, number)),
+        negation(state.live(number)),
+        state.locks(number) == 0,
+    )
+
+
+INITIALLY = (Clause("ACC-1", "all is free", 1, _counted_from_the_start),)
+"""What holds of the initial state, besides the invariants."""
+
 INVARIANTS = (
     Clause("ROW-1", "a row is free, its record's, or withheld while it is read", 1, _row_state),
     Clause("ROW-1", "a record has one row", 1, _record_has_row),
     Clause("ROW-1", "a record has one holder", 1, _record_has_holder),
     Clause("ROW-1", "a request holds one record, its own", 1, _request_has_record),
     Clause("ROW-1", "a slot holds one record, its own", 1, _slot_has_record),
+    Clause("RACE-1", "a free row is read by no launch", 1, _free_row_is_unread),
     Clause("SESS-1", "a session's request is its turn", 1, _request_is_the_turn),
     Clause("SESS-1", "a session's turn is its request", 1, _turn_is_the_request),
     Clause("SESS-3", "the slot of a turn that has matched is empty", 1, _lent_slot_is_empty),
@@ -249,7 +270,7 @@ INVARIANTS = (
 
 
 def counting(before: Partition, step: Step) -> Iterator[Clause]:
-    """What a step owes to ACC-1 and STORE-2, which speak of how many; the bodies take no notice of the state.
+    """What a step owes to ACC-1 and STORE-2, which speak of how many; these bodies leave their state aside.
 
     A collection changes by the sets that join and leave it, which are numbered one to one; records other than
     `step.record` hold what they held; and the sizes of it all cancel out.
@@ -315,6 +336,11 @@ def counting(before: Partition, step: Step) -> Iterator[Clause]:
     yield Clause("ACC-1", "other records hold what they held", 1, undisturbed)
     yield Clause("ACC-1", "the figures sum to the pool", 0, adds_up)
     yield Clause("STORE-2", "each holder has one lock, and no lock is anybody else's", 1, locks_follow)
+
+
+def goals(before: Partition, step: Step) -> tuple[Clause, ...]:
+    """All that is to be shown of the state after a step."""
+    return (*INVARIANTS, *counting(before, step))
 
 
 def _pairs(parts: list[Formula]) -> Iterator[tuple[Formula, Formula]]:

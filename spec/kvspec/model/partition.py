@@ -1,25 +1,23 @@
-"""The partition of pages and rows, for any number of them: the model's operations over functions from index to owner.
+"""The partition of pages and rows for any number of them: the model's operations over functions from index to owner.
 
-Each operation of the model that moves memory stands here again, under the same name, as a step over an abstract state:
-functions from a page to its owner, from a row to its state, from a prefix to its page, from a record to its lengths in
-pages. No number in it is bounded, so what z3 shows of a step holds for every number of pages, rows, requests, sessions
-and launches. All things are numbered; a function is total, and says nothing where the invariants do not reach.
+Each operation of the model stands here again, under the same name, as a step over `owners.Partition`. No number in it
+is bounded, so what z3 shows of a step holds for any number of pages, rows, prefixes, records, requests and sessions.
 
-What is proved (`kvspec prove`): each clause of `INVARIANTS` holds initially, and after each step if all held before it;
-and in each step of `OPERATIONS` the counts move as ACC-1 and STORE-2 need (`counting`).
+What is proved (`kvspec prove`): each clause of `induction.INVARIANTS` holds initially, and after each step if all held
+before it; and each step changes the counts as `induction.counting` says.
 
 What is assumed:
 
-1. Counting. A set numbered one to one by an index set is as large as that, an interval `[lo, hi)` has `hi - lo`
-   numbers, disjoint sets add up. From this, and from what `counting` asks of each step, the figures always sum to the
-   pool, and the locks on a prefix always number its holders.
-2. Prefixes form a forest: `FOREST`. And where `ancestor` passes from outside a set into it on the way to a longer
-   prefix, there is a first prefix inside.
-3. The guards: that an operation is refused where they do not hold. Tests evaluate each guard and each step on states
-   of the executable model, before and after every operation of random walks.
+1. Counting. A set numbered one to one by an index set is as large as that, an interval `[low, end)` has `end - low`
+   numbers, disjoint sets add up. From this and from `counting` it follows that the figures always sum to the pool
+   (ACC-1) and that the locks on a prefix always number the records that need it (STORE-2).
+2. `induction.FOREST`: prefixes are ordered by length, as sequences are.
+3. The guards: elsewhere an operation is refused, or goes another way. Tests hold every guard and every step against the
+   executable model, on the states before and after each operation of random walks.
 4. A batch is its requests one after another, as in `running.extend` and `running.decode`.
 
-The same code serves both: its numbers are z3 terms in the proof, and Python integers in those tests.
+Left out is what moves nothing: tokens, lengths within a page, what launches have written. How the figure of the
+store's pages splits into evictable and protected ones is decided by the locks, and does not change their sum.
 """
 
 from collections.abc import Callable
@@ -54,8 +52,6 @@ from kvspec.model.owners import (
     put,
     within,
 )
-
-# --- what the operations are made of -------------------------------------------------------------------------------
 
 
 def free_pages_of(before: Partition, record: Number, low: Number, end: Number) -> Step:
@@ -217,7 +213,35 @@ def without_session(before: Partition, session: Number) -> Partition:
     return replace(after, is_open=put(before.is_open, session, False), closing=put(before.closing, session, False))
 
 
-# --- the operations ------------------------------------------------------------------------------------------------
+def initial(before: Partition) -> Partition:
+    """`State.__init__`: all is free, and nobody is there. Of `before` only the sizes and the prefixes count."""
+
+    def nobody(_: Number) -> int:
+        return NONE
+
+    def nothing(_: Number) -> int:
+        return 0
+
+    def nowhere(_: Number) -> bool:
+        return False
+
+    return replace(
+        before,
+        page_kind=nothing,
+        cached=nowhere,
+        locks=nothing,
+        live=nowhere,
+        present=nowhere,
+        record_of=nobody,
+        running=nowhere,
+        matched=nowhere,
+        is_open=nowhere,
+        slot=nobody,
+        turn=nobody,
+        closing=nowhere,
+        row_kind=nothing,
+        reads=nothing,
+    )
 
 
 def open_session(before: Partition, session: Number) -> Steps:
@@ -478,7 +502,11 @@ def preempt(before: Partition, session: Number) -> Steps:
 
 
 def evict(before: Partition, victims: Set, count: Number) -> Steps:
-    """`leaving.evict` of `count` prefixes."""
+    """`leaving.evict` of `count` prefixes.
+
+    The model asks of each victim that no prefix one page longer stays. By induction on the length none that is longer
+    at all stays then, and this is how it is asked here.
+    """
     guard = {
         "a count": count >= 0,
         "cached prefixes": before.every(lambda prefix: implies(victims(prefix), before.cached(prefix))),

@@ -1,0 +1,228 @@
+"""`kvspec prove`: CrossHair over every contract, z3 over the partition, and the tables of what they say."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Literal, TypeVar
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.protocol import LoadError
+
+PAGE_SIZES = (1, 2, 16, 64)
+
+MODULES = ("kvspec.pages", "kvspec.lengths", "kvspec.batch")
+"""Where the contracts are."""
+
+_SEQUENCE = "a sequence of any length has endless paths; tests try random ones instead"
+
+UNCONFIRMED: Mapping[str, str] = {"kvspec.pages:expand": _SEQUENCE, "kvspec.pages:compress": _SEQUENCE}
+"""The functions whose contracts cannot be confirmed, and why. Any other that is not confirmed is a failure."""
+
+ANY = "any"
+"""Stands for a page size that the solver does not know."""
+
+SECONDS = 30
+"""Processor time for one condition. The slowest that is confirmed needs a hundredth of it."""
+
+SECONDS_IN_VAIN = 2
+"""The same where nobody counts on a confirmation."""
+
+OPERATIONS = (
+    "initial",
+    "open_session",
+    "submit",
+    "match_prefix",
+    "extend",
+    "decode",
+    "verify",
+    "launch",
+    "complete",
+    "cache_unfinished",
+    "finish",
+    "retract",
+    "abort",
+    "close_session",
+    "preempt",
+    "evict",
+    "report",
+    "snapshot",
+)
+"""The initial state and the operations of `kvspec.model.partition`, which only a process with z3 can import."""
+
+Outcome = Literal["confirmed", "unconfirmed", "refuted"]
+StepOutcome = Literal["proved", "unproved", "refuted"]
+_STYLES = {"confirmed": "green", "unconfirmed": "yellow", "refuted": "bold red", "unproved": "bold red"}
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ContractVerdict(msgspec.Struct):
+    """What became of all conditions of one function's contract at one page size."""
+
+    function: str
+    page_size: str
+    """A number, or `ANY`."""
+    conditions: int
+    outcome: Outcome
+    detail: str
+    """The conditions that were refuted, with counterexamples."""
+    seconds: float
+
+
+class StepVerdict(msgspec.Struct):
+    """What became of one rule in one way in which an operation may go."""
+
+    operation: str
+    way: str
+    rule: str
+    outcome: StepOutcome
+    detail: str
+    """The clause that was not proved, with a counterexample if a small one was found."""
+    seconds: float
+
+
+def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 2) -> bool:
+    """Prove what is claimed and print it. Whether nothing is refuted, and only what is declared is unconfirmed.
+
+    Raises:
+        LoadError: CrossHair or z3 is not installed.
+    """
+    if find_spec("crosshair") is None or find_spec("z3") is None:
+        raise LoadError("the proofs need CrossHair and z3: pip install 'kvspec[prove]'")
+    contracts = prove_contracts(console, page_sizes, jobs)
+    partition = prove_partition(console, jobs)
+    return contracts and partition
+
+
+def prove_contracts(
+    console: Console,
+    page_sizes: Sequence[int] = PAGE_SIZES,
+    jobs: int = 2,
+    modules: Sequence[str] = MODULES,
+    unconfirmed: Mapping[str, str] = UNCONFIRMED,
+) -> bool:
+    """Prove every contract at each page size, and try to at any; print a table. Whether all is as declared.
+
+    With an unknown page size the arithmetic is nonlinear, and a solver may give up on what is true. So where a function
+    depends on the page size, that case counts only if it is refuted.
+    """
+    started = perf_counter()
+    names = ",".join(modules)
+    (listed,) = _ask(list[tuple[str, bool]], "prove_contracts", names)
+
+    def verdicts(function: tuple[str, bool]) -> list[ContractVerdict]:
+        name, sized = function
+        limits = {str(size): SECONDS for size in page_sizes} if sized else {}
+        limits[ANY] = SECONDS_IN_VAIN if sized or name in unconfirmed else SECONDS
+        return _ask(
+            ContractVerdict, "prove_contracts", names, name, *(f"{size}={limit}" for size, limit in limits.items())
+        )
+
+    results = _in_parallel(verdicts, listed, jobs, "contracts")
+    sizes = [*map(str, page_sizes), ANY]
+    table = Table("function", "conditions", *sizes, "seconds", title="Contracts, by page size", box=box.SIMPLE_HEAD)
+    faults, remarks = [], []
+    for (name, sized), told in results.items():
+        outcomes = {verdict.page_size: verdict.outcome for verdict in told}
+        cells = [_marked(outcomes.get(size, "")) for size in sizes]
+        seconds = sum(verdict.seconds for verdict in told)
+        table.add_row(name.removeprefix("kvspec."), str(told[0].conditions), *cells, f"{seconds:.1f}")
+        faults += [
+            f"{name} is refuted at page size {verdict.page_size}: {verdict.detail}"
+            for verdict in told
+            if verdict.outcome == "refuted"
+        ]
+        open_at = [size for size in sizes if outcomes.get(size) == "unconfirmed" and not (sized and size == ANY)]
+        if open_at and name in unconfirmed:
+            remarks.append(f"{name} is unconfirmed, as declared: {unconfirmed[name]}.")
+        elif open_at:
+            faults.append(f"{name} is unconfirmed at page size {', '.join(open_at)}, which is not declared")
+        elif name in unconfirmed:
+            faults.append(f"{name} is declared to be unconfirmed, but is not")
+    confirmed = [verdict for told in results.values() for verdict in told if verdict.outcome == "confirmed"]
+    remarks.append(
+        f"{sum(verdict.conditions for verdict in confirmed)} conditions, counted at each page size, are confirmed over "
+        f"all paths in {perf_counter() - started:.0f} s. What only 'any' leaves unconfirmed is nonlinear."
+    )
+    return _show(console, table, faults, remarks)
+
+
+def prove_partition(console: Console, jobs: int = 2) -> bool:
+    """Prove that the partition's invariants hold initially and after every operation; print a table. Whether so."""
+    started = perf_counter()
+
+    def verdicts(operation: str) -> list[StepVerdict]:
+        return _ask(StepVerdict, "prove_partition", operation)
+
+    results = _in_parallel(verdicts, OPERATIONS, jobs, "operations")
+    table = Table(
+        "operation",
+        "ways",
+        "verdict",
+        title="Partition of pages and rows, any number of them",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("seconds", justify="right")
+    faults = []
+    for operation, told in results.items():
+        ways = ", ".join(dict.fromkeys(verdict.way for verdict in told))
+        failed = [verdict for verdict in told if verdict.outcome != "proved"]
+        verdict = _marked(failed[0].outcome) if failed else Text("proved for any size", "green")
+        table.add_row(operation, ways, verdict, f"{sum(verdict.seconds for verdict in told):.1f}")
+        faults += [f"{operation} {bad.way}: {bad.rule} is {bad.outcome}: {bad.detail}" for bad in failed]
+    rules = dict.fromkeys(verdict.rule for told in results.values() for verdict in told)
+    remark = f"In each row: {', '.join(rules)}. All rows in {perf_counter() - started:.0f} s."
+    return _show(console, table, faults, [remark])
+
+
+def _show(console: Console, table: Table, faults: Sequence[str], remarks: Sequence[str]) -> bool:
+    """Print a table and what is to be said about it; whether there is no fault."""
+    console.print(table)
+    for fault in faults:
+        console.print(Text(fault, "bold red"), soft_wrap=True)
+    for remark in remarks:
+        console.print(Text(remark), soft_wrap=True)
+    return not faults
+
+
+def _marked(outcome: str) -> Text:
+    return Text(outcome, _STYLES.get(outcome, ""))
+
+
+def _in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int, what: str) -> dict[T, R]:
+    """The result for each item, in their order, `jobs` at a time, under a progress bar on a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar, ThreadPoolExecutor(jobs) as pool:
+        futures = {item: pool.submit(work, item) for item in items}
+        for _ in bar.track(as_completed(futures.values()), total=len(futures), description=what):
+            pass
+        return {item: future.result() for item, future in futures.items()}
+
+
+def _ask(kind: type[R], module: str, *arguments: str) -> list[R]:
+    """What a prover says, one value of `kind` a line.
+
+    It runs in a process of its own: contracts are attached while kvspec is imported, and CrossHair and z3 have one
+    state a process.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"kvconform.{module}", *arguments],
+        env={**os.environ, "KVSPEC_CONTRACTS": "1"},
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr.decode(errors='replace')}")
+    return [msgspec.json.decode(line, type=kind) for line in done.stdout.splitlines()]
