@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test lint typecheck clean
+.PHONY: help conformance test prove lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ conformance: .venv/.stamp ## Replay the conformance vectors against the referenc
 
 test: .venv/.stamp ## Run the tests on all cores
 	@$(BIN)/pytest -q -n auto
+
+prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
+	@$(BIN)/kvspec prove
 
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .

@@ -165,17 +165,27 @@ def resume(lengths: Lengths, key_len: int, page_size: int) -> Lengths:
 
 
 @require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
-@require(lambda lengths, returned: returned >= lengths.protected)
+@require(lambda lengths, valid: valid >= lengths.protected)
 @ensure(lambda page_size, result: well_formed(result, page_size))
-@ensure(lambda lengths, returned, result: result.committed == min(lengths.committed, returned))
-@ensure(lambda lengths, returned, result: result.allocated == min(lengths.allocated, returned))
-@ensure(lambda lengths, result: result.protected == lengths.protected)
+@ensure(lambda lengths, valid, result: result.committed == min(lengths.committed, valid))
+@ensure(lambda lengths, result: (result.protected, result.allocated) == (lengths.protected, lengths.allocated))
+@ensure(lambda lengths, page_size, result: private_pages(result, page_size) == private_pages(lengths, page_size))
+def trim(lengths: Lengths, valid: int, page_size: int) -> Lengths:
+    """At most `valid` positions count: those that are written and whose tokens the client got (22862)."""
+    return Lengths(lengths.protected, min(lengths.committed, valid), lengths.allocated)
+
+
+@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@require(lambda lengths, length: length >= lengths.committed)
+@ensure(lambda page_size, result: well_formed(result, page_size))
+@ensure(lambda lengths, length, result: result.allocated == min(lengths.allocated, length))
+@ensure(lambda lengths, result: (result.protected, result.committed) == (lengths.protected, lengths.committed))
 @ensure(
     lambda lengths, page_size, result: (
         private_pages(result, page_size) + len(tail(result.allocated, lengths.allocated, page_size))
         == private_pages(lengths, page_size)
     )
 )
-def trim(lengths: Lengths, returned: int, page_size: int) -> Lengths:
-    """Cut the lengths back to the `returned` tokens: a later turn continues from what the client saw (22862)."""
-    return Lengths(lengths.protected, min(lengths.committed, returned), min(lengths.allocated, returned))
+def shrink(lengths: Lengths, length: int, page_size: int) -> Lengths:
+    """Give up the slots past `length`; the pages in `tail(length, lengths.allocated)` go back (22862)."""
+    return Lengths(lengths.protected, lengths.committed, min(lengths.allocated, length))

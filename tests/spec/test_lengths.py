@@ -78,12 +78,14 @@ def test_publish_moves_protected_to_the_page_border_and_no_page_is_lost(holder: 
 
 
 @given(holders(), st.integers(0, 200))
-def test_trim_is_idempotent_and_keeps_order(holder: Holder, extra: int) -> None:
-    returned = holder.lengths.protected + extra
-    after = lengths.trim(holder.lengths, returned, holder.page_size)
-    assert well_formed(after, holder.page_size)
-    assert lengths.trim(after, returned, holder.page_size) == after
-    assert after.allocated <= returned or after.allocated == holder.lengths.allocated
+def test_trim_and_shrink_cut_what_counts_and_what_is_held(holder: Holder, extra: int) -> None:
+    valid = holder.lengths.protected + extra
+    trimmed = lengths.trim(holder.lengths, valid, holder.page_size)
+    assert trimmed == (holder.lengths.protected, min(holder.lengths.committed, valid), holder.lengths.allocated)
+    shrunk = lengths.shrink(trimmed, valid, holder.page_size) if valid >= trimmed.committed else trimmed
+    assert shrunk.allocated == min(holder.lengths.allocated, valid)
+    freed = tail(shrunk.allocated, holder.lengths.allocated, holder.page_size)
+    assert pages_of(holder, shrunk) == -len(freed)
 
 
 @given(holders(), st.data())

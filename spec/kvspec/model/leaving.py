@@ -186,7 +186,7 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
             state.unjudged["PAGE-1"] += op.obs is not None
         else:
             judge_freed(state, "PAGE-1", [], op.obs.freed)
-        state.lengths[record] = before._replace(committed=trimmed.committed)
+        state.lengths[record] = trimmed
         return op.obs or ReleaseAnswer([])
     tail = lengths.tail(returned, before.allocated, page_size)
     freed = table[tail.start : tail.stop]
@@ -194,7 +194,7 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     del table[tail.start :]
     for page in freed:
         del state.owner[page]
-    state.lengths[record] = before._replace(committed=trimmed.committed, allocated=returned)
+    state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
     return op.obs
 
 
