@@ -166,22 +166,26 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     if len(set(op.reqs)) < len(op.reqs):
         raise Refusal("OP-1", "a request is in the batch twice")
     n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
-    steps: list[tuple[int, lengths.Lengths]] = []
+    requests, held, tables, horizon = state.requests, state.lengths, state.tables, state.horizon
+    steps: dict[str, tuple[int, lengths.Lengths]] = {}
     needs: list[tuple[str, int]] = []
     for req in op.reqs:
-        _, record = state.running(req)
+        request = requests.get(req)
+        if request is None or request.record is None or not request.running:
+            raise Refusal("OP-1", f"request {req} is not running")
         if req in state.prepared or req in state.mid_prefill:
             raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
         if req in state.speculating:
             raise Refusal("SPEC-1", f"the last speculative step of {req} is not verified yet")
-        before = state.lengths[record]
-        if before.committed >= state.horizon[record]:
+        record = request.record
+        before = held[record]
+        if before.committed >= horizon[record]:
             raise Refusal("OP-1", f"position {before.committed} of {req} has no token to decode")
         after = lengths.decode(before, n, page_size)
         if after.allocated > max_len:
             raise Refusal("LEN-1", f"{req} would grow to {after.allocated}, past the context of {max_len}")
-        steps.append((record, after))
-        missing = -(-after.allocated // page_size) - len(state.tables[record])
+        steps[req] = record, after
+        missing = -(-after.allocated // page_size) - len(tables[record])
         if missing:
             needs.append((req, missing))
     check_room(state, sum(need for _, need in needs), 0)
@@ -189,15 +193,17 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
 
     obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)))
     pages = judge_new_pages(state, needs, obs.pages)
-    for req, (record, after) in zip(op.reqs, steps, strict=True):
-        start = state.lengths[record].committed
-        state.lengths[record] = after
-        state.prepared[req] = Prepared(start, start + n, n == 1, 0 if n == 1 else n)
-        new = pages.get(req)
-        if new:
-            state.tables[record].extend(new)
-            for page in new:
-                state.owner[page] = record
+    drafts = 0 if n == 1 else n
+    prepared = state.prepared
+    for req, (record, after) in steps.items():
+        start = held[record].committed
+        held[record] = after
+        prepared[req] = Prepared(start, start + n, n == 1, drafts)
+    for req, new in pages.items():
+        record, _ = steps[req]
+        tables[record].extend(new)
+        for page in new:
+            state.owner[page] = record
     return obs
 
 
@@ -222,9 +228,11 @@ def launch(state: State, op: Launch) -> Done:
         record = request.record
         assert record is not None, "only running requests have something prepared"
         row = state.records[record].row
-        table = state.tables[record]
-        for index in range(-(-start // page_size), -(-end // page_size)):
-            content[table[index]] = (record, index)
+        first, after = -(-start // page_size), -(-end // page_size)
+        if first < after:
+            table = state.tables[record]
+            for index in range(first, after):
+                content[table[index]] = (record, index)
         reads = state.readers.get(row)
         if reads is None:
             state.readers[row] = deque((end,))
