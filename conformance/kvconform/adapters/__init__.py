@@ -1,0 +1,1 @@
+"""Adapters: real engines behind the protocol of `kvconform.protocol`."""

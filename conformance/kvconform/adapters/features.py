@@ -1,0 +1,157 @@
+"""What an engine may not have, and what a vector needs.
+
+An implementation declares what it lacks by an attribute of its class:
+
+    class MyAdapter:
+        lacks = frozenset({"sessions", "speculative"})
+
+A vector that needs something of it is reported as not supported, with the reason, and is not run. What is declared
+here is what an engine *does not have*; what it has and does wrongly is a finding.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvconform.codec import Vector
+from kvconform.runner import unanswered
+from kvspec.events import (
+    Abort,
+    CloseSession,
+    Config,
+    Decode,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Preempt,
+    Refusal,
+    Retract,
+    Submit,
+    Verify,
+)
+from kvspec.model import Model
+from kvspec.model.state import State
+
+FEATURES = {
+    "sessions": "streaming sessions: memory that stays between the turns of a conversation",
+    "preempt": "taking the memory of an idle session away while the session stays open",
+    "speculative": "decode steps of more than one position, and their verification",
+    "page_keys": "prompts that are given as keys of whole pages",
+    "chunk_cache": "running without a prefix cache",
+    "withheld_rows": "keeping a row back while a launch in flight still reads it",
+    "release_before_launch": "retracting or aborting a request that has unlaunched work, or is amid its prompt",
+    "retract_after_stop": "retracting a request that has stopped within a speculative step",
+    "early_finish": "finishing a request before the token that follows its prompt is there",
+    "deep_overlap": "three launches in flight at once, or letting a request go while two of its launches are",
+}
+"""Every feature that may be lacking, in words."""
+
+
+def lacks(factory: object) -> frozenset[str]:
+    """What an implementation declares that it does not have.
+
+    Raises:
+        ValueError: it declares something that is no feature.
+    """
+    declared = frozenset(getattr(factory, "lacks", ()))
+    unknown = declared - FEATURES.keys()
+    if unknown:
+        raise ValueError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
+    return declared
+
+
+def why_not(missing: Iterable[str]) -> str:
+    """The reason for which something is not supported, for a report."""
+    return "; ".join(f"no {FEATURES[feature]}" for feature in sorted(missing))
+
+
+def needs(vector: Vector) -> frozenset[str]:
+    """What an implementation must have to run `vector`."""
+    model = Model(vector.header.config)
+    found = set(needs_of_config(vector.header.config))
+    for step in vector.steps:
+        op = unanswered(step.op)
+        found |= needs_now(model.state, op)
+        try:
+            model.step(op)  # type: ignore[arg-type]
+        except Refusal as refusal:
+            if refusal.refused.rule == "RACE-1":
+                found.add("withheld_rows")
+    return frozenset(found)
+
+
+def needs_of_config(config: Config) -> frozenset[str]:
+    """What an implementation must have to be made with these sizes."""
+    return frozenset() if config.prefix_cache else frozenset({"chunk_cache"})
+
+
+def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
+    """What an implementation must have to carry `op` out in `state`."""
+    found: set[str] = set()
+    match op:
+        case Submit():
+            found |= {"sessions"} if op.session is not None else set()
+            found |= {"page_keys"} if any(isinstance(element, str) for element in op.tokens) else set()
+        case Decode() if op.n > 1:
+            found.add("speculative")
+        case Verify():
+            found.add("speculative")
+        case Preempt():
+            found |= {"sessions", "preempt"}
+        case Launch() if len(state.flights) > 1:
+            found.add("deep_overlap")
+        case OpenSession():
+            found.add("sessions")
+    if isinstance(op, (Preempt, CloseSession)):
+        slot = state.sessions.get(op.session)
+        found |= {"sessions"} | _needs_to_free_row(state, None if slot is None else slot.record)
+    if isinstance(op, (Extend, MatchPrefix)):
+        found |= _needs_to_resume(state, op)
+    if isinstance(op, (Finish, Retract, Abort)):
+        found |= _needs_to_release(state, op)
+    return frozenset(found)
+
+
+def _needs_to_free_row(state: State, record: int | None) -> set[str]:
+    read = record is not None and state.records[record].row in state.readers
+    return {"withheld_rows"} if read else set()
+
+
+def _needs_to_release(state: State, op: Finish | Retract | Abort) -> set[str]:
+    request = state.requests.get(op.req)
+    if request is None:
+        return set()
+    session = None if request.session is None else state.sessions[request.session]
+    record = session.record if request.record is None and session is not None else request.record
+    found: set[str] = set()
+    if session is None or session.closing or isinstance(op, Abort):
+        found |= _needs_to_free_row(state, record)
+    if record is None or not request.running:
+        return found
+    launches = sum(passage.record == record for flight in state.flights.values() for passage in flight)
+    if launches > 1:
+        found.add("deep_overlap")
+    if isinstance(op, Finish) and len(request.tokens) == request.seq_len:
+        found.add("early_finish")
+    if op.req in state.prepared or op.req in state.mid_prefill:
+        found.add("release_before_launch")
+    elif isinstance(op, Retract) and state.lengths[record].committed >= state.horizon[record]:
+        found.add("retract_after_stop")
+    return found
+
+
+def _needs_to_resume(state: State, op: Extend | MatchPrefix) -> set[str]:
+    """A turn that takes a session's record up may write, or give up, a row that a launch in flight reads (RACE-1)."""
+    for req in [op.req] if isinstance(op, MatchPrefix) else [req for req, _ in op.reqs]:
+        request = state.requests.get(req)
+        if request is None or request.running or request.session is None:
+            continue
+        record = state.sessions[request.session].record if request.record is None else request.record
+        if record is None:
+            continue
+        kept = min(state.lengths[record].committed, len(request.tokens) - 1)
+        if state.read_beyond(state.records[record].row, kept) and (kept == 0 or isinstance(op, Extend)):
+            return {"withheld_rows"}
+    return set()

@@ -1,0 +1,60 @@
+"""SGLang's own classes under test: `kvconform.adapters.sglang:Adapter`.
+
+The release is the one that is installed, or the one that the environment variable `KVSPEC_SGLANG` names: a version
+that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from kvconform.adapters.sglang.adapter import Adapter as _Adapter
+from kvconform.adapters.sglang.engine import Engine, silence
+from kvconform.adapters.sglang.finder import EngineError
+from kvconform.engines import folder_of
+
+VARIABLE = "KVSPEC_SGLANG"
+"""The environment variable that names a release or a folder."""
+
+NEVER = ("withheld_rows", "release_before_launch", "retract_after_stop", "early_finish", "deep_overlap")
+"""What no release does: SGLang hands rows out again at once and relies on the order of its streams; each scheduling
+round launches what it has prepared, and takes in the tokens of the round before; and a request stops in the moment in
+which its tokens come in."""
+
+
+def adapter(folder: Path | None) -> type[_Adapter]:
+    """The adapter for the release in `folder`, or for the one that is installed. A process can hold one release.
+
+    Raises:
+        EngineError: it cannot be had.
+    """
+    engine = Engine(folder)
+    silence()
+    lacks = set(NEVER)
+    if engine.session_cache is None:
+        lacks |= {"sessions", "preempt"}
+    return type("Adapter", (_Adapter,), {"engine": engine, "lacks": frozenset(lacks)})
+
+
+def chosen() -> Path | None:
+    """The folder of the release that the environment names; `None` if it names none.
+
+    Raises:
+        EngineError: there is no such folder.
+    """
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return None
+    for folder in (Path(named), folder_of(named)):
+        if (folder / "sglang").is_dir():
+            return folder
+    raise EngineError(f"{VARIABLE} names {named}, but there is no such release; 'kvspec engines list' shows them")
+
+
+def __getattr__(name: str) -> Any:
+    """Importing a release takes seconds, and is done when the class is asked for."""
+    if name != "Adapter":
+        raise AttributeError(f"module {__name__} has no {name}")
+    made = adapter(chosen())
+    globals()[name] = made
+    return made

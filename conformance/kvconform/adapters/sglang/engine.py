@@ -1,0 +1,225 @@
+"""One SGLang release: its classes, and the few places where releases differ.
+
+Which way a release goes is found by looking at its classes, not at its version number. SGLang's objects are typed
+`Any`: their attributes are named here and in `adapter`, and nowhere else.
+"""
+
+import importlib
+import inspect
+import sys
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from kvconform.adapters.sglang.finder import EngineError, prepare
+from kvspec.events import Config
+
+NO_LIMIT = 1 << 30
+"""A `max_new_tokens` that nobody reaches: when a request is done is told from outside."""
+
+
+class Engine:
+    """A release's classes. One process can hold one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Import the release in `folder`, or the one that is installed.
+
+        Raises:
+            EngineError: it cannot be had.
+        """
+        prepare(folder)
+        try:
+            self.torch = importlib.import_module("torch")
+            self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
+            self.common = importlib.import_module("sglang.srt.mem_cache.common")
+            self.allocators = importlib.import_module("sglang.srt.mem_cache.allocator")
+            self.pools = importlib.import_module("sglang.srt.mem_cache.memory_pool")
+            self.radix = importlib.import_module("sglang.srt.mem_cache.radix_cache")
+            self.chunk = importlib.import_module("sglang.srt.mem_cache.chunk_cache")
+            self.base = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache")
+            self.init_params = importlib.import_module("sglang.srt.mem_cache.cache_init_params")
+        except Exception as error:
+            raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
+        session_cache = _first(
+            ("sglang.srt.session.streaming_session", "StreamingSession"),
+            ("sglang.srt.mem_cache.session_aware_cache", "SessionAwareCache"),
+        )
+        self.session_cache: Any = session_cache
+        self.session_controller: Any = session_cache and _first(
+            ("sglang.srt.session.session_controller", "SessionController"),
+            ("sglang.srt.managers.session_controller", "SessionController"),
+        )
+        self.rows_are_kept = "reqs" in inspect.signature(self.pools.ReqToTokenPool.alloc).parameters
+        """Whether a chunked request keeps its row between its chunks (17850)."""
+        self.excludes_lent_slots = session_cache is not None and (
+            "active_pool_idxs" in inspect.signature(session_cache.session_held_tokens).parameters
+        )
+        """Whether the session figures leave out slots that a running request owns (22213)."""
+        ids = inspect.signature(self.batches.Req.__init__).parameters["origin_input_ids"].annotation
+        self._ids_are_arrays = "array" in str(ids)
+        self.server_args = SimpleNamespace(
+            attention_backend="torch_native",  # rows are written by torch then: the same writes, without a kernel
+            page_size=1,
+            speculative_algorithm=None,
+            strip_thinking_cache=False,
+            dcp_size=1,
+            disaggregation_mode="null",
+        )
+        flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
+        for module in (self.batches, self.common, self.base, self.radix):
+            _replace(module, "get_global_server_args", lambda: self.server_args)
+            _replace(module, "get_flags", lambda: flags)
+
+    def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
+        """SGLang's way out for a request: publish or not, release pages, lock and row."""
+        self.common.release_kv_cache(req, tree_cache, is_insert=is_insert)
+
+    # The classes
+
+    def pool(self, config: Config) -> Any:
+        """The rows."""
+        return self.pools.ReqToTokenPool(
+            size=config.num_rows, max_context_len=config.max_context_len, device="cpu", enable_memory_saver=False
+        )
+
+    def allocator(self, config: Config) -> Any:
+        """The pages."""
+        common = {"dtype": self.torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
+        if config.page_size == 1:
+            return self.allocators.TokenToKVPoolAllocator(config.num_pages, **common)
+        size = config.num_pages * config.page_size
+        return self.allocators.PagedTokenToKVPoolAllocator(size, page_size=config.page_size, **common)
+
+    def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
+        """The prefix store."""
+        params = self.init_params.CacheInitParams(
+            disable=False, req_to_token_pool=pool, token_to_kv_pool_allocator=allocator, page_size=config.page_size
+        )
+        return self.radix.RadixCache(params) if config.prefix_cache else self.chunk.ChunkCache(params)
+
+    # Requests
+
+    def ids(self, tokens: Sequence[int]) -> Any:
+        """Token ids as the release's requests hold them."""
+        return array("q", tokens) if self._ids_are_arrays else list(tokens)
+
+    def request(self, name: str, tokens: Sequence[int]) -> Any:
+        """A request without a session."""
+        return self.batches.Req(name, "", self.ids(tokens), sampling())
+
+    def turn(self, session: Any, name: str, new_tokens: Sequence[int]) -> Any:
+        """The next turn of a session, as its controller makes it; `None` if the session does not take it."""
+        asked = _Asked(
+            rid=name,
+            input_ids=self.ids(new_tokens),
+            sampling_params=sampling(),
+            session_params=_Asked(replace=False, drop_previous_output=False, offset=0),
+            return_logprob=False,
+            stream=False,
+        )
+        req = session.create_req(asked, tokenizer=None, vocab_size=NO_LIMIT)
+        return None if req.to_finish is not None or req.finished() else req
+
+    def full_ids(self, req: Any) -> Any:
+        """All tokens of a request so far."""
+        return req.origin_input_ids + req.output_ids
+
+    def set_extend(self, req: Any, start: int, end: int) -> None:
+        """Tell a request that its next prefill covers the positions `[start, end)`."""
+        if hasattr(req, "set_extend_range"):
+            req.set_extend_range(start, end)
+            return
+        if hasattr(req, "fill_len"):
+            req.fill_len = end
+        else:
+            req.fill_ids = req.fill_ids[:end]
+        req.set_extend_input_len(end - start)
+
+    def count_chunk(self, req: Any, change: int) -> None:
+        """One chunk more, or less, that does not end the prompt is on its way."""
+        name = "inflight_middle_chunks" if hasattr(req, "inflight_middle_chunks") else "is_chunked"
+        setattr(req, name, getattr(req, name) + change)
+
+    # Batches
+
+    def batch(self, reqs: Sequence[Any], tree_cache: Any, **fields: object) -> Any:
+        """What SGLang's allocation reads of a batch."""
+        return SimpleNamespace(
+            reqs=list(reqs),
+            tree_cache=_WithoutEviction(tree_cache),
+            req_to_token_pool=tree_cache.req_to_token_pool,
+            token_to_kv_pool_allocator=tree_cache.token_to_kv_pool_allocator,
+            device="cpu",
+            model_config=SimpleNamespace(is_encoder_decoder=False),
+            maybe_evict_swa=lambda: None,
+            **fields,
+        )
+
+    def int64(self, numbers: Sequence[int]) -> Any:
+        """A tensor of lengths."""
+        return self.torch.tensor(list(numbers), dtype=self.torch.int64)
+
+    # The prefix store
+
+    def matched(self, tree_cache: Any, ids: Any) -> Any:
+        """What the prefix store answers for exactly these tokens."""
+        key = self.radix.RadixKey(token_ids=ids, extra_key=None)
+        return tree_cache.match_prefix(self.base.MatchPrefixParams(key=key))
+
+    def evict(self, tree_cache: Any, tokens: int) -> None:
+        """Evict at least so many tokens, or all that can be evicted."""
+        params = getattr(self.base, "EvictParams", None)
+        tree_cache.evict(tokens if params is None else params(num_tokens=tokens))
+
+
+def sampling() -> Any:
+    """The sampling parameters that the bookkeeping of memory reads."""
+    return SimpleNamespace(custom_params=None, max_new_tokens=NO_LIMIT)
+
+
+class _Asked(SimpleNamespace):
+    """A message from SGLang's front end, of which only what is set matters."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class _WithoutEviction:
+    """A prefix cache as SGLang's allocation sees it, which is told that there is nothing to evict.
+
+    Allocation makes room on its own, and generously. In the specification making room is an operation of its own.
+    """
+
+    def __init__(self, tree_cache: Any) -> None:
+        self._tree_cache = tree_cache
+
+    def is_chunk_cache(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree_cache, name)
+
+
+def _first(*places: tuple[str, str]) -> Any:
+    """The first of several classes that exists; `None` if none does."""
+    for module, name in places:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    return None
+
+
+def _replace(module: ModuleType, name: str, value: object) -> None:
+    if hasattr(module, name):
+        setattr(module, name, value)
+
+
+def silence() -> None:
+    """Keep SGLang's log from the terminal: it reports each session as it is released."""
+    logging = sys.modules.get("logging")
+    if logging is not None:
+        logging.getLogger("sglang").setLevel(logging.ERROR)

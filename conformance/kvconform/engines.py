@@ -1,0 +1,129 @@
+"""`kvspec engines`: releases of real engines, kept in a folder of their own and never in this repository."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+app = typer.Typer(
+    no_args_is_help=True, help="Releases of real engines: fetch them, and list what is there.", rich_markup_mode="rich"
+)
+
+_REQUIREMENT = re.compile(r"sglang==([0-9][0-9A-Za-z.+!-]*)")
+
+
+def cache_folder() -> Path:
+    """Where releases are kept: below the user's cache folder, as the XDG rules have it."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kvspec" / "engines"
+
+
+def folder_of(version: str, cache: Path | None = None) -> Path:
+    """The folder of one release, whether it is there or not."""
+    return (cache or cache_folder()) / f"sglang-{version}"
+
+
+def installed(cache: Path | None = None) -> list[str]:
+    """The versions that are there, the oldest first."""
+    folder = cache or cache_folder()
+    versions = [path.name.removeprefix("sglang-") for path in folder.glob("sglang-*") if (path / "sglang").is_dir()]
+    return sorted(versions, key=version_key)
+
+
+def version_key(version: str) -> list[int]:
+    """A key that puts versions in order: 0.5.10.post1 after 0.5.10, 0.5.9 before it."""
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+class NotFetched(Exception):
+    """A release that could not be fetched; the message is one line that says why."""
+
+
+def fetch(version: str, cache: Path | None = None) -> Path:
+    """Fetch one release, the wheel alone, unless it is there already; its folder.
+
+    pip does it, from wherever pip is set up to look. A release is unpacked beside its place and moved there when it
+    is complete, so that an interrupted run leaves nothing that looks like one.
+
+    Raises:
+        NotFetched: pip could not fetch it.
+    """
+    folder = folder_of(version, cache)
+    if (folder / "sglang").is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        target = Path(scratch) / "release"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += [
+            "--retries",
+            "1",
+            "--no-compile",
+            "--only-binary",
+            ":all:",
+            "--target",
+            str(target),
+            f"sglang=={version}",
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise NotFetched(f"pip cannot be run: {error}") from error
+        if done.returncode or not (target / "sglang").is_dir():
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise NotFetched(f"pip could not fetch sglang=={version}: {last}")
+        # Somebody else may have been faster; one of two equal releases is enough.
+        if not folder.exists():
+            shutil.move(target, folder)
+    return folder
+
+
+_Cache = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
+]
+
+
+@app.command()
+def install(
+    releases: Annotated[list[str], typer.Argument(metavar="sglang==VERSION", help="Releases to fetch.")],
+    cache: _Cache = None,
+) -> None:
+    """Fetch releases with pip: their wheels alone, without what they depend on.
+
+    What is missing is stood in for when a release is checked; torch, triton and numpy are needed.
+
+        kvspec engines install sglang==0.5.10 sglang==0.5.11
+    """
+    versions = []
+    for release in releases:
+        match = _REQUIREMENT.fullmatch(release)
+        if match is None:
+            raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION")
+        versions.append(match[1])
+    for version in versions:
+        try:
+            folder = fetch(version, cache)
+        except NotFetched as error:
+            raise typer.BadParameter(str(error)) from error
+        Console().print(Text(f"sglang {version} is in {folder}"), soft_wrap=True)
+
+
+@app.command("list")
+def list_releases(cache: _Cache = None) -> None:
+    """List the releases that are there.
+
+    kvspec engines list
+    """
+    versions = installed(cache)
+    for version in versions:
+        Console().print(Text(f"sglang {version}  {folder_of(version, cache)}"), soft_wrap=True)
+    if not versions:
+        Console().print(Text(f"There are no releases in {cache or cache_folder()}."), soft_wrap=True)

@@ -1,0 +1,157 @@
+"""Random walks through an engine's states, restricted to what the engine has.
+
+Unlike `kvconform.machine` this goes on after a finding: a release has more than one, and each is wanted once. Each walk
+leaves some kinds of operations out, so that a finding that is met at every corner does not hide those behind it.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from kvconform import generate
+from kvconform.adapters.features import needs_now, needs_of_config
+from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.generate import GENERATORS, Generator
+from kvconform.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
+from kvconform.shrink import kind, shrink
+from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
+from kvspec.model import Model
+from kvspec.model.state import State
+
+T = TypeVar("T")
+
+STEPS = 80
+"""Proposals in one walk."""
+
+LEFT_OUT = 0.25
+"""How likely a walk leaves a kind of operation out."""
+
+SHRINK_SECONDS = 3.0
+
+
+class Chance:
+    """Choices that a random number generator makes."""
+
+    def __init__(self, seed: int) -> None:
+        """The same seed makes the same choices."""
+        self.random = random.Random(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        """A number in `low..high`."""
+        return self.random.randint(low, high)
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of `options`."""
+        return self.random.choice(options)
+
+
+class Walker:
+    """Walks, and collects what they met."""
+
+    def __init__(self, factory: Factory, lacks: frozenset[str], seed: int) -> None:
+        """Walk on fresh instances that `factory` makes, never asking for what they lack."""
+        self._factory = factory
+        self._lacks = lacks
+        self._chance = Chance(seed)
+        self.walks = 0
+        self.operations = 0
+        self.evidence = Evidence.together([])
+
+    def findings(self, seconds: float) -> Iterator[tuple[Demonstration, Config]]:
+        """Walk for so long, and yield each new kind of finding by the shortest operations that show it."""
+        deadline = time.monotonic() + seconds
+        seen: Counter[object] = Counter()
+        while time.monotonic() < deadline:
+            found = self._walk()
+            if found is None:
+                continue
+            config, operations, finding = found
+            what = kind(Demonstration(operations, finding))
+            seen[what] += 1
+            # One kind may have several causes: look again now and then.
+            if seen[what] not in (1, 2, 4, 8, 16, 32):
+                continue
+            demonstration = shortest(operations, config, self._factory, self._lacks)
+            if demonstration is not None:
+                yield demonstration, config
+
+    def _walk(self) -> tuple[Config, list[Operation[Any]], RuleBroken | ImplementationFailed] | None:
+        config = generate.config(self._chance)
+        while needs_of_config(config) & self._lacks:
+            config = generate.config(self._chance)
+        generators = self._some_generators()
+        model, done = Model(config), list[Operation[Any]]()
+        try:
+            checked = Checked(make(self._factory, config), model, snapshot_every=1)
+            for op in self._proposals(model.state, generators):
+                if needs_now(model.state, op) & self._lacks:
+                    continue
+                self.operations += 1
+                done.append(op)
+                carry_out(checked, op)
+        except (RuleBroken, ImplementationFailed) as finding:
+            return config, done, finding
+        finally:
+            self.walks += 1
+            self.evidence = Evidence.together([self.evidence, Evidence.of(model)])
+        return None
+
+    def _some_generators(self) -> list[Generator]:
+        kept = [
+            generator
+            for generator in GENERATORS
+            if generator is generate.advance or self._chance.random.random() >= LEFT_OUT
+        ]
+        return [generator for generator in kept for _ in range(GENERATORS[generator])]
+
+    def _proposals(self, state: State, generators: list[Generator]) -> Iterator[Operation[Any]]:
+        for _ in range(STEPS):
+            op = self._chance.choice(generators)(state, self._chance)
+            if op is not None and not isinstance(op, Snapshot):
+                yield op
+        yield from self._ending(state)
+
+    def _ending(self, state: State) -> Iterator[Operation[Any]]:
+        """Release everything; the figures must then be those of an empty pool."""
+        if state.prepared:
+            yield Launch(max(state.flights, default=0) + 1, list(state.prepared))
+        while (op := generate.complete(state, self._chance)) is not None:
+            yield op
+        for req in list(state.requests):
+            yield Abort(req)
+        for name in list(state.sessions):
+            yield CloseSession(name)
+        yield Evict(state.config.num_pages)
+        if all(request.record is None for request in state.requests.values()):
+            yield Report("idle")
+
+
+def shortest(
+    operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacks: frozenset[str]
+) -> Demonstration | None:
+    """The fewest operations that still show what `operations` show, none of which needs what is lacking."""
+    attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks)
+    found = shrink(operations, attempt, kind, SHRINK_SECONDS)
+    return None if found is None else found.demonstration
+
+
+def _try_supported(
+    operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacks: frozenset[str]
+) -> Demonstration | None:
+    return try_out(operations, config, factory) if supported(operations, config, lacks) else None
+
+
+def supported(operations: Sequence[Operation[Any]], config: Config, lacks: frozenset[str]) -> bool:
+    """Whether none of the operations needs what is lacking."""
+    model = Model(config)
+    for op in operations:
+        if needs_now(model.state, op) & lacks:
+            return False
+        try:
+            model.step(unanswered(op))  # type: ignore[arg-type]
+        except Refusal:
+            continue
+    return True

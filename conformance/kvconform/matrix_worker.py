@@ -1,0 +1,86 @@
+"""Checks one release in a process of its own: `python -m kvconform.matrix_worker`, which `kvspec matrix` starts.
+
+A process can hold one SGLang. The result is one JSON object on standard output.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from kvconform.adapters.features import lacks, needs
+from kvconform.adapters.sglang import adapter
+from kvconform.adapters.sglang.finder import EngineError
+from kvconform.codec import Vector, read_vector
+from kvconform.matrix_findings import Findings, ReleaseReport
+from kvconform.matrix_walk import Walker, shortest
+from kvconform.matrix_worker_task import Task
+from kvconform.runner import Evidence, Factory, Outcome, run_vector
+
+VECTORS = Path(__file__).parent / "vectors"
+UNUSABLE = 2
+
+
+def check(task: Task) -> ReleaseReport:
+    """Run the vectors and the walks, and write what they find.
+
+    Raises:
+        EngineError: the release cannot be had.
+    """
+    factory = adapter(None if task.folder is None else Path(task.folder))
+    missing = lacks(factory)
+    findings = Findings(task.release)
+    report = ReleaseReport(task.release, sorted(missing), [], [], {}, 0, 0, {}, {}, [])
+    evidence: list[Evidence] = []
+    for path in sorted(VECTORS.glob("*.jsonl")):
+        vector = read_vector(path)
+        lacking = needs(vector) & missing
+        if lacking:
+            report.not_supported[vector.name] = sorted(lacking)
+            continue
+        outcome = run_vector(vector, factory)
+        evidence.append(outcome.evidence)
+        report.operations += outcome.operations
+        if outcome.finding is None:
+            report.conform.append(vector.name)
+            continue
+        report.fail.append(vector.name)
+        _shorten(findings, vector, outcome, factory, missing)
+
+    walker = Walker(factory, missing, task.seed)
+    for shown, config in walker.findings(task.seconds):
+        findings.add(shown, config, "a random walk")
+    report.walks = walker.walks
+    report.operations += walker.operations
+    together = Evidence.together([*evidence, walker.evidence])
+    report.judged, report.reached = dict(together.judged), dict(together.reached)
+    report.found = findings.write(Path(task.out) / task.release)
+    return report
+
+
+def _shorten(findings: Findings, vector: Vector, outcome: Outcome, factory: Factory, missing: frozenset[str]) -> None:
+    """Find the shortest part of a vector that shows what it shows.
+
+    An expectation that does not hold is left out: it says that an allowed answer is not what somebody worked out by
+    hand, and so it is a matter of the vector, not of the release.
+    """
+    operations = [step.op for step in vector.steps[: outcome.operations]]
+    shown = shortest(operations, vector.header.config, factory, missing)
+    if shown is not None:
+        findings.add(shown, vector.header.config, f"vector {vector.name}")
+
+
+def main() -> int:
+    """Carry out one task."""
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    try:
+        report = check(task)
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return UNUSABLE
+    sys.stdout.write(msgspec.json.encode(report).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

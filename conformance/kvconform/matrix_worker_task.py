@@ -1,0 +1,14 @@
+"""What `kvspec matrix` tells the process that checks one release."""
+
+import msgspec
+
+
+class Task(msgspec.Struct):
+    """What the worker is told on its command line, as JSON."""
+
+    release: str
+    folder: str | None
+    """Where the wheel is unpacked; `None` for the release that is installed."""
+    out: str
+    seconds: float
+    seed: int

@@ -1,0 +1,138 @@
+"""Engines: what is fetched and listed, and what an implementation declares that it lacks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kvconform import engines
+from kvconform.adapters import features
+from kvconform.adapters.sglang.finder import EngineError, prepare, version_in
+from kvconform.codec import read_vector
+from kvspec.events import Abort, Decode, Extend, Finish, Launch, MatchPrefix, Refusal, Retract, Submit
+from kvspec.model import Model
+
+VECTORS = Path(features.__file__).parent.parent / "vectors"
+
+
+def release(cache: Path, version: str) -> Path:
+    """A folder that looks like a fetched release."""
+    folder = engines.folder_of(version, cache)
+    (folder / "sglang" / "srt" / "mem_cache").mkdir(parents=True)
+    (folder / f"sglang-{version}.dist-info").mkdir()
+    return folder
+
+
+def test_releases_are_kept_below_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert engines.folder_of("0.5.10") == tmp_path / "kvspec" / "engines" / "sglang-0.5.10"
+
+
+def test_releases_are_listed_in_the_order_of_their_versions(tmp_path: Path) -> None:
+    for version in ("0.5.10.post1", "0.5.9", "0.5.10", "0.5.8.post1"):
+        release(tmp_path, version)
+    (tmp_path / "sglang-0.5.11").mkdir()  # interrupted: it holds nothing
+    assert engines.installed(tmp_path) == ["0.5.8.post1", "0.5.9", "0.5.10", "0.5.10.post1"]
+
+
+def test_a_release_that_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = release(tmp_path, "0.5.10")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pip was run"))
+    assert engines.fetch("0.5.10", tmp_path) == folder
+
+
+def test_a_failed_fetch_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess[str]([], 1, "", "a warning\nERROR: no such version\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(engines.NotFetched, match=r"sglang==9\.9: ERROR: no such version"):
+        engines.fetch("9.9", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_install_takes_releases_by_name_and_version_only(tmp_path: Path) -> None:
+    for name in ("sglang", "sglang>=0.5", "torch==2.0", "sglang==--index-url"):
+        done = CliRunner().invoke(engines.app, ["install", name, "--cache", str(tmp_path)])
+        assert done.exit_code == 2
+        assert "sglang==VERSION" in done.output
+
+
+def test_a_folder_without_a_release_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(EngineError, match="holds no SGLang release"):
+        prepare(tmp_path)
+
+
+def test_a_wheels_version_is_read_from_its_metadata(tmp_path: Path) -> None:
+    assert version_in(release(tmp_path, "0.5.10.post1")) == "0.5.10.post1"
+    with pytest.raises(EngineError):
+        version_in(tmp_path)
+
+
+def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from kvconform.protocol import LoadError, load\n"
+        "try: load('kvconform.adapters.sglang:Adapter')\n"
+        "except LoadError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "Error" in done.stdout
+    assert "torch" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("vector", "feature"),
+    [
+        ("session_discipline", "sessions"),
+        ("preempt_idle_session", "preempt"),
+        ("speculative_decode", "speculative"),
+        ("page_keys", "page_keys"),
+        ("chunk_cache", "chunk_cache"),
+        ("row_withheld_until_launch_completes", "withheld_rows"),
+        ("resumed_row_still_read", "withheld_rows"),
+    ],
+)
+def test_a_vector_needs_what_it_is_about(vector: str, feature: str) -> None:
+    assert feature in features.needs(read_vector(VECTORS / f"{vector}.jsonl"))
+
+
+def test_a_plain_vector_needs_nothing() -> None:
+    assert not features.needs(read_vector(VECTORS / "decode_capacity_miss.jsonl"))
+
+
+def test_what_is_lacking_must_be_a_known_feature() -> None:
+    class Adapter:
+        lacks = frozenset({"sessions", "wings"})
+
+    with pytest.raises(ValueError, match="wings"):
+        features.lacks(Adapter)
+    assert features.why_not(["preempt", "sessions"]).count("no ") == 2
+
+
+def needed(*before: object, now: object) -> frozenset[str]:
+    """What the last of some operations needs, after the others were carried out."""
+    vector = read_vector(VECTORS / "decode_capacity_miss.jsonl")
+    model = Model(vector.header.config)
+    for op in before:
+        try:
+            model.step(op)  # type: ignore[arg-type]
+        except Refusal as refusal:
+            pytest.fail(str(refusal))
+    return features.needs_now(model.state, now)  # type: ignore[arg-type]
+
+
+def test_letting_go_of_unlaunched_work_is_a_feature() -> None:
+    prefill = Submit("A", [1, 2]), MatchPrefix("A"), Extend([("A", 2)])
+    assert needed(*prefill, now=Abort("A")) == {"release_before_launch"}
+    assert needed(*prefill, Launch(1, ["A"]), now=Retract("A")) == {"withheld_rows"}
+    assert needed(*prefill, Launch(1, ["A"]), now=Finish("A")) == {"withheld_rows", "early_finish"}
+
+
+def test_deep_overlap_is_a_feature() -> None:
+    prefill = Submit("A", [1, 2]), MatchPrefix("A"), Extend([("A", 2)]), Launch(1, ["A"])
+    two = (*prefill, Decode(["A"]), Launch(2, ["A"]))
+    assert not needed(*two, now=Decode(["A"]))
+    assert needed(*two, Decode(["A"]), now=Launch(3, ["A"])) == {"deep_overlap"}

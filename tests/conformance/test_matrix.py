@@ -1,0 +1,141 @@
+"""The matrix of releases: what explains a finding, and one real release from its wheel."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from kvconform.codec import TraceReader
+from kvconform.engines import NotFetched, fetch
+from kvconform.matrix import show_matrix
+from kvconform.matrix_findings import Found, ReleaseReport, explanations, told
+from kvconform.matrix_walk import Walker, supported
+from kvconform.matrix_worker_task import Task
+from kvconform.runner import check_trace
+from kvref.manager import Manager
+from kvspec.events import Config, Decode, OpenSession, Submit
+from kvspec.rules import RULES
+
+RELEASE = "0.5.10"
+
+
+def found(rule: str, operation: str, trace: list[str], what: str = "") -> Found:
+    return Found(rule, operation, what, "a random walk", trace)
+
+
+def explaining(one: Found, release: str) -> str | None:
+    return next((known.id for known in explanations() if known.covers(one, release)), None)
+
+
+def test_each_explanation_speaks_of_rules_that_exist() -> None:
+    for explained in explanations():
+        for symptom in explained.when:
+            assert set(symptom.rules) <= RULES.keys(), explained.id
+
+
+def test_explanations_give_files_and_lines_but_no_code() -> None:
+    for explained in explanations():
+        assert all(line.startswith("srt/") and line.rpartition(":")[2].isdigit() for line in explained.lines)
+
+
+def test_an_explanation_holds_for_its_releases_only() -> None:
+    double = found("ACC-1", "report", ["open_session", "report"])
+    assert explaining(double, "0.5.10") == explaining(double, "0.5.10.post1") == "double-count"
+    assert explaining(double, "0.5.9") is None
+    assert explaining(double, "0.5.11") is None
+    assert explaining(double, "installed") is None
+
+
+def test_an_explanation_needs_its_operations_as_often_as_listed() -> None:
+    once = found("SESS-2", "match_prefix", ["retract", "match_prefix"])
+    twice = found("SESS-2", "match_prefix", ["retract", "match_prefix", "retract", "match_prefix"])
+    assert explaining(once, "0.5.12") is None
+    assert explaining(twice, "0.5.12") == "retracted-twice"
+
+
+def test_a_finding_without_an_explanation_says_whom_to_suspect() -> None:
+    assert "Suspect the adapter" in "".join(told(found("DATA-1", "launch", ["launch"])))
+
+
+def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> None:
+    explained = found("ACC-1", "report", ["report"])
+    explained.explanation = "double-count"
+    reports = [
+        ReleaseReport("0.5.10", ["withheld_rows"], ["a"], ["b"], {}, 5, 9, {"ROW-1": 3}, {}, [explained]),
+        ReleaseReport("0.5.11", [], ["a", "b"], [], {}, 5, 9, {"ACC-1": 1}, {}, [found("ROW-1", "extend", ["extend"])]),
+    ]
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        show_matrix(console, reports)
+    rows = {line.split()[0]: line.split()[1:] for line in capture.get().splitlines() if line.strip()}
+    assert rows["ROW-1"] == ["·", "?"]
+    assert rows["ACC-1"] == ["A", "·"]
+    assert "Not explained: sglang 0.5.11, extend" in capture.get()
+    assert "Not in 0.5.10: keeping a row back" in capture.get()
+
+
+def test_walks_find_nothing_in_the_reference() -> None:
+    walker = Walker(Manager, frozenset({"deep_overlap"}), seed=1)
+    assert not list(walker.findings(1.0))
+    assert walker.operations > 0
+
+
+def test_operations_that_need_what_is_lacking_are_not_supported() -> None:
+    config = Config(page_size=4, num_pages=8, num_rows=2, max_context_len=64)
+    assert supported([Submit("A", [1])], config, frozenset({"sessions", "speculative"}))
+    assert not supported([OpenSession("s")], config, frozenset({"sessions"}))
+    assert not supported([Decode(["A"], 2)], config, frozenset({"speculative"}))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> ReleaseReport:
+    """What the vectors find in one release, in a process of its own."""
+    for needed in ("torch", "triton", "numpy"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed; SGLang's classes need it")
+    try:
+        folder = fetch(RELEASE)  # kept in the user's cache folder, where kvspec keeps releases
+    except NotFetched as error:
+        pytest.skip(str(error))
+    task = Task(RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
+    command = [sys.executable, "-m", "kvconform.matrix_worker", msgspec.json.encode(task).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return msgspec.json.decode(done.stdout, type=ReleaseReport)
+
+
+def test_the_seeds_bugs_show_in_the_release_that_has_them(report: ReleaseReport) -> None:
+    by_rule = {(one.rule, one.explanation) for one in report.found}
+    assert ("ACC-1", "double-count") in by_rule
+    assert ("TAIL-1", "tail-leak") in by_rule
+    assert ("SESS-2", "reserve-twice") in by_rule
+
+
+def test_all_that_is_found_in_the_release_is_explained(report: ReleaseReport) -> None:
+    assert not [one for one in report.found if one.explanation is None]
+
+
+def test_a_chunked_request_keeps_its_row_in_this_release(report: ReleaseReport) -> None:
+    kept = [name for name in report.conform if name.startswith("row_kept_over_chunks")]
+    assert len(kept) == 4
+    assert report.judged["ROW-2"] > 0
+
+
+def test_vectors_that_need_what_the_release_lacks_are_not_run(report: ReleaseReport) -> None:
+    assert "withheld_rows" in report.lacks
+    assert report.not_supported["row_withheld_until_launch_completes"] == ["withheld_rows"]
+
+
+def test_a_written_trace_shows_the_same_finding_again(report: ReleaseReport) -> None:
+    for one in report.found:
+        with TraceReader(Path(one.file)) as trace:
+            outcome = check_trace(trace, lambda: None)
+        if one.operation == "submit":  # only the adapter sees what a session puts before a turn's tokens
+            continue
+        assert outcome.finding is not None, one.file
+        assert str(outcome.finding).startswith(one.rule), one.file
+        assert Path(one.file).with_suffix(".txt").is_file()
