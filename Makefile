@@ -19,6 +19,9 @@ test: .venv/.stamp ## Run the tests on all cores
 prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
 	@$(BIN)/kvspec prove
 
+engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
+	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15
+
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

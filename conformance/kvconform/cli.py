@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from kvconform import engines, replay
 from kvconform import fuzz as fuzzing
 from kvconform import prove as proving
-from kvconform import replay
 from kvconform.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.lines import InputError
 from kvconform.machine import Failure, Tally
+from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, printable, show_finding
 from kvconform.runner import Factory, Outcome, check_trace, run_vector
@@ -43,6 +44,8 @@ app = typer.Typer(
     "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong.",
 )
 app.add_typer(replay.app, name="replay")
+app.add_typer(engines.app, name="engines")
+app.command()(matrix)
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.

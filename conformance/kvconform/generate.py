@@ -155,14 +155,16 @@ def launch(state: State, draw: Draw) -> Launch | None:
 
 
 def complete(state: State, draw: Draw) -> Complete | None:
-    """The oldest launch completes with the tokens that are due."""
+    """The oldest launch completes with the tokens that are due; now and then a chunk brings one, which is not due."""
     if not state.flights:
         return None
     oldest = next(iter(state.flights))
     tokens = {}
     for passage in state.flights[oldest]:
         request = state.requests.get(passage.req)
-        if passage.samples and request is not None and request.running and request.record == passage.record:
+        if request is None or not request.running or request.record != passage.record:
+            continue
+        if passage.samples or (passage.req in state.mid_prefill and draw.choice((False, False, False, True))):
             tokens[passage.req] = draw.integer(0, 1)
     return Complete(oldest, tokens)
 

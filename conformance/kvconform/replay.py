@@ -1,5 +1,305 @@
 """`kvspec replay`: real traffic through the scheduler, checked."""
 
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
 import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvconform import codec
+from kvconform.bounds import LARGEST
+from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.expect import Expect
+from kvconform.protocol import LoadError, load
+from kvconform.report import Place, show_finding
+from kvconform.runner import Evidence, Factory, Outcome
+from kvconform.shrink import LONGEST, Shortest, shortest_of_run
+from kvconform.workloads import mooncake as traffic
+from kvref.policy import SchedulerConfig
+from kvref.scheduler import NotObserved, Scheduler
+from kvspec.events import (
+    A,
+    Config,
+    Decode,
+    Evict,
+    Extend,
+    MatchPrefix,
+    Operation,
+    Preempt,
+    Report,
+    Retract,
+    Submit,
+)
+from kvspec.model import Model
+from kvspec.pages import expand
 
 app = typer.Typer(no_args_is_help=True, help="Replay real traffic through the scheduler, every answer checked.")
+
+CYCLES_A_LOOK = 50
+"""The progress is shown anew after so many cycles of the scheduler."""
+
+
+class Tally:
+    """Lets operations through, and counts what the table at the end tells."""
+
+    def __init__(self, checked: Checked) -> None:
+        """Count what `checked` carries out."""
+        self.operations: Counter[type[Operation[Any]]] = Counter()
+        """Operations that were not refused."""
+        self.hit_tokens = 0
+        """Prompt tokens that were cached when a request was first admitted."""
+        self.evicted_pages = 0
+        self.peak_pages = 0
+        """Pages that were not free."""
+        self.peak_held = 0
+        """Pages that were neither free nor evictable: what requests and sessions held."""
+        self._checked = checked
+        self._matched: dict[str, int] = {}
+        """Requests that were not admitted yet, and how much of each matched last."""
+
+    def __call__(self, op: Operation[A], /) -> A:
+        """Carry `op` out, as a `kvspec.events.Step`."""
+        answer = self._checked(op)
+        self.operations[type(op)] += 1
+        match op:
+            case Extend():
+                self.hit_tokens += sum(self._matched.pop(req, 0) for req, _ in op.reqs)
+                self._measure()
+            case Decode():
+                self._measure()
+            case Submit():
+                self._matched[op.req] = 0
+            case MatchPrefix():
+                if op.req in self._matched and op.obs is not None:
+                    self._matched[op.req] = op.obs.prefix_len or 0
+            case Evict():
+                if op.obs is not None:
+                    self.evicted_pages += len(expand(op.obs.evicted))
+        return answer
+
+    def _measure(self) -> None:
+        state = self._checked.model.state
+        in_use = state.config.num_pages - state.free_pages
+        self.peak_pages = max(self.peak_pages, in_use)
+        self.peak_held = max(self.peak_held, in_use - state.store.evictable)
+
+
+class Replay:
+    """One workload on its way through the scheduler and one implementation, under the eye of the model."""
+
+    def __init__(
+        self,
+        entries: list[traffic.Entry],
+        memory: Config,
+        factory: Factory,
+        *,
+        sessions: bool = False,
+        scheduling: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is immutable
+        record: Callable[[Operation[Any]], object] | None = None,
+        snapshot_every: int = 0,
+    ) -> None:
+        """Get ready to replay `entries`.
+
+        Raises:
+            ImplementationFailed: the implementation could not be made.
+        """
+        self.entries = entries
+        self.memory = memory
+        self.sessions = sessions
+        self.beginning: list[Operation[Any]] = []
+        """The first operations, while they are few enough to look for the shortest that show a finding."""
+        self._record = record
+        model = Model(memory)
+        self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
+        self.tally = Tally(self.checked)
+        requests = traffic.requests(entries, memory.page_size, sessions=sessions)
+        self.scheduler = Scheduler(self.tally, memory, requests, scheduling)
+
+    def run(self, look: Callable[[], object] = lambda: None) -> RuleBroken | ImplementationFailed | None:
+        """Replay all of it, up to the first finding; `look` is called now and then.
+
+        Raises:
+            NotObserved: the implementation does not answer what scheduling needs.
+        """
+        cycles = 0
+        try:
+            while self.scheduler.cycle():
+                cycles += 1
+                if cycles % CYCLES_A_LOOK == 0:
+                    look()
+            self.tally(Report("idle"))
+        except (RuleBroken, ImplementationFailed) as finding:
+            return finding
+        return None
+
+    def _keep(self, op: Operation[Any]) -> None:
+        if self.checked.steps <= LONGEST:
+            self.beginning.append(op)
+        else:
+            self.beginning.clear()
+        if self._record is not None:
+            self._record(op)
+
+
+class Timed(NamedTuple):
+    """How a replay ended, and how long it took."""
+
+    finding: RuleBroken | ImplementationFailed | None
+    seconds: float
+
+
+@app.command()
+def mooncake(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace of the Mooncake project; .gz and .zst too.")],
+    page_size: Annotated[int, typer.Option(help="Tokens a page; it divides the format's blocks of 512.")] = 64,
+    num_pages: Annotated[int, typer.Option(help="Pages of the pool.")] = 16_000,
+    num_rows: Annotated[int, typer.Option(help="Rows: requests and sessions that hold memory at a time.")] = 256,
+    sessions: Annotated[
+        bool, typer.Option("--sessions", help="Requests that continue an earlier one are turns of one session.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    impl: Annotated[
+        str, typer.Option(help="What to check: 'reference', 'cuda', or 'module:Class' from the working folder.")
+    ] = "reference",
+    no_prefix_cache: Annotated[bool, typer.Option("--no-prefix-cache", help="Chunk cache: keep no prefixes.")] = False,
+    max_prefill_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one launch prefills at most.")] = 16_384,
+    chunked_prefill_size: Annotated[
+        int, typer.Option(min=1, help="Tokens of one request that one launch prefills at most.")
+    ] = 8_192,
+    schedule_conservativeness: Annotated[
+        float, typer.Option(min=0, help="Scales the room that is kept for growth: with less, more is retracted.")
+    ] = 0.3,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Launch k + 1 before launch k is complete.")] = False,
+    mixed_chunk: Annotated[bool, typer.Option("--mixed-chunk", help="Prefill and decode in one launch.")] = False,
+    drafts: Annotated[int, typer.Option(min=0, help="Speculative decoding: drafts a step.")] = 0,
+    retract_interval: Annotated[
+        int, typer.Option(min=0, help="Retract a request every so many launches, needed or not.")
+    ] = 0,
+    record: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="Write all operations and answers, for 'kvspec check'.")
+    ] = None,
+    snapshot_every: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Compare the whole state after every N operations.")
+    ] = 0,
+) -> None:
+    """Replay a trace of the Mooncake project.
+
+    One JSON object a line: timestamp, input_length, output_length, and the hashes of the prompt's blocks. The
+    requests come as fast as they are served.
+
+        kvspec replay mooncake conversation_trace.jsonl --sessions
+
+        kvspec replay mooncake conversation_trace.jsonl --num-pages 8000 --impl my_engine:Adapter
+    """
+    if page_size < 1 or traffic.BLOCK % page_size:
+        raise typer.BadParameter(f"--page-size {page_size} does not divide the blocks of {traffic.BLOCK} tokens")
+    for name, value in (("--num-pages", num_pages), ("--num-rows", num_rows)):
+        if not 1 <= value <= LARGEST:
+            raise typer.BadParameter(f"{name} {value} is not in 1..{LARGEST}")
+    memory = Config(page_size, num_pages, num_rows, min(num_pages * page_size, LARGEST), not no_prefix_cache)
+    scheduling = SchedulerConfig(
+        max_prefill_tokens=max_prefill_tokens,
+        chunked_prefill_size=chunked_prefill_size,
+        schedule_conservativeness=schedule_conservativeness,
+        overlap=overlap,
+        mixed_chunk=mixed_chunk,
+        drafts=drafts,
+        retract_interval=retract_interval,
+    )
+    factory = load(impl)
+    entries = traffic.read(file, limit)
+    out = Console()
+    writer = None if record is None else codec.TraceWriter(record, codec.Header(codec.VERSION, impl, memory))
+    try:
+        replay = Replay(
+            entries,
+            memory,
+            factory,
+            sessions=sessions,
+            scheduling=scheduling,
+            record=None if writer is None else writer.write,
+            snapshot_every=snapshot_every,
+        )
+        timed = _timed(replay)
+    except ImplementationFailed as failure:
+        show_finding(out, Place(file, 0), failure, memory, Shortest(None, "No operation was carried out."))
+        raise typer.Exit(1) from None
+    except NotObserved as error:
+        raise LoadError(f"implementation {impl!r} cannot be replayed: {error}") from error
+    finally:
+        if writer is not None:
+            writer.__exit__(None, None, None)
+    out.print(_table(replay, timed))
+    if timed.finding is not None:
+        shortest = _shortest(file, replay, timed.finding, factory)
+        show_finding(out, Place(file, 0), timed.finding, memory, shortest)
+        raise typer.Exit(1)
+
+
+def _timed(replay: Replay) -> Timed:
+    """Run it, with progress on standard error if that is a terminal."""
+    text = "{task.fields[finished]:,} of {task.total:,} requests, {task.fields[steps]:,} operations, "
+    columns = BarColumn(), TextColumn(text + "{task.fields[rate]:,.0f}/s"), TimeElapsedColumn()
+    start = time.perf_counter()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=len(replay.entries), finished=0, steps=0, rate=0.0)
+
+        def look() -> None:
+            steps = replay.checked.steps
+            rate = steps / (time.perf_counter() - start)
+            done = replay.scheduler.finished
+            progress.update(task, completed=done, finished=done, steps=steps, rate=rate)
+
+        finding = replay.run(look)
+    return Timed(finding, time.perf_counter() - start)
+
+
+def _table(replay: Replay, timed: Timed) -> Table:
+    """What was replayed, and what happened."""
+    tally, scheduler = replay.tally, replay.scheduler
+    prompt_tokens = sum(entry.input_length for entry in replay.entries)
+    recorded = traffic.duration(replay.entries)
+    table = Table("", "", title="Replay", box=box.SIMPLE, show_header=False)
+    table.columns[1].justify = "right"
+    turns = sum(before is not None for before in traffic.previous_turns(replay.entries)) if replay.sessions else 0
+    rows: list[tuple[str, str]] = [
+        ("requests", f"{len(replay.entries):,}"),
+        ("  of them further turns of a session", f"{turns:,}"),
+        ("  finished", f"{scheduler.finished:,}"),
+        ("  larger than the pool, not run", f"{len(scheduler.rejected):,}"),
+        ("prompt tokens", f"{prompt_tokens:,}"),
+        ("output tokens", f"{sum(entry.output_length for entry in replay.entries):,}"),
+        ("cache hit tokens", f"{tally.hit_tokens:,} ({tally.hit_tokens / prompt_tokens:.1%})"),
+        ("evicted pages", f"{tally.evicted_pages:,}"),
+        ("preempted sessions", f"{tally.operations[Preempt]:,}"),
+        ("retracted requests", f"{tally.operations[Retract]:,}"),
+        ("peak pages in use", f"{tally.peak_pages:,} of {replay.memory.num_pages:,}"),
+        ("  held by requests and sessions", f"{tally.peak_held:,}"),
+        ("events checked", f"{replay.checked.steps:,}"),
+        ("seconds", f"{timed.seconds:.1f}"),
+        ("times faster than recorded", f"{recorded / timed.seconds:,.0f}"),
+        ("violations", "0" if timed.finding is None else "1, where it stopped"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _shortest(file: Path, replay: Replay, finding: RuleBroken | ImplementationFailed, factory: Factory) -> Shortest:
+    """The shortest operations that show what was found, where the replay had not gone far."""
+    if replay.checked.steps > LONGEST:
+        return Shortest(
+            None,
+            f"{replay.checked.steps:,} operations are too many to look for fewer that show it ({LONGEST:,} at most). "
+            "--record writes them to a trace.",
+        )
+    steps = [codec.VectorStep(0, op, Expect()) for op in replay.beginning]
+    vector = codec.Vector(file, codec.Header(codec.VERSION, "kvspec replay", replay.memory), steps)
+    return shortest_of_run(vector, Outcome(len(steps), Evidence.of(replay.checked.model), finding, 0), factory)

@@ -1,0 +1,22 @@
+"""The bug gallery: each defect that the source documents describe, as a small mutant of the reference.
+
+A check that cannot fail shows nothing. Each mutant overrides what one decision of `kvref` does and leaves all else as
+it is; conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks.
+"""
+
+from kvconform.bugs import (
+    accounting,
+    chunks_and_batches,
+    lengths_and_tails,
+    releases,
+    rows,
+    scheduling,
+    sessions,
+    store,
+)
+from kvconform.bugs.bug import Bug
+
+_TOPICS = (rows, lengths_and_tails, releases, store, sessions, chunks_and_batches, accounting, scheduling)
+
+BUGS: dict[str, Bug] = {bug.name: bug for topic in _TOPICS for bug in topic.BUGS}
+"""All defects, by name."""

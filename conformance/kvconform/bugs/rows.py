@@ -1,0 +1,88 @@
+"""Defects of the rows of `req_to_token`: freed too early, kept too long, given out by halves."""
+
+from kvconform.bugs.bug import Bug, Engine
+from kvref.manager import Prefill
+from kvref.req_to_token_pool import ReqToTokenPool
+from kvref.request import KvRecord, Run
+from kvspec.events import Refusal
+from kvspec.lengths import Lengths
+
+
+class _RowFreedBetweenChunks(Engine):
+    def _alloc_rows(self, batch: list[Prefill]) -> list[int]:
+        rows, tables = super()._alloc_rows(batch), self.pool.req_to_token
+        for place, prefill in enumerate(batch):
+            if prefill.run is not None:
+                table = tables[rows[place]]
+                self.pool._free.insert(0, rows[place])
+                rows[place] = prefill.run.kv.req_pool_idx = self.pool._take_free_row()
+                tables[rows[place]] = table
+        return rows
+
+
+class _RowsGivenByHalves(Engine):
+    def _alloc_rows(self, batch: list[Prefill]) -> list[int]:
+        try:
+            return super()._alloc_rows(batch)
+        except Refusal as refusal:
+            for prefill in batch:
+                if refusal.refused.rows_short and prefill.row is None and self.pool.available:
+                    row = self.pool._take_free_row()
+                    self.holders[prefill.request.name] = KvRecord(row, Lengths(0, 0, 0), self.tree_cache.root)
+            raise
+
+
+class _StaleRowIndex(Engine):
+    def _end_run(self, run: Run) -> None:
+        super()._end_run(run)
+        self.holders[run.name] = run.kv
+
+
+class _FreesReadRows(ReqToTokenPool):
+    def free(self, row: int) -> None:
+        self._free.append(row)
+
+
+class _RowFreedWhileRead(Engine):
+    pool_class = _FreesReadRows
+
+
+BUGS = (
+    Bug(
+        name="row-freed-between-chunks",
+        title="A chunked request gives its row back after each chunk and takes a new one for the next.",
+        source=("17850",),
+        rule="ROW-2",
+        symptom="With the rows all taken, another request's matched indices are written into the row that the forward "
+        "pass of the earlier chunk still reads: wrong output, rarely, and never twice in the same place.",
+        factory=_RowFreedBetweenChunks,
+    ),
+    Bug(
+        name="rows-given-by-halves",
+        title="A batch that lacks a row leaves those rows assigned that it could get.",
+        source=("17850",),
+        rule="ROW-3",
+        symptom="The batch is put off, but some of its requests keep a row without KV. When they are admitted later "
+        "they bring it, or get a second one, and the first is never freed.",
+        factory=_RowsGivenByHalves,
+        also=("ROW-4", "CAP-1", "OP-1", "ACC-1"),
+    ),
+    Bug(
+        name="stale-row-index",
+        title="A request that lets its row go keeps the row's number.",
+        source=("17850",),
+        rule="ROW-4",
+        symptom="The next release of the same request frees a row that has been handed to somebody else by then.",
+        factory=_StaleRowIndex,
+    ),
+    Bug(
+        name="row-freed-while-read",
+        title="A row goes back to the free list when its request ends, though a launch in flight reads it.",
+        source=("17850",),
+        rule="RACE-1",
+        symptom="With overlap, a new request's indices are written into the row under the running kernel: an index "
+        "out of bounds in IndexKernel.cu, or another request's tokens.",
+        factory=_RowFreedWhileRead,
+        also=("ACC-1", "CAP-1"),
+    ),
+)

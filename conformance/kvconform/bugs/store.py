@@ -1,0 +1,90 @@
+"""Defects of the prefix store: its pages and its locks."""
+
+from kvconform.bugs.bug import Bug, Engine
+from kvref.radix_cache import RadixCache, TreeNode
+from kvref.request import Request, Run
+from kvref.session_cache import SessionCache, SessionMatch
+
+
+class _FreesTheShared(RadixCache):
+    def _drop_duplicates(self, table: list[int], first: int, known: list[int]) -> None:
+        self.allocator.free(known)
+
+
+class _PublishFreesTheSharedPage(Engine):
+    tree_class = _FreesTheShared
+
+
+class _IgnoresLocks(RadixCache):
+    def _is_evictable(self, node: TreeNode) -> bool:
+        return not node.children and node.parent is not None
+
+
+class _LockedPageEvicted(Engine):
+    tree_class = _IgnoresLocks
+
+
+class _LocksAtRetry(SessionCache):
+    def match_prefix(self, request: Request) -> SessionMatch:
+        is_retry = request.prefix_len is not None
+        match = super().match_prefix(request)
+        if is_retry and match.lent is None:
+            key = request.tokens.pages[: match.prefix_len // self.inner.page_size]
+            self.inner.inc_lock_ref(self.inner.match_prefix(key).last_node)
+        return match
+
+
+class _LockTakenAtRetry(Engine):
+    session_class = _LocksAtRetry
+
+
+class _KeepsTheOldNode(SessionCache):
+    def cache_unfinished_req(self, run: Run) -> None:
+        last_node = run.kv.last_node
+        super().cache_unfinished_req(run)
+        if run.request.slot is not None:
+            run.kv.last_node = last_node
+
+
+class _StaleLastNode(Engine):
+    session_class = _KeepsTheOldNode
+
+
+BUGS = (
+    Bug(
+        name="publish-frees-the-shared-page",
+        title="Publishing what the store has already frees the store's page and keeps the duplicate.",
+        source=("994", "20476"),
+        rule="STORE-5",
+        symptom="Every request that has locked the shared prefix loses it to the next one that allocates.",
+        factory=_PublishFreesTheSharedPage,
+        also=("PAGE-1",),
+    ),
+    Bug(
+        name="locked-page-evicted",
+        title="Eviction takes leaves that are locked.",
+        source=("20070",),
+        rule="STORE-3",
+        symptom="Under memory pressure a running request's prefix is handed to another: wrong output.",
+        factory=_LockedPageEvicted,
+    ),
+    Bug(
+        name="lock-taken-at-retry",
+        title="A request that is matched again locks what it matched, and nobody unlocks it.",
+        source=("20476",),
+        rule="STORE-2",
+        symptom="Requests that are put off and retried pin their prefixes for good: the evictable memory shrinks until "
+        "nothing can be admitted.",
+        factory=_LockTakenAtRetry,
+        also=("CAP-1",),
+    ),
+    Bug(
+        name="stale-last-node",
+        title="A session unlocks the tree node that it locked first, not the one that its lock has moved to.",
+        source=("22213",),
+        rule="STORE-2",
+        symptom="Closing a session leaves its published prefix locked for ever.",
+        factory=_StaleLastNode,
+        also=("CAP-1",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Bounded exhaustive exploration."""

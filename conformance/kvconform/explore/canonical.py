@@ -1,0 +1,144 @@
+"""When two states are the same: a key without page, row, record, run and launch numbers.
+
+**Sound**: states with equal keys allow the same operations, and the same operation leads them to equal keys; so
+exploring one of them is exploring all. The key is the whole state written down, less
+
+- *names that nothing depends on.* The specification compares page, row, record, run and launch numbers with each other,
+  and never with anything else: `1..num_pages` is a set of names. Renaming them everywhere gives a state that behaves
+  alike. So a record is called by its holder, a row by the record that has it, a page by the place where it first
+  occurs in the walk below (holders by name, each table in order of position, then the store by prefix), a row that is
+  withheld by its first reader, a launch by its age. The walk reaches each number that means something, and an
+  ownership, lock, or content that is not what the walk expects is written down as well. So the key of a broken
+  state is not that of a sound one, and what breaks a rule is never taken for something seen before.
+- *what no operation reads any more.* The content of a free page, and of positions that no launch has written: a launch
+  writes it before anything reads it. Of a request that waits: where its last extend ended, and the number of its last
+  run (a new extend sets both), though not whether it ever ran (an abort asks). Of an idle slot: how many tokens are
+  promised (a match sets it), and positions written past the committed ones (a match forgets them). Of a part in
+  a launch in flight: which run it was for, unless that is the one in memory now: run numbers only grow, so no other
+  can become it.
+- *counts of what was judged.*
+
+The tests renumber states at random, and exhaust a small scope without any renaming: both give the same keys.
+"""
+
+import marshal
+from hashlib import blake2b
+from typing import Any
+
+from kvconform.explore.moves import Node
+from kvspec.model.state import WITHHELD, State
+from kvspec.tokens import Tokens
+
+Key = bytes
+"""Sixteen bytes: states whose written form differs collide with a probability of about n**2 / 2**129."""
+
+
+def key(node: Node) -> Key:
+    """The name of a state and all that differ from it in numbers only."""
+    # Version 2 of the format does not abbreviate what is shared, so equal tuples give equal bytes.
+    return blake2b(marshal.dumps(canonical(node), 2), digest_size=16).digest()
+
+
+def canonical(node: Node) -> tuple[Any, ...]:
+    """The state written down without numbers that do not matter."""
+    state, came = node
+    pages: dict[int, int] = {}
+    holders = {request.record: req for req, request in state.requests.items() if request.record is not None}
+    holders |= {session.record: f"/{name}" for name, session in state.sessions.items() if session.record is not None}
+    walked = (
+        tuple([_request(state, req, pages) for req in sorted(state.requests)]),
+        tuple([_session(state, name, pages) for name in sorted(state.sessions)]),
+        _store(state, pages),
+    )
+    flights, withheld = _flights(state, holders)
+    owner = state.owner
+    owners = [owner.get(page) for page in pages]
+    return (
+        *walked,
+        flights,
+        withheld,
+        tuple([name if isinstance(name, bytes) else holders.get(name) for name in owners]),
+        (len(owner), len(state.rows), len(state.records), len(state.readers)),
+        tuple(sorted(came)),
+    )
+
+
+def _request(state: State, req: str, pages: dict[int, int]) -> tuple[Any, ...]:
+    tokens, session, record, running, prefix_len, seq_len, resumed, run = state.requests[req]
+    prepared, speculating = state.prepared.get(req), state.speculating.get(req)
+    return (
+        req,
+        _tokens(tokens),
+        session,
+        running,
+        prefix_len,
+        seq_len if running else 0,
+        resumed,
+        run > 0,
+        req in state.mid_prefill,
+        prepared and tuple(prepared),
+        speculating and tuple(speculating),
+        None if record is None else (*_record(state, record, pages), state.written[record], state.horizon[record]),
+    )
+
+
+def _session(state: State, name: str, pages: dict[int, int]) -> tuple[Any, ...]:
+    history, record, turn, closing = state.sessions[name]
+    if record is None:
+        return name, _tokens(history), turn, closing
+    written = min(state.written[record], state.lengths[record].committed)
+    return name, _tokens(history), turn, closing, _record(state, record, pages), written
+
+
+def _tokens(tokens: Tokens) -> tuple[Any, ...]:
+    return (*tokens.pages, *tokens.rest)
+
+
+def _record(state: State, record: int, pages: dict[int, int]) -> tuple[Any, ...]:
+    row, locked = state.records[record]
+    owner, content, page_size = state.owner, state.content, state.config.page_size
+    table, written = [], state.written[record]
+    for index, page in enumerate(state.tables[record]):
+        table.append(pages.setdefault(page, len(pages)))
+        if index * page_size < written:
+            held = content.get(page)
+            if held != (record, index) and held != owner.get(page):
+                table.append(("holds", repr(held)))
+    return (
+        tuple(state.lengths[record]),
+        locked,
+        tuple(table),
+        state.rows.get(row) == record,
+        tuple(state.readers.get(row, ())),
+    )
+
+
+def _store(state: State, pages: dict[int, int]) -> tuple[Any, ...]:
+    store = state.store
+    entries = []
+    for name in sorted(store.entries):
+        page, parent = store.entries[name]
+        number = pages.setdefault(page, len(pages))
+        same = state.content.get(page) == name
+        entries.append((name, parent, number, same, store.pins.get(name, 0), store.children.get(name, 0)))
+    return len(store.pins), len(store.children), tuple(entries)
+
+
+def _flights(state: State, holders: dict[int, str]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Launches in flight, oldest first, and the readers of rows that are held by nobody."""
+    withheld: dict[int, int] = {}
+    flights = []
+    for passages in state.flights.values():
+        parts = []
+        for req, run, record, row, samples, drafts in sorted(passages):
+            request = state.requests.get(req)
+            awaited = request is not None and request.run == run and request.running
+            now = state.rows.get(row)
+            whose: str | int | None
+            if now == WITHHELD:
+                whose = withheld.setdefault(row, len(withheld))
+            else:
+                whose = None if now is None else holders.get(now)
+            parts.append((req, awaited, whose, record == now, samples, drafts))
+        flights.append(tuple(parts))
+    return tuple(flights), tuple([tuple(state.readers.get(row, ())) for row in withheld])

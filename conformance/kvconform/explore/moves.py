@@ -1,0 +1,212 @@
+"""What may happen next: all operations that a scope allows in a state, in a fixed order.
+
+Nothing here is drawn. Where operations differ only in names that do not matter (page numbers, row numbers, launch
+numbers), or in ways that commute, one of them stands for all: a launch takes everything that is prepared, and has the
+smallest number that is free. A sampled token depends on nothing.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+from kvconform.explore.scope import TOKEN, Arrival, Scope
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    Decode,
+    Evict,
+    EvictAnswer,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Preempt,
+    Retract,
+    Submit,
+    Verify,
+)
+from kvspec.model.state import Request, State
+from kvspec.tokens import PrefixKey
+
+Move = tuple[Operation[Any], ...]
+"""Operations that happen together: one, or two where only both make sense."""
+
+
+class Node(NamedTuple):
+    """A state of the whole system: what the specification knows, and what the scope has used up."""
+
+    state: State
+    came: frozenset[str]
+    """Requests and sessions that have come."""
+
+
+def arrivals(scope: Scope, node: Node) -> Iterator[tuple[str, Move]]:
+    """What clients may do: open sessions, send requests and turns. Each with the name that has come by it."""
+    state, came = node
+    for session in scope.sessions:
+        if session not in came:
+            yield session, (OpenSession(session),)
+    waiting: set[str | None] = set()
+    for arrival in scope.arrivals:
+        if arrival.name in came or arrival.session in waiting:
+            continue
+        if arrival.session is None:
+            yield arrival.name, (Submit(arrival.name, list(arrival.tokens)),)
+            continue
+        waiting.add(arrival.session)  # a later turn waits for this one
+        session = state.sessions.get(arrival.session)
+        if session is not None and session.turn is None:
+            tokens = [*session.history.elements(), *arrival.tokens]
+            yield arrival.name, (Submit(arrival.name, tokens, arrival.session),)
+
+
+def departures(scope: Scope, node: Node) -> Iterator[Move]:
+    """What else clients may do: leave."""
+    state = node.state
+    if "abort" in scope.operations:
+        yield from ((Abort(req),) for req in sorted(state.requests))
+    if "close_session" in scope.operations:
+        yield from ((CloseSession(name),) for name, session in sorted(state.sessions.items()) if not session.closing)
+
+
+def services(scope: Scope, node: Node, *, chooses_victims: bool) -> Iterator[Move]:
+    """What the scheduler may do. `chooses_victims`: an eviction says which pages leave; else whoever answers does."""
+    state = node.state
+    waiting = [req for req, request in sorted(state.requests.items()) if not request.running]
+    running = [req for req, request in sorted(state.requests.items()) if request.running]
+    idle = [req for req in running if req not in state.prepared]
+    yield from ((MatchPrefix(req),) for req in waiting)
+    yield from prefills(scope, state, waiting, idle)
+    yield from decodes(scope, state, idle)
+    if state.prepared and len(state.flights) < scope.overlap:
+        number = next(number for number in range(1, scope.overlap + 1) if number not in state.flights)
+        yield (Launch(number, sorted(state.prepared)),)
+    if state.flights:
+        yield completion(state)
+    yield from verifies(scope, state)
+    if "cache_unfinished" in scope.operations:
+        for req in idle:
+            chunked = req in state.mid_prefill
+            if chunked or len(state.requests[req].tokens) > state.requests[req].seq_len:
+                yield (CacheUnfinished(req, chunked),)
+    for req in idle:
+        if req not in state.mid_prefill and not left_to_generate(scope, state, req):
+            yield (Finish(req),)
+    if "retract" in scope.operations:
+        yield from ((Retract(req),) for req in running if left_to_generate(scope, state, req))
+    if "preempt" in scope.operations:
+        yield from ((Preempt(name),) for name, session in sorted(state.sessions.items()) if session.record is not None)
+    if "evict" in scope.operations:
+        yield from evictions(state) if chooses_victims else ((Evict(n),) for n in (1, scope.config.num_pages))
+    if "give_back" in scope.operations:
+        yield from give_back(state, waiting)
+
+
+def left_to_generate(scope: Scope, state: State, req: str) -> int:
+    """How many tokens a request still lacks; negative when a launch in flight brought one too many."""
+    arrival = _arrival(scope, req)
+    request = state.requests[req]
+    history = 0 if request.session is None else len(state.sessions[request.session].history)
+    return history + len(arrival.tokens) + arrival.outputs - len(request.tokens)
+
+
+def _arrival(scope: Scope, req: str) -> Arrival:
+    return next(arrival for arrival in scope.arrivals if arrival.name == req)
+
+
+def prefills(scope: Scope, state: State, waiting: list[str], idle: list[str]) -> Iterator[Move]:
+    """Every prefill batch: each request that can be in it, up to each length that the scope allows."""
+    able = [req for req in waiting if state.requests[req].prefix_len is not None]
+    able += [req for req in idle if req in state.mid_prefill]
+    able.sort()
+    for size in range(1, min(scope.max_batch, len(able)) + 1):
+        for reqs in combinations(able, size):
+            for ends in product(*(_ends(scope, state.requests[req], req) for req in reqs)):
+                yield (Extend(list(zip(reqs, ends, strict=True))),)
+
+
+def _ends(scope: Scope, request: Request, req: str) -> list[int]:
+    start = request.seq_len if request.running else request.prefix_len or 0
+    length = len(request.tokens)
+    return [border for border in _arrival(scope, req).borders if start < border < length] + [length]
+
+
+def decodes(scope: Scope, state: State, idle: list[str]) -> Iterator[Move]:
+    """A decode step of everything that can decode; of any part of it where the scope says so."""
+    able = [req for req in idle if can_decode(scope, state, req)]
+    for size in range(1 if scope.partial_decode else max(1, len(able)), len(able) + 1):
+        yield from ((Decode(list(reqs), scope.drafts + 1),) for reqs in combinations(able, size))
+
+
+def can_decode(scope: Scope, state: State, req: str) -> bool:
+    """Whether a running request has a token whose K/V is not there yet, and lacks more."""
+    record = state.requests[req].record
+    return (
+        record is not None
+        and req not in state.mid_prefill
+        and req not in state.speculating
+        and state.lengths[record].committed < state.horizon[record]
+        and left_to_generate(scope, state, req) > 0
+    )
+
+
+def completion(state: State) -> Move:
+    """The oldest launch in flight completes, with the tokens that are due."""
+    oldest, passages = next(iter(state.flights.items()))
+    tokens = {}
+    for passage in passages:
+        request = state.requests.get(passage.req)
+        if passage.samples and request is not None and request.running and request.run == passage.run:
+            tokens[passage.req] = TOKEN
+    return (Complete(oldest, tokens),)
+
+
+def verifies(scope: Scope, state: State) -> Iterator[Move]:
+    """Any number of drafts may be right; the request keeps no more tokens than it lacks."""
+    for req, step in sorted(state.speculating.items()):
+        if step.completed:
+            left = left_to_generate(scope, state, req)
+            for accepted in range(1, step.positions + 1):
+                yield (Verify(req, accepted, [TOKEN] * max(1, min(accepted, left))),)
+
+
+def evictions(state: State) -> Iterator[Move]:
+    """Each page that may leave alone, and all that may leave together.
+
+    Any other set of victims that the specification allows leaves in several of these steps. The last one asks for
+    more than there is, so that it stops only at what is locked.
+    """
+    store = state.store
+    free = sorted(key for key in store.entries if key not in store.pins)
+    for key in free:
+        if key not in store.children:
+            yield (Evict(1, obs=EvictAnswer([store.entries[key].page])),)
+    if len(free) > 1 or store.pins:
+        yield (Evict(len(free) + 1, obs=EvictAnswer([store.entries[key].page for key in leaves_first(state, free)])),)
+
+
+def leaves_first(state: State, keys: list[PrefixKey]) -> list[PrefixKey]:
+    """Prefixes in an order in which each may leave the store."""
+    entries = state.store.entries
+    depth = {key: len(state.store.path(key)) for key in keys}
+    return sorted(keys, key=lambda key: (-depth[key], entries[key].parent, key))
+
+
+def give_back(state: State, waiting: list[str]) -> Iterator[Move]:
+    """End a lend that nothing else can end: the turn waits, and holds what its session's slot has lent it.
+
+    The turn is aborted, so that what it never ran stays in the slot and can be preempted, and is submitted again with
+    its tokens so far. The turn of a closing session has no slot to go back to, and leaves.
+    """
+    for req in waiting:
+        request = state.requests[req]
+        if request.record is None or request.session is None:
+            continue
+        if state.sessions[request.session].closing:
+            yield (Abort(req),)
+        else:
+            yield (Abort(req), Submit(req, request.tokens.elements(), request.session))

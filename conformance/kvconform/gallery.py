@@ -1,0 +1,247 @@
+"""`kvspec bugs`: who finds each defect of the gallery, how fast, in how few events, and the story of one."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.bugs import BUGS
+from kvconform.bugs.bug import Bug
+from kvconform.checked import RuleBroken
+from kvconform.codec import Vector, read_vector
+from kvconform.fuzz import fuzz, shortest
+from kvconform.gallery_replay import Replayed, replay, shortest_loop
+from kvconform.gallery_story import show_story
+from kvconform.runner import Demonstration, ExpectationFailed, run_vector, try_out
+from kvconform.shrink import kind, shrink
+from kvspec.events import Config, Snapshot
+
+VECTORS = Path(__file__).parent / "vectors"
+"""The vectors that come with kvspec."""
+REPLAY_RUNS = 100
+"""Runs of replayed traffic for one defect."""
+SHRINK_SECONDS = 5.0
+"""Time spent on shortening one finding."""
+SHRUNK_VECTORS = 3
+"""Vectors, of those that find a defect, whose finding is shortened."""
+
+
+class Shown(NamedTuple):
+    """Operations that show a defect, on an implementation of certain sizes."""
+
+    config: Config
+    demonstration: Demonstration
+
+    @property
+    def rule(self) -> str:
+        """The id of the rule that it is blamed on, or the exception where the implementation fails."""
+        return rule_of(self.demonstration)
+
+    @property
+    def events(self) -> int:
+        """Operations, without the snapshot that may stand at the end."""
+        return sum(not isinstance(op, Snapshot) for op in self.demonstration.operations)
+
+
+class FoundByVector(NamedTuple):
+    """A vector that a defect does not survive."""
+
+    vector: Vector
+    rule: str
+    """The rule that is blamed, or what else fails."""
+    operations: int
+
+
+class FoundByFuzzing(NamedTuple):
+    """How fuzzing a defect ended."""
+
+    seconds: float
+    operations: int
+    shown: Shown | None
+    """As short as it gets; `None` if nothing was found."""
+
+
+class Specimen(NamedTuple):
+    """All that is known about a defect."""
+
+    bug: Bug
+    vectors: list[FoundByVector]
+    fuzzed: FoundByFuzzing | None
+    """`None` for a defect of the scheduler: vectors and fuzzing have none."""
+    replayed: Replayed
+    shortest: Shown | None
+
+    @property
+    def is_found(self) -> bool:
+        """Whether everything that applies found it, and blamed its rule."""
+        by_replay = self.replayed.shown is not None and rule_of(self.replayed.shown) in self.bug.rules
+        if self.bug.is_of_scheduler:
+            return by_replay
+        by_vector = bool(self.vectors) and all(found.rule in self.bug.rules for found in self.vectors)
+        by_fuzzing = self.fuzzed is not None and self.fuzzed.shown is not None
+        return by_replay and by_vector and by_fuzzing and _rule_found(self.fuzzed) in self.bug.rules
+
+
+def rule_of(shown: Demonstration) -> str:
+    """The rule that a demonstration ends in, or the exception that the implementation raised."""
+    finding = shown.finding
+    return finding.rule.id if isinstance(finding, RuleBroken) else type(finding.original).__name__
+
+
+def _rule_found(fuzzed: FoundByFuzzing | None) -> str:
+    return "" if fuzzed is None or fuzzed.shown is None else fuzzed.shown.rule
+
+
+def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
+    """The vectors that find a defect."""
+    found = []
+    for vector in vectors:
+        outcome = run_vector(vector, bug.factory)
+        match outcome.finding:
+            case None:
+                continue
+            case ExpectationFailed():
+                rule = "expectation"
+            case finding:
+                rule = rule_of(Demonstration([], finding))
+        found.append(FoundByVector(vector, rule, outcome.operations))
+    return found
+
+
+def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
+    """The shortest part of a vector that shows the defect."""
+    config = found.vector.header.config
+    operations = [step.op for step in islice(found.vector.steps, found.operations)]
+    shrunk = shrink(operations, partial(try_out, config=config, factory=bug.factory), kind, SHRINK_SECONDS)
+    return None if shrunk is None else Shown(config, shrunk.demonstration)
+
+
+def find_by_fuzzing(bug: Bug, seconds: float, seed: int) -> FoundByFuzzing:
+    """Fuzz a defect, and shorten what is found."""
+    fuzzed = fuzz(bug.factory, seconds, seed, lambda *_: None)
+    failure = fuzzed.failure
+    shrunk = None if failure is None else shortest(failure, bug.factory)
+    shown = None if failure is None or shrunk is None else Shown(failure.config, shrunk.demonstration)
+    return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)
+
+
+def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> Specimen:
+    """Let vectors, fuzzing and replayed traffic look for a defect."""
+    replayed = replay(bug, REPLAY_RUNS, seed)
+    if bug.is_of_scheduler:
+        shown = shortest_loop(bug, replayed.run) or replayed.shown
+        return Specimen(bug, [], None, replayed, None if shown is None else Shown(replayed.run.config, shown))
+    found = find_by_vectors(bug, vectors)
+    fuzzed = find_by_fuzzing(bug, seconds, seed)
+    simplest = sorted(found, key=lambda one: one.operations)[:SHRUNK_VECTORS]
+    candidates = [fuzzed.shown, *(shorten(bug, one) for one in simplest)]
+    right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
+    return Specimen(bug, found, fuzzed, replayed, min(right, key=lambda shown: shown.events, default=None))
+
+
+def read_vectors() -> list[Vector]:
+    """The vectors that come with kvspec."""
+    return [read_vector(path) for path in sorted(VECTORS.glob("*.jsonl"))]
+
+
+def bugs(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to fuzz each.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
+) -> None:
+    """The bug gallery: defects that engines really had, and what finds each of them.
+
+    Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
+    in the shortest trace, and why that is a contradiction. Exit status 1 if something is not found.
+
+        kvspec bugs
+
+        kvspec bugs retract-tail-orphaned
+    """
+    for name in names or ():
+        if name not in BUGS:
+            raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
+    chosen = [BUGS[name] for name in dict.fromkeys(names or BUGS)]
+    vectors = read_vectors()
+    specimens = []
+    with _progress() as progress:
+        task = progress.add_task("", total=len(chosen))
+        for bug in chosen:
+            progress.update(task, description=bug.name)
+            specimens.append(examine(bug, vectors, seconds, seed))
+            progress.advance(task)
+    console = Console()
+    if names:
+        for specimen in specimens:
+            shown = specimen.shortest
+            show_story(console, specimen.bug, shown and shown.config, shown and shown.demonstration)
+    show_table(console, specimens)
+    raise typer.Exit(0 if all(specimen.is_found for specimen in specimens) else 1)
+
+
+def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
+    """Print one row a defect."""
+    table = Table(title="Bug gallery", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("defect", "rule", "vectors", "fuzzing", "replay", "events"):
+        right = title in ("replay", "events")
+        table.add_column(title, no_wrap=True, justify="right" if right else "left")
+    for one in specimens:
+        table.add_row(
+            one.bug.name,
+            one.bug.rule,
+            _by_vectors(one),
+            _by_fuzzing(one),
+            _by_replay(one),
+            Text("-", "bold red") if one.shortest is None else str(one.shortest.events),
+        )
+    console.print(table)
+    found = sum(one.is_found for one in specimens)
+    console.print(
+        "vectors: how many find it. fuzzing: seconds and operations until it was found. replay: requests until it was "
+        "found. events: operations of the shortest trace. A rule is named where another one is blamed.",
+        f"{found} of {len(specimens)} defects are found by all that applies.",
+        sep="\n",
+        soft_wrap=True,
+    )
+
+
+def _by_vectors(one: Specimen) -> Text:
+    if one.bug.is_of_scheduler:
+        return Text("n/a", "dim")
+    if not one.vectors:
+        return Text("none", "bold red")
+    text = Text(str(len(one.vectors)))
+    for rule in sorted({found.rule for found in one.vectors} - set(one.bug.rules)):
+        text.append(f" {rule}", "bold red")
+    return text
+
+
+def _by_fuzzing(one: Specimen) -> Text:
+    if one.fuzzed is None:
+        return Text("n/a", "dim")
+    if one.fuzzed.shown is None:
+        return Text("not found", "bold red")
+    text = Text(f"{one.fuzzed.seconds:.1f} s, {one.fuzzed.operations:,}")
+    return text if one.fuzzed.shown.rule in one.bug.rules else text.append(f" {one.fuzzed.shown.rule}", "bold red")
+
+
+def _by_replay(one: Specimen) -> Text:
+    if one.replayed.shown is None:
+        return Text("not found", "bold red")
+    rule = rule_of(one.replayed.shown)
+    text = Text(f"{one.replayed.requests:,}")
+    return text if rule in one.bug.rules else text.append(f" {rule}", "bold red")
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,0 +1,260 @@
+"""A defect told as a story: what the code does, what happens step by step, and why that is a contradiction."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.bugs.bug import Bug
+from kvconform.checked import RuleBroken
+from kvconform.report import origin, printable
+from kvconform.runner import Demonstration, names_in
+from kvspec import events
+from kvspec.events import Config, Operation
+from kvspec.model import Model
+from kvspec.model.judging import owner_name, record_name
+from kvspec.model.state import WITHHELD, State
+from kvspec.pages import Runs, compress, expand
+from kvspec.rules import RULES
+from kvspec.tokens import Element
+
+LONG = 12
+"""Tokens that are told of a request."""
+LAST_EVENTS = 40
+"""Events of a long trace that are told: the last ones."""
+
+
+_WITHHELD = "has been let go, but is still read by a launch in flight"
+
+
+def show_story(console: Console, bug: Bug, config: Config | None, shown: Demonstration | None) -> None:
+    """Print the story of a defect; without a demonstration only what is known of it."""
+    for line in story(bug, config, shown):
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
+def story(bug: Bug, config: Config | None, shown: Demonstration | None) -> Iterator[str]:
+    """The lines of a defect's story."""
+    yield f"{bug.name}: {bug.title}"
+    yield f"  In an engine: {bug.symptom}"
+    yield f"  Described in: SGLang pull request {', '.join(bug.source)}"
+    yield ""
+    if config is None or shown is None:
+        yield "  It was not found, so there is nothing to tell."
+        return
+    sizes = f"{config.num_pages} pages of {config.page_size} tokens, {config.num_rows} rows"
+    yield f"What happens, in a memory of {sizes}{'' if config.prefix_cache else ', without a prefix cache'}:"
+    operations = shown.operations
+    first = max(0, len(operations) - LAST_EVENTS)
+    if first:
+        yield f"  ... {first:,} events before these ..."
+    for step, op in enumerate(operations[first:], start=first + 1):
+        yield f"  {step:>3}. {sentence(op)}"
+    yield ""
+    yield "Why this is a contradiction:"
+    yield from (f"  {line}" for line in contradiction(config, shown))
+    yield ""
+
+
+def contradiction(config: Config, shown: Demonstration) -> Iterator[str]:
+    """What the last answer says, what the rule says, and what the model knows since which step."""
+    finding, step = shown.finding, len(shown.operations)
+    if isinstance(finding, RuleBroken):
+        yield f"Step {step}: {finding.what}."
+        if finding.expected is not None or finding.observed is not None:
+            yield f"Expected: {_plain(finding.expected)}. Observed: {_plain(finding.observed)}."
+        rule = RULES[finding.rule.id]
+        yield f"{rule.id}: {rule.statement}"
+        yield f"Why: {rule.reason} ({origin(rule)})"
+    else:
+        yield f"Step {step}: the implementation fails: {finding}."
+    yield from known(config, shown)
+
+
+def known(config: Config, shown: Demonstration) -> Iterator[str]:
+    """What the model knows before the last step, of whom and what that step names, and since when."""
+    model, since = Model(config), dict[str, tuple[str, int]]()
+    for step, op in enumerate(shown.operations[:-1], start=1):
+        model.step(msgspec.structs.replace(op))  # type: ignore[arg-type]
+        now = dict(_facts(model.state))
+        for thing, fact in now.items():
+            if thing not in since or since[thing][0] != fact:
+                since[thing] = fact, step
+        for thing in since.keys() - now.keys():
+            del since[thing]
+    last = shown.operations[-1]
+    for fact, step, pages in _by_fact(since, _pages_in(last)):
+        belong = f"pages {_listed(pages)} belong" if pages[1:] else f"page {pages[0]} belongs"
+        yield f"The model knows that {belong} to {fact}, since step {step}."
+    wanted = {f"row {row}" for row in _rows_in(last)}
+    wanted.update(thing for thing, (fact, _) in since.items() if fact == _WITHHELD and isinstance(last, events.Report))
+    names = set(names_in(last))
+    names.update(request.session for req, request in model.state.requests.items() if req in names and request.session)
+    for thing, (fact, step) in sorted(since.items(), key=lambda item: item[1][1]):
+        kind, _, name = thing.partition(" ")
+        if thing in wanted or (kind in ("request", "session") and (name in names or not names)):
+            yield f"The model knows that {thing} {fact}, since step {step}."
+
+
+def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[str, int, list[int]]]:
+    """The pages of which the same has been true since the same step, together."""
+    together: dict[tuple[str, int], list[int]] = {}
+    for page in sorted(set(pages)):
+        if f"page {page}" in since:
+            together.setdefault(since[f"page {page}"], []).append(page)
+    return [(fact, step, same) for (fact, step), same in together.items()]
+
+
+def _facts(state: State) -> Iterator[tuple[str, str]]:
+    """What is the case: thing and fact, in words."""
+    for page in state.owner:
+        yield f"page {page}", owner_name(state, page)
+    for row, record in state.rows.items():
+        yield f"row {row}", _WITHHELD if record == WITHHELD else f"is that of {record_name(state, record)}"
+    for req, request in state.requests.items():
+        if request.record is not None:
+            yield f"request {req}", _holds(state, request.record)
+    for name, session in state.sessions.items():
+        if session.record is not None:
+            yield f"session {name}", _holds(state, session.record)
+
+
+def _holds(state: State, record: int) -> str:
+    protected, committed, allocated = state.lengths[record]
+    pages = _listed(state.tables[record])
+    return f"has row {state.records[record].row}, pages {pages}: protected {protected}, committed {committed}, " + (
+        f"allocated {allocated}"
+    )
+
+
+def _pages_in(op: Operation[Any]) -> list[int]:
+    """The pages that an answer names."""
+    match op.obs:
+        case events.ExtendAnswer(pages=pages) | events.DecodeAnswer(pages=pages):
+            return [page for runs in (pages or {}).values() for page in expand(runs)]
+        case events.EvictAnswer(evicted=runs):
+            return expand(runs)
+    return expand(getattr(op.obs, "freed", None) or ())
+
+
+def _rows_in(op: Operation[Any]) -> list[int]:
+    return list((op.obs.rows or {}).values()) if isinstance(op.obs, events.ExtendAnswer) else []
+
+
+def sentence(op: Operation[Any]) -> str:
+    """One event in words."""
+    if op.refused is not None:
+        return f"{_asked(op)}, and is refused: {op.refused.reason or op.refused.rule or 'no reason is given'}."
+    return f"{_asked(op)}{_answered(op)}."
+
+
+def _asked(op: Operation[Any]) -> str:
+    """What was asked for."""
+    match op:
+        case events.OpenSession():
+            return f"Session {op.session} is opened"
+        case events.Submit():
+            turn = "" if op.session is None else f", the next turn of session {op.session}"
+            return f"Request {op.req} comes, with {_count(len(op.tokens), 'token')}{turn}: {_tokens(op.tokens)}"
+        case events.MatchPrefix():
+            return f"{op.req} asks how much of it is cached"
+        case events.Extend():
+            return "A prefill is prepared, of " + _and([f"{req} up to {seq_len}" for req, seq_len in op.reqs])
+        case events.Decode():
+            step = "a decode step" if op.n == 1 else f"a speculative step of {op.n} positions"
+            return f"{step.capitalize()} is prepared for {_and(op.reqs)}"
+        case events.Verify():
+            kept = "all of them" if len(op.tokens) == op.accepted else f"only {_count(len(op.tokens), 'token')}"
+            return f"{_count(op.accepted, 'position')} of {op.req} are accepted; it keeps {kept}"
+        case events.Launch():
+            return f"Launch {op.launch} goes to the device, with {_and(op.reqs)}"
+        case events.Complete():
+            brings = f"brings a token for {_and(list(op.tokens))}" if op.tokens else "brings no token"
+            return f"Launch {op.launch} completes and {brings}"
+        case events.CacheUnfinished():
+            return f"{op.req} publishes what it has prefilled" + (", with more of its prompt to come" * op.chunked)
+        case events.Finish():
+            return f"{op.req} is finished"
+        case events.Retract():
+            return f"{op.req} is retracted and waits again"
+        case events.Abort():
+            return f"{op.req} is aborted"
+        case events.CloseSession():
+            return f"Session {op.session} is closed"
+        case events.Preempt():
+            return f"The memory of idle session {op.session} is taken away"
+        case events.Evict():
+            return f"{_count(op.n, 'page')} of the prefix store are to be evicted"
+        case events.Report():
+            return f"The figures are asked for ({op.mode})"
+    return "A look at the whole state"
+
+
+def _answered(op: Operation[Any]) -> str:
+    """What the implementation said."""
+    match op.obs:
+        case events.MatchAnswer(prefix_len=prefix_len, protected_len=protected_len, freed=freed):
+            return f": {prefix_len}, of which the prefix store owns {protected_len}{_freed(freed)}"
+        case events.ExtendAnswer(rows=rows, pages=pages):
+            return ": " + "; ".join(
+                f"{req} has row {row}{_given((pages or {}).get(req))}" for req, row in (rows or {}).items()
+            )
+        case events.DecodeAnswer(pages=pages):
+            given = [f"; {req} gets pages {_listed(expand(runs))}" for req, runs in (pages or {}).items()]
+            return "".join(given) or ", in the pages that are there"
+        case events.PublishAnswer(protected_len=protected_len, freed=freed):
+            return f"; the prefix store owns {protected_len} of its tokens now{_freed(freed)}"
+        case events.ReleaseAnswer(freed=freed):
+            return _freed(freed) or "; nothing is freed"
+        case events.EvictAnswer(evicted=evicted):
+            return f": pages {_listed(expand(evicted))} leave it" if evicted else ": none leaves"
+        case events.Figures():
+            told = msgspec.to_builtins(op.obs)
+            return ": " + ", ".join(f"{name} {value}" for name, value in told.items())
+        case events.SnapshotAnswer(requests=requests, sessions=sessions):
+            held = {**(requests or {}), **(sessions or {})}
+            parts = [
+                f"{name} has row {view.row}, protected {view.protected_len}, committed {view.committed_len}, "
+                f"allocated {view.allocated_len}"
+                for name, view in held.items()
+            ]
+            return ": " + ("; ".join(parts) or "nobody holds a row")
+    return ""
+
+
+def _given(runs: Runs | None) -> str:
+    return f" and gets pages {_listed(expand(runs))}" if runs else ""
+
+
+def _freed(runs: Runs | None) -> str:
+    return f"; pages {_listed(expand(runs))} go back to the free pages" if runs else ""
+
+
+def _listed(pages: list[int]) -> str:
+    spans = [str(run) if isinstance(run, int) else f"{run[0]}..{run[0] + run[1] - 1}" for run in compress(pages)]
+    return ", ".join(spans) or "none"
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(([", ".join(names[:-1])] if names[1:] else []) + names[-1:])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _tokens(tokens: Sequence[Element]) -> str:
+    """Tokens, the same ones in a row told once."""
+    runs = [(token, len(list(same))) for token, same in groupby(tokens)]
+    spans = [str(token) if count == 1 else f"{count} times {token}" for token, count in runs]
+    return ", ".join(spans if len(spans) <= LONG else [*spans[: LONG - 2], "...", spans[-1]])
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=repr), ensure_ascii=False)
