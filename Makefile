@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove lint typecheck clean
+.PHONY: help conformance test prove engines lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,7 +13,7 @@ help: ## Show this list
 conformance: .venv/.stamp ## Replay the conformance vectors against the reference implementation
 	@$(BIN)/kvspec run
 
-test: .venv/.stamp ## Run the tests on all cores
+test: .venv/.engines.stamp ## Run the tests on all cores
 	@$(BIN)/pytest -q -n auto
 
 prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
@@ -40,4 +40,10 @@ clean: ## Remove .venv, build outputs and caches
 	@echo "Installing into .venv"
 	@test -e $@ || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# What the device implementation and real engines need besides: torch, triton and what SGLang's classes import.
+.venv/.engines.stamp: .venv/.stamp
+	@echo "Installing torch and what real engines need into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines]'
 	@touch $@
