@@ -1,5 +1,6 @@
 """Random walks through the specified system, for tests of the model and of implementations."""
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -9,6 +10,9 @@ from kvspec.events import Operation
 from kvspec.model.state import State
 
 T = TypeVar("T")
+
+SEEDS = range(int(os.environ.get("KVSPEC_TEST_SEEDS", "40")))
+"""The walks that a test takes. `make mutation` takes fewer, because it runs the tests thousands of times."""
 
 BAG = [generator for generator, weight in generate.GENERATORS.items() for _ in range(weight)]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvspec import lengths
 from kvspec.contracts import CHECKED
-from kvspec.lengths import Lengths, held_tokens, private_pages, tail, well_formed
+from kvspec.lengths import Lengths, held_tokens, private_pages, tail
 
 PAGE_SIZES = (1, 2, 16, 64)
 

@@ -1,0 +1,174 @@
+"""The gallery: every defect is found, and blamed on its rule; the reference is not."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kvconform.bugs import BUGS
+from kvconform.bugs.bug import Bug
+from kvconform.gallery import (
+    Specimen,
+    examine,
+    find_by_fuzzing,
+    find_by_vectors,
+    read_vectors,
+    rule_of,
+    shorten,
+    show_table,
+)
+from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_loop
+from kvconform.gallery_story import story
+from kvref.manager import Manager
+from kvref.policy import SchedulerConfig
+from kvref.scheduler_req import GenerateReq
+from kvspec.events import Config
+from kvspec.rules import RULES
+
+VECTORS = read_vectors()
+REFERENCE = Bug("reference", "No defect.", (), "", "")
+OF_MANAGER = [bug for bug in BUGS.values() if not bug.is_of_scheduler]
+
+DEMANDED = {
+    "row of a chunked request freed between chunks": "row-freed-between-chunks",
+    "row allocation that assigns some and then fails": "rows-given-by-halves",
+    "released row index kept": "stale-row-index",
+    "row freed at finish while the overlapped launch still reads it": "row-freed-while-read",
+    "protected length taken from the unaligned prefix": "protected-from-unaligned-prefix",
+    "held tokens not rounded up to pages": "held-not-rounded-up",
+    "idle check that forgets tree-protected tokens of sessions": "idle-check-forgets-session-locks",
+    "two new chunked requests in one batch": "two-new-chunks-in-a-batch",
+    "the too strict check that forbids a last chunk and a new chunk together": "last-chunk-forbids-first-chunk",
+    "destructive restore": "destructive-restore",
+    "chunk stash of a session inserted into the tree": "chunk-stash-published",
+    "lent slot counted twice": "lent-slot-counted-twice",
+    "finished request without a row counted": "finished-request-counted",
+    "speculative tail orphaned": "speculative-tail-orphaned",
+    "retract retry off by one": "retract-tail-orphaned",
+    "tail freed from inside a page": "tail-freed-from-inside-a-page",
+    "prefix shortened by one too many": "prefix-shortened-twice",
+    "old prefix length taken from the unaligned prefix at finish": "old-prefix-from-unaligned-prefix",
+    "last token's slot dropped from the release": "last-slot-kept",
+    "double free of the over-run decode slot": "overrun-slot-freed-twice",
+    "continuing chunk not counted as chunked": "continuing-chunk-samples",
+    "retract reservation from the wrong length": "reservation-from-wrong-length",
+    "abort that saves inflated lengths": "abort-saves-inflated-lengths",
+    "abort that leaves the lend open": "abort-leaves-the-lend-open",
+    "close that frees KV in use": "close-frees-kv-in-use",
+    "endless prefill-retract loop": "endless-prefill-retract-loop",
+    "publish that frees the shared page instead of the duplicate": "publish-frees-the-shared-page",
+    "eviction of a locked page": "locked-page-evicted",
+    "lock taken on a retry and never released": "lock-taken-at-retry",
+}
+
+
+def named(bug: Bug) -> str:
+    return bug.name
+
+
+@pytest.mark.parametrize("name", DEMANDED.values(), ids=DEMANDED.keys())
+def test_the_gallery_has_every_defect_that_is_demanded_of_it(name: str) -> None:
+    assert name in BUGS
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=named)
+def test_a_defect_names_rules_and_documents_that_exist(bug: Bug) -> None:
+    assert set(bug.rules) <= RULES.keys()
+    assert bug.source and {number for source in bug.source for number in [int(source)]}
+    assert bug.title.endswith(".") and bug.symptom.endswith(".")
+    assert BUGS[bug.name] is bug
+
+
+@pytest.mark.parametrize("bug", OF_MANAGER, ids=named)
+def test_vectors_find_every_defect_and_blame_its_rule(bug: Bug) -> None:
+    found = find_by_vectors(bug, VECTORS)
+    assert found
+    assert {one.rule for one in found} <= set(bug.rules)
+
+
+def test_no_vector_finds_a_defect_in_the_reference() -> None:
+    assert find_by_vectors(REFERENCE, VECTORS) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["stale-row-index", "row-freed-between-chunks", "last-slot-kept", "locked-page-evicted"]
+)
+def test_fuzzing_finds_a_defect_and_shortens_it(name: str) -> None:
+    found = find_by_fuzzing(BUGS[name], seconds=60, seed=1)
+    assert found.shown is not None
+    assert found.shown.rule in BUGS[name].rules
+    assert found.shown.events <= 16
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=named)
+def test_replayed_traffic_finds_every_defect_and_blames_its_rule(bug: Bug) -> None:
+    shown = replay(bug, runs=100, seed=2).shown
+    assert shown is not None
+    assert rule_of(shown) in bug.rules
+
+
+def test_replayed_traffic_finds_no_defect_in_the_reference() -> None:
+    replayed = replay(REFERENCE, runs=8, seed=2)
+    assert replayed.shown is None
+    assert replayed.requests > 150
+
+
+def test_the_shortest_vector_of_a_defect_is_short() -> None:
+    bug = BUGS["publish-frees-the-shared-page"]
+    shown = shorten(bug, find_by_vectors(bug, VECTORS)[0])
+    assert shown is not None and shown.events <= 12
+
+
+STUCK = Run(
+    Config(page_size=4, num_pages=16, num_rows=4, max_context_len=64),
+    SchedulerConfig(overlap=True, retract_interval=1),
+    [GenerateReq(f"r{number}", [number] * 3, [7] * 6) for number in range(3)],
+)
+
+
+def test_a_scheduler_that_goes_round_in_circles_breaks_live_1() -> None:
+    operations, finding = carry_out(BUGS["endless-prefill-retract-loop"], STUCK)
+    assert "LIVE-1" in str(finding)
+    assert len(operations) < 4 * patience(STUCK.config, STUCK.mode)
+    shown = shortest_loop(BUGS["endless-prefill-retract-loop"], STUCK)
+    assert shown is not None and "round and round" in str(shown.finding) and len(shown.operations) < 40
+
+
+def test_a_scheduler_that_gets_on_is_not_stuck() -> None:
+    assert carry_out(REFERENCE, STUCK)[1] is None
+    assert shortest_loop(REFERENCE, STUCK) is None
+
+
+def printed(show: Any, *arguments: Any) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    show(console, *arguments)
+    return console.export_text()
+
+
+def test_the_table_has_a_row_for_each_defect() -> None:
+    found = examine(BUGS["stale-row-index"], VECTORS, seconds=60, seed=1)
+    missed = Specimen(BUGS["endless-prefill-retract-loop"], [], None, replay(REFERENCE, 1, 0), None)
+    text = printed(show_table, [found, missed])
+    assert "stale-row-index" in text and "n/a" in text and "not found" in text
+    assert "1 of 2 defects are found by all that applies." in text
+    assert not missed.is_found
+
+
+def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
+    bug = BUGS["publish-frees-the-shared-page"]
+    shown = shorten(bug, find_by_vectors(bug, VECTORS)[0])
+    assert shown is not None
+    lines = list(story(bug, shown.config, shown.demonstration))
+    told = [line for line in lines if line.lstrip()[:1].isdigit()]
+    assert len(told) == len(shown.demonstration.operations)
+    assert any("belong" in line and "the prefix store, since step" in line for line in lines)
+    assert any(RULES[shown.rule].statement in line for line in lines)
+
+
+def test_a_defect_that_was_not_found_has_no_story() -> None:
+    assert "nothing to tell" in "\n".join(story(BUGS["stale-row-index"], None, None))
+
+
+def test_a_manager_without_a_defect_is_the_reference() -> None:
+    assert REFERENCE.factory is Manager and REFERENCE.is_of_scheduler

@@ -1,0 +1,31 @@
+"""Where torch or triton are missing, everything here is skipped; where there is no GPU, what is marked `gpu` is."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+MISSING = [name for name in ("numpy", "torch", "triton") if find_spec(name) is None]
+
+
+class _Skipped(pytest.Module):
+    """A test module that is not imported."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:  # type: ignore[override]
+        pytest.skip(f"not installed: {', '.join(MISSING)} (pip install 'kvspec[cuda]')", allow_module_level=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return _Skipped.from_parent(parent, path=module_path) if MISSING else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        from kvcuda.backend import INTERPRETED
+
+        if INTERPRETED:
+            pytest.skip("needs a CUDA GPU, and TRITON_INTERPRET not set")

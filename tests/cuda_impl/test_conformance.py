@@ -1,0 +1,51 @@
+"""The device manager, read back after each operation, conforms."""
+
+from pathlib import Path
+
+import pytest
+
+import kvconform
+from kvconform.checked import Checked
+from kvconform.codec import read_vector
+from kvconform.fuzz import fuzz
+from kvconform.runner import carry_out, run_vector
+from kvcuda.manager import Manager
+from kvspec.events import Config
+from kvspec.model import Model
+from tests.walk import RandomDraw, proposals
+
+VECTORS = sorted((Path(kvconform.__file__).parent / "vectors").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
+def test_vector_conforms(path: Path) -> None:
+    outcome = run_vector(read_vector(path), Manager)
+    assert outcome.finding is None, outcome.finding
+    assert outcome.operations
+
+
+CONFIGS = {
+    "pages of 2": Config(2, 14, 3, 17),
+    "pages of 1": Config(1, 12, 4, 8),
+    "pages of 16": Config(16, 20, 3, 128),
+    "pages of 3": Config(3, 9, 2, 25),
+    "no prefix cache": Config(4, 12, 3, 32, prefix_cache=False),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_no_violation_is_found_by_fuzzing(config: Config) -> None:
+    model = Model(config)
+    checked = Checked(Manager(config), model, snapshot_every=1)
+    for op in proposals(model.state, RandomDraw(seed=7), 300):
+        carry_out(checked, op)
+    assert model.judged["PAGE-3"] > 100
+    assert model.reached["row withheld"]
+    assert model.reached["prefix published"] or not config.prefix_cache
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(5))
+def test_no_violation_is_found_by_long_fuzzing(seed: int) -> None:
+    fuzzed = fuzz(Manager, seconds=30, seed=seed, progress=lambda tally, seconds: None)
+    assert fuzzed.failure is None, fuzzed.failure

@@ -1,0 +1,88 @@
+"""Row writes and forward reads run on two lanes: what orders them is needed, and suffices (RACE-1)."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kvcuda.device_manager import DeviceManager
+from kvcuda.digest_step import DigestStep
+from kvcuda.lanes import CudaLanes
+from kvref.policy import SchedulerConfig
+from kvspec.events import Config
+from tests.cuda_impl.simulated_lanes import SimulatedLanes
+from tests.cuda_impl.traffic import requests, run
+
+OVERLAPPED = SchedulerConfig(
+    chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=3, abort_interval=5
+)
+
+
+class HandsRowsOutEarly(DeviceManager):
+    """Without the rule that a row is withheld while a launch in flight reads it."""
+
+    def __init__(self, config: Config, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.rows.let_go = self.rows._free.append  # type: ignore[method-assign]
+
+
+def corruptions(manager: type[DeviceManager], lanes: Any, longest: int = 20) -> int:
+    memory = Config(4, 2 * longest, 5, 64 if longest == 20 else 2048)
+    step = DigestStep(manager, memory, lanes=lanes)
+    run(step, memory, requests(seed=1, count=25, longest=longest), OVERLAPPED)
+    return len(step.corruptions())
+
+
+@pytest.mark.parametrize("lazy", ["forward", "scheduler"])
+def test_no_order_that_events_allow_corrupts(lazy: str) -> None:
+    assert corruptions(DeviceManager, SimulatedLanes(lazy=lazy)) == 0
+
+
+def test_row_handed_out_while_it_is_read_corrupts() -> None:
+    assert corruptions(HandsRowsOutEarly, SimulatedLanes(lazy="forward")) > 0
+
+
+def test_row_written_before_the_launch_that_reads_it_has_ended_corrupts() -> None:
+    assert corruptions(DeviceManager, SimulatedLanes(lazy="forward", deaf="scheduler")) > 0
+
+
+def test_row_read_before_it_is_written_corrupts() -> None:
+    assert corruptions(DeviceManager, SimulatedLanes(lazy="scheduler", deaf="forward")) > 0
+
+
+# The same on two CUDA streams. A forward pass that sleeps first widens the window.
+
+SLEEP = 20_000_000
+"""Clock cycles: about 10 ms."""
+
+
+class DeafScheduler(CudaLanes):
+    """The scheduler's lane waits for nobody, but otherwise is the current stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler.wait = lambda event: None  # type: ignore[method-assign]
+
+
+def stressed(manager: type[DeviceManager], lanes: CudaLanes) -> int:
+    memory = Config(4, 400, 5, 512)
+    sleep = lambda: torch.cuda._sleep(SLEEP)  # noqa: E731
+    step = DigestStep(manager, memory, lanes=lanes, before_forward=sleep)
+    config = SchedulerConfig(**{**vars(OVERLAPPED), "chunked_prefill_size": 40, "max_prefill_tokens": 120})
+    run(step, memory, requests(seed=1, count=40, longest=100), config)
+    return len(step.corruptions())
+
+
+@pytest.mark.gpu
+def test_slow_forward_corrupts_nothing() -> None:
+    assert stressed(DeviceManager, CudaLanes()) == 0
+
+
+@pytest.mark.gpu
+def test_slow_forward_shows_a_row_handed_out_early() -> None:
+    assert stressed(HandsRowsOutEarly, CudaLanes()) > 0
+
+
+@pytest.mark.gpu
+def test_slow_forward_shows_a_missing_event() -> None:
+    assert stressed(DeviceManager, DeafScheduler()) > 0

@@ -1,0 +1,294 @@
+"""The device's memory, one layer below requests: rows, ring and arena as the kernels leave them."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from kvcuda.arena import Run
+from kvcuda.backend import DEVICE
+from kvcuda.lanes import default_lanes
+from kvcuda.memory import OUT_BUFFERS, Copy, DeviceFault, DeviceMemory
+from kvcuda.row_table import ints
+from kvspec.events import Config, Refusal
+from kvspec.pages import ceil_pages, slot_index
+
+
+def make(config: Config, **options: Any) -> DeviceMemory:
+    return DeviceMemory(config, default_lanes(DEVICE), debug=True, **options)
+
+
+def prefill(memory: DeviceMemory, row: int, start: int, end: int) -> None:
+    memory.extend(ints([row]), ints([start]), ints([end]))
+
+
+def decode(memory: DeviceMemory, rows: list[int], committed: list[int], allocated: list[int], n: int) -> int:
+    _, out, slot = memory.stage_decode(ints(rows), ints(committed), ints(allocated), n)
+    memory.run_decode(slot, len(rows))
+    return out
+
+
+def free_pages(memory: DeviceMemory) -> list[int]:
+    ring, num_pages = memory.ring.tolist(), memory.config.num_pages
+    return [ring[(memory.popped + i) % num_pages] for i in range(memory.available)]
+
+
+def contents(memory: DeviceMemory) -> list[Any]:
+    memory.flush()
+    tensors = (memory.req_to_token, memory.ring, memory.arena, memory.out_cache_loc)
+    return [*(tensor.tolist() for tensor in tensors), memory.popped, memory.pushed]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 7, 64, 256])
+def test_rows_ring_and_out_follow_the_arithmetic(page_size: int) -> None:
+    """Random extends, decodes and frees against lists of pages on the host, past the end of the ring many times."""
+    draw = random.Random(page_size)
+    memory = make(Config(page_size, 23, 3, 9 * page_size))
+    ring = list(range(1, 24))
+    tables: list[list[int]] = [[], [], []]
+    lengths = [0, 0, 0]
+    for _ in range(40):
+        row = draw.randrange(3)
+        grown = lengths[row] + draw.randint(1, 3 * page_size)
+        if grown > 9 * page_size or ceil_pages(grown, page_size) - len(tables[row]) > len(ring):
+            kept = draw.randint(0, len(tables[row]))
+            memory.free(row, kept, len(tables[row]))
+            ring += tables[row][kept:]
+            del tables[row][kept:]
+            lengths[row] = min(lengths[row], kept * page_size)
+            continue
+        while len(tables[row]) * page_size < grown:
+            tables[row].append(ring.pop(0))
+        start = lengths[row]
+        if draw.random() < 0.5 or grown - start > 9:
+            out = memory.extend(ints([row]), ints([start]), ints([grown]))
+        else:
+            out = decode(memory, [row], [start], [start], grown - start)
+        lengths[row] = grown
+        slots = [slot_index(tables[row][i // page_size], i, page_size) for i in range(grown)]
+        assert memory.req_to_token[row, :grown].tolist() == slots
+        assert memory.out_cache_loc[out : out + grown - start].tolist() == slots[start:]
+    memory.check()
+    assert free_pages(memory) == ring
+    assert memory.popped > 23  # past the end of the ring
+
+
+def test_batch_larger_than_one_block_of_lanes() -> None:
+    batch = 300
+    memory = make(Config(2, 2 * batch + 7, batch, 8))
+    rows = ints(list(range(batch)))
+    memory.extend(rows, rows * 0, rows * 0 + 1 + rows % 3)
+    lengths = [1 + row % 3 for row in range(batch)]
+    table = iter(range(1, 2 * batch + 8))
+    pages = [[next(table) for _ in range(ceil_pages(length, 2))] for length in lengths]
+    for row in range(batch):
+        assert memory.req_to_token[row, : lengths[row]].tolist() == [
+            slot_index(pages[row][i // 2], i, 2) for i in range(lengths[row])
+        ]
+    decode(memory, list(range(batch)), lengths, lengths, 1)
+    for row in range(batch):
+        if lengths[row] % 2 == 0:
+            pages[row].append(next(table))
+        last = memory.req_to_token[row, lengths[row]].item()
+        assert last == slot_index(pages[row][lengths[row] // 2], lengths[row], 2)
+
+
+def test_speculative_decode_writes_only_what_is_missing() -> None:
+    memory = make(Config(4, 9, 2, 32))
+    prefill(memory, 0, 0, 6)
+    prefill(memory, 1, 0, 3)
+    decode(memory, [0, 1], [6, 3], [6, 3], 4)
+    before = memory.req_to_token.tolist()
+    out = decode(memory, [1, 0], [4, 7], [7, 10], 4)
+    after = memory.req_to_token.tolist()
+    assert after[0][:10] == before[0][:10]
+    assert after[1][:7] == before[1][:7]
+    assert memory.out_cache_loc[out : out + 8].tolist() == after[1][4:8] + after[0][7:11]
+    memory.check()
+
+
+def test_matched_pages_are_copied_and_duplicates_replaced() -> None:
+    memory = make(Config(2, 12, 4, 16))
+    prefill(memory, 0, 0, 6)  # pages 1 2 3
+    memory.publish(0, 0, [Run(5, 1), Run(9, 2)])
+    memory.flush()
+    assert [memory.arena[place].item() for place in (5, 9, 10)] == [1, 2, 3]
+    memory.extend(ints([1]), ints([4]), ints([7]), [Copy(1, 0, 2, 5), Copy(1, 2, 4, 9)])  # pages 1 2, then 4 5
+    assert memory.req_to_token[1, :7].tolist() == [2, 3, 4, 5, 8, 9, 10]
+    prefill(memory, 2, 0, 5)  # pages 6 7 8
+    memory.replace(2, 0, [Run(5, 1), Run(9, 1)])
+    memory.flush()
+    assert memory.req_to_token[2, :5].tolist() == [2, 3, 4, 5, 16]
+    assert free_pages(memory) == [9, 10, 11, 12, 6, 7]
+    memory.evict([Run(10, 1)])
+    memory.flush()
+    assert free_pages(memory)[-1] == 3
+    memory.check()
+
+
+def test_publication_behind_an_eviction_does_not_share_its_launch() -> None:
+    memory = make(Config(1, 8, 2, 8))
+    prefill(memory, 0, 0, 2)
+    memory.publish(0, 0, [Run(0, 2)])
+    memory.evict([Run(0, 2)])
+    prefill(memory, 1, 0, 1)
+    memory.publish(1, 0, [Run(0, 1)])
+    memory.flush()
+    assert free_pages(memory) == [4, 5, 6, 7, 8, 1, 2]
+    memory.check()
+
+
+def test_moves_beyond_one_launch_are_carried_out_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcuda.memory.MAX_JOBS", 4)
+    memory = make(Config(1, 20, 10, 2))
+    for row in range(10):
+        prefill(memory, row, 0, 2)
+    epoch = memory.epoch
+    for row in range(5):
+        memory.free(row, 0, 1)
+    every = ints(list(range(10)))
+    memory.free_all(every, every * 0 + 1, every * 0 + 2)
+    memory.flush()
+    assert memory.epoch == epoch + 5  # 4; 1, with no room for 4 more; 4; 4; 2
+    assert free_pages(memory) == [1, 3, 5, 7, 9, *range(2, 21, 2)]
+    memory.check()
+
+
+def test_many_matched_runs_are_copied_in_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcuda.memory.MAX_JOBS", 4)
+    memory = make(Config(1, 14, 2, 14))
+    prefill(memory, 0, 0, 13)
+    memory.publish(0, 0, [Run(0, 13)])
+    memory.extend(ints([1]), ints([13]), ints([14]), [Copy(1, i, i + 1, 12 - i) for i in range(13)])
+    rows = memory.req_to_token.tolist()
+    assert rows[1] == [*reversed(rows[0][:13]), 14]
+
+
+def test_out_is_allocated_anew_for_a_larger_batch() -> None:
+    memory = make(Config(4, 64, 2, 256), out_tokens=8)
+    prefill(memory, 0, 0, 4)
+    assert memory.out_tokens == 8
+    out = memory.extend(ints([1]), ints([0]), ints([100]))
+    assert memory.out_tokens == 128
+    assert memory.out_cache_loc[out : out + 100].tolist() == memory.req_to_token[1, :100].tolist()
+
+
+def test_out_of_the_last_batches_stays() -> None:
+    memory = make(Config(4, 64, 1, 256))
+    outs = [memory.extend(ints([0]), ints([4 * i]), ints([4 * i + 4])) for i in range(OUT_BUFFERS)]
+    row = memory.req_to_token[0].tolist()
+    for i, out in enumerate(outs):
+        assert memory.out_cache_loc[out : out + 4].tolist() == row[4 * i : 4 * i + 4]
+
+
+# Refusals and bad input: nothing changes on the device
+
+
+def test_batch_that_does_not_fit_changes_nothing() -> None:
+    memory = make(Config(2, 4, 3, 16))
+    prefill(memory, 0, 0, 3)
+    before = contents(memory)
+    with pytest.raises(Refusal) as refusal:
+        memory.extend(ints([1, 2]), ints([0, 0]), ints([3, 5]))
+    assert (refusal.value.refused.rule, refusal.value.refused.pages_short) == ("CAP-1", 3)
+    with pytest.raises(Refusal) as refusal:
+        decode(memory, [0], [3], [3], 7)
+    assert (refusal.value.refused.rule, refusal.value.refused.pages_short) == ("CAP-1", 1)
+    assert contents(memory) == before
+
+
+@pytest.mark.parametrize(("row", "start", "end"), [(-1, 0, 1), (3, 0, 1), (0, -1, 1), (0, 2, 2), (0, 0, 17)], ids=str)
+def test_row_or_length_out_of_range_changes_nothing(row: int, start: int, end: int) -> None:
+    memory = make(Config(2, 20, 3, 16))
+    before = contents(memory)
+    with pytest.raises(ValueError, match="not in"):
+        prefill(memory, row, start, end)
+    with pytest.raises(ValueError, match="not in"):
+        decode(memory, [row], [17 if start == end else start], [start], end - start)
+    assert contents(memory) == before
+
+
+def test_moves_out_of_range_change_nothing() -> None:
+    memory = make(Config(2, 20, 3, 16))
+    prefill(memory, 0, 0, 16)
+    before = contents(memory)
+    for bad in (
+        lambda: memory.free(3, 0, 1),
+        lambda: memory.free(0, 0, 9),
+        lambda: memory.free(0, -1, 1),
+        lambda: memory.publish(0, 0, [Run(20, 1)]),
+        lambda: memory.replace(0, 8, [Run(0, 1)]),
+        lambda: memory.evict([Run(0, 9)]),
+        lambda: memory.free_all(ints([3]), ints([0]), ints([1])),
+        lambda: memory.free_all(ints([0]), ints([0]), ints([9])),
+    ):
+        with pytest.raises(ValueError, match="not in|past|go back"):
+            bad()
+    assert contents(memory) == before
+
+
+def test_sizes_that_32_bits_cannot_express_are_refused() -> None:
+    for config in (Config(257, 8, 1, 8), Config(256, 2**23, 1, 8), Config(1, 8, 1, 2**30 + 1)):
+        with pytest.raises(ValueError, match="page_size|slot indices|max_context_len"):
+            make(config)
+
+
+# Debug mode
+
+
+def test_double_free_names_row_and_page() -> None:
+    memory = make(Config(2, 9, 3, 16))
+    prefill(memory, 2, 0, 8)
+    memory.free(2, 1, 3)
+    memory.check()
+    memory.free(2, 2, 3)
+    with pytest.raises(DeviceFault, match="page 3 of row 2 was freed, but is free already"):
+        memory.check()
+
+
+def test_page_that_is_none_names_row_and_page() -> None:
+    memory = make(Config(2, 9, 3, 16))
+    prefill(memory, 1, 0, 4)
+    memory.req_to_token[1, 2] = 2 * 77
+    memory.free(1, 0, 2)
+    with pytest.raises(DeviceFault, match=r"page 77 of row 1 is not in 1\.\.9"):
+        memory.check()
+
+
+def test_page_handed_out_twice_names_row_and_page() -> None:
+    memory = make(Config(2, 9, 3, 16))
+    memory.ring[4] = 1
+    prefill(memory, 0, 0, 8)
+    memory.check()
+    decode(memory, [0], [8], [8], 1)
+    with pytest.raises(DeviceFault, match="page 1 of row 0 was handed out, but is in use"):
+        memory.check()
+
+
+# Indices past 2^31
+
+
+def test_rows_past_two_to_the_31_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory is touched but the last row's, so that no machine has to have all of it."""
+    # Triton's interpreter copies each tensor onto itself after a launch.
+    copy = torch.UntypedStorage.copy_
+    monkeypatch.setattr(
+        torch.UntypedStorage,
+        "copy_",
+        lambda to, of, *rest: to if to.data_ptr() == of.data_ptr() else copy(to, of, *rest),
+    )
+    width, rows = 1 << 20, 2100
+    assert (rows - 1) * width > 2**31
+    try:
+        memory = make(Config(256, 64, rows, width))
+    except (RuntimeError, MemoryError) as error:
+        pytest.skip(f"cannot reserve {4 * rows * width >> 30} GiB of address space: {error}")
+    prefill(memory, rows - 1, 0, 300)
+    decode(memory, [rows - 1], [300], [300], 300)
+    memory.free(rows - 1, 1, 2)
+    memory.check()
+    expected = [slot_index(1 + i // 256, i, 256) for i in range(600)]
+    assert memory.req_to_token[rows - 1, :600].tolist() == expected
+    assert free_pages(memory)[-1] == 2
+    assert torch.count_nonzero(memory.req_to_token[:2, :600]) == 0
