@@ -70,7 +70,7 @@ BUGS = (
         symptom="A chunked turn that the scheduler rejects falls through to the prefix tree at its next match: it "
         "loses its conversation's KV and takes locks that nobody releases.",
         factory=_DestructiveRestore,
-        also=("ROW-2", "CAP-1"),
+        also=("LEN-2", "ROW-2", "CAP-1"),
     ),
     Bug(
         name="chunk-stash-published",
