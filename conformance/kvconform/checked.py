@@ -80,10 +80,18 @@ class Checked:
             ImplementationFailed: the implementation raised anything else, or gave no answer.
         """
         self.steps += 1
-        answer = self._perform(op)
+        try:
+            answer = self._perform(op)
+        except Refusal:
+            self._look()
+            raise
+        self._look()
+        return answer
+
+    def _look(self) -> None:
+        """Compare a snapshot, if one is due: a refused operation must have changed nothing."""
         if self._snapshot_every and self.steps % self._snapshot_every == 0:
             self._perform(Snapshot())
-        return answer
 
     def _perform(self, op: Operation[A]) -> A:
         try:

@@ -16,7 +16,9 @@ from rich.text import Text
 from kvconform import engines, replay
 from kvconform import fuzz as fuzzing
 from kvconform import prove as proving
+from kvconform.adapters.features import lacks, needs
 from kvconform.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
+from kvconform.gallery import bugs
 from kvconform.lines import InputError
 from kvconform.machine import Failure, Tally
 from kvconform.matrix import matrix
@@ -46,6 +48,7 @@ app = typer.Typer(
 app.add_typer(replay.app, name="replay")
 app.add_typer(engines.app, name="engines")
 app.command()(matrix)
+app.command()(bugs)
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.
@@ -67,8 +70,9 @@ def run(
     """Replay vectors against an implementation and check every answer.
 
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
-    fresh implementation, up to the first answer that is not allowed. Examples: all vectors against the reference;
-    all against your own engine; one, keeping the trace of it for 'kvspec check'.
+    fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
+    declares to lack is not run. Examples: all vectors against the reference; all against your own engine; one,
+    keeping the trace of it for 'kvspec check'.
 
         kvspec run
 
@@ -83,20 +87,34 @@ def run(
     factory = load(impl)
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
-    results = []
+    lacking = _lacking(factory, impl)
+    results, unsupported = [], []
     with _progress() as progress:
         for vector in progress.track(read, description="vectors"):
-            results.append((vector, _run_one(vector, factory, impl, record)))
+            if lacking and (missing := needs(vector) & lacking):
+                unsupported.append((vector, missing))
+            else:
+                results.append((vector, _run_one(vector, factory, impl, record)))
     out = _Output()
-    show_run(out, results)
+    show_run(out, results, unsupported)
     for vector, outcome in results:
         if outcome.finding is not None:
             shortest = shortest_of_run(vector, outcome, factory)
             show_finding(out, Place(vector.path, outcome.line), outcome.finding, vector.header.config, shortest)
     conform = sum(outcome.finding is None for _, outcome in results)
     operations = sum(outcome.operations for _, outcome in results)
-    out.print(f"{impl}: {conform} of {len(results)} vectors conform; {operations:,} operations checked.")
+    aside = f", {len(unsupported)} are not supported" if unsupported else ""
+    out.print(f"{impl}: {conform} of {len(results)} vectors conform{aside}; {operations:,} operations checked.")
+    if not results:
+        raise typer.BadParameter(f"implementation {impl!r} supports none of these vectors")
     raise typer.Exit(CONFORMS if conform == len(results) else BROKEN)
+
+
+def _lacking(factory: Factory, impl: str) -> frozenset[str]:
+    try:
+        return lacks(factory)
+    except ValueError as error:
+        raise typer.BadParameter(f"implementation {impl!r}: {error}") from error
 
 
 def _run_one(vector: Vector, factory: Factory, impl: str, folder: Path | None) -> Outcome:

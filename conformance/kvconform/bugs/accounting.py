@@ -86,7 +86,6 @@ BUGS = (
         rule="SESS-3",
         symptom='"Mem Leak Detected" while a session\'s turn runs; the sum is more than the pool.',
         factory=_LentSlotCountedTwice,
-        also=("ACC-1",),
     ),
     Bug(
         name="finished-request-counted",

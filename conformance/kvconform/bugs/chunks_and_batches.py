@@ -60,7 +60,6 @@ BUGS = (
         symptom="The scheduler continues one of them; the other keeps its row and pages and is never heard of again.",
         factory=_TwoNewChunksInABatch,
         scheduler=_BeginsTwoChunks,
-        also=("CAP-1",),
     ),
     Bug(
         name="last-chunk-forbids-first-chunk",

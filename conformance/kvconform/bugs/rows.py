@@ -65,7 +65,6 @@ BUGS = (
         symptom="The batch is put off, but some of its requests keep a row without KV. When they are admitted later "
         "they bring it, or get a second one, and the first is never freed.",
         factory=_RowsGivenByHalves,
-        also=("ROW-4", "CAP-1", "OP-1", "ACC-1"),
     ),
     Bug(
         name="stale-row-index",
@@ -83,6 +82,5 @@ BUGS = (
         symptom="With overlap, a new request's indices are written into the row under the running kernel: an index "
         "out of bounds in IndexKernel.cu, or another request's tokens.",
         factory=_RowFreedWhileRead,
-        also=("ACC-1", "CAP-1"),
     ),
 )

@@ -113,6 +113,5 @@ BUGS = (
         rule="SESS-4",
         symptom="The running turn reads pages that others write; when it ends, they are freed a second time.",
         factory=_CloseFreesKvInUse,
-        also=("TAIL-2", "PAGE-1"),
     ),
 )

@@ -76,7 +76,6 @@ BUGS = (
         symptom="Requests that are put off and retried pin their prefixes for good: the evictable memory shrinks until "
         "nothing can be admitted.",
         factory=_LockTakenAtRetry,
-        also=("CAP-1",),
     ),
     Bug(
         name="stale-last-node",
@@ -85,6 +84,5 @@ BUGS = (
         rule="STORE-2",
         symptom="Closing a session leaves its published prefix locked for ever.",
         factory=_StaleLastNode,
-        also=("CAP-1",),
     ),
 )

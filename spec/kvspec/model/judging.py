@@ -32,6 +32,10 @@ def judge_length(state: State, rule: str, name: str, expected: int, observed: in
         state.judged[rule] += 1
 
 
+_TELLING = ("SESS-4", "STORE-5")
+"""Rules of operations that free nothing of one's own, or only duplicates: a page too many breaks just these."""
+
+
 def judge_freed(state: State, rule: str, expected: list[int], observed: Runs | None) -> None:
     """Compare the pages that went back to the free pages; `rule` is what a page left behind breaks."""
     if observed is None:
@@ -52,8 +56,10 @@ def judge_freed(state: State, rule: str, expected: list[int], observed: Runs | N
         if page in seen:
             raise Violation("PAGE-1", f"page {page} was freed twice", expected=expected, observed=freed)
         if page not in due:
-            rule, whose = _wrongly_freed(state, page)
-            raise Violation(rule, f"page {page} was freed, but it {whose}", expected=expected, observed=freed)
+            broken, whose = _wrongly_freed(state, page)
+            if rule in _TELLING:
+                broken = rule
+            raise Violation(broken, f"page {page} was freed, but it {whose}", expected=expected, observed=freed)
         seen.add(page)
     kept = sorted(due - seen)
     if kept:
@@ -154,7 +160,17 @@ def _virtual_page(state: State) -> int:
     return state.virtual_page
 
 
-def judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
+def judge_rows(state: State, kept: dict[str, int | None], told: dict[str, int] | None) -> dict[str, int]:
+    """Check the row of each request of an extend, and return them; `kept` are the rows that they bring."""
+    rows: dict[str, int] = {}
+    for req, row in kept.items():
+        rows[req] = _judge_row(state, req, row, told, rows)
+    if told is not None and len(told) > len(rows):
+        raise Violation("ROW-1", "rows were given to requests that are not in the batch", observed=told)
+    return rows
+
+
+def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
     """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
     row = None if rows is None else rows.get(req)
     if row is None:

@@ -302,7 +302,7 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:
-        raise Violation("CAP-1", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
+        raise Violation("STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
     state.judged["STORE-2"] += 1
     state.judged["STORE-3"] += 1
     if len(pages) < op.n and state.store.pins:

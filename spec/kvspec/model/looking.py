@@ -51,6 +51,11 @@ def report(state: State, op: Report) -> Figures:
 
 def _blame(state: State, expected: Figures, observed: Figures) -> str:
     """The rule that a wrong report breaks: a wrong count, unless it shows what is behind it."""
+    if observed.rows_available is not None and observed.rows_withheld is not None:
+        assert expected.rows_available is not None and expected.rows_withheld is not None
+        early = observed.rows_available - expected.rows_available
+        if early > 0 and early == expected.rows_withheld - observed.rows_withheld:
+            return "RACE-1"
     if None in (observed.evictable, observed.protected, observed.session_held, observed.uncached):
         return "ACC-1"
     assert expected.evictable is not None and expected.protected is not None and expected.session_held is not None
@@ -59,6 +64,10 @@ def _blame(state: State, expected: Figures, observed: Figures) -> str:
     if shifted and shifted == observed.evictable - expected.evictable:
         return "STORE-2"
     twice = observed.session_held - expected.session_held
+    if observed.rows_sessions is not None and expected.rows_sessions is not None:
+        lent_rows = sum(request.record is not None and request.resumed for request in state.requests.values())
+        if observed.rows_sessions - expected.rows_sessions == lent_rows > 0 and twice == _lent(state):
+            return "SESS-3"
     return "SESS-3" if twice and twice == _lent(state) and observed.uncached == expected.uncached else "ACC-1"
 
 
@@ -122,7 +131,7 @@ def _judge_holders(
         if name not in observed:
             raise Violation("ROW-1", f"{kind} {name} should hold a row", expected=expected[name], observed=None)
         if name not in expected:
-            rule = "ROW-4" if kind == "request" else "ROW-1"
+            rule = "ROW-1" if kind == "session" else "ROW-4" if observed[name].committed_len else "ROW-3"
             raise Violation(rule, f"{kind} {name} should hold no row", expected=None, observed=observed[name])
         if expected[name].row != observed[name].row and expected[name].row >= 0:
             raise Violation(
@@ -133,7 +142,9 @@ def _judge_holders(
             )
         wanted, found = expected[name], observed[name]
         judge_length(state, "LEN-1", f"protected_len of {kind} {name}", wanted.protected_len, found.protected_len)
-        judge_length(state, "LEN-1", f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
+        # Committed beyond its tokens, a holder vouches for content that it does not have.
+        rule = "DATA-1" if found.committed_len > wanted.committed_len else "LEN-1"
+        judge_length(state, rule, f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
         if kind == "request" or not _same_pages(state, wanted.allocated_len, found.allocated_len):
             judge_length(state, "LEN-1", f"allocated_len of {kind} {name}", wanted.allocated_len, found.allocated_len)
 

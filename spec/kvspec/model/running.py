@@ -15,10 +15,9 @@ from kvspec.events import (
     Refusal,
     Verify,
 )
-from kvspec.model.judging import carried_out, choose_pages, choose_rows, judge_new_pages, judge_row
+from kvspec.model.judging import carried_out, choose_pages, choose_rows, judge_new_pages, judge_rows
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
-from kvspec.rules import Violation
 
 
 def extend(state: State, op: Extend) -> ExtendAnswer:
@@ -35,20 +34,19 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
         (req, new_pages(prefix_len, seq_len, page_size))
         for (req, seq_len), (_, prefix_len) in zip(op.reqs, batch, strict=True)
     ]
-    new_rows = sum(request.record is None for request, _ in batch)
-    check_room(state, sum(need for _, need in needs), new_rows)
-    carried_out(state, op)
-
     kept = {
         req: None if request.record is None else state.records[request.record].row
         for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
     }
+    # Before the room: whose row was given away says more than that none was free.
+    rows = None if op.obs is None else judge_rows(state, kept, op.obs.rows)
+    new_rows = sum(request.record is None for request, _ in batch)
+    check_room(state, sum(need for _, need in needs), new_rows)
+    carried_out(state, op)
+
     obs = op.obs or ExtendAnswer(choose_rows(state, kept), dict(choose_pages(state, needs)))
-    rows: dict[str, int] = {}
-    for req, row in kept.items():
-        rows[req] = judge_row(state, req, row, obs.rows, rows)
-    if obs.rows is not None and len(obs.rows) > len(rows):
-        raise Violation("ROW-1", "rows were given to requests that are not in the batch", observed=obs.rows)
+    if rows is None:
+        rows = judge_rows(state, kept, obs.rows)
     pages = judge_new_pages(state, needs, obs.pages)
     for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
         _extend_one(state, req, seq_len, request, prefix_len, rows[req], pages.get(req, []))

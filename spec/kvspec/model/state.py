@@ -195,9 +195,10 @@ class State:
 
     def copy(self) -> "State":
         """An independent copy, for exploring more than one continuation."""
-        other = State(self.config)
+        other = State.__new__(State)
+        copied = vars(other)
         for name, value in vars(self).items():
-            setattr(other, name, value.copy() if hasattr(value, "copy") else value)
+            copied[name] = value.copy() if hasattr(value, "copy") else value
         other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in self.requests.items()}
         other.tables = {record: table.copy() for record, table in self.tables.items()}
         other.readers = {row: reads.copy() for row, reads in self.readers.items()}

@@ -77,7 +77,8 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     freed = table[tail.start : tail.stop]
     obs = op.obs or MatchAnswer(after.committed, after.protected, freed)
     judge_length(state, "SESS-2", "prefix_len", after.committed, obs.prefix_len)
-    judge_length(state, "LEN-2", "protected_len", after.protected, obs.protected_len)
+    again = request.record is not None
+    judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)
     judge_freed(state, "TAIL-1", freed, obs.freed)
     state.judged["LEN-3"] += 1
 
