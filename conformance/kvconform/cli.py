@@ -61,7 +61,7 @@ def run(
         list[Path] | None, typer.Argument(metavar="VECTOR", help="Vector files; without any, all of kvspec's own.")
     ] = None,
     impl: Annotated[
-        str, typer.Option(help="What to check: 'reference', 'cuda', or 'module:Class' from the working folder.")
+        str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")
     ] = "reference",
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
@@ -161,7 +161,7 @@ def _check_one(out: Console, path: Path) -> int:
 @app.command()
 def fuzz(
     impl: Annotated[
-        str, typer.Option(help="What to check: 'reference', 'cuda', or 'module:Class' from the working folder.")
+        str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")
     ] = "reference",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to look.")] = 60.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,

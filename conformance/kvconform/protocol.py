@@ -293,10 +293,14 @@ KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}
 def load(name: str) -> Callable[[events.Config], Implementation]:
     """The implementation `reference`, `cuda` or `module:Class`; modules are looked for in the working folder too.
 
+    `bug:NAME` is a mutant of the reference from the bug gallery.
+
     Raises:
         LoadError: there is none, it cannot be imported, or it lacks operations.
     """
     module_name, colon, attribute = KNOWN.get(name, name).partition(":")
+    if module_name == "bug":
+        return _mutant(attribute)
     if not (module_name and colon and attribute):
         raise LoadError(f"no implementation {name!r}: give {', '.join(KNOWN)} or module:Class")
     if name not in KNOWN and (here := os.getcwd()) not in sys.path:  # noqa: PTH109
@@ -313,4 +317,13 @@ def load(name: str) -> Callable[[events.Config], Implementation]:
     if missing:
         raise LoadError(f"implementation {name!r} lacks {', '.join(missing)}")
     factory: Callable[[events.Config], Implementation] = found
+    return factory
+
+
+def _mutant(name: str) -> Callable[[events.Config], Implementation]:
+    """The factory of a defect in the gallery, which is imported only when it is asked for."""
+    bugs = importlib.import_module("kvconform.bugs").BUGS
+    if name not in bugs:
+        raise LoadError(f"no defect {name!r} in the gallery; 'kvspec bugs' lists them")
+    factory: Callable[[events.Config], Implementation] = bugs[name].factory
     return factory

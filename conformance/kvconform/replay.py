@@ -3,7 +3,8 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,11 +17,10 @@ from rich.table import Table
 from kvconform import codec
 from kvconform.bounds import LARGEST
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.expect import Expect
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, show_finding
-from kvconform.runner import Evidence, Factory, Outcome
-from kvconform.shrink import LONGEST, Shortest, shortest_of_run
+from kvconform.runner import Demonstration, Factory, carry_out, unanswered
+from kvconform.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.workloads import mooncake as traffic
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import NotObserved, Scheduler
@@ -33,6 +33,7 @@ from kvspec.events import (
     MatchPrefix,
     Operation,
     Preempt,
+    Refusal,
     Report,
     Retract,
     Submit,
@@ -42,6 +43,8 @@ from kvspec.pages import expand
 
 app = typer.Typer(no_args_is_help=True, help="Replay real traffic through the scheduler, every answer checked.")
 
+LONGEST = 5_000
+"""With more operations than this no shorter list is looked for: each attempt carries all of them out again."""
 CYCLES_A_LOOK = 50
 """The progress is shown anew after so many cycles of the scheduler."""
 
@@ -166,7 +169,7 @@ def mooncake(
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
     impl: Annotated[
-        str, typer.Option(help="What to check: 'reference', 'cuda', or 'module:Class' from the working folder.")
+        str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")
     ] = "reference",
     no_prefix_cache: Annotated[bool, typer.Option("--no-prefix-cache", help="Chunk cache: keep no prefixes.")] = False,
     max_prefill_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one launch prefills at most.")] = 16_384,
@@ -238,8 +241,7 @@ def mooncake(
             writer.__exit__(None, None, None)
     out.print(_table(replay, timed))
     if timed.finding is not None:
-        shortest = _shortest(file, replay, timed.finding, factory)
-        show_finding(out, Place(file, 0), timed.finding, memory, shortest)
+        show_finding(out, Place(file, 0), timed.finding, memory, _shortest(replay, factory))
         raise typer.Exit(1)
 
 
@@ -292,14 +294,42 @@ def _table(replay: Replay, timed: Timed) -> Table:
     return table
 
 
-def _shortest(file: Path, replay: Replay, finding: RuleBroken | ImplementationFailed, factory: Factory) -> Shortest:
+def _shortest(replay: Replay, factory: Factory) -> Shortest:
     """The shortest operations that show what was found, where the replay had not gone far."""
-    if replay.checked.steps > LONGEST:
+    count = replay.checked.steps
+    if count > LONGEST:
         return Shortest(
-            None,
-            f"{replay.checked.steps:,} operations are too many to look for fewer that show it ({LONGEST:,} at most). "
-            "--record writes them to a trace.",
+            None, f"{count:,} operations are too many to look for fewer that show it; --record writes them to a trace."
         )
-    steps = [codec.VectorStep(0, op, Expect()) for op in replay.beginning]
-    vector = codec.Vector(file, codec.Header(codec.VERSION, "kvspec replay", replay.memory), steps)
-    return shortest_of_run(vector, Outcome(len(steps), Evidence.of(replay.checked.model), finding, 0), factory)
+    shrunk = shrink(replay.beginning, partial(_try_out, memory=replay.memory, factory=factory), kind, SECONDS)
+    if shrunk is None:
+        return Shortest(None, "It did not show again when the same operations were tried again.")
+    size = f"{len(shrunk.demonstration.operations)} of {len(replay.beginning):,}"
+    return Shortest(shrunk.demonstration, f"The shortest operations that were found to show it ({size}), with answers:")
+
+
+def _try_out(operations: Sequence[Operation[Any]], memory: Config, factory: Factory) -> Demonstration | None:
+    """Carry operations out on a fresh implementation, and return what shows, if anything.
+
+    Unlike `kvconform.runner.try_out` it takes no snapshots: with real prompts each costs millions of slots.
+    """
+    done: list[Operation[Any]] = []
+    checked = Checked(make(factory, memory), Model(memory))
+    try:
+        for asked in operations:
+            done.append(unanswered(asked))
+            carry_out(checked, done[-1])
+    except RuleBroken as finding:
+        return Demonstration(done, finding)
+    except ImplementationFailed as finding:
+        return Demonstration(done, finding, must_refuse=_must_refuse(checked.model, done[-1]))
+    return None
+
+
+def _must_refuse(model: Model, op: Operation[Any]) -> bool:
+    """Whether `model`, which has not seen `op` yet, refuses it."""
+    try:
+        model.step(unanswered(op))  # type: ignore[arg-type]
+    except Refusal:
+        return True
+    return False

@@ -68,3 +68,9 @@ def test_a_module_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: py
     assert str(error.value) == (
         "implementation 'failing_engine_of_this_test:Mine' cannot be imported: SystemExit: no GPU"
     )
+
+
+def test_a_mutant_of_the_gallery_can_be_loaded_by_name() -> None:
+    assert load("bug:stale-row-index") is not load("reference")
+    with pytest.raises(LoadError, match="no defect 'nobody' in the gallery; 'kvspec bugs' lists them"):
+        load("bug:nobody")
