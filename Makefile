@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove engines lint typecheck clean
+.PHONY: help conformance test prove soak engines lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ test: .venv/.engines.stamp ## Run the tests on all cores
 
 prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
 	@$(BIN)/kvspec prove
+
+soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
+	@$(BIN)/kvspec soak --minutes 20
 
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
 	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15

@@ -27,6 +27,7 @@ from kvconform.report import Place, printable, show_finding
 from kvconform.runner import Factory, Outcome, check_trace, run_vector
 from kvconform.schema import schema as format_schema
 from kvconform.shrink import Shortest, shortest_of_run, shortest_of_trace
+from kvconform.soak import soak
 from kvconform.summary import show_check, show_fuzz, show_rule, show_run
 from kvspec.rules import RULES
 
@@ -49,6 +50,7 @@ app.add_typer(replay.app, name="replay")
 app.add_typer(engines.app, name="engines")
 app.command()(matrix)
 app.command()(bugs)
+app.command()(soak)
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.

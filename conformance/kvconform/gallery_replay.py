@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from kvconform.bugs.bug import Bug
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.runner import Demonstration, unanswered
+from kvconform.runner import Demonstration, Factory, unanswered
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import MIN_WAITING, Scheduler
 from kvref.scheduler_req import GenerateReq
@@ -79,24 +79,25 @@ def replay(bug: Bug, runs: int, seed: int) -> Replayed:
     run = Run(Config(1, 1, 1, 1), _MODES[0], [])
     for number in range(runs):
         draw = random.Random(seed * 1_000_003 + number)
-        config = _sizes(draw)
+        config = sizes(draw)
         run = Run(config, _MODES[number % len(_MODES)], list(traffic(draw, config)))
-        operations, finding = carry_out(bug, run)
+        operations, finding = carry_out(bug.factory, bug.scheduler, run)
         requests += sum(isinstance(op, Submit) for op in operations)
         if finding is not None:
             return Replayed(requests, run, Demonstration(operations, finding))
     return Replayed(requests, run, None)
 
 
-def carry_out(bug: Bug, run: Run) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
+def carry_out(
+    factory: Factory, scheduling: type[Scheduler], run: Run
+) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
     """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding."""
     operations: list[Operation[Any]] = []
     model = Model(run.config)
     try:
-        checked = Checked(make(bug.factory, run.config), model, record=operations.append, snapshot_every=1)
+        checked = Checked(make(factory, run.config), model, record=operations.append, snapshot_every=1)
         step = Reporting(Patient(checked, patience(run.config, run.mode)), model)
-        scheduler: Scheduler = bug.scheduler(step, run.config, run.traffic, run.mode)
-        scheduler.run()
+        scheduling(step, run.config, run.traffic, run.mode).run()
     except (RuleBroken, ImplementationFailed) as finding:
         return operations, finding
     except Refusal as refusal:
@@ -116,9 +117,9 @@ def shortest_loop(bug: Bug, run: Run) -> Demonstration | None:
     kept = run.traffic
     for request in run.traffic:
         fewer = [one for one in kept if one is not request and (one.session is None or one.session != request.session)]
-        if len(fewer) < len(kept) and _is_stuck(carry_out(bug, run._replace(traffic=fewer))[1]):
+        if len(fewer) < len(kept) and _is_stuck(carry_out(bug.factory, bug.scheduler, run._replace(traffic=fewer))[1]):
             kept = fewer
-    operations, finding = carry_out(bug, run._replace(traffic=kept))
+    operations, finding = carry_out(bug.factory, bug.scheduler, run._replace(traffic=kept))
     if not _is_stuck(finding):
         return None
     acts = [op for op in operations if not isinstance(op, (Report, Snapshot))]
@@ -145,7 +146,8 @@ def _without_numbers(op: Operation[Any]) -> Operation[Any]:
     return replace(asked, launch=0) if isinstance(asked, (Complete, Launch)) else asked
 
 
-def _sizes(draw: random.Random) -> Config:
+def sizes(draw: random.Random) -> Config:
+    """A memory so small that traffic does not fit into it at once."""
     page_size = draw.choice((1, 4, 4, 16))
     return Config(
         page_size=page_size,

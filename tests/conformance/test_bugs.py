@@ -22,6 +22,7 @@ from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_
 from kvconform.gallery_story import story
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig
+from kvref.scheduler import Scheduler
 from kvref.scheduler_req import GenerateReq
 from kvspec.events import Config
 from kvspec.rules import RULES
@@ -129,7 +130,7 @@ STUCK = Run(
 
 
 def test_a_scheduler_that_goes_round_in_circles_breaks_live_1() -> None:
-    operations, finding = carry_out(BUGS["endless-prefill-retract-loop"], STUCK)
+    operations, finding = carry_out(Manager, BUGS["endless-prefill-retract-loop"].scheduler, STUCK)
     assert "LIVE-1" in str(finding)
     assert len(operations) < 4 * patience(STUCK.config, STUCK.mode)
     shown = shortest_loop(BUGS["endless-prefill-retract-loop"], STUCK)
@@ -137,7 +138,7 @@ def test_a_scheduler_that_goes_round_in_circles_breaks_live_1() -> None:
 
 
 def test_a_scheduler_that_gets_on_is_not_stuck() -> None:
-    assert carry_out(REFERENCE, STUCK)[1] is None
+    assert carry_out(Manager, Scheduler, STUCK)[1] is None
     assert shortest_loop(REFERENCE, STUCK) is None
 
 

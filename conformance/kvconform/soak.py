@@ -1,0 +1,124 @@
+"""`kvspec soak`: traffic in every combination of the scheduler's modes, again and again, every answer checked."""
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from typing import Annotated, NamedTuple
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvconform.gallery_replay import Run, carry_out, sizes, traffic
+from kvconform.protocol import load
+from kvref.policy import SchedulerConfig
+from kvref.scheduler import Scheduler
+
+SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
+    "overlap": ({}, {"overlap": True}),
+    "mixed chunk": ({}, {"mixed_chunk": True}),
+    "speculative": ({}, {"drafts": 1}, {"drafts": 3}),
+    "chunks": ({}, {"max_prefill_tokens": 24, "chunked_prefill_size": 7}),
+    "forced retract": ({}, {"retract_interval": 1}, {"retract_interval": 4}),
+    "aborts and closes": ({}, {"abort_interval": 5, "close_interval": 7}),
+}
+"""The scheduler's modes, each with the settings that it is tried with; `{}` is off."""
+
+PAGE_SIZES = (1, 4, 16, 64)
+
+
+class Combination(NamedTuple):
+    """One way to run."""
+
+    mode: SchedulerConfig
+    page_size: int
+    prefix_cache: bool
+
+
+def combinations() -> Iterator[Combination]:
+    """Every mode with every other, at every page size, with the radix cache and the chunk cache."""
+    for settings in product(*SWITCHES.values()):
+        merged: dict[str, object] = {}
+        for setting in settings:
+            merged.update(setting)
+        mode = SchedulerConfig(**merged)  # type: ignore[arg-type]
+        for page_size, prefix_cache in product(PAGE_SIZES, (True, False)):
+            yield Combination(mode, page_size, prefix_cache)
+
+
+def runs(seed: int) -> Iterator[tuple[Combination, Run]]:
+    """Endless traffic: every combination in turn, with other sizes and requests each time."""
+    every = list(combinations())
+    number = 0
+    while True:
+        draw = random.Random(seed * 1_000_003 + number)
+        combination = every[number % len(every)]
+        drawn = sizes(draw)
+        config = msgspec.structs.replace(
+            drawn,
+            page_size=combination.page_size,
+            num_pages=max(2, drawn.num_pages * drawn.page_size // combination.page_size),
+            prefix_cache=combination.prefix_cache,
+        )
+        yield combination, Run(config, combination.mode, list(traffic(draw, config)))
+        number += 1
+
+
+def soak(
+    impl: Annotated[str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")] = (
+        "reference"
+    ),
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
+) -> None:
+    """Run traffic through the scheduler in every combination of its modes, and check every answer.
+
+    Memories are small, a snapshot is compared after every operation, and a scheduler that gets nowhere is noticed
+    (LIVE-1). Ends at the first broken rule, or when the time is up.
+
+        kvspec soak --minutes 5 --seed 3
+    """
+    factory = load(impl)
+    start = time.monotonic()
+    elapsed = 0.0
+    operations: Counter[str] = Counter()
+    tried: Counter[Combination] = Counter()
+    endless = runs(seed)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("soaking", total=minutes * 60)
+        while elapsed < minutes * 60:
+            combination, run = next(endless)
+            done, finding = carry_out(factory, Scheduler, run)
+            operations.update(str(op.__struct_config__.tag) for op in done)
+            tried[combination] += 1
+            elapsed = time.monotonic() - start
+            progress.update(task, completed=elapsed, description=f"{operations.total():,} operations")
+            if finding is not None:
+                _show(console, operations, tried, elapsed)
+                console.print(f"{combination}: {run.config}", highlight=False, soft_wrap=True)
+                console.print(f"{impl}: does not conform: {finding}", highlight=False, soft_wrap=True)
+                raise typer.Exit(1)
+    _show(console, operations, tried, elapsed)
+    console.print(f"{impl}: no rule was broken.", highlight=False)
+
+
+def _show(console: Console, operations: Counter[str], tried: Counter[Combination], seconds: float) -> None:
+    table = Table("operation", "times", title="Soak", box=box.SIMPLE_HEAD)
+    for operation, times in operations.most_common():
+        table.add_row(operation, f"{times:,}")
+    console.print(table)
+    every = sum(1 for _ in combinations())
+    console.print(
+        f"{operations.total():,} operations in {tried.total():,} runs and {seconds:,.0f} s; "
+        f"{len(tried)} of {every} combinations of modes.",
+        highlight=False,
+        soft_wrap=True,
+    )
