@@ -189,9 +189,9 @@ class Scheduler:
             try:
                 self.step(Extend([(req.name, seq_len) for req, seq_len in batch]))
             except Refusal as refusal:
-                # What is evicted may be what was matched, so all of the batch is matched again (STORE-5).
-                if not self._make_room(refusal, batch):
-                    limit = len(batch) - 1
+                # What is evicted may be what was matched, so all of the batch is matched again (STORE-5). But nothing
+                # else is: a turn whose lend was ended to make room would only take it again.
+                limit = len(batch) if self._make_room(refusal, batch) else len(batch) - 1
                 continue
             self._admit(batch)
             return batch

@@ -8,8 +8,10 @@ import msgspec
 from kvconform.workloads.mooncake import BLOCK, Entry
 from kvspec.pages import ceil_pages
 
-MAX_PROMPT_BLOCKS = 8
-"""Conversations begin anew once their prompt is longer than so many blocks."""
+MAX_PROMPT_BLOCKS = 6
+"""Conversations end once their prompt is longer than so many blocks."""
+MAX_GOING = 6
+"""Conversations that go on at a time; older ones are over."""
 
 
 def conversations(count: int, seed: int) -> list[Entry]:
@@ -24,13 +26,13 @@ def conversations(count: int, seed: int) -> list[Entry]:
             earlier = going.pop(draw.randrange(len(going)))
             known = earlier.hash_ids[: earlier.input_length // BLOCK]
             length = earlier.input_length + earlier.output_length
-        length += draw.randint(1, 2 * BLOCK)
+        length += draw.randint(1, BLOCK)
         fresh = ceil_pages(length, BLOCK) - len(known)
-        entry = Entry(index * 250, length, draw.randint(1, 120), [*known, *range(blocks, blocks + fresh)])
+        entry = Entry(index * 250, length, draw.randint(1, 300), [*known, *range(blocks, blocks + fresh)])
         blocks += fresh
         entries.append(entry)
         if len(entry.hash_ids) <= MAX_PROMPT_BLOCKS:
-            going.append(entry)
+            going = [*going[1 - MAX_GOING :], entry]
     return entries
 
 
