@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +19,7 @@ from kvconform.bounds import LARGEST
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, show_finding
-from kvconform.runner import Demonstration, Factory, carry_out, unanswered
+from kvconform.runner import Factory, try_out
 from kvconform.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.workloads import mooncake as traffic
 from kvref.policy import SchedulerConfig
@@ -33,7 +33,6 @@ from kvspec.events import (
     MatchPrefix,
     Operation,
     Preempt,
-    Refusal,
     Report,
     Retract,
     Submit,
@@ -301,35 +300,10 @@ def _shortest(replay: Replay, factory: Factory) -> Shortest:
         return Shortest(
             None, f"{count:,} operations are too many to look for fewer that show it; --record writes them to a trace."
         )
-    shrunk = shrink(replay.beginning, partial(_try_out, memory=replay.memory, factory=factory), kind, SECONDS)
+    shrunk = shrink(
+        replay.beginning, partial(try_out, config=replay.memory, factory=factory, snapshot_every=0), kind, SECONDS
+    )
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
     size = f"{len(shrunk.demonstration.operations)} of {len(replay.beginning):,}"
     return Shortest(shrunk.demonstration, f"The shortest operations that were found to show it ({size}), with answers:")
-
-
-def _try_out(operations: Sequence[Operation[Any]], memory: Config, factory: Factory) -> Demonstration | None:
-    """Carry operations out on a fresh implementation, and return what shows, if anything.
-
-    Unlike `kvconform.runner.try_out` it takes no snapshots: with real prompts each costs millions of slots.
-    """
-    done: list[Operation[Any]] = []
-    checked = Checked(make(factory, memory), Model(memory))
-    try:
-        for asked in operations:
-            done.append(unanswered(asked))
-            carry_out(checked, done[-1])
-    except RuleBroken as finding:
-        return Demonstration(done, finding)
-    except ImplementationFailed as finding:
-        return Demonstration(done, finding, must_refuse=_must_refuse(checked.model, done[-1]))
-    return None
-
-
-def _must_refuse(model: Model, op: Operation[Any]) -> bool:
-    """Whether `model`, which has not seen `op` yet, refuses it."""
-    try:
-        model.step(unanswered(op))  # type: ignore[arg-type]
-    except Refusal:
-        return True
-    return False

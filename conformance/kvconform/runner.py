@@ -138,12 +138,17 @@ class Demonstration(NamedTuple):
     """Whether the implementation failed at an operation that it should have refused."""
 
 
-def try_out(operations: Sequence[Operation[Any]], config: Config, factory: Factory) -> Demonstration | None:
-    """Carry operations out on a fresh implementation as `run_vector` does, and return what shows, if anything."""
+def try_out(
+    operations: Sequence[Operation[Any]], config: Config, factory: Factory, snapshot_every: int = 1
+) -> Demonstration | None:
+    """Carry operations out on a fresh implementation as `run_vector` does, and return what shows, if anything.
+
+    A snapshot costs as much as there are tokens in memory: with real prompts take none (0).
+    """
     done: list[Operation[Any]] = []
     model = Model(config)
     try:
-        checked = Checked(make(factory, config), model, snapshot_every=1)
+        checked = Checked(make(factory, config), model, snapshot_every=snapshot_every)
         for asked in operations:
             done.append(unanswered(asked))
             carry_out(checked, done[-1])
