@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove soak engines lint typecheck clean
+.PHONY: help conformance test prove soak engines docs lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,11 @@ soak: .venv/.stamp ## Run traffic in every combination of modes, every answer ch
 
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
 	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15
+
+docs: .venv/.docs.stamp ## Build the documentation site into build/site (half a minute)
+	@$(BIN)/python -m kvconform.docs build
+	@$(BIN)/zensical build --clean --strict --config-file build/mkdocs.yml
+	@echo "The site is in build/site: open build/site/index.html"
 
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .
@@ -49,4 +54,10 @@ clean: ## Remove .venv, build outputs and caches
 .venv/.engines.stamp: .venv/.stamp
 	@echo "Installing torch and what real engines need into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines]'
+	@touch $@
+
+# What builds the documentation site.
+.venv/.docs.stamp: .venv/.stamp
+	@echo "Installing the builder of the documentation site into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,docs]'
 	@touch $@

@@ -1,0 +1,149 @@
+"""What stands behind each rule: checks, proofs, vectors and mutants, found in the code and never listed by hand."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import kvconform.explore
+import kvconform.gallery_replay
+import kvref.scheduler
+import kvspec.model
+from kvconform.bugs import BUGS
+from kvconform.gallery import read_vectors
+from kvspec import batch, lengths, pages, store
+from kvspec.invariants import CHECKS
+from kvspec.model import OPERATIONS, induction
+from kvspec.rules import RULES
+
+COUNTERS = ("judged", "unjudged", "reached")
+"""What is written into these only counts: a rule's id there is no check."""
+
+
+class Evidence(NamedTuple):
+    """All that shows that a rule holds, or that its breach is seen. Functions by their dotted names."""
+
+    state_check: str | None
+    """The check over one whole state."""
+    step_checks: list[str]
+    """The functions of the model that refuse or blame by this rule."""
+    run_checks: list[str]
+    """Functions that judge whole runs by it."""
+    contracts: list[str]
+    """Functions of arithmetic whose contract is about it."""
+    clauses: list[str]
+    """What is proved of it for any number of pages and rows, in words."""
+    vectors: list[str]
+    mutants: list[str]
+    """Defects of the gallery that break it; first those that it is blamed for before all others."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether some code judges by it."""
+        return bool(self.state_check or self.step_checks or self.run_checks)
+
+
+@cache
+def evidence() -> dict[str, Evidence]:
+    """The evidence for each rule, by its id."""
+    steps = _named_in(_modules(kvspec.model, without=("induction", "partition", "owners")), store, batch)
+    runs = _named_in(_modules(kvconform.explore), kvref.scheduler, kvconform.gallery_replay)
+    contracts = dict(contracts_by_rule())
+    exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
+    return {
+        rule: Evidence(
+            state_check=dotted(CHECKS[rule]) if rule in CHECKS else None,
+            step_checks=steps.get(rule, []),
+            run_checks=runs.get(rule, []),
+            contracts=contracts.get(rule, []),
+            clauses=[clause.what for clause in induction.INVARIANTS if clause.rule == rule],
+            vectors=[name for name, rules in exercised if rule in rules],
+            mutants=[bug.name for bug in BUGS.values() if bug.rule == rule]
+            + [bug.name for bug in BUGS.values() if rule in bug.also],
+        )
+        for rule in RULES
+    }
+
+
+def dotted(thing: Any) -> str:
+    """The dotted name of a function or class."""
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def executable_forms() -> dict[str, str]:
+    """Operation, as it is written in a trace -> the function of the model that is its executable form."""
+    return {str(operation.__struct_config__.tag): dotted(form) for operation, form in OPERATIONS.items()}
+
+
+def _modules(package: ModuleType, without: Iterable[str] = ()) -> list[ModuleType]:
+    """A package and its modules."""
+    names = [info.name for info in pkgutil.iter_modules(package.__path__) if info.name not in without]
+    return [package, *(importlib.import_module(f"{package.__name__}.{name}") for name in names)]
+
+
+def _named_in(package: list[ModuleType], *modules: ModuleType) -> dict[str, list[str]]:
+    """Rule -> the functions that name it as a string, other than in a docstring or to count."""
+    found: dict[str, list[str]] = {}
+    for module in (*package, *modules):
+        for name, function in _functions(ast.parse(inspect.getsource(module))):
+            for rule in dict.fromkeys(_rules_in(function)):
+                found.setdefault(rule, []).append(f"{module.__name__}.{name}")
+    return found
+
+
+def _functions(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of a module and the methods of its classes, by qualified name."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef):
+                    yield f"{node.name}.{member.name}", member
+
+
+def _rules_in(function: ast.FunctionDef) -> Iterator[str]:
+    for statement in function.body:
+        yield from _rules_in_node(statement)
+
+
+def _rules_in_node(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        if node.value in RULES:
+            yield str(node.value)
+    elif not (isinstance(node, ast.Subscript) and getattr(node.value, "attr", None) in COUNTERS):
+        for child in ast.iter_child_nodes(node):
+            yield from _rules_in_node(child)
+
+
+def contracts_by_rule() -> dict[str, list[str]]:
+    """Rule -> the functions with a contract that is about it.
+
+    It is if the function names the rule, or if the contract promises something by a function that does.
+    """
+    named: dict[str, set[str]] = {}
+    promises: dict[str, set[str]] = {}
+    places: dict[str, str] = {}
+    for module in (pages, lengths, batch):
+        for name, function in _functions(ast.parse(inspect.getsource(module))):
+            text = (ast.get_docstring(function) or "").replace(",", " ").split()
+            words = {word.strip(".:;()`*") for word in text}
+            named[name] = {rule for rule in RULES if rule in words} | set(_rules_in(function))
+            ensures = [part for part in function.decorator_list if _is_call_of(part, "ensure")]
+            promises[name] = {part.id for one in ensures for part in ast.walk(one) if isinstance(part, ast.Name)}
+            if ensures:
+                places[name] = f"{module.__name__}.{name}"
+    found: dict[str, list[str]] = {}
+    for name, place in places.items():
+        rules = named[name].union(*(named.get(other, set()) for other in promises[name]))
+        for rule in rules:
+            found.setdefault(rule, []).append(place)
+    return found
+
+
+def _is_call_of(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name

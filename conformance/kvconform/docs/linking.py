@@ -1,0 +1,52 @@
+"""Completes a chapter: drawings, what is generated below each rule and operation, and links."""
+
+import re
+from pathlib import Path
+
+from kvconform.bugs import BUGS
+from kvconform.docs.evidence import executable_forms
+from kvconform.docs.figures import FIGURES
+from kvconform.docs.pages import code_link, operation_line, rule_link, rule_table
+from kvconform.docs.prose import FIGURE, RULE_ID, sections, vector_names
+from kvspec.rules import RULES
+
+_SPAN = re.compile(r"(?<![\[`])`([A-Za-z_][\w.-]*)`(?!\])")
+_PLAIN_RULE = re.compile(rf"(?<![\[`#\w]){RULE_ID.pattern}(?![\]`])")
+
+
+def completed(chapter: Path) -> str:
+    """A chapter as it goes into the site."""
+    markdown = chapter.read_text(encoding="utf-8")
+    below: dict[int, str] = {}
+    for section in sections(chapter, markdown):
+        name = section.title.strip("`")
+        if name in RULES:
+            below[section.end] = rule_table(name)
+        elif name in executable_forms() and name != section.title:
+            below[section.start + 1] = operation_line(name)
+    lines = [*markdown.splitlines(), ""]
+    text = "\n".join(
+        f"{below.get(number, '')}\n{line}" if number in below else line for number, line in enumerate(lines)
+    )
+    return linked(FIGURE.sub(lambda found: f'<figure markdown="0">{FIGURES[found[1]]()}</figure>', text))
+
+
+def linked(text: str) -> str:
+    """Rule ids, and dotted names, vectors and defects in backquotes, become links; headings and code stay."""
+    lines, fenced = [], False
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        if not (fenced or line.startswith(("#", "    ", "```"))):
+            spans = _SPAN.sub(lambda found: _link_of_span(found[1]) or found[0], line)
+            lines.append(_PLAIN_RULE.sub(lambda found: rule_link(found[0]) if found[0] in RULES else found[0], spans))
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _link_of_span(span: str) -> str | None:
+    if span in vector_names():
+        return f"[{span}](vectors/{span}.md)"
+    if span in BUGS:
+        return f"[{span}](defects/{span}.md)"
+    return code_link(span) if "." in span else None

@@ -1,0 +1,167 @@
+"""The chapters, the rules and the code say the same, and nothing that they name is missing."""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeGuard
+
+import pytest
+
+from kvconform.codec import TraceReader
+from kvconform.docs.evidence import evidence, executable_forms
+from kvconform.docs.figures import FIGURES
+from kvconform.docs.linking import completed
+from kvconform.docs.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
+from kvconform.runner import check_trace
+from kvspec import batch
+from kvspec.model import OPERATIONS, judging, leaving, looking, running, state, waiting
+from kvspec.rules import RULES
+
+NO_MUTANT = {
+    "LEN-1": "lengths out of order are seen first by what they cut: pages freed too early, or other content (DATA-1)",
+    "LEN-3": "no source document tells of an engine that broke it; SGLang asserts it since 22862",
+    "PAGE-2": "the documents tell of lengths that are wrong, never of a block table that does not fit right ones",
+    "PAGE-3": "the documents tell of no kernel that reads by page what was written by slot",
+    "STORE-1": "a radix tree cannot have a hole: it is a property of the representation",
+    "STORE-4": "no source document tells of a match in the store that is too long or too short",
+    "SESS-1": "session controllers of engines refuse the second turn; no document tells of one that does not",
+    "BATCH-2": "what breaks it breaks BATCH-1 first, in the same batch: two-new-chunks-in-a-batch",
+    "SPEC-1": "no source document tells of a verify that commits what no launch wrote",
+    "LAUNCH-1": "no source document tells of a page that was published before its launch",
+}
+"""Rules that no defect of the gallery breaks, and why. The tests of the model plant a wrong answer for each of them."""
+
+SHORTEST_PROSE = 25
+"""Words."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_prose(rule: str) -> None:
+    (section,) = rule_sections()[rule]
+    lines = section.chapter.read_text(encoding="utf-8").splitlines()[section.start + 1 : section.end]
+    assert len(" ".join(lines).split()) >= SHORTEST_PROSE
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_check(rule: str) -> None:
+    assert evidence()[rule].is_checked
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_vector(rule: str) -> None:
+    assert evidence()[rule].vectors
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_mutant_or_a_reason_for_none(rule: str) -> None:
+    assert bool(evidence()[rule].mutants) != (rule in NO_MUTANT)
+
+
+@pytest.mark.parametrize("op", executable_forms())
+def test_every_operation_has_prose(op: str) -> None:
+    (section,) = operation_sections()[op]
+    text = "\n".join(section.chapter.read_text(encoding="utf-8").splitlines()[section.start : section.end])
+    assert "*Arguments*" in text
+    assert "*Then*" in text
+
+
+def test_the_chapters_are_those_of_the_navigation() -> None:
+    assert sorted(ORDER) == [path.name for path in chapters()]
+
+
+@pytest.mark.parametrize("chapter", ORDER)
+def test_chapters_name_nothing_that_does_not_exist(chapter: str) -> None:
+    (path,) = [path for path in chapters() if path.name == chapter]
+    assert unknown_names(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("as TAIL-9 says", ["TAIL-9"]),
+        ("see `lengths.tale`", ["lengths.tale"]),
+        ("see `kvspec.length`", ["kvspec.length"]),
+        ("the answer has `prefix_length`", ["prefix_length"]),
+        ("an `expand_prefix`", ["expand_prefix"]),
+        ("the vector `logit_reserves`", ["logit_reserves"]),
+        ("in `spec/kvspec/page.py`", ["spec/kvspec/page.py"]),
+        ("run `kvspec proof`", ["kvspec proof"]),
+        ("```sh\nkvspec proof\n```", ["kvspec proof"]),
+        ("run `make site`", ["make site"]),
+        ("[here](session.md)", ["session.md"]),
+        ("[here](sessions.md#sess-9)", ["sessions.md#sess-9"]),
+        ("<!-- figure: a-column -->", ["a-column"]),
+        ("PAGE-1, `lengths.tail`, `match_prefix`, `logit_reserve`, `kvspec check`, [here](sessions.md#sess-1)", []),
+    ],
+)
+def test_what_does_not_exist_is_noticed(text: str, unknown: list[str]) -> None:
+    assert unknown_names(text) == unknown
+
+
+def test_every_drawing_is_in_a_chapter() -> None:
+    called = [name for path in chapters() for name in FIGURE.findall(path.read_text(encoding="utf-8"))]
+    assert sorted(called) == sorted(FIGURES)
+
+
+@pytest.mark.parametrize("op", executable_forms())
+def test_the_prose_refuses_what_the_model_refuses(op: str) -> None:
+    """The rules in the table "refused if" are those of the refusals in the executable form, and of what it calls."""
+    (section,) = operation_sections()[op]
+    lines = section.chapter.read_text(encoding="utf-8").splitlines()[section.start : section.end]
+    start = next((number for number, line in enumerate(lines) if line.startswith("| refused if")), len(lines))
+    table = re.split(r"\n\n", "\n".join(lines[start:]))[0]
+    (form,) = [form for operation, form in OPERATIONS.items() if operation.__struct_config__.tag == op]
+    assert set(RULE_ID.findall(table)) == _refusals(form)
+
+
+def _refusals(form: Callable[..., object]) -> set[str]:
+    """The rules by which an executable form refuses, itself or in what it calls."""
+    modules = (waiting, running, leaving, looking, judging, batch, state)
+    known: dict[str, ast.FunctionDef] = {}
+    for module in modules:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.FunctionDef):
+                known[f"{module.__name__}.{node.name}"] = node
+    rules: set[str] = set()
+    left, seen = [f"{form.__module__}.{form.__name__}"], set[str]()
+    while left:
+        name = left.pop()
+        seen.add(name)
+        for call in (node for node in ast.walk(known[name]) if isinstance(node, ast.Call)):
+            called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+            if called == "Refusal" and isinstance(call.args[0], ast.Constant):
+                rules.add(str(call.args[0].value))
+            elif called == "broken_rule":
+                rules |= {str(one.value) for one in ast.walk(known["kvspec.batch.broken_rule"]) if _is_rule(one)}
+            elif isinstance(call.func, ast.Name):
+                left += [full for module in modules if (full := f"{module.__name__}.{called}") in known.keys() - seen]
+            elif isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "state":
+                left += [full for full in (f"{state.__name__}.{called}",) if full in known.keys() - seen]
+    return rules
+
+
+def _is_rule(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and node.value in RULES
+
+
+@pytest.mark.parametrize("chapter", ORDER)
+def test_traces_in_chapters_conform(chapter: str, tmp_path: Path) -> None:
+    (path,) = [path for path in chapters() if path.name == chapter]
+    for number, block in enumerate(re.findall(r"^```jsonl\n(.*?)^```$", path.read_text(encoding="utf-8"), re.M | re.S)):
+        written = tmp_path / f"{number}.jsonl"
+        written.write_text(block, encoding="utf-8")
+        with TraceReader(written) as trace:
+            assert check_trace(trace, lambda: None).finding is None
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_click_leads_from_a_rule_to_its_evidence(rule: str) -> None:
+    known, (section,) = evidence()[rule], rule_sections()[rule]
+    text = completed(section.chapter)
+    below = text[text.index(f"\n| {rule} |" if f"\n| {rule} |" in text else f"\n| [{rule}](") :].split("\n\n")[0]
+    functions = [*known.step_checks, *known.run_checks, *known.contracts]
+    assert all(f"][{name}]" in below for name in [*functions, *filter(None, [known.state_check])])
+    assert all(f"](vectors/{name}.md)" in below for name in known.vectors)
+    assert all(f"](defects/{name}.md)" in below for name in known.mutants)
