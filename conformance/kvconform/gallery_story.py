@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvconform.bugs.bug import Bug
 from kvconform.checked import RuleBroken
-from kvconform.report import origin, printable
+from kvconform.report import origin, printable, pull_requests
 from kvconform.runner import Demonstration, names_in
 from kvspec import events
 from kvspec.events import Config, Operation
@@ -41,7 +41,7 @@ def story(bug: Bug, config: Config | None, shown: Demonstration | None) -> Itera
     """The lines of a defect's story."""
     yield f"{bug.name}: {bug.title}"
     yield f"  In an engine: {bug.symptom}"
-    yield f"  Described in: SGLang pull request {', '.join(bug.source)}"
+    yield f"  Described in: {pull_requests(bug.source)}"
     yield ""
     if config is None or shown is None:
         yield "  It was not found, so there is nothing to tell."

@@ -48,9 +48,9 @@ class Implementation(Protocol):
         them as you hash a page). With a `session` the request is its next turn.
 
         Raises:
-            Refusal: LEN-1, no tokens or more than `max_context_len`; OP-1, the name is taken, or the session is not
-                open or is closing; SESS-1, the session has a turn in flight; SESS-6, `tokens` does not begin with all
-                that the session's last finished turn saw and sampled.
+            Refusal: LEN-1, more tokens than `max_context_len`; OP-1, there are none, the name is taken, or the session
+                is not open or is closing; SESS-1, the session has a turn in flight; SESS-6, `tokens` does not begin
+                with all that the session's last finished turn saw and sampled.
         """
         ...
 
@@ -83,8 +83,9 @@ class Implementation(Protocol):
         Raises:
             Refusal: CAP-1 with `pages_short` and `rows_short`, the batch does not fit; STORE-5, what a request matched
                 has been evicted since; RACE-1, the row of a resumed turn is still read past `prefix_len` by a launch
-                in flight; BATCH-1 or BATCH-2, too many chunked requests; OP-1, anything else that makes no sense: an
-                empty batch, a request twice, a `seq_len` that is not past `prefix_len`.
+                in flight; BATCH-1 or BATCH-2, too many chunked requests; LAUNCH-1, the last chunk of a request is not
+                launched; LEN-1, it would pass `max_context_len`; OP-1, anything else that makes no sense: an empty
+                batch, a request twice, a `seq_len` that is not past `prefix_len`.
         """
         ...
 
@@ -97,8 +98,9 @@ class Implementation(Protocol):
         Answer the new `pages` of each request, in order of position.
 
         Raises:
-            Refusal: CAP-1 with `pages_short`, the step does not fit; LEN-1, it would pass `max_context_len`; OP-1, a
-                request is not running, is in the middle of its prefill, or has unlaunched work.
+            Refusal: CAP-1 with `pages_short`, the step does not fit; LEN-1, it would pass `max_context_len`;
+                SPEC-1, the last speculative step of a request is not verified; OP-1, a request is not running, is in
+                the middle of its prefill, or has unlaunched work.
         """
         ...
 
@@ -109,8 +111,8 @@ class Implementation(Protocol):
         keeps: fewer than `accepted` when it stopped in between.
 
         Raises:
-            Refusal: SPEC-1, `accepted` or the number of tokens is more than the step prepared, or less than one;
-                OP-1, there is no such step.
+            Refusal: SPEC-1, there is no completed step to verify, or `accepted` or the number of tokens is more than
+                it prepared, or less than one; OP-1, the request is not running.
         """
         ...
 
@@ -146,8 +148,8 @@ class Implementation(Protocol):
         Answer the new `protected_len` and the duplicates that were `freed`.
 
         Raises:
-            Refusal: OP-1, the request is not running, `chunked` is not what it is, or the sampled token is not there
-                yet; LAUNCH-1, its last extend has not been launched.
+            Refusal: OP-1, the request is not running; CHUNK-1, `chunked` is not what it is, or the sampled token is
+                not there yet; LAUNCH-1, its last extend has not been launched.
         """
         ...
 
@@ -159,7 +161,8 @@ class Implementation(Protocol):
         Answer all pages that were `freed`.
 
         Raises:
-            Refusal: OP-1, the request is not running, is in the middle of its prefill, or has unlaunched work.
+            Refusal: OP-1, the request is not running, or is in the middle of its prefill; LAUNCH-1, it has unlaunched
+                work.
         """
         ...
 

@@ -20,6 +20,9 @@ from kvspec.model import Model
 from kvspec.pages import compress, expand
 from kvspec.rules import Rule
 
+OF_SGLANG_JAX = ("994",)
+"""The source documents that are pull requests of sglang-jax; all others are SGLang's."""
+
 _LONG = 16
 """Elements of a list that are written out; of a longer one the beginning and the end are."""
 
@@ -153,7 +156,14 @@ def _show_operations(console: Console, shown: Demonstration) -> None:
 
 def origin(rule: Rule) -> str:
     """The documents that a rule comes from."""
-    return f"SGLang pull request {rule.origin}"
+    return pull_requests(rule.origin.split(", "))
+
+
+def pull_requests(numbers: Iterable[str]) -> str:
+    """Source documents in words: pull requests of SGLang, or of its port to JAX."""
+    return ", ".join(
+        f"{'sglang-jax' if number in OF_SGLANG_JAX else 'SGLang'} pull request {number}" for number in numbers
+    )
 
 
 def _tag(op: Operation[Any]) -> str:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """One rule: what must hold, why, and which document it comes from (SGLang pull requests by number)."""
+    """One rule: what must hold, why, and which documents it comes from (pull requests by number)."""
 
     id: str
     statement: str
@@ -163,14 +163,14 @@ _RULES = (
     Rule(
         "SESS-5",
         "Aborting a turn that ran wipes the session's KV and returns its tokens to the last finished turn; a turn "
-        "that never ran leaves the slot as it was.",
+        "that never ran leaves the slot as its last match left it.",
         "KV of tokens that the client never got would be taken for valid by the next turn.",
         "22862, 22790",
     ),
     Rule(
         "SESS-6",
-        "Sessions are append-only: a turn's tokens begin with the session's history, and only the first turn's last "
-        "chunk publishes to the prefix store.",
+        "Sessions are append-only: a turn's tokens begin with the session's history, and only a turn that began on an "
+        "empty slot publishes to the prefix store, at its last chunk.",
         "A resumed turn trusts that what is committed is a prefix of its tokens.",
         "20476, 22862",
     ),

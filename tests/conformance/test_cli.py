@@ -43,7 +43,7 @@ def test_a_broken_rule_is_explained_whole(vector: str, capsys: pytest.CaptureFix
         f"PAGE-1 is broken at {vector}:8, step 7: finish",
         f"rule {rule.statement}",
         f"why {rule.reason}",
-        f"origin SGLang pull request {rule.origin}",
+        "origin SGLang pull request 22862, sglang-jax pull request 994",
         "sizes page_size 4, num_pages 16",
         'operation {"op": "finish", "req": "r"}',
         'answer {"freed": []}',

@@ -21,7 +21,7 @@ class Bug(NamedTuple):
     title: str
     """What the code does, in one line."""
     source: tuple[str, ...]
-    """The documents that describe it: SGLang pull requests by number."""
+    """The documents that describe it: pull requests by number."""
     rule: str
     """The rule that it breaks."""
     symptom: str
