@@ -131,7 +131,7 @@ def _judge_holders(
         if name not in observed:
             raise Violation("ROW-1", f"{kind} {name} should hold a row", expected=expected[name], observed=None)
         if name not in expected:
-            rule = "ROW-1" if kind == "session" else "ROW-4" if observed[name].committed_len else "ROW-3"
+            rule = "ROW-1" if kind == "session" else _blame_row(state, name)
             raise Violation(rule, f"{kind} {name} should hold no row", expected=None, observed=observed[name])
         if expected[name].row != observed[name].row and expected[name].row >= 0:
             raise Violation(
@@ -147,6 +147,12 @@ def _judge_holders(
         judge_length(state, rule, f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
         if kind == "request" or not _same_pages(state, wanted.allocated_len, found.allocated_len):
             judge_length(state, "LEN-1", f"allocated_len of {kind} {name}", wanted.allocated_len, found.allocated_len)
+
+
+def _blame_row(state: State, req: str) -> str:
+    """The rule that a request with a row too many breaks: it kept an old one, or was given one by halves."""
+    request = state.requests.get(req)
+    return "ROW-3" if request is not None and not request.run else "ROW-4"
 
 
 def _same_pages(state: State, length: int, other: int) -> bool:
