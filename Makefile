@@ -5,13 +5,14 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove soak engines docs lint typecheck clean
+.PHONY: help conformance test prove soak engines gpu docs lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-conformance: .venv/.stamp ## Replay the conformance vectors against the reference implementation
+conformance: .venv/.engines.stamp ## Replay the vectors against the reference and, interpreted on the CPU, the device manager
 	@$(BIN)/kvspec run
+	@$(BIN)/kvspec run --impl cuda
 
 test: .venv/.engines.stamp ## Run the tests on all cores
 	@$(BIN)/pytest -q -n auto
@@ -24,6 +25,18 @@ soak: .venv/.stamp ## Run traffic in every combination of modes, every answer ch
 
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
 	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15
+
+gpu: .venv/.engines.stamp ## On a machine with a GPU: vectors, tests, fuzz, soak, sanitizers and the benchmark
+	@$(BIN)/kvspec run --impl cuda
+	@$(BIN)/pytest -q tests/cuda_impl
+	@$(BIN)/kvspec fuzz --impl cuda --seconds 120 --seed 1
+	@$(BIN)/kvspec soak --impl cuda --minutes 3
+	@PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
+		$(BIN)/python -m pytest -q -x tests/cuda_impl/test_memory.py -k "not two_to_the_31"
+	@compute-sanitizer --tool racecheck --error-exitcode 1 \
+		$(BIN)/python -m pytest -q -x tests/cuda_impl/test_memory.py -k "not two_to_the_31"
+	@compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/python -m pytest -q -x tests/cuda_impl/test_graph.py
+	@$(BIN)/python benchmarks/device.py
 
 docs: .venv/.docs.stamp ## Build the documentation site into build/site (half a minute)
 	@$(BIN)/python -m kvconform.docs build

@@ -2,19 +2,21 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from kvconform.adapters.features import lacks
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.machine import Failure, Tally, machine
-from kvconform.runner import Factory, try_out
+from kvconform.matrix_walk import supported
+from kvconform.runner import Demonstration, Factory, try_out
 from kvconform.shrink import Shrunk, kind, shrink
-from kvspec.events import Snapshot
+from kvspec.events import Config, Operation, Snapshot
 
 ROUND = settings(
     max_examples=20,
@@ -67,5 +69,11 @@ def fuzz(factory: Factory, seconds: float, seed: int, progress: Callable[[Tally,
 def shortest(failure: Failure, factory: Factory) -> Shrunk | None:
     """The fewest operations that still fail in the same way; `None` if the failure does not show again."""
     operations = [op for op in failure.operations if not isinstance(op, Snapshot)]
-    attempt = partial(try_out, config=failure.config, factory=factory)
+    attempt = partial(_try_supported, config=failure.config, factory=factory, lacking=lacks(factory))
     return shrink(operations, attempt, kind, SHRINK_SECONDS)
+
+
+def _try_supported(
+    operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacking: frozenset[str]
+) -> Demonstration | None:
+    return try_out(operations, config, factory) if not lacking or supported(operations, config, lacking) else None

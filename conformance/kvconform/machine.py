@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kvconform import generate
+from kvconform.adapters.features import lacks, needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.codec import compressed
 from kvconform.generate import GENERATORS, Draw
 from kvconform.runner import Factory, carry_out
-from kvspec.events import Abort, CloseSession, Config, Evict, Operation, Report
+from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Report
 from kvspec.invariants import check
 from kvspec.model import Model
 from kvspec.model.state import State
@@ -92,6 +94,8 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     factory: Factory
     draw_config: Callable[[Draw], Config]
+    lacks: frozenset[str]
+    """What the implementation declares that it does not have, and is never asked for."""
     tally: Tally
 
     def __init__(self) -> None:
@@ -106,9 +110,11 @@ class KVCacheMachine(RuleBasedStateMachine):
         """Draw the sizes and make a fresh implementation."""
         cls = type(self)
         cls.tally.runs += 1
-        self.config = cls.draw_config(Drawn(data))
-        self.model = Model(self.config)
-        implementation = make(cls.factory, self.config)
+        config = cls.draw_config(Drawn(data))
+        assume(not needs_of_config(config) & cls.lacks)
+        self.config = config
+        self.model = Model(config)
+        implementation = make(cls.factory, config)
         self.checked = Checked(implementation, self.model, record=self.history.append, snapshot_every=1)
 
     @rule(data=st.data())
@@ -120,8 +126,13 @@ class KVCacheMachine(RuleBasedStateMachine):
         """
         draw = Drawn(data)
         op = draw.choice(_BAG)(self.state, draw)
-        if op is not None:
+        if op is not None and self.supports(op):
             self.perform(op)
+
+    def supports(self, op: Operation[Any]) -> bool:
+        """Whether the implementation has all that `op` needs now."""
+        lacking = type(self).lacks
+        return not lacking or not needs_now(self.state, op) & lacking
 
     @property
     def state(self) -> State:
@@ -146,16 +157,21 @@ class KVCacheMachine(RuleBasedStateMachine):
         """Release everything, and ask for the figures of an empty pool."""
         if self.config is None or self.failure is not None:
             return
-        state = self.state
+        cls, state = type(self), self.state
+        if cls.lacks and state.prepared:
+            self.perform(Launch(max(state.flights, default=0) + 1, list(state.prepared)))
         while (op := generate.complete(state, _First())) is not None:
             self.perform(op)
-        for req in list(state.requests):
-            self.perform(Abort(req))
-        for name in list(state.sessions):
-            self.perform(CloseSession(name))
-        self.perform(Evict(self.config.num_pages))
-        self.perform(Report("idle"))
-        cls = type(self)
+        endings: list[Operation[Any]] = [
+            *map(Abort, state.requests),
+            *map(CloseSession, state.sessions),
+            Evict(self.config.num_pages),
+        ]
+        for ending in endings:
+            if self.supports(ending):
+                self.perform(ending)
+        if all(request.record is None for request in state.requests.values()):
+            self.perform(Report("idle"))
         cls.tally.judged += self.model.judged
         cls.tally.reached += self.model.reached
 
@@ -168,6 +184,7 @@ def machine(factory: Factory, draw_config: Callable[[Draw], Config] = generate.c
     members: dict[str, Any] = {
         "factory": staticmethod(factory),
         "draw_config": staticmethod(draw_config),
+        "lacks": lacks(factory),
         "tally": Tally(),
     }
     return type("KVCache", (KVCacheMachine,), members)

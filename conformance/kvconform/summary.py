@@ -1,5 +1,6 @@
 """What was judged, as tables."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvconform.adapters.features import why_not
 from kvconform.codec import Vector
 from kvconform.fuzz import Fuzzed
 from kvconform.report import origin, printable
@@ -15,8 +17,12 @@ from kvconform.runner import Evidence, Outcome
 from kvspec.rules import RULES, Rule
 
 
-def show_run(console: Console, results: Sequence[tuple[Vector, Outcome]]) -> None:
-    """Print the vectors by rule, and how each vector came out."""
+def show_run(
+    console: Console,
+    results: Sequence[tuple[Vector, Outcome]],
+    unsupported: Sequence[tuple[Vector, frozenset[str]]] = (),
+) -> None:
+    """Print the vectors by rule, how each vector came out, and what each needs that was not run."""
     evidence = Evidence.together(outcome.evidence for _, outcome in results)
     by_rule = Table("rule", "judged", "vectors that exercise it", title="Vectors by rule", box=box.SIMPLE_HEAD)
     for rule in RULES:
@@ -28,7 +34,12 @@ def show_run(console: Console, results: Sequence[tuple[Vector, Outcome]]) -> Non
     for vector, outcome in results:
         result = Text("conforms", "green") if outcome.finding is None else Text("FAILS", "bold red")
         by_vector.add_row(_marked(vector, outcome), result, str(outcome.operations))
+    for vector, _ in unsupported:
+        by_vector.add_row(Text(printable(vector.name)), Text("not supported"), "")
     console.print(by_vector)
+    by_reason = Counter(why_not(missing) for _, missing in unsupported)
+    for reason, count in by_reason.most_common():
+        console.print(Text(f"Not supported, {count} vectors: {reason}."), soft_wrap=True)
     _show_silence(console, evidence)
 
 

@@ -11,7 +11,7 @@ MISSING = [name for name in ("numpy", "torch", "triton") if find_spec(name) is N
 class _Skipped(pytest.Module):
     """A test module that is not imported."""
 
-    def collect(self) -> list[pytest.Item | pytest.Collector]:  # type: ignore[override]
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
         pytest.skip(f"not installed: {', '.join(MISSING)} (pip install 'kvspec[cuda]')", allow_module_level=True)
 
 

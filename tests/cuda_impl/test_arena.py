@@ -16,7 +16,7 @@ def test_places_are_handed_out_once_and_come_back() -> None:
         if draw.random() < 0.5 and len(in_use) < 50:
             count = draw.randint(1, 50 - len(in_use))
             runs = arena.take(count)
-            assert sum(run.count for run in runs) == count
+            assert sum(run.size for run in runs) == count
             held.append(runs)
         elif held:
             arena.give_back(held.pop(draw.randrange(len(held))))
@@ -31,4 +31,4 @@ def test_split_keeps_the_order() -> None:
     for at in range(7):
         head, tail = split(runs, at)
         assert [place for first, count in (*head, *tail) for place in range(first, first + count)] == places
-        assert sum(run.count for run in head) == at
+        assert sum(run.size for run in head) == at

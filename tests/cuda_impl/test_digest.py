@@ -5,6 +5,7 @@ import pytest
 from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import generate, sample, states
 from kvcuda.digest_step import DigestStep
+from kvcuda.memory import OUT_BUFFERS
 from kvref.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Extend, Launch, MatchPrefix, Submit
 from tests.cuda_impl.traffic import requests, run
@@ -64,6 +65,18 @@ def test_one_wrong_slot_changes_what_is_sampled() -> None:
     step.manager.decode(["a", "b"])
     step.manager.launch(2, ["a", "b"])
     assert [(one.launch, one.req, one.length) for one in step.corruptions()] == [(2, "b", 7)]
+
+
+def test_launch_of_slots_that_are_gone_is_refused() -> None:
+    step = DigestStep(DeviceManager, Config(4, 32, 8, 32))
+    for number in range(OUT_BUFFERS + 1):
+        step(Submit(f"r{number}", [number, 1]))
+        step(MatchPrefix(f"r{number}"))
+        step(Extend([(f"r{number}", 2)]))
+    with pytest.raises(ValueError, match="comes too late"):
+        step(Launch(1, ["r0"]))
+    step(Launch(1, ["r1"]))
+    assert step.corruptions() == []
 
 
 def test_oracle_follows_its_own_samples() -> None:

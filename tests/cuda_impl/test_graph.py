@@ -6,7 +6,8 @@ from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import generate
 from kvcuda.digest_step import DigestStep
-from kvspec.events import Complete, Config, Decode, Extend, Finish, Launch, MatchPrefix, Submit
+from kvspec.events import Complete, Config, Decode, Extend, Finish, Launch, MatchPrefix, Retract, Submit
+from tests.cuda_impl.simulated_lanes import SimulatedLanes
 
 
 def decode(step: DigestStep, steps: int, replay: DecodeGraph | None) -> None:
@@ -48,6 +49,20 @@ def test_graph_is_for_its_batch_size_only() -> None:
     graph = DecodeGraph(step, 2)
     with pytest.raises(ValueError, match="captured for 2"):
         decode(step, 1, graph)
+
+
+def test_pages_that_a_replay_takes_are_there_when_they_are_freed() -> None:
+    """The replay writes rows on the forward lane, which is late here; a retract reads them on the scheduler's."""
+    step = DigestStep(DeviceManager, Config(2, 8, 1, 16), lanes=SimulatedLanes(lazy="forward"))
+    graph = DecodeGraph(step, 1)
+    step(Submit("a", [1, 2]))
+    step(MatchPrefix("a"))
+    step(Extend([("a", 2)]))
+    step(Launch(1, ["a"]))
+    graph.decode_and_launch(2, ["a"])
+    step(Retract("a"))
+    assert step.corruptions() == []
+    assert sorted(step.manager.memory.ring.tolist()) == list(range(1, 9))
 
 
 @pytest.mark.gpu

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from kvcuda.device_manager import DeviceManager
+from kvcuda.digest import generate
 from kvcuda.digest_step import DigestStep
 from kvcuda.lanes import CudaLanes
+from kvcuda.memory import OUT_BUFFERS
 from kvref.policy import SchedulerConfig
-from kvspec.events import Config
+from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit
 from tests.cuda_impl.simulated_lanes import SimulatedLanes
 from tests.cuda_impl.traffic import requests, run
 
@@ -23,7 +25,17 @@ class HandsRowsOutEarly(DeviceManager):
 
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(config, **options)
-        self.rows.let_go = self.rows._free.append  # type: ignore[method-assign]
+        self.rows._readers = _NeverRead()
+
+
+class _NeverRead:
+    """In place of the number of launches that read each row."""
+
+    def __getitem__(self, rows: Any) -> int:
+        return 0
+
+    def __setitem__(self, rows: Any, readers: int) -> None:
+        return None
 
 
 def corruptions(manager: type[DeviceManager], lanes: Any, longest: int = 20) -> int:
@@ -48,6 +60,22 @@ def test_row_written_before_the_launch_that_reads_it_has_ended_corrupts() -> Non
 
 def test_row_read_before_it_is_written_corrupts() -> None:
     assert corruptions(DeviceManager, SimulatedLanes(lazy="scheduler", deaf="forward")) > 0
+
+
+def test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them() -> None:
+    """More launches in flight than `out_cache_loc` has room for batches."""
+    step = DigestStep(DeviceManager, Config(4, 32, 8, 32), lanes=SimulatedLanes(lazy="forward"))
+    reqs = [f"r{number}" for number in range(OUT_BUFFERS + 2)]
+    for number, req in enumerate(reqs):
+        step(Submit(req, [number, 1, 2, 3, 4]))
+        step(MatchPrefix(req))
+        step(Extend([(req, 5)]))
+        step(Launch(number, [req]))
+    for number, req in enumerate(reqs):
+        step(Complete(number, {req: generate([number, 1, 2, 3, 4], 1)[0]}))
+    step(Decode(reqs))
+    step(Launch(99, reqs))
+    assert step.corruptions() == []
 
 
 # The same on two CUDA streams. A forward pass that sleeps first widens the window.

@@ -1,0 +1,236 @@
+"""The kernels of the device manager. Each carries out one step of a whole batch in one launch.
+
+Every kernel reads its jobs from `words` (see `kvcuda.words`). The tensors are the same in all of them:
+
+    req_to_token    int32 [num_rows, max_context_len]   slot index of each position of each row
+    ring            int32 [num_pages]                   free pages, from the head on; the host knows head and tail
+    arena           int32 [num_pages]                   pages of the prefix store, where the host's tree says
+    out_cache_loc   int32 [tokens]                      slot index of each token that the next forward pass writes
+    page_used       int32 [num_pages + 1]               debug mode: 1 while a page is in use
+    fault           int64 [1]                           debug mode: the worst fault, see `note_fault`
+
+A row times `max_context_len` passes 2^31, so rows are widened to 64 bits before they are multiplied. Everything else
+stays below: slot indices by `DeviceMemory`'s check, positions because they are at most `max_context_len`.
+"""
+
+# backend decides how kernels are decorated, so it comes before triton.
+# isort: off
+from kvcuda import backend as _backend  # noqa: F401
+import triton
+import triton.language as tl
+# isort: on
+
+from kvcuda.words import FIELDS as _FIELDS
+from kvcuda.words import Fault, Move
+
+FIELDS = tl.constexpr(_FIELDS)
+FREE = tl.constexpr(int(Move.FREE))
+EVICT = tl.constexpr(int(Move.EVICT))
+PUBLISH = tl.constexpr(int(Move.PUBLISH))
+REPLACE = tl.constexpr(int(Move.REPLACE))
+DOUBLE_FREE = tl.constexpr(int(Fault.DOUBLE_FREE))
+DOUBLE_USE = tl.constexpr(int(Fault.DOUBLE_USE))
+PAGE_BOUNDS = tl.constexpr(int(Fault.PAGE_BOUNDS))
+
+
+@triton.jit
+def sum_before(column: tl.tensor, job: tl.tensor, LANES: tl.constexpr) -> tl.tensor:
+    """The sum of one field over all jobs before `job`."""
+    lanes = tl.arange(0, LANES)
+    total = tl.sum(tl.load(column + lanes * FIELDS, mask=lanes < job, other=0))
+    for first in range(LANES, job, LANES):
+        other = first + lanes
+        total += tl.sum(tl.load(column + other * FIELDS, mask=other < job, other=0))
+    return total
+
+
+@triton.jit
+def ring_slot(index: tl.tensor, num_pages: tl.tensor) -> tl.tensor:
+    """`index` modulo `num_pages`, for an index below twice that."""
+    return tl.where(index >= num_pages, index - num_pages, index)
+
+
+@triton.jit
+def note_fault(fault: tl.tensor, KIND: tl.constexpr, row: tl.tensor, page: tl.tensor, found: tl.tensor) -> None:
+    """Keep the largest of all faults: kind, row + 1, and page in one 64-bit word."""
+    kind = tl.zeros_like(page).to(tl.int64) + KIND
+    word = (kind << 60) | ((row.to(tl.int64) + 1) << 32) | (page.to(tl.int64) & 0xFFFFFFFF)
+    tl.atomic_max(fault + tl.zeros_like(page), word, mask=found)
+
+
+@triton.jit
+def mark_pages(
+    page: tl.tensor,
+    live: tl.tensor,
+    row: tl.tensor,
+    num_pages: tl.tensor,
+    page_used: tl.tensor,
+    fault: tl.tensor,
+    USED: tl.constexpr,
+    TWICE: tl.constexpr,
+) -> None:
+    """Debug mode: the pages of the live lanes become used (1) or free (0), and must not have been so before."""
+    inside = (page >= 1) & (page <= num_pages)
+    note_fault(fault, PAGE_BOUNDS, row, page, live & (inside == 0))
+    known = live & inside
+    before = tl.atomic_xchg(page_used + tl.where(known, page, 0), tl.zeros_like(page) + USED, mask=known)
+    note_fault(fault, TWICE, row, page, known & (before == USED))
+
+
+@triton.jit
+def extend_kernel(
+    words: tl.tensor,
+    req_to_token: tl.tensor,
+    ring: tl.tensor,
+    arena: tl.tensor,
+    out_cache_loc: tl.tensor,
+    page_used: tl.tensor,
+    fault: tl.tensor,
+    num_pages: tl.tensor,
+    max_context_len: tl.tensor,
+    P: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEBUG: tl.constexpr,
+) -> None:
+    """Write the rows of a prefill batch. Grid: (jobs, blocks of `BLOCK` tokens in the longest job).
+
+    An extend job gives slots to positions [start, end): first in the page that `start` cuts, which is in the row
+    already, then in pages from the ring, as many into it as the jobs before it take. A copy job writes positions
+    [start, end) of a fresh row from the pages that it matched in the prefix store.
+    """
+    job = tl.program_id(0)
+    entry = words + FIELDS + job * FIELDS
+    row = tl.load(entry)
+    start = tl.load(entry + 1)
+    end = tl.load(entry + 2)
+    first = start + tl.program_id(1) * BLOCK
+    if first < end:
+        table = req_to_token + row.to(tl.int64) * max_context_len
+        position = first + tl.arange(0, BLOCK)
+        live = position < end
+        index = position // P
+        offset = position % P
+        extends = tl.load(words + 2)
+        if job < extends:
+            held = (start + P - 1) // P
+            cut = start % P != 0
+            cut_slot = tl.load(table + start // P * P, mask=cut, other=0)
+            column = words + FIELDS
+            taken = sum_before(column + 3, job, LANES)
+            fresh = live & (index >= held)
+            at = ring_slot(tl.load(words) + taken + index - held, num_pages)
+            page = tl.load(ring + at, mask=fresh, other=0)
+            if DEBUG:
+                mark_pages(page, fresh & (offset == 0), row, num_pages, page_used, fault, 1, DOUBLE_USE)
+            slot = tl.where(fresh, page * P, cut_slot) + offset
+            written = sum_before(column + 2, job, LANES) - sum_before(column + 1, job, LANES)
+            out = out_cache_loc + tl.load(words + 3) + written
+            tl.store(out + position - start, slot, mask=live)
+        else:
+            known = tl.load(arena + tl.load(entry + 3) + index - start // P, mask=live, other=0)
+            slot = known * P + offset
+        tl.store(table + position, slot, mask=live)
+
+
+@triton.jit
+def decode_kernel(
+    words: tl.tensor,
+    req_to_token: tl.tensor,
+    ring: tl.tensor,
+    out_cache_loc: tl.tensor,
+    page_used: tl.tensor,
+    fault: tl.tensor,
+    num_pages: tl.tensor,
+    max_context_len: tl.tensor,
+    P: tl.constexpr,
+    LANES: tl.constexpr,
+    DEBUG: tl.constexpr,
+) -> None:
+    """Make room for n positions past the committed ones of each request. Grid: (blocks of `LANES` requests,).
+
+    Positions below `allocated` have their slots already, the rest of the page that `allocated` cuts is there
+    too, and then come pages from the ring, as many into it as the requests before take.
+    """
+    lanes = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    live = lanes < tl.load(words + 1)
+    entry = words + FIELDS + lanes * FIELDS
+    row = tl.load(entry, mask=live, other=0)
+    committed = tl.load(entry + 1, mask=live, other=0)
+    allocated = tl.load(entry + 2, mask=live, other=0)
+    pages = tl.load(entry + 3, mask=live, other=0)
+    before = sum_before(words + FIELDS + 3, tl.program_id(0) * LANES, LANES)
+    taken = before + tl.cumsum(pages, 0) - pages
+
+    table = req_to_token + row.to(tl.int64) * max_context_len
+    held = (allocated + P - 1) // P
+    cut_slot = tl.load(table + allocated // P * P, mask=live & (allocated % P != 0), other=0)
+    head = tl.load(words)
+    n = tl.load(words + 2)
+    out = out_cache_loc + tl.load(words + 3) + lanes * n
+    for step in range(0, n):
+        position = committed + step
+        offset = position % P
+        missing = live & (position >= allocated)
+        fresh = missing & (position // P >= held)
+        at = ring_slot(head + taken + position // P - held, num_pages)
+        page = tl.load(ring + at, mask=fresh, other=0)
+        if DEBUG:
+            mark_pages(page, fresh & (offset == 0), row, num_pages, page_used, fault, 1, DOUBLE_USE)
+        slot = tl.where(fresh, page * P, cut_slot) + offset
+        slot = tl.where(missing, slot, tl.load(table + position, mask=live & (position < allocated), other=0))
+        tl.store(table + position, slot, mask=missing)
+        tl.store(out + step, slot, mask=live)
+
+
+@triton.jit
+def move_kernel(
+    words: tl.tensor,
+    req_to_token: tl.tensor,
+    ring: tl.tensor,
+    arena: tl.tensor,
+    page_used: tl.tensor,
+    fault: tl.tensor,
+    num_pages: tl.tensor,
+    max_context_len: tl.tensor,
+    P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEBUG: tl.constexpr,
+) -> None:
+    """Move runs of pages between rows, ring and arena. Grid: (jobs, blocks of `BLOCK` pages in the longest run).
+
+    The host says where on the ring and in the arena each run lies. Within one launch no job reads what another one
+    writes: the host begins a new launch where that would happen.
+    """
+    entry = words + FIELDS + tl.program_id(0) * FIELDS
+    count = tl.load(entry + 3)
+    first = tl.program_id(1) * BLOCK
+    if first < count:
+        kind = tl.load(entry)
+        row = tl.load(entry + 1)
+        index = first + tl.arange(0, BLOCK)
+        live = index < count
+        position = (tl.load(entry + 2) + index) * P
+        table = req_to_token + row.to(tl.int64) * max_context_len
+        listed = arena + tl.load(entry + 5) + index
+        if kind == EVICT:
+            page = tl.load(listed, mask=live, other=0)
+        else:
+            page = tl.load(table + position, mask=live, other=0) // P
+        if kind == PUBLISH:
+            tl.store(listed, page, mask=live)
+        else:
+            at = ring_slot(tl.load(entry + 4) + index, num_pages)
+            if DEBUG:
+                mark_pages(page, live, row, num_pages, page_used, fault, 0, DOUBLE_FREE)
+            tl.store(ring + at, page, mask=live)
+        if kind == REPLACE:
+            tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now
+            kept = tl.load(listed, mask=live, other=0) * P
+            for offset in range(0, P):
+                tl.store(table + position + offset, kept + offset, mask=live)
+
+
+@triton.jit
+def empty_kernel(words: tl.tensor) -> None:
+    """Do nothing: what a launch costs at least."""

@@ -1,0 +1,112 @@
+"""The rows as the host sees them: who may have one, and how long what stands in it is.
+
+The figures of all rows are columns, so that a decode step of a thousand requests is a few operations on arrays.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kvcuda.memory import Ints
+from kvspec.lengths import Lengths
+
+
+class Reads(NamedTuple):
+    """What one launch in flight reads: of each of `rows` the first `ends` positions."""
+
+    rows: Ints
+    ends: Ints
+
+
+class RowTable:
+    """The state of each row in `0..num_rows-1`, and its lengths in tokens while it is held.
+
+    free          in `_free`
+    held          by one request or session slot, which knows its number
+    withheld      let go while a launch in flight reads it; free once the last such launch has completed
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        """All rows are free."""
+        self._free = list(range(num_rows - 1, -1, -1))
+        self._withheld: set[int] = set()
+        self._reads: deque[Reads] = deque()
+        self._readers = np.zeros(num_rows, dtype=np.int64)
+
+        def column() -> Ints:
+            return np.zeros(num_rows, dtype=np.int64)
+
+        self.protected = column()
+        self.committed = column()
+        self.allocated = column()
+        self.promised = column()
+        """Tokens that are known, or that a launch in flight will bring."""
+        self.launched = column()
+        """Positions that launches have written."""
+        self.prepared = column()
+        """Where the positions end that wait to be launched; 0 when none do."""
+        self.drafts = column()
+        """Positions of a speculative step that is not verified yet; 0 when there is none."""
+        self.start = column()
+        """Where the positions begin that were prepared last."""
+        self.out = column()
+        """Where in `out_cache_loc` their slots begin."""
+        self.batch = column()
+        """The prepared batch that they were in, as `DeviceMemory.batches` counts."""
+
+    @property
+    def available(self) -> int:
+        """The number of free rows."""
+        return len(self._free)
+
+    @property
+    def withheld(self) -> int:
+        """The number of rows that were let go and are still read."""
+        return len(self._withheld)
+
+    def take(self) -> int:
+        """A free row. The caller has seen to it that there is one."""
+        row = self._free.pop()
+        self.prepared[row] = self.drafts[row] = 0
+        return row
+
+    def let_go(self, row: int) -> None:
+        """Let a row go. It is withheld while a launch in flight reads it (17850)."""
+        if self._readers[row]:
+            self._withheld.add(row)
+        else:
+            self._free.append(row)
+
+    def begin_read(self, rows: Ints, ends: Ints) -> None:
+        """A launch is handed to the device: of each row it reads the first so many positions."""
+        self._reads.append(Reads(rows, ends))
+        self._readers[rows] += 1
+
+    def end_read(self) -> None:
+        """The oldest launch in flight has completed."""
+        self._readers[self._reads.popleft().rows] -= 1
+        if self._withheld:
+            for row in [row for row in self._withheld if not self._readers[row]]:
+                self._withheld.remove(row)
+                self._free.append(row)
+
+    def read_len(self, row: int) -> int:
+        """How many positions of the row launches in flight read, from its beginning on."""
+        if not self._readers[row]:
+            return 0
+        return max(int(reads.ends[reads.rows == row].max(initial=0)) for reads in self._reads)
+
+    def lengths(self, row: int) -> Lengths:
+        """The three lengths of a row that is held."""
+        return Lengths(int(self.protected[row]), int(self.committed[row]), int(self.allocated[row]))
+
+    def set_lengths(self, row: int, lengths: Lengths) -> None:
+        """Set them."""
+        self.protected[row], self.committed[row], self.allocated[row] = lengths
+
+
+def ints(numbers: Sequence[int]) -> Ints:
+    """Numbers as an int64 array."""
+    return np.array(numbers, dtype=np.int64)

@@ -1,0 +1,65 @@
+"""How words travel from the host to the device: a ring of preallocated buffers, pinned where there is a GPU."""
+
+from typing import Any
+
+import torch
+
+from kvcuda.lanes import Lanes
+
+
+def padded(used: int) -> int:
+    """The words that are copied where `used` are wanted."""
+    return 1 << (used - 1).bit_length()
+
+
+class Slot:
+    """One buffer on the host, and its copy on the device."""
+
+    __slots__ = ("_device", "_host", "device", "passed", "words")
+
+    def __init__(self, num_words: int, device: str, passed: Any) -> None:
+        """Make both, zeroed; `num_words` is a power of two."""
+        pinned = torch.zeros(num_words, dtype=torch.int32, pin_memory=device == "cuda")
+        self.words: Any = pinned.numpy()
+        """The host's side, int32 [num_words]."""
+        self.device: Any = torch.zeros(num_words, dtype=torch.int32, device=device)
+        """The device's side, int32 [num_words]."""
+        self.passed = passed
+        """Passed once the kernels that read the slot are done."""
+        # The views of each size are made once: a step allocates nothing.
+        self._host = [pinned[: 1 << size] for size in range(num_words.bit_length())]
+        self._device = [self.device[: 1 << size] for size in range(num_words.bit_length())]
+
+    def upload(self, used: int) -> None:
+        """Enqueue the copy of the first `used` words to the device."""
+        size = (used - 1).bit_length()
+        self._device[size].copy_(self._host[size], non_blocking=True)
+
+    def upload_to(self, device: Any, used: int) -> None:
+        """Enqueue their copy to other words, at least `padded(used)` of them."""
+        size = (used - 1).bit_length()
+        device[: 1 << size].copy_(self._host[size], non_blocking=True)
+
+
+class Staging:
+    """Slots that are used in turn."""
+
+    def __init__(self, num_words: int, device: str, lanes: Lanes, slots: int = 32) -> None:
+        """Make `slots` buffers of at least `num_words` words."""
+        self._slots = [Slot(padded(num_words), device, lanes.event()) for _ in range(slots)]
+        self._next = 0
+        self._turns = 0
+
+    def take(self) -> Slot:
+        """The next slot, free to be written; its user records `passed` behind the kernels that read it.
+
+        Waits only when the device is a whole turn of slots behind.
+        """
+        slot = self._slots[self._next]
+        self._next += 1
+        if self._next == len(self._slots):
+            self._next = 0
+            self._turns += 1
+        if self._turns and not slot.passed.query():
+            slot.passed.synchronize()
+        return slot

@@ -1,0 +1,45 @@
+"""The layout of what the host tells a kernel: int32 words, one entry of `FIELDS` words for each job, after a header.
+
+Everything that changes from step to step travels in these words, nothing as a kernel argument: a captured CUDA graph
+replays with new words, and Triton never compiles a second variant because a number happened to be 1.
+
+    entry        word 0        word 1     word 2       word 3       word 4       word 5
+    header       ring index    jobs       extends / n  out index
+    extend       row           start      end          pages
+    copy         row           start      end          arena index
+    decode       row           committed  allocated    pages
+    move         kind          row        first page   pages        ring index   arena index
+
+Ring indices point into the ring of free pages, arena indices into the prefix store's list of pages, `out index` into
+`out_cache_loc`. Positions and lengths are in tokens.
+"""
+
+from enum import IntEnum
+
+FIELDS = 8
+"""Words an entry."""
+
+
+class Move(IntEnum):
+    """What a move does with a run of pages."""
+
+    FREE = 0
+    """row -> ring: a holder lets private pages go."""
+    EVICT = 1
+    """arena -> ring: the prefix store lets pages go."""
+    PUBLISH = 2
+    """row -> arena: the prefix store takes a holder's pages over."""
+    REPLACE = 3
+    """row -> ring, then arena -> row: a holder's duplicates go, its row names the store's pages instead."""
+
+
+class Fault(IntEnum):
+    """What the debug mode finds on the device."""
+
+    NONE = 0
+    DOUBLE_FREE = 1
+    """A page went back that is free already."""
+    DOUBLE_USE = 2
+    """A page was handed out that is in use: the ring is corrupt."""
+    PAGE_BOUNDS = 3
+    """A number that is no page was read from a row, the ring or the arena."""

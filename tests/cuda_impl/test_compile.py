@@ -1,0 +1,38 @@
+"""The kernels compile for an H100. Triton brings its own assembler, so this needs no GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+COMPILE = """
+import sys
+from kvcuda import digest_kernels, kernels
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+WIDE = {"fault": "*i64", "kv": "*i64", "num_pages": "i32", "max_context_len": "i32"}
+
+def compile(kernel, **constants):
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else WIDE.get(name, "*i32") for name in names}
+    fixed = {(names.index(name),): value for name, value in constants.items()}
+    compiled = triton.compile(ASTSource(kernel, signature, fixed), target=GPUTarget("cuda", 90, 32))
+    print(kernel.__name__, len(compiled.asm["cubin"]))
+
+for P, debug in ((1, False), (48, True)):
+    compile(kernels.extend_kernel, P=P, LANES=256, BLOCK=1024, DEBUG=debug)
+    compile(kernels.decode_kernel, P=P, LANES=256, DEBUG=debug)
+    compile(kernels.move_kernel, P=P, BLOCK=512, DEBUG=debug)
+compile(kernels.empty_kernel)
+compile(digest_kernels.prefill_kernel, BLOCK=512)
+compile(digest_kernels.decode_kernel, BLOCK=512)
+"""
+
+
+def test_kernels_compile(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 9

@@ -1,0 +1,56 @@
+"""Moves of pages are queued and go out together: one launch for all that left, whatever the batch."""
+
+from kvcuda.device_manager import DeviceManager
+from kvspec.events import Config
+
+
+def running(manager: DeviceManager, prompts: dict[str, list[int]]) -> None:
+    """Prefill all prompts in one batch; each samples token 9."""
+    for req, prompt in prompts.items():
+        manager.submit(req, list(prompt))
+        manager.match_prefix(req)
+    manager.extend([(req, len(prompt)) for req, prompt in prompts.items()])
+    manager.launch(1, list(prompts))
+    manager.complete(1, dict.fromkeys(prompts, 9))
+
+
+def test_batch_that_leaves_costs_one_launch() -> None:
+    manager = DeviceManager(Config(2, 64, 8, 16))
+    running(manager, {f"r{number}": [number, 1, 2, 3, 4] for number in range(8)})
+    epoch, pushed = manager.memory.epoch, manager.memory.pushed
+    for number in range(6):
+        manager.finish(f"r{number}")
+    manager.retract("r6")
+    manager.abort("r7")
+    assert manager.memory.pushed == pushed + 6 + 2 * 3
+    assert manager.memory.epoch == epoch
+    manager.match_prefix("r6")
+    manager.extend([("r6", 5)])
+    assert manager.memory.epoch == epoch + 1
+
+
+def test_duplicate_of_what_is_queued_waits_for_the_next_launch() -> None:
+    """Its row is rewritten from the arena, which the publication before it has yet to write."""
+    manager = DeviceManager(Config(2, 64, 8, 16))
+    running(manager, {req: [1, 2, 3, 4, 5] for req in ("a", "b", "c")})
+    epoch = manager.memory.epoch
+    manager.cache_unfinished("a")
+    assert manager.memory.epoch == epoch
+    manager.cache_unfinished("b")
+    assert manager.memory.epoch == epoch + 1
+    manager.cache_unfinished("c")
+    assert manager.memory.epoch == epoch + 1
+    manager.memory.flush()
+    rows = manager.memory.req_to_token.tolist()
+    assert len({tuple(row[:4]) for row in rows[:3]}) == 1
+    assert len({row[4] for row in rows[:3]}) == 3
+
+
+def test_evicted_places_are_used_again() -> None:
+    manager = DeviceManager(Config(1, 6, 2, 8))
+    for number in range(4):
+        running(manager, {"a": [number, 1, 2, 3]})
+        manager.finish("a")
+        assert manager.evict_pages(9) == 4
+    figures = manager.report("idle")
+    assert (figures.available, figures.evictable, figures.protected) == (6, 0, 0)
