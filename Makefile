@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove soak engines gpu docs lint typecheck clean
+.PHONY: help conformance test prove soak mutation engines gpu docs lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
 
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20
+
+mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (hours)
+	@tests/mutation/run.sh
 
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
 	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15
@@ -67,6 +70,12 @@ clean: ## Remove .venv, build outputs and caches
 .venv/.engines.stamp: .venv/.stamp
 	@echo "Installing torch and what real engines need into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines]'
+	@touch $@
+
+# What changes the sources for mutation testing.
+.venv/.mutation.stamp: .venv/.stamp
+	@echo "Installing what mutation testing needs into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,mutation]'
 	@touch $@
 
 # What builds the documentation site.
