@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove soak mutation engines gpu docs lint typecheck clean
+.PHONY: help conformance test prove explore soak mutation engines gpu docs lint typecheck clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ test: .venv/.engines.stamp ## Run the tests on all cores
 
 prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
 	@$(BIN)/kvspec prove
+
+explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minutes)
+	@$(BIN)/kvspec explore
 
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20

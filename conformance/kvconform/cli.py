@@ -1,4 +1,4 @@
-"""The command line: `kvspec run | check | replay | fuzz | prove | rules | schema`."""
+"""The command line: `kvspec run | check | replay | fuzz | soak | explore | prove | bugs | matrix | rules | schema`."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from kvconform import fuzz as fuzzing
 from kvconform import prove as proving
 from kvconform.adapters.features import lacks, needs
 from kvconform.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
+from kvconform.explore.command import explore
 from kvconform.gallery import bugs
 from kvconform.lines import InputError
 from kvconform.machine import Failure, Tally
@@ -51,6 +52,7 @@ app.add_typer(engines.app, name="engines")
 app.command()(matrix)
 app.command()(bugs)
 app.command()(soak)
+app.command()(explore)
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.

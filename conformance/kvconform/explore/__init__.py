@@ -1,1 +1,17 @@
-"""Bounded exhaustive exploration."""
+"""Bounded exhaustive exploration: every reachable state of a small system, breadth-first.
+
+scope      what may happen: sizes, requests, operations, and what must be reached
+moves      everything that may happen next in a state
+canonical  when two states are the same
+search     the search, on one process or several
+liveness   LIVE-1, over all states
+lockstep   an implementation beside the specification
+command    `kvspec explore`
+"""
+
+from kvconform.explore.command import explore
+from kvconform.explore.lockstep import compare
+from kvconform.explore.scope import SCOPES, Arrival, Scope
+from kvconform.explore.search import exhaust
+
+__all__ = ["SCOPES", "Arrival", "Scope", "compare", "exhaust", "explore"]

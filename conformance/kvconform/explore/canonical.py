@@ -43,7 +43,8 @@ def canonical(node: Node) -> tuple[Any, ...]:
     """The state written down without numbers that do not matter."""
     state, came = node
     pages: dict[int, int] = {}
-    holders = {request.record: req for req, request in state.requests.items() if request.record is not None}
+    holders: dict[object, str] = {}
+    holders |= {request.record: req for req, request in state.requests.items() if request.record is not None}
     holders |= {session.record: f"/{name}" for name, session in state.sessions.items() if session.record is not None}
     walked = (
         tuple([_request(state, req, pages) for req in sorted(state.requests)]),
@@ -97,7 +98,8 @@ def _tokens(tokens: Tokens) -> tuple[Any, ...]:
 def _record(state: State, record: int, pages: dict[int, int]) -> tuple[Any, ...]:
     row, locked = state.records[record]
     owner, content, page_size = state.owner, state.content, state.config.page_size
-    table, written = [], state.written[record]
+    table: list[Any] = []
+    written = state.written[record]
     for index, page in enumerate(state.tables[record]):
         table.append(pages.setdefault(page, len(pages)))
         if index * page_size < written:
@@ -124,7 +126,7 @@ def _store(state: State, pages: dict[int, int]) -> tuple[Any, ...]:
     return len(store.pins), len(store.children), tuple(entries)
 
 
-def _flights(state: State, holders: dict[int, str]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _flights(state: State, holders: dict[object, str]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Launches in flight, oldest first, and the readers of rows that are held by nobody."""
     withheld: dict[int, int] = {}
     flights = []

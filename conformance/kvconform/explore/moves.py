@@ -44,13 +44,36 @@ class Node(NamedTuple):
     """Requests and sessions that have come."""
 
 
-def arrivals(scope: Scope, node: Node) -> Iterator[tuple[str, Move]]:
-    """What clients may do: open sessions, send requests and turns. Each with the name that has come by it."""
+class Choice(NamedTuple):
+    """One thing that may happen."""
+
+    move: Move
+    came: str | None = None
+    """The request or session that has come by it."""
+    serves: bool = False
+    """Whether it is the scheduler's to do; all else only clients can do."""
+
+
+def choices(scope: Scope, node: Node, *, chooses_victims: bool = True) -> Iterator[Choice]:
+    """All that may happen, in a fixed order.
+
+    `chooses_victims`: an eviction says which pages leave, and there is one for each choice; else whoever answers it
+    says so. Some of this may have to be refused for lack of room, or because a batch is not allowed.
+    """
+    for name, move in _arrivals(scope, node):
+        yield Choice(move, came=name)
+    yield from map(Choice, _departures(scope, node.state))
+    for move in _services(scope, node.state, chooses_victims=chooses_victims):
+        yield Choice(move, serves=True)
+
+
+def _arrivals(scope: Scope, node: Node) -> Iterator[tuple[str, Move]]:
+    """Clients open sessions, and send requests and turns."""
     state, came = node
     for session in scope.sessions:
         if session not in came:
             yield session, (OpenSession(session),)
-    waiting: set[str | None] = set()
+    waiting: set[str] = set()
     for arrival in scope.arrivals:
         if arrival.name in came or arrival.session in waiting:
             continue
@@ -58,46 +81,45 @@ def arrivals(scope: Scope, node: Node) -> Iterator[tuple[str, Move]]:
             yield arrival.name, (Submit(arrival.name, list(arrival.tokens)),)
             continue
         waiting.add(arrival.session)  # a later turn waits for this one
-        session = state.sessions.get(arrival.session)
-        if session is not None and session.turn is None:
-            tokens = [*session.history.elements(), *arrival.tokens]
+        session_now = state.sessions.get(arrival.session)
+        if session_now is not None and session_now.turn is None:
+            tokens = [*session_now.history.elements(), *arrival.tokens]
             yield arrival.name, (Submit(arrival.name, tokens, arrival.session),)
 
 
-def departures(scope: Scope, node: Node) -> Iterator[Move]:
-    """What else clients may do: leave."""
-    state = node.state
+def _departures(scope: Scope, state: State) -> Iterator[Move]:
+    """Clients leave."""
     if "abort" in scope.operations:
         yield from ((Abort(req),) for req in sorted(state.requests))
     if "close_session" in scope.operations:
         yield from ((CloseSession(name),) for name, session in sorted(state.sessions.items()) if not session.closing)
 
 
-def services(scope: Scope, node: Node, *, chooses_victims: bool) -> Iterator[Move]:
-    """What the scheduler may do. `chooses_victims`: an eviction says which pages leave; else whoever answers does."""
-    state = node.state
+def _services(scope: Scope, state: State, *, chooses_victims: bool) -> Iterator[Move]:
+    """What the scheduler does."""
     waiting = [req for req, request in sorted(state.requests.items()) if not request.running]
     running = [req for req, request in sorted(state.requests.items()) if request.running]
     idle = [req for req in running if req not in state.prepared]
+    unfinished = [req for req in running if left_to_generate(scope, state, req) > 0]
     yield from ((MatchPrefix(req),) for req in waiting)
     yield from prefills(scope, state, waiting, idle)
-    yield from decodes(scope, state, idle)
+    yield from decodes(scope, state, [req for req in unfinished if req in idle])
     if state.prepared and len(state.flights) < scope.overlap:
         number = next(number for number in range(1, scope.overlap + 1) if number not in state.flights)
         yield (Launch(number, sorted(state.prepared)),)
     if state.flights:
-        yield completion(state)
+        yield from completions(scope, state)
     yield from verifies(scope, state)
-    if "cache_unfinished" in scope.operations:
-        for req in idle:
-            chunked = req in state.mid_prefill
-            if chunked or len(state.requests[req].tokens) > state.requests[req].seq_len:
-                yield (CacheUnfinished(req, chunked),)
     for req in idle:
-        if req not in state.mid_prefill and not left_to_generate(scope, state, req):
+        chunked = req in state.mid_prefill
+        if "cache_unfinished" in scope.operations and (
+            chunked or len(state.requests[req].tokens) > state.requests[req].seq_len
+        ):
+            yield (CacheUnfinished(req, chunked),)
+        if not chunked and req not in unfinished:
             yield (Finish(req),)
     if "retract" in scope.operations:
-        yield from ((Retract(req),) for req in running if left_to_generate(scope, state, req))
+        yield from ((Retract(req),) for req in unfinished)
     if "preempt" in scope.operations:
         yield from ((Preempt(name),) for name, session in sorted(state.sessions.items()) if session.record is not None)
     if "evict" in scope.operations:
@@ -107,7 +129,7 @@ def services(scope: Scope, node: Node, *, chooses_victims: bool) -> Iterator[Mov
 
 
 def left_to_generate(scope: Scope, state: State, req: str) -> int:
-    """How many tokens a request still lacks; negative when a launch in flight brought one too many."""
+    """How many tokens a request still lacks."""
     arrival = _arrival(scope, req)
     request = state.requests[req]
     history = 0 if request.session is None else len(state.sessions[request.session].history)
@@ -137,32 +159,36 @@ def _ends(scope: Scope, request: Request, req: str) -> list[int]:
 
 def decodes(scope: Scope, state: State, idle: list[str]) -> Iterator[Move]:
     """A decode step of everything that can decode; of any part of it where the scope says so."""
-    able = [req for req in idle if can_decode(scope, state, req)]
+    able = [req for req in idle if can_decode(state, req)]
     for size in range(1 if scope.partial_decode else max(1, len(able)), len(able) + 1):
         yield from ((Decode(list(reqs), scope.drafts + 1),) for reqs in combinations(able, size))
 
 
-def can_decode(scope: Scope, state: State, req: str) -> bool:
-    """Whether a running request has a token whose K/V is not there yet, and lacks more."""
+def can_decode(state: State, req: str) -> bool:
+    """Whether a running request has, or is about to get, a token whose K/V is not there yet."""
     record = state.requests[req].record
     return (
         record is not None
         and req not in state.mid_prefill
         and req not in state.speculating
         and state.lengths[record].committed < state.horizon[record]
-        and left_to_generate(scope, state, req) > 0
     )
 
 
-def completion(state: State) -> Move:
-    """The oldest launch in flight completes, with the tokens that are due."""
+def completions(scope: Scope, state: State) -> Iterator[Move]:
+    """The oldest launch in flight completes, with the tokens that are due.
+
+    A request that has all its tokens leaves before a launch, which nobody waits for any more, brings it another.
+    """
     oldest, passages = next(iter(state.flights.items()))
     tokens = {}
     for passage in passages:
         request = state.requests.get(passage.req)
         if passage.samples and request is not None and request.running and request.run == passage.run:
+            if left_to_generate(scope, state, passage.req) < 1:
+                return
             tokens[passage.req] = TOKEN
-    return (Complete(oldest, tokens),)
+    yield (Complete(oldest, tokens),)
 
 
 def verifies(scope: Scope, state: State) -> Iterator[Move]:
@@ -171,7 +197,7 @@ def verifies(scope: Scope, state: State) -> Iterator[Move]:
         if step.completed:
             left = left_to_generate(scope, state, req)
             for accepted in range(1, step.positions + 1):
-                yield (Verify(req, accepted, [TOKEN] * max(1, min(accepted, left))),)
+                yield (Verify(req, accepted, [TOKEN] * min(accepted, left)),)
 
 
 def evictions(state: State) -> Iterator[Move]:
@@ -200,7 +226,8 @@ def give_back(state: State, waiting: list[str]) -> Iterator[Move]:
     """End a lend that nothing else can end: the turn waits, and holds what its session's slot has lent it.
 
     The turn is aborted, so that what it never ran stays in the slot and can be preempted, and is submitted again with
-    its tokens so far. The turn of a closing session has no slot to go back to, and leaves.
+    its tokens so far. The turn of a closing session has no slot to go back to, and leaves, though its client may still
+    want the answer: two such turns that fill the pool are a deadlock otherwise.
     """
     for req in waiting:
         request = state.requests[req]

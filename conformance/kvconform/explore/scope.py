@@ -36,7 +36,9 @@ SOMETIMES = (
 """Everything that the model counts as worth reaching (`kvspec.model.state.State.reached`)."""
 
 OPTIONAL = ("cache_unfinished", "retract", "abort", "close_session", "preempt", "evict", "give_back")
-"""What a scope may switch on besides the plain course of a request; `give_back` is `kvconform.explore.moves.give_back`.
+"""What a scope may switch on besides the plain course of a request.
+
+`give_back` is an abort and a new submit in one, see `kvconform.explore.moves.give_back`.
 """
 
 
@@ -81,36 +83,100 @@ class Scope(NamedTuple):
         return tuple(sorted({arrival.session for arrival in self.arrivals if arrival.session is not None}))
 
     def without(self, operations: Iterable[str]) -> "Scope":
-        """The same scope in which some optional operations never happen."""
+        """The same scope, in which some optional operations never happen and nothing is declared to be reached."""
         left = self.operations.difference(operations)
-        return self._replace(operations=left, sometimes=self.sometimes - _shown_by(self.operations - left))
+        return self._replace(operations=left, sometimes=frozenset())
 
 
-_SHOWN_BY = {
-    "retract": {"request retracted", "turn retracted"},
-    "abort": {"running request aborted", "lend ended by abort"},
-    "close_session": {"close deferred", "deferred close done", "idle session closed"},
-    "preempt": {"slot preempted"},
-    "evict": {"page evicted", "eviction stopped at a lock"},
-}
+_TURN = frozenset(
+    (
+        "partial page kept",
+        "prefix published",
+        "row withheld",
+        "session kept out of the store",
+        "slot given up",
+        "slot lent",
+        "lend repeated",
+        "tail freed",
+        "turn retracted",
+    )
+)
+"""What every scope with turns and chunks shows."""
 
-
-def _shown_by(operations: Iterable[str]) -> set[str]:
-    return {label for operation in operations for label in _SHOWN_BY.get(operation, ())}
-
+_SHARING = frozenset(("duplicate dropped", "eviction stopped at a lock", "page evicted", "prefix matched"))
+_LEAVING = frozenset(("close deferred", "deferred close done", "idle session closed", "lend ended by abort"))
 
 _TINY = Scope(
     name="tiny",
-    about="one session of two turns beside a plain request; pages of 2, chunks, retract, preempt, evict",
+    about="a session of two turns beside a plain request, on pages of 2",
     config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=8),
-    arrivals=(
-        Arrival("a", (0, 0, 0), borders=(2,)),
-        Arrival("s1", (0, 0), "s"),
-        Arrival("s2", (0,), "s"),
-    ),
+    arrivals=(Arrival("a", (0, 0, 0), borders=(2,)), Arrival("s1", (0, 0), "s"), Arrival("s2", (0,), "s")),
     operations=frozenset(("cache_unfinished", "retract", "preempt", "evict")),
-    sometimes=frozenset(),
+    sometimes=_TURN | _SHARING | {"request retracted", "slot preempted"},
 )
 
-SCOPES: Mapping[str, Scope] = {scope.name: scope for scope in (_TINY,)}
-"""All scopes, the smallest first."""
+_SPECULATIVE = Scope(
+    name="speculative",
+    about="a session of two turns that decodes two drafts at a time; two launches in flight, everything may happen",
+    config=Config(page_size=2, num_pages=5, num_rows=2, max_context_len=12),
+    arrivals=(Arrival("s1", (0, 0, 0), "s", outputs=2, borders=(2,)), Arrival("s2", (0,), "s", outputs=2)),
+    operations=frozenset(OPTIONAL),
+    sometimes=_TURN | _SHARING | _LEAVING | {"launch overlapped", "overshoot", "running request aborted"},
+    overlap=2,
+    drafts=2,
+)
+
+_CHUNKS = Scope(
+    name="chunks",
+    about="two plain requests with a common prefix, both in chunks; two launches in flight",
+    config=Config(page_size=2, num_pages=5, num_rows=2, max_context_len=12),
+    arrivals=(Arrival("a", (0, 0, 0), borders=(1, 2)), Arrival("b", (0, 0, 1), borders=(2,))),
+    operations=frozenset(("cache_unfinished", "retract", "evict", "abort")),
+    sometimes=_SHARING | {"last chunk beside a first chunk", "launch overlapped", "running request aborted"},
+    overlap=2,
+)
+
+_HOLD_AND_WAIT = Scope(
+    name="hold-and-wait",
+    about="two sessions of two turns and a plain request, of which any two fill the pool",
+    config=Config(page_size=1, num_pages=3, num_rows=2, max_context_len=12),
+    arrivals=(
+        Arrival("a", (2, 2)),
+        Arrival("s1", (0,), "s"),
+        Arrival("s2", (0,), "s"),
+        Arrival("t1", (1,), "t"),
+        Arrival("t2", (1,), "t"),
+    ),
+    operations=frozenset(("retract", "evict", "preempt", "give_back")),
+    sometimes=frozenset(("slot preempted", "lend ended by abort", "page evicted", "turn retracted")),
+)
+
+_ONE_SESSION = Scope(
+    name="one-session",
+    about="as tiny, but everything may happen, and two launches are in flight",
+    config=_TINY.config,
+    arrivals=_TINY.arrivals,
+    operations=frozenset(OPTIONAL),
+    sometimes=_TINY.sometimes | _LEAVING | {"launch overlapped", "running request aborted"},
+    overlap=2,
+)
+
+_TWO_SESSIONS = Scope(
+    name="two-sessions",
+    about="two sessions of two turns, each turn in chunks; two launches in flight",
+    config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=12),
+    arrivals=(
+        Arrival("s1", (0, 0), "s", borders=(1,)),
+        Arrival("s2", (0,), "s", borders=(2, 3)),
+        Arrival("t1", (0, 0), "t", borders=(1,)),
+        Arrival("t2", (1,), "t", borders=(2, 3)),
+    ),
+    operations=frozenset(("cache_unfinished", "retract", "preempt", "evict", "give_back")),
+    sometimes=_TURN | _SHARING | {"last chunk beside a first chunk", "launch overlapped", "slot preempted"},
+    overlap=2,
+)
+
+SCOPES: Mapping[str, Scope] = {
+    scope.name: scope for scope in (_TINY, _SPECULATIVE, _CHUNKS, _HOLD_AND_WAIT, _ONE_SESSION, _TWO_SESSIONS)
+}
+"""All scopes. The last two are large: minutes beside an implementation."""

@@ -1,0 +1,207 @@
+"""`kvspec explore`: what was exhausted, what was reached in it, and the shortest way to what is broken."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.bugs import BUGS
+from kvconform.explore.lockstep import Compared, compare
+from kvconform.explore.scope import OPTIONAL, SCOPES, Scope
+from kvconform.explore.search import Explored, exhaust
+from kvconform.protocol import load
+from kvconform.report import Place, printable, show_finding
+from kvconform.runner import Demonstration, Factory
+from kvconform.shrink import Shortest
+from kvspec.events import (
+    CacheUnfinished,
+    Complete,
+    Decode,
+    Evict,
+    Extend,
+    Launch,
+    Operation,
+    Report,
+    Snapshot,
+    Submit,
+    Verify,
+)
+from kvspec.invariants import CHECKS
+
+BESIDE = ("tiny", "speculative", "chunks", "hold-and-wait")
+"""Scopes that an implementation is explored in unless others are asked for."""
+
+
+def explore(
+    scope: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. Without any, all.")
+    ] = None,
+    impl: Annotated[
+        str | None, typer.Option(help="Explore an implementation too: 'reference', 'cuda', or 'module:Class'.")
+    ] = None,
+    bug: Annotated[str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery too.")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="OPERATION", help=f"Leave out one of {', '.join(OPTIONAL)}.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
+) -> None:
+    """Visit every reachable state of small systems and check every rule in each of them.
+
+    A scope says which requests may come, and what may happen to them. All that can follow is visited, breadth-first, up
+    to the numbers of pages and rows. For each thing worth reaching a shortest trace is printed; if one that the scope
+    declares is not reached, the run has shown too little, and fails. At the end LIVE-1 is checked over all states.
+
+        kvspec explore                                        all scopes
+
+        kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
+
+        kvspec explore --scope hold-and-wait --without preempt    the deadlock that preempt prevents
+    """
+    chosen = [_scope(name, without or ()) for name in scope or (SCOPES if impl is None and bug is None else BESIDE)]
+    if impl is not None and bug is not None:
+        raise typer.BadParameter("give --impl or --bug, not both")
+    if bug is not None and (bug not in BUGS or BUGS[bug].is_of_scheduler):
+        raise typer.BadParameter(f"no defect {bug!r} of a memory manager; 'kvspec bugs' lists them")
+    console = Console(width=None if Console().is_terminal or "COLUMNS" in os.environ else 120)
+    if bug is not None:
+        holds = _compare(console, chosen, bug, BUGS[bug].factory)
+    elif impl is not None:
+        holds = _compare(console, chosen, impl, load(impl))
+    else:
+        holds = _exhaust(console, chosen, jobs)
+    raise typer.Exit(0 if holds else 1)
+
+
+def _scope(name: str, without: Sequence[str]) -> Scope:
+    if name not in SCOPES:
+        raise typer.BadParameter(f"no scope {name!r}; there are {', '.join(SCOPES)}")
+    for operation in without:
+        if operation not in OPTIONAL:
+            raise typer.BadParameter(f"{operation!r} cannot be left out, only {', '.join(OPTIONAL)} can")
+    return SCOPES[name].without(without) if without else SCOPES[name]
+
+
+def _exhaust(console: Console, scopes: Sequence[Scope], jobs: int) -> bool:
+    results = []
+    for scope in scopes:
+        with _progress() as progress:
+            task = progress.add_task(scope.name)
+            result = exhaust(scope, jobs=jobs, progress=lambda *seen: _tell(progress, task, scope, *seen))  # noqa: B023
+        results.append(result)
+        show_witnesses(console, result)
+        if result.finding is not None:
+            _show(console, scope, result.finding)
+    show_explored(console, results)
+    return all(result.holds for result in results)
+
+
+def _compare(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
+    results = []
+    for scope in scopes:
+        with _progress() as progress:
+            task = progress.add_task(scope.name)
+            result = compare(scope, factory, progress=lambda *seen: _tell(progress, task, scope, *seen))  # noqa: B023
+        results.append(result)
+        if result.finding is not None:
+            _show(console, scope, result.finding)
+            break
+    show_compared(console, results, name)
+    return all(result.finding is None for result in results)
+
+
+def _tell(progress: Progress, task: Any, scope: Scope, states: int, expanded: int, depth: int) -> None:
+    progress.update(task, description=f"{scope.name}: {states:,} states, {expanded:,} expanded, depth {depth}")
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), TimeElapsedColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _show(console: Console, scope: Scope, finding: Demonstration) -> None:
+    """Print what is broken, and the trace to it."""
+    count = length(finding.operations)
+    note = f"The shortest operations that lead to it in the scope {scope.name} ({count}), found breadth-first:"
+    place = Place(Path(scope.name), len(finding.operations))
+    show_finding(console, place, finding.finding, scope.config, Shortest(finding, note))
+
+
+def length(operations: Iterable[Operation[Any]]) -> int:
+    """The operations of a trace, without those that only look."""
+    return sum(not isinstance(op, (Snapshot, Report)) for op in operations)
+
+
+def show_explored(console: Console, results: Iterable[Explored]) -> None:
+    """Print one row a scope."""
+    table = _table("Exhausted", "states", "transitions", "depth", "seconds", "states/s")
+    for one in results:
+        verdict = "every rule holds"
+        if one.finding is not None:
+            verdict = "a rule is broken"
+        elif one.missing:
+            verdict = f"{len(one.missing)} not reached"
+        numbers = f"{one.states:,}", f"{one.transitions:,}", f"{one.depth}", f"{one.seconds:.1f}"
+        speed = f"{one.states / one.seconds:,.0f}"
+        table.add_row(one.scope.name, *numbers, speed, Text(verdict, "green" if one.holds else "bold red"))
+    console.print(table)
+    console.print(Text(f"Checked in each state: {', '.join(CHECKS)}; over all of them: LIVE-1."), soft_wrap=True)
+
+
+def show_compared(console: Console, results: Iterable[Compared], name: str) -> None:
+    """Print one row a scope in which an implementation was explored."""
+    table = _table(f"Explored beside the specification: {name}", "states", "answers", "depth", "seconds")
+    for one in results:
+        good = one.finding is None
+        numbers = f"{one.states:,}", f"{one.transitions:,}", f"{one.depth}", f"{one.seconds:.1f}"
+        verdict = Text("conforms in every state" if good else "does not conform", "green" if good else "bold red")
+        table.add_row(one.scope.name, *numbers, verdict)
+    console.print(table)
+
+
+def _table(title: str, *numbers: str) -> Table:
+    table = Table("scope", title=title, box=box.SIMPLE_HEAD)
+    for column in numbers:
+        table.add_column(column, justify="right")
+    table.add_column("verdict")
+    return table
+
+
+def show_witnesses(console: Console, result: Explored) -> None:
+    """Print a shortest trace to each thing worth reaching that was reached, and name those that were not."""
+    table = Table("reached", "in", "by", title=f"{result.scope.name}: {result.scope.about}", box=box.SIMPLE_HEAD)
+    for label, trace in sorted(result.witnesses.items(), key=lambda one: (len(one[1]), one[0])):
+        table.add_row(label, str(len(trace)), Text(printable("; ".join(map(brief, trace))), overflow="fold"))
+    for label in sorted(result.missing):
+        table.add_row(Text(label, "bold red"), "-", Text("declared, but not reached", "bold red"))
+    console.print(table)
+
+
+def brief(op: Operation[Any]) -> str:
+    """An operation in a few words."""
+    name = str(op.__struct_config__.tag)
+    match op:
+        case Submit():
+            return f"{name} {op.req} of {len(op.tokens)}"
+        case Extend():
+            return f"{name} {', '.join(f'{req} to {seq_len}' for req, seq_len in op.reqs)}"
+        case Decode():
+            return f"{name} {', '.join(op.reqs)}{f' by {op.n}' if op.n > 1 else ''}"
+        case Launch():
+            return f"{name} {op.launch} of {', '.join(op.reqs)}"
+        case Complete():
+            return f"{name} {op.launch}"
+        case Verify():
+            return f"{name} {op.req}: {op.accepted} accepted, {len(op.tokens)} kept"
+        case CacheUnfinished():
+            return f"{name} {op.req}{', chunked' if op.chunked else ''}"
+        case Evict():
+            return f"{name} {op.n}"
+    return f"{name} {getattr(op, 'req', '') or getattr(op, 'session', '')}".rstrip()

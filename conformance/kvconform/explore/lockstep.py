@@ -1,0 +1,313 @@
+"""An implementation explored beside the specification.
+
+Every choice of the scope is carried out on both, in every state; so is what they must refuse (`misuses`). After each
+operation the implementation's snapshot and figures are compared. The search is breadth-first, so what it finds is a
+shortest trace: the shortest of all that reach each state of the *specification* in one way, the first. An
+implementation may remember more than the specification sees, the order of its free pages for instance. A search that
+tells such states apart (`tell_apart`) shows whether another way to the same state is shorter still.
+"""
+
+import pickle
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.explore.canonical import Key, key
+from kvconform.explore.moves import Choice, Node, choices
+from kvconform.explore.scope import TOKEN, Scope
+from kvconform.protocol import Implementation
+from kvconform.runner import Demonstration, Factory, carry_out, try_out, unanswered
+from kvspec.events import (
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    Decode,
+    Evict,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    Operation,
+    Preempt,
+    Refusal,
+    Report,
+    Retract,
+    Snapshot,
+    Submit,
+    Verify,
+)
+from kvspec.model import Model
+from kvspec.model.state import State
+
+Progress = Callable[[int, int, int], object]
+"""Is told states found, states expanded, and the depth reached."""
+
+
+class Compared(NamedTuple):
+    """What exploring an implementation has shown."""
+
+    scope: Scope
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    finding: Demonstration | None
+    """The shortest trace to an answer that is not allowed, and `None` if there is none."""
+    complete: bool
+    """Whether all of the scope was seen, or all up to a finding; else only what a limit allowed."""
+
+
+class _Place(NamedTuple):
+    """A state of both, and how it was found."""
+
+    number: int
+    node: Node
+    twin: Any
+    """The implementation, as its copier keeps it."""
+
+
+def compare(
+    scope: Scope,
+    factory: Factory,
+    *,
+    tell_apart: bool = False,
+    deepest: int | None = None,
+    progress: Progress = lambda *_: None,
+) -> Compared:
+    """Explore an implementation in lock-step with the specification, up to the first answer that is not allowed.
+
+    `tell_apart` takes two states for one only if the implementation's whole memory is the same too. `deepest` is
+    the number of operations after which the search stops.
+    """
+    begin = time.perf_counter()
+    root = Node(State(scope.config), frozenset())
+    twins = copier(factory, scope)
+    parents, taken = array("L", [0]), array("H", [0])
+    first = twins.first()
+    frontier = [_Place(0, root, first)]
+    met = {_name(root, first, tell_apart)}
+    transitions = depth = expanded = 0
+
+    def result(finding: Demonstration | None, *, complete: bool = True) -> Compared:
+        return Compared(
+            scope,
+            len(parents),
+            transitions,
+            depth,
+            time.perf_counter() - begin,
+            finding,
+            complete or finding is not None,
+        )
+
+    while frontier:
+        if depth == deepest:
+            return result(None, complete=False)
+        following: list[_Place] = []
+        for place in frontier:
+            for number, (choice, is_misuse) in enumerate(_all_choices(scope, place.node)):
+                transitions += 1
+                try:
+                    after = _take(scope, place.node, choice, twins.copy(place.twin))
+                except (RuleBroken, ImplementationFailed):
+                    operations = _trace(scope, factory, parents, taken, place.number, number)
+                    return result(_demonstrate(scope, factory, operations))
+                if after is None or is_misuse:
+                    continue
+                node, implementation = after
+                kept = twins.keep(implementation, place.twin, choice.move)
+                name = _name(node, kept, tell_apart)
+                if name not in met:
+                    met.add(name)
+                    following.append(_Place(len(parents), node, kept))
+                    parents.append(place.number)
+                    taken.append(number)
+            expanded += 1
+            progress(len(parents), expanded, depth)
+        frontier = following
+        depth += bool(following)
+    return result(None)
+
+
+def _name(node: Node, twin: Any, tell_apart: bool) -> Key:
+    if not tell_apart:
+        return key(node)
+    return blake2b(key(node) + (twin if isinstance(twin, bytes) else pickle.dumps(twin)), digest_size=16).digest()
+
+
+def _all_choices(scope: Scope, node: Node) -> Iterator[tuple[Choice, bool]]:
+    """Each choice, and whether it is a misuse."""
+    yield from ((choice, False) for choice in choices(scope, node, chooses_victims=False))
+    yield from ((Choice((op,)), True) for op in misuses(scope, node.state))
+
+
+def _take(
+    scope: Scope, node: Node, choice: Choice, implementation: Implementation
+) -> tuple[Node, Implementation] | None:
+    """Carry a choice out on both and compare everything; `None` if it is refused.
+
+    Raises:
+        RuleBroken: an answer is not allowed.
+        ImplementationFailed: there was no answer.
+    """
+    model = Model(scope.config)
+    model.state = node.state.copy()
+    checked = Checked(implementation, model)
+    refused = False
+    for asked in choice.move:
+        op = unanswered(asked)
+        try:
+            checked(op)
+        except Refusal:
+            refused = True
+            break
+    for look in looks(model.state):
+        carry_out(checked, look)
+    return None if refused else (Node(model.state, _came(node, choice)), implementation)
+
+
+def _came(node: Node, choice: Choice) -> frozenset[str]:
+    return node.came if choice.came is None else node.came | {choice.came}
+
+
+def looks(state: State) -> Iterator[Operation[Any]]:
+    """All that can be asked without changing anything."""
+    yield Snapshot()
+    yield Report("busy")
+    if all(request.record is None for request in state.requests.values()):
+        yield Report("idle")
+
+
+def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
+    """Operations on what is there that make no sense at present: each must be refused, and change nothing."""
+    for req, request in sorted(state.requests.items()):
+        chunked, prepared = req in state.mid_prefill, req in state.prepared
+        yield Submit(req, [TOKEN])
+        if not request.running:
+            yield from (Finish(req), Retract(req), Decode([req]), CacheUnfinished(req))
+            if request.prefix_len is None:
+                yield Extend([(req, len(request.tokens))])
+            continue
+        yield from (MatchPrefix(req), CacheUnfinished(req, not chunked))
+        if prepared or chunked:
+            yield from (Finish(req), Decode([req]))
+        if prepared:
+            yield from (CacheUnfinished(req, chunked), Extend([(req, len(request.tokens))]))
+        else:
+            yield Launch(99, [req])
+        if req not in state.speculating:
+            yield Verify(req, 1, [TOKEN])
+        if chunked and state.flights:
+            yield Complete(next(iter(state.flights)), {req: TOKEN})
+    for name, session in sorted(state.sessions.items()):
+        if session.turn is not None:
+            yield Submit("late", [*session.history.elements(), TOKEN], name)
+        if session.record is None:
+            yield Preempt(name)
+        if session.closing:
+            yield CloseSession(name)
+    for launch in list(state.flights)[1:]:
+        yield Complete(launch)
+    yield Evict(0)
+    if any(request.record is not None for request in state.requests.values()):
+        yield Report("idle")
+
+
+def _trace(
+    scope: Scope, factory: Factory, parents: "array[int]", taken: "array[int]", state: int, last: int
+) -> list[Operation[Any]]:
+    """The operations on the way to a state and the choice after it, carried out once more."""
+    path = [last]
+    while state:
+        path.append(taken[state])
+        state = parents[state]
+    node, implementation = Node(State(scope.config), frozenset()), make(factory, scope.config)
+    operations: list[Operation[Any]] = []
+    for wanted in reversed(path):
+        choice, _ = next(choice for number, choice in enumerate(_all_choices(scope, node)) if number == wanted)
+        operations += choice.move
+        try:
+            after = _take(scope, node, choice, implementation)
+        except (RuleBroken, ImplementationFailed):
+            break
+        node = node if after is None else after[0]
+    return operations
+
+
+def _demonstrate(scope: Scope, factory: Factory, operations: list[Operation[Any]]) -> Demonstration:
+    """Show what is wrong at the end of a trace, by looking at everything there."""
+    shown = try_out(operations, scope.config, factory)
+    for look in (Report("busy"), Report("idle")):
+        shown = shown or try_out([*operations, look], scope.config, factory)
+    if shown is None:
+        error = RuntimeError("what was found did not show again: the implementation is not repeatable")
+        return Demonstration(operations, ImplementationFailed(len(operations), operations[-1], error))
+    return shown
+
+
+class Copier:
+    """How an implementation in a given state is kept and had again; here, as bytes, which is fastest."""
+
+    def __init__(self, factory: Factory, scope: Scope) -> None:
+        """For implementations that the factory makes."""
+        self._factory = factory
+        self._scope = scope
+
+    def first(self) -> Any:
+        """A fresh implementation, kept."""
+        return self.keep(make(self._factory, self._scope.config), None, ())
+
+    def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
+        """Keep an implementation that has carried `move` out since it was kept as `before`."""
+        return pickle.dumps(implementation, pickle.HIGHEST_PROTOCOL)
+
+    def copy(self, kept: Any) -> Implementation:
+        """The implementation as it was kept, for one use."""
+        implementation: Implementation = pickle.loads(kept)
+        return implementation
+
+
+class DeepCopier(Copier):
+    """Keeps objects that cannot be written down."""
+
+    def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
+        """Keep the object itself: nobody changes it any more."""
+        return implementation
+
+    def copy(self, kept: Any) -> Implementation:
+        """A deep copy."""
+        implementation: Implementation = deepcopy(kept)
+        return implementation
+
+
+class Replayer(Copier):
+    """Makes a fresh implementation each time, and carries out all that has happened: for what cannot be copied."""
+
+    def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
+        """Keep the operations."""
+        return (*(before or ()), *map(unanswered, move))
+
+    def copy(self, kept: Any) -> Implementation:
+        """A fresh implementation, brought to the same state."""
+        implementation = make(self._factory, self._scope.config)
+        checked = Checked(implementation, Model(self._scope.config))
+        for op in kept:
+            carry_out(checked, unanswered(op))
+        return implementation
+
+
+def copier(factory: Factory, scope: Scope) -> Copier:
+    """The fastest way to copy that the implementation allows, tried on a fresh one."""
+    for kind in (Copier, DeepCopier):
+        try:
+            found = kind(factory, scope)
+            found.copy(found.first())
+        except ImplementationFailed:
+            raise
+        except Exception:  # whatever keeps it from being copied
+            continue
+        return found
+    return Replayer(factory, scope)

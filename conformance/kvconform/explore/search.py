@@ -1,0 +1,378 @@
+"""Breadth-first search through all reachable states of a scope, on one process or several.
+
+States are numbered in the order in which they are found, and are expanded in that order, so the first trace to a
+state, to a broken rule, or to anything that is worth reaching is a shortest one. Processes expand parts of the frontier
+and name what they find by its key; one process alone gives the numbers, in order, so the result does not depend on
+how many there are. A number and its two neighbours in the search tree are all that is kept of a state.
+"""
+
+import multiprocessing
+import pickle
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kvconform.checked import ImplementationFailed, RuleBroken
+from kvconform.explore.canonical import Key, key
+from kvconform.explore.liveness import Services, stuck
+from kvconform.explore.moves import Node, choices
+from kvconform.explore.scope import Scope
+from kvconform.runner import Demonstration
+from kvspec.events import Operation, Refusal
+from kvspec.invariants import check
+from kvspec.model import Model
+from kvspec.model.state import State
+from kvspec.rules import Violation
+
+LARGEST_PART = 128
+"""States that one process expands at a time, at most."""
+
+Progress = Callable[[int, int, int], object]
+"""Is told states found, states expanded, and the depth reached."""
+KeyOf = Callable[[Node], Key]
+
+
+class Explored(NamedTuple):
+    """What exhausting a scope has shown."""
+
+    scope: Scope
+    states: int
+    transitions: int
+    depth: int
+    """Operations of the longest of all shortest traces."""
+    seconds: float
+    witnesses: dict[str, Sequence[Operation[Any]]]
+    """For each thing worth reaching that was reached, the operations of a shortest trace to it."""
+    judged: Counter[str]
+    """How often a step judged each rule, besides `kvspec.invariants`, which judges every state."""
+    finding: Demonstration | None
+    """The shortest trace to a broken rule; `None` if every rule holds in every state."""
+    keys: frozenset[Key]
+    """The names of all states."""
+
+    @property
+    def missing(self) -> set[str]:
+        """What the scope declares and did not reach."""
+        return set(self.scope.sometimes - self.witnesses.keys())
+
+    @property
+    def holds(self) -> bool:
+        """Whether every rule holds, and everything declared was reached."""
+        return self.finding is None and not self.missing
+
+
+class Expansion(NamedTuple):
+    """All that follows some states in one step each."""
+
+    degrees: list[int]
+    """How many choices of each state were carried out."""
+    numbers: list[int]
+    """Of each of those, its number among all choices of its state."""
+    keys: list[Key]
+    """The states they lead to."""
+    serves: bytearray
+    """Whether they are the scheduler's."""
+    fresh: dict[Key, tuple[Any, bool]]
+    """States that were not met before, and whether some request is there."""
+    reached: dict[str, tuple[int, int]]
+    """What was met that is worth reaching: the first state, counted from that part's first, and its choice."""
+    judged: Counter[str]
+    broken: tuple[int, int] | None
+    """The first state and choice after which a rule is broken; nothing after it was done."""
+
+
+class Expander:
+    """Expands states, and checks every rule in each one that it meets for the first time."""
+
+    def __init__(self, scope: Scope, key_of: KeyOf, pack: Callable[[Node], Any], unpack: Callable[[Any], Node]) -> None:
+        """Expand states of a scope. `pack` makes of a state what another process can have."""
+        self.scope = scope
+        self.key_of = key_of
+        self.pack = pack
+        self.unpack = unpack
+        self.model = Model(scope.config)
+        self.met: set[Key] = set()
+        self.labels: set[str] = set()
+
+    def __call__(self, packed: Sequence[Any]) -> Expansion:
+        """Expand some states."""
+        found = Expansion([], [], [], bytearray(), {}, {}, Counter(), None)
+        for position, one in enumerate(packed):
+            before = len(found.numbers)
+            try:
+                self._expand(self.unpack(one), position, found)
+            except _Broken as broken:
+                return found._replace(broken=(position, broken.number))
+            found.degrees.append(len(found.numbers) - before)
+        return found
+
+    def _expand(self, node: Node, position: int, found: Expansion) -> None:
+        state, own_key = None, None
+        for number, (move, came, serves) in enumerate(choices(self.scope, node)):
+            if state is None:
+                state = node.state.copy()
+                state.judged = found.judged
+            try:
+                carry_out(self.model, state, move)
+                refused = False
+            except Refusal:
+                refused = True
+            except Exception as error:
+                raise _Broken(number) from error
+            if refused:
+                own_key = own_key or self.key_of(node)
+                if self.key_of(node._replace(state=state)) != own_key:
+                    raise _Broken(number)
+                continue
+            after = Node(state, node.came if came is None else node.came | {came})
+            name = self.key_of(after)
+            found.numbers.append(number)
+            found.keys.append(name)
+            found.serves.append(serves)
+            for label in state.reached.keys() - self.labels:
+                self.labels.add(label)
+                found.reached[label] = position, number
+            if name not in self.met:
+                self.met.add(name)
+                self._check(state, number)
+                forget_counts(state)
+                found.fresh[name] = self.pack(after), bool(state.requests)
+            state = None
+
+    def _check(self, state: State, number: int) -> None:
+        try:
+            check(state)
+        except Exception as error:
+            raise _Broken(number) from error
+
+
+class _Broken(Exception):
+    """A rule is broken after the choice `number`, or the specification itself failed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> None:
+    """Carry a move out on a state, the model answering itself."""
+    model.state = state
+    for op in move:
+        model.step(op)  # type: ignore[arg-type]
+
+
+def forget_counts(state: State) -> None:
+    """Drop what has been counted on the way to a state: it is no part of the state."""
+    state.judged, state.unjudged, state.reached = Counter(), Counter(), Counter()
+
+
+def exhaust(
+    scope: Scope, *, jobs: int = 1, key_of: KeyOf = key, progress: Progress = lambda *_: None, live: bool = True
+) -> Explored:
+    """Exhaust a scope, or find the shortest trace to a broken rule.
+
+    `jobs` is the number of processes. `live` asks for LIVE-1 as well, once all states are known.
+    """
+    begin = time.perf_counter()
+    tree = _Tree(scope, key_of, progress)
+    with _expanders(scope, key_of, jobs) as (pack, expand):
+        tree.grow(pack, expand)
+    finding = None if tree.broken is None else tree.demonstrate(tree.broken)
+    if finding is None and live:
+        dead = stuck(tree.services, tree.waits)
+        finding = None if dead is None else _show_stuck(tree, dead)
+    return Explored(
+        scope,
+        len(tree.parents),
+        tree.transitions,
+        tree.depth,
+        time.perf_counter() - begin,
+        {label: tree.trace(tree.path(*place)) for label, place in tree.witnesses.items()},
+        tree.judged,
+        finding,
+        frozenset(tree.numbers),
+    )
+
+
+class _Tree:
+    """The search tree, by numbers of states, and what was met in it."""
+
+    def __init__(self, scope: Scope, key_of: KeyOf, progress: Progress) -> None:
+        self.scope = scope
+        self.parents = array("L", [0])
+        self.choices = array("H", [0])
+        """By which choice of its parent each state was found."""
+        self.waits = bytearray([False])
+        """Whether some request is there."""
+        self.services = Services()
+        self.numbers: dict[Key, int] = {key_of(self.root()): 0}
+        self.witnesses: dict[str, tuple[int, int]] = {}
+        """Where each thing worth reaching was met first: a state and its choice."""
+        self.judged: Counter[str] = Counter()
+        self.transitions = 0
+        self.depth = 0
+        self.broken: tuple[int, int] | None = None
+        """The state and its choice after which a rule is broken."""
+        self._progress = progress
+
+    def root(self) -> Node:
+        """Nothing has happened."""
+        return Node(State(self.scope.config), frozenset())
+
+    def grow(
+        self, pack: Callable[[Node], Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8
+    ) -> None:
+        """Expand level after level until nothing is new or a rule is broken."""
+        frontier, first = [pack(self.root())], 0
+        while frontier:
+            size = max(1, min(LARGEST_PART, len(frontier) // width))
+            parts = [frontier[start : start + size] for start in range(0, len(frontier), size)]
+            following: list[Any] = []
+            done = first
+            for part, expansion in zip(parts, expand(parts), strict=True):
+                self._add(done, expansion, following)
+                done += len(part)
+                self._progress(len(self.parents), done, self.depth)
+                if self.broken is not None:
+                    return
+            frontier, first = following, done
+            self.depth += bool(following)
+
+    def _add(self, first: int, expansion: Expansion, following: list[Any]) -> None:
+        """Number what follows the states from `first` on."""
+        numbers, place = self.numbers, 0
+        for source, degree in enumerate(expansion.degrees, start=first):
+            for index in range(place, place + degree):
+                name = expansion.keys[index]
+                number = numbers.get(name)
+                if number is None:
+                    number = numbers[name] = len(self.parents)
+                    packed, waits = expansion.fresh[name]
+                    self.parents.append(source)
+                    self.choices.append(expansion.numbers[index])
+                    self.waits.append(waits)
+                    following.append(packed)
+                if expansion.serves[index] and number != source:
+                    self.services.targets.append(number)
+            place += degree
+            self.services.ends.append(len(self.services.targets))
+        self.transitions += len(expansion.keys)
+        for label, (position, number) in expansion.reached.items():
+            self.witnesses.setdefault(label, (first + position, number))
+        self.judged.update(expansion.judged)
+        if expansion.broken is not None:
+            position, number = expansion.broken
+            self.broken = first + position, number
+
+    def path(self, state: int, choice: int | None = None) -> list[int]:
+        """The choices on the way to a state, and one more after it."""
+        taken = [] if choice is None else [choice]
+        while state:
+            taken.append(self.choices[state])
+            state = self.parents[state]
+        taken.reverse()
+        return taken
+
+    def trace(self, path: Iterable[int]) -> list[Operation[Any]]:
+        """The operations of some choices, one after the other, with their answers."""
+        return [op for move, _ in _walk(self.scope, self.root(), path) for op in move]
+
+    def demonstrate(self, broken: tuple[int, int]) -> Demonstration:
+        """Show what is broken after a state's choice."""
+        operations: list[Operation[Any]] = []
+        try:
+            for _, node in _walk(self.scope, self.root(), self.path(*broken), operations):
+                check(node.state)
+        except Violation as violation:
+            return Demonstration(operations, RuleBroken(violation, len(operations), operations[-1]))
+        except Refusal as refusal:
+            operations[-1].refused = refusal.refused
+            changed = Violation("OP-1", f"the refused operation changed the state: {refusal}")
+            return Demonstration(operations, RuleBroken(changed, len(operations), operations[-1]))
+        except Exception as error:
+            return Demonstration(operations, ImplementationFailed(len(operations), operations[-1], error))
+        raise AssertionError("what is broken is broken again, since nothing here is drawn")
+
+
+def _walk(
+    scope: Scope, node: Node, path: Iterable[int], operations: list[Operation[Any]] | None = None
+) -> Iterator[tuple[Sequence[Operation[Any]], Node]]:
+    """Take one choice after the other; `operations` is given each operation before it is carried out."""
+    model = Model(scope.config)
+    for wanted in path:
+        move, came, _ = next(choice for number, choice in enumerate(choices(scope, node)) if number == wanted)
+        state = node.state.copy()
+        for op in move:
+            if operations is not None:
+                operations.append(op)
+            carry_out(model, state, (op,))
+        node = Node(state, node.came if came is None else node.came | {came})
+        yield move, node
+
+
+def _show_stuck(tree: _Tree, dead: int) -> Demonstration:
+    """LIVE-1 is broken in a state."""
+    path = tree.path(dead)
+    operations = tree.trace(path)
+    *_, (_, node) = _walk(tree.scope, tree.root(), path)
+    state = node.state
+    waiting = ", ".join(sorted(state.requests))
+    held = ", ".join(
+        f"{name} holds {len(state.private(record))}"
+        for name, record in [
+            *((f"request {req}", request.record) for req, request in sorted(state.requests.items())),
+            *((f"the slot of session {name}", session.record) for name, session in sorted(state.sessions.items())),
+        ]
+        if record is not None
+    )
+    end = "nothing that the scheduler may do changes the state any more"
+    if tree.services.of(dead):
+        end = "whatever the scheduler does, they never all come to an end"
+    what = (
+        f"{waiting} wait, and {end}. Of {tree.scope.config.num_pages} pages {state.free_pages} are free, "
+        f"{len(state.store.entries)} are the prefix store's, {held or 'nobody holds any'}"
+    )
+    return Demonstration(operations, RuleBroken(Violation("LIVE-1", what), len(operations), operations[-1]))
+
+
+@contextmanager
+def _expanders(
+    scope: Scope, key_of: KeyOf, jobs: int
+) -> Iterator[tuple[Callable[[Node], Any], Callable[[list[list[Any]]], Iterator[Expansion]]]]:
+    """How to pack a state, and how to expand parts of the frontier, in order."""
+    if jobs == 1:
+        expander = Expander(scope, key_of, _same, _same)
+        yield _same, lambda parts: map(expander, parts)
+        return
+    with multiprocessing.Pool(jobs, _start, (scope, key_of)) as pool:
+        yield _pack, lambda parts: pool.imap(_work, parts)
+
+
+def _same(node: Node) -> Node:
+    return node
+
+
+def _pack(node: Node) -> bytes:
+    return pickle.dumps(node, pickle.HIGHEST_PROTOCOL)
+
+
+def _unpack(packed: bytes) -> Node:
+    node: Node = pickle.loads(packed)
+    return node
+
+
+_expander: Expander | None = None
+
+
+def _start(scope: Scope, key_of: KeyOf) -> None:
+    """Make the expander of this process."""
+    global _expander  # noqa: PLW0603 - a pool's processes have no other place
+    _expander = Expander(scope, key_of, _pack, _unpack)
+
+
+def _work(packed: list[Any]) -> Expansion:
+    assert _expander is not None
+    return _expander(packed)
