@@ -317,7 +317,7 @@ def test_the_small_scopes_hold() -> None:
     assert without_contracts(EXHAUST) == [
         ["tiny", 5353, 22823, 25, True],
         ["speculative", 4223, 18830, 37, True],
-        ["chunks", 11132, 59668, 21, True],
+        ["chunks", 14367, 79220, 24, True],
     ]
 
 
@@ -445,6 +445,7 @@ SHORTEST = {
     "retract-tail-orphaned": ("speculative", "TAIL-1", 7),
     "two-new-chunks-in-a-batch": ("chunks", "BATCH-1", 5),
     "last-chunk-forbids-first-chunk": ("chunks", "OP-1", 7),
+    "reservation-from-wrong-length": ("chunks", "CAP-1", 8),
 }
 """Where a defect is found, by which rule, and after how many operations."""
 

@@ -129,8 +129,8 @@ _SPECULATIVE = Scope(
 _CHUNKS = Scope(
     name="chunks",
     about="two plain requests with a common prefix, both in chunks; two launches in flight",
-    config=Config(page_size=2, num_pages=5, num_rows=2, max_context_len=12),
-    arrivals=(Arrival("a", (0, 0, 0), borders=(1, 2)), Arrival("b", (0, 0, 1), borders=(2,))),
+    config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=12),
+    arrivals=(Arrival("a", (0, 0, 0), outputs=2, borders=(2,)), Arrival("b", (0, 0, 1), borders=(2,))),
     operations=frozenset(("cache_unfinished", "retract", "evict", "abort")),
     sometimes=_SHARING | {"last chunk beside a first chunk", "launch overlapped", "running request aborted"},
     overlap=2,

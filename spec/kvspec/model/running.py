@@ -142,6 +142,7 @@ def _extend_one(
     state.tables[record].extend(new_pages)
     for page in new_pages:
         state.owner[page] = record
+        state.content.pop(page, None)  # what was there before counts no more
     state.horizon[record] = len(request.tokens)
     last = seq_len == len(request.tokens)
     if last:
@@ -202,6 +203,7 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         tables[record].extend(new)
         for page in new:
             state.owner[page] = record
+            state.content.pop(page, None)
     return obs
 
 
