@@ -85,9 +85,7 @@ class _Vectors:
 def _paths(config: pytest.Config) -> Iterator[Path]:
     from pathlib import Path
 
-    from kvconform.cli import VECTORS
-
-    for given in config.getoption("--kvspec-vectors") or [VECTORS]:
+    for given in config.getoption("--kvspec-vectors") or [Path(__file__).parent / "vectors"]:
         path = Path(given)
         yield from sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
 

@@ -34,7 +34,14 @@ class TestReference(machine(Manager).TestCase):  # type: ignore[misc]
 
 def test_the_machine_fails_on_a_planted_defect_with_its_trace() -> None:
     case = machine(LeavesTheTail).TestCase
-    case.settings = settings(max_examples=200, deadline=None, database=None, phases=[Phase.generate])
+    case.settings = settings(
+        max_examples=400,
+        stateful_step_count=80,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        derandomize=True,
+    )
     with pytest.raises(RuleBroken, match="TAIL-1") as failure:
         case("runTest").debug()
     notes = "\n".join(failure.value.__notes__)

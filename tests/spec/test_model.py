@@ -205,3 +205,20 @@ def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
         model.step(op)
     check(model.state)
     assert model.unjudged["PAGE-1"] >= 2 and model.unjudged["ROW-1"] == 1
+
+
+def test_an_empty_list_of_pages_says_the_same_as_none() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 2)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 3}),
+        events.Decode(["a"], obs=events.DecodeAnswer({"a": []})),
+    ):
+        model.step(op)
+    model.step(events.Launch(2, ["a"]))
+    model.step(events.Complete(2, {"a": 3}))
+    with pytest.raises(Violation, match="PAGE-2: pages were given to a, which needs none"):
+        model.step(events.Decode(["a"], obs=events.DecodeAnswer({"a": [5]})))
