@@ -1,4 +1,4 @@
-"""The command line: `kvspec run | check | replay | fuzz | soak | explore | prove | bugs | matrix | rules | schema`."""
+"""The command line."""
 
 import json
 import os
@@ -47,12 +47,6 @@ app = typer.Typer(
     help="Check the KV-cache bookkeeping of an inference engine against an executable specification.\n\n"
     "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong.",
 )
-app.add_typer(replay.app, name="replay")
-app.add_typer(engines.app, name="engines")
-app.command()(matrix)
-app.command()(bugs)
-app.command()(soak)
-app.command()(explore)
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.
@@ -263,6 +257,14 @@ def schema() -> None:
     kvspec schema > kvspec.schema.json
     """
     _Output().print(json.dumps(format_schema(), indent=2), markup=False, highlight=False, soft_wrap=True)
+
+
+app.add_typer(replay.app, name="replay")
+app.command()(soak)
+app.command()(explore)
+app.command()(bugs)
+app.command()(matrix)
+app.add_typer(engines.app, name="engines")
 
 
 def main() -> NoReturn:
