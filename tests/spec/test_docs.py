@@ -31,7 +31,7 @@ NO_MUTANT = {
     "SPEC-1": "no source document tells of a verify that commits what no launch wrote",
     "LAUNCH-1": "no source document tells of a page that was published before its launch",
 }
-"""Rules that no defect of the gallery breaks, and why. The tests of the model plant a wrong answer for each of them."""
+"""Rules that no defect of the gallery breaks, and why."""
 
 SHORTEST_PROSE = 25
 """Words."""

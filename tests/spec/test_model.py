@@ -222,3 +222,64 @@ def test_an_empty_list_of_pages_says_the_same_as_none() -> None:
     model.step(events.Complete(2, {"a": 3}))
     with pytest.raises(Violation, match="PAGE-2: pages were given to a, which needs none"):
         model.step(events.Decode(["a"], obs=events.DecodeAnswer({"a": [5]})))
+
+
+def idle_session() -> Model:
+    """Pages of 4; a slot with 6 committed and allocated positions in pages 1 and 2."""
+    model = Model(Config(4, 8, 2, 32))
+    for op in (
+        events.OpenSession("s"),
+        events.Submit("t", [1, 2, 3, 4, 5, 6], "s"),
+        events.MatchPrefix("t"),
+        events.Extend([("t", 6)]),
+        events.Launch(1, ["t"]),
+        events.Complete(1, {"t": 7}),
+        events.Finish("t"),
+    ):
+        model.step(op)
+    return model
+
+
+@pytest.mark.parametrize(("allocated", "allowed"), [(6, True), (8, True), (5, True), (9, False), (4, False)])
+def test_a_slot_may_forget_slots_only_inside_a_page_that_it_keeps(allocated: int, allowed: bool) -> None:
+    view = events.HolderView(row=0, protected_len=0, committed_len=6, allocated_len=allocated)
+    told = events.Snapshot(obs=events.SnapshotAnswer(sessions={"s": view}))
+    if allowed:
+        idle_session().step(told)
+        return
+    with pytest.raises(Violation, match="LEN-1: allocated_len of session s"):
+        idle_session().step(told)
+
+
+@pytest.mark.parametrize(("slots", "allowed"), [(6, True), (8, True), (9, False), (4, False)])
+def test_a_row_has_the_positions_of_its_pages(slots: int, allowed: bool) -> None:
+    told = events.Snapshot(obs=events.SnapshotAnswer(rows={0: [(4, slots)]}))
+    if allowed:
+        idle_session().step(told)
+        return
+    with pytest.raises(Violation, match="PAGE-3: the number of positions of row 0"):
+        idle_session().step(told)
+
+
+def test_data_1_a_page_that_comes_back_to_its_holder_holds_nothing_before_its_launch() -> None:
+    model = Model(Config(1, 8, 2, 32))
+    for op in (
+        events.OpenSession("s"),
+        events.Submit("t", [1, 2], "s"),
+        events.MatchPrefix("t"),
+        events.Extend([("t", 2)]),
+        events.Launch(1, ["t"]),
+        events.Complete(1, {"t": 3}),
+        events.Decode(["t"]),
+        events.Launch(2, ["t"]),
+        events.Retract("t"),
+        events.Complete(2),
+        events.MatchPrefix("t"),
+    ):
+        model.step(op)
+    again = events.Extend([("t", 3)])
+    model.step(again)
+    assert again.obs is not None and again.obs.pages == {"t": [3]}, "the page that the match has just freed"
+    assert 3 not in model.state.content
+    model.step(events.Launch(3, ["t"]))
+    assert 3 in model.state.content
