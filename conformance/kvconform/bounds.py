@@ -20,6 +20,7 @@ from kvspec.events import (
     PublishAnswer,
     ReleaseAnswer,
     SnapshotAnswer,
+    SwaEvictAnswer,
     Verify,
 )
 from kvspec.pages import Runs
@@ -37,11 +38,18 @@ def check_config(config: Config) -> None:
     """Refuse sizes that no memory manager has.
 
     Raises:
-        OutOfRange: a size is less than 1 or more than `LARGEST`.
+        OutOfRange: a size is less than 1 or more than `LARGEST`, or there is a window without a pool or the reverse.
     """
     for name in ("page_size", "num_pages", "num_rows", "max_context_len"):
         if not 1 <= getattr(config, name) <= LARGEST:
             raise OutOfRange(f"{name} is {getattr(config, name)}, not in 1..{LARGEST}")
+    for name in ("sliding_window", "num_window_pages", "num_states"):
+        if not 0 <= getattr(config, name) <= LARGEST:
+            raise OutOfRange(f"{name} is {getattr(config, name)}, not in 0..{LARGEST}")
+    if bool(config.sliding_window) != bool(config.num_window_pages):
+        raise OutOfRange("sliding_window and num_window_pages go together: one of them is 0")
+    if config.sliding_window and config.num_states:
+        raise OutOfRange("sliding_window and num_states exclude each other: kvspec knows one hybrid pool at a time")
 
 
 def check_rule(rule: str) -> None:
@@ -64,13 +72,19 @@ def check_operation(op: Operation[Any], config: Config) -> None:
         case Extend():
             for req, seq_len in op.reqs:
                 _natural(f"seq_len of {req}", seq_len)
-        case Decode() | Evict():
+        case Decode():
             _natural("n", op.n)
+        case Evict():
+            _natural("n", op.n)
+            _natural("window", op.window)
+            _natural("states", op.states)
         case Verify():
             _natural("accepted", op.accepted)
     if op.refused is not None:
         _natural("pages_short", op.refused.pages_short)
         _natural("rows_short", op.refused.rows_short)
+        _natural("window_short", op.refused.window_short)
+        _natural("states_short", op.refused.states_short)
         if op.refused.rule is not None:
             check_rule(op.refused.rule)
     if op.obs is not None:
@@ -79,7 +93,17 @@ def check_operation(op: Operation[Any], config: Config) -> None:
 
 def _check_answer(obs: object, config: Config) -> None:
     pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
+    window, states = range(1, config.num_window_pages + 1), range(1, config.num_states + 1)
+    for name in ("window_freed", "window_evicted"):
+        _runs("window page", getattr(obs, name, None), window)
+    for name in ("states_freed", "states_evicted"):
+        _runs("state slot", getattr(obs, name, None), states)
+    for name in ("state_cached", "state_taken", "state"):
+        slot = getattr(obs, name, None)
+        _each("state slot", () if slot is None else (slot,), states)
     match obs:
+        case SwaEvictAnswer():
+            _natural("evicted_len", obs.evicted_len)
         case MatchAnswer():
             _natural("prefix_len", obs.prefix_len)
             _natural("protected_len", obs.protected_len)
@@ -93,20 +117,32 @@ def _check_answer(obs: object, config: Config) -> None:
             _runs("page", obs.evicted, pages)
         case ExtendAnswer():
             _each("row", (obs.rows or {}).values(), rows)
-            for given in (obs.pages or {}).values():
-                _runs("page", given, pages)
+            _given(obs, pages, window)
+            for slots in (obs.states or {}).values():
+                _runs("state slot", slots, states)
         case DecodeAnswer():
-            for given in (obs.pages or {}).values():
-                _runs("page", given, pages)
+            _given(obs, pages, window)
         case SnapshotAnswer():
             _check_snapshot(obs, config)
+
+
+def _given(obs: ExtendAnswer | DecodeAnswer, pages: range, window: range) -> None:
+    for given in (obs.pages or {}).values():
+        _runs("page", given, pages)
+    for given in (obs.window_pages or {}).values():
+        _runs("window page", given, window)
 
 
 def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
     pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
     slots = range(config.page_size, (config.num_pages + 1) * config.page_size)
+    window, states = range(1, config.num_window_pages + 1), range(1, config.num_states + 1)
     _runs("page", obs.free_pages, pages)
     _runs("page", obs.store_pages, pages)
+    _each("page", obs.window_sides or {}, pages)
+    _each("window page", (obs.window_sides or {}).values(), window)
+    _runs("state slot", obs.free_states, states)
+    _runs("state slot", obs.store_states, states)
     _each("row", obs.rows or {}, rows)
     for positions in (obs.rows or {}).values():
         _runs("slot", positions, slots)
@@ -115,6 +151,8 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
         _natural(f"protected_len of {name}", view.protected_len)
         _natural(f"committed_len of {name}", view.committed_len)
         _natural(f"allocated_len of {name}", view.allocated_len)
+        _natural(f"swa_evicted_len of {name}", view.swa_evicted_len)
+        _runs("state slot", view.states, states)
 
 
 def _natural(name: str, number: int | None) -> None:

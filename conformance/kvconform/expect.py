@@ -24,6 +24,19 @@ class ExpectedAnswer(Figures):
     pages: dict[str, int] | None = None
     """For each request that is named, the number of pages it was given."""
     evicted: int | None = None
+    window_pages: dict[str, int] | None = None
+    states: dict[str, int] | None = None
+    """For each request that is named, the number of state slots it was given."""
+    window_freed: int | None = None
+    window_evicted: int | None = None
+    states_freed: int | None = None
+    states_evicted: int | None = None
+    evicted_len: int | None = None
+
+
+_SHORT = ("pages_short", "rows_short", "window_short", "states_short")
+_PER_REQUEST = {"pages": "pages", "window_pages": "window pages", "states": "state slots"}
+_LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")
 
 
 class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):
@@ -35,6 +48,10 @@ class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields
     """How many pages a refusal by CAP-1 says were missing."""
     rows_short: int | None = None
     """How many rows a refusal by CAP-1 says were missing."""
+    window_short: int | None = None
+    """How many window pages a refusal by CAP-1 says were missing."""
+    states_short: int | None = None
+    """How many state slots a refusal by CAP-1 says were missing."""
     answer: ExpectedAnswer | None = None
     """What the implementation answers, where it tells."""
     lengths: dict[str, tuple[int, int, int] | None] = {}
@@ -66,7 +83,7 @@ def misfit(expect: Expect, op: Operation[Any]) -> str | None:
         return f"unknown rule {expect.refused!r}"
     if expect.refused is not None and expect.answer is not None:
         return "an operation that is refused has no answer to expect"
-    if expect.refused != "CAP-1" and (expect.pages_short, expect.rows_short) != (None, None):
+    if expect.refused != "CAP-1" and any(getattr(expect, name) is not None for name in _SHORT):
         return "pages_short and rows_short belong to a refusal by CAP-1"
     if (expect.same_row or expect.different_row) and not isinstance(op, Extend):
         return "rows can only be compared after an extend"
@@ -123,8 +140,9 @@ def _check_refusal(op: Operation[Any], expect: Expect) -> None:
         raise Mismatch("the operation", "carried out", f"refused: {op.refused.reason or op.refused.rule}")
     elif op.refused.rule not in (None, expect.refused):
         raise Mismatch("the rule of the refusal", expect.refused, op.refused.rule)
-    elif op.refused.pages_short or op.refused.rows_short:
-        for name, wanted in (("pages_short", expect.pages_short), ("rows_short", expect.rows_short)):
+    elif any(getattr(op.refused, name) for name in _SHORT):
+        for name in _SHORT:
+            wanted = getattr(expect, name)
             if wanted is not None:
                 _compare(name, wanted, getattr(op.refused, name))
 
@@ -133,10 +151,10 @@ def _check_answer(op: Operation[Any], name: str, wanted: Any) -> None:
     told = getattr(op.obs, name)
     if told is None:
         return
-    if name == "pages":
+    if name in _PER_REQUEST:
         for req, count in wanted.items():
-            _compare(f"the number of pages given to {req}", count, len(expand(told.get(req, ()))))
-    elif name in ("freed", "evicted"):
+            _compare(f"the number of {_PER_REQUEST[name]} given to {req}", count, len(expand(told.get(req, ()))))
+    elif name in _LISTS:
         _compare(f"the number of pages {name}", wanted, len(expand(told)))
     else:
         _compare(name, wanted, told)

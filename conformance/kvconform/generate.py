@@ -8,6 +8,8 @@ mostly refuses. All proposals are made from the model's state, so they suit any 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from kvspec.events import (
     Abort,
     CacheUnfinished,
@@ -18,6 +20,7 @@ from kvspec.events import (
     Evict,
     Extend,
     Finish,
+    FreeState,
     Launch,
     MatchPrefix,
     OpenSession,
@@ -27,6 +30,8 @@ from kvspec.events import (
     Retract,
     Snapshot,
     Submit,
+    SwaEvict,
+    TakeState,
     Verify,
 )
 from kvspec.model.state import State
@@ -57,13 +62,29 @@ DRAFTS = 3
 def config(draw: Draw) -> Config:
     """Sizes so small that the pool is nearly full most of the time."""
     page_size = draw.choice((2, 1, 4, 16))
-    return Config(
+    plain = Config(
         page_size=page_size,
         num_pages=draw.choice((12, 6, 20, 3)) + draw.integer(0, 4),
         num_rows=draw.choice((3, 2, 4, 1)),
         max_context_len=draw.choice((8, 5)) * page_size + draw.integer(0, 1),
         prefix_cache=draw.choice((True, True, True, False)),
     )
+    kind = draw.integer(0, 2)
+    return plain if kind == 0 else _windowed(plain, draw) if kind == 1 else _with_states(plain, draw)
+
+
+def _windowed(plain: Config, draw: Draw) -> Config:
+    """The same with a sliding window, shorter or longer than a page, whose pool is the scarce one or not."""
+    return msgspec.structs.replace(
+        plain,
+        sliding_window=draw.choice((plain.page_size, 1, 2 * plain.page_size + 1)),
+        num_window_pages=max(1, plain.num_pages - draw.choice((0, 2, 4))),
+    )
+
+
+def _with_states(plain: Config, draw: Draw) -> Config:
+    """The same with recurrent states, which are scarce."""
+    return msgspec.structs.replace(plain, num_states=draw.choice((7, 3, 4, 10)))
 
 
 def _length(draw: Draw, low: int, high: int, page_size: int) -> int:
@@ -142,7 +163,7 @@ def decode(state: State, draw: Draw) -> Decode | None:
     if not ready:
         return None
     keep = draw.integer(1, len(ready))
-    return Decode(ready[:keep], draw.choice((1, 1, DRAFTS + 1)))
+    return Decode(ready[:keep], 1 if state.config.num_states else draw.choice((1, 1, DRAFTS + 1)))
 
 
 def launch(state: State, draw: Draw) -> Launch | None:
@@ -227,9 +248,38 @@ def preempt(state: State, draw: Draw) -> Preempt | None:
     return Preempt(draw.choice(idle)) if idle else None
 
 
+def swa_evict(state: State, draw: Draw) -> SwaEvict | None:
+    """Give back what the window has left behind."""
+    running = [req for req, request in state.requests.items() if request.running]
+    return SwaEvict(draw.choice(running)) if running and state.config.sliding_window else None
+
+
+def take_state(state: State, draw: Draw) -> TakeState | None:
+    """A matched request takes its state before its row."""
+    ready = [
+        req
+        for req, request in state.requests.items()
+        if request.prefix_len is not None and request.record is None and request.state is None
+    ]
+    return TakeState(draw.choice(ready)) if ready and state.config.num_states else None
+
+
+def free_state(state: State, draw: Draw) -> FreeState | None:
+    """A request that is not admitted gives its state back."""
+    early = [req for req, request in state.requests.items() if request.state is not None]
+    return FreeState(draw.choice(early)) if early else None
+
+
 def evict(state: State, draw: Draw) -> Evict | None:
-    """Evict a little, or everything."""
-    return Evict(draw.choice((1, 2, 1000))) if state.store.entries else None
+    """Evict a little, or everything; with a second pool, of one or of both."""
+    if not state.store.entries:
+        return None
+    n, other = draw.choice((1, 2, 1000)), draw.choice((0, 1, 2, 1000))
+    if state.config.sliding_window:
+        return Evict(n if not other else draw.choice((0, n)), window=other)
+    if state.config.num_states:
+        return Evict(n if not other else draw.choice((0, n)), states=other)
+    return Evict(n)
 
 
 def report(state: State, draw: Draw) -> Report | None:
@@ -253,10 +303,22 @@ def advance(state: State, draw: Draw) -> Operation[Any] | None:
     usual: tuple[Generator, ...] = (extend, match_prefix, cache_unfinished, decode, decode, finish)
     if len(state.requests) < 3:
         usual = (submit, open_session, *usual)
-    if state.free_pages < 2 or not state.free_rows:
+    if state.config.sliding_window:
+        usual = (*usual, swa_evict)
+    if state.config.num_states:
+        usual = (*usual, take_state)
+    if state.free_pages < 2 or not state.free_rows or _scarce(state):
         usual = (finish, evict, preempt, *usual)
     possible = [op for generator in usual if (op := generator(state, draw)) is not None]
     return draw.choice(possible) if possible else None
+
+
+def _scarce(state: State) -> bool:
+    """Whether a second pool is nearly empty."""
+    config = state.config
+    return bool(config.sliding_window and state.free_window_pages < 2) or bool(
+        config.num_states and state.free_states <= config.tracking_states
+    )
 
 
 def unruly(state: State, draw: Draw) -> Operation[Any] | None:
@@ -284,6 +346,10 @@ def unruly(state: State, draw: Draw) -> Operation[Any] | None:
         lambda: CloseSession(session),
         lambda: Preempt(session),
         lambda: Evict(number),
+        lambda: Evict(number, window=number % 2, states=number // 2),
+        lambda: SwaEvict(req),
+        lambda: TakeState(req),
+        lambda: FreeState(req),
         lambda: Report("idle"),
     )
     return draw.choice(options)()
@@ -306,6 +372,9 @@ GENERATORS: dict[Generator, int] = {
     close_session: 1,
     preempt: 1,
     evict: 1,
+    swa_evict: 1,
+    take_state: 1,
+    free_state: 1,
     unruly: 1,
     report: 1,
 }

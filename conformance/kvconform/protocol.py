@@ -21,7 +21,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, cast, get_type_hints
 
 from kvspec import events
 from kvspec.events import A, Answer, Operation
@@ -235,6 +235,66 @@ class Implementation(Protocol):
         ...
 
 
+class HybridImplementation(Implementation, Protocol):
+    """What a memory manager with a sliding window or with recurrent states implements besides.
+
+    One that has neither declares `lacks = frozenset({"sliding_window", "recurrent_states"})` and needs none of this.
+
+    With a **sliding window** (`config.sliding_window`, in tokens) each page that `extend` and `decode` give out has a
+    *window side*: a page of a second pool, answered as `window_pages`. A page that is freed frees its window side if
+    it still has one (`window_freed`). CAP-1 then also tells `window_short`.
+
+    With **recurrent states** (`config.num_states`) a running request has one state slot that it computes in, and with
+    a prefix cache `config.tracking_states` more: they keep the states at the last page borders that its launches
+    passed, so that these can be published. `extend` gives out what is missing (`states`), every release gives back
+    (`states_freed`) what the store does not take (`state_cached`), and CAP-1 also tells `states_short`. A match ends
+    where the store has a state; speculative steps are refused. `cache_unfinished` gives the store the state at the
+    border that it publishes, if the store lacks it, the request has kept it, and a slot is free (`state_taken`).
+    """
+
+    def evict(self, n: int, window: int = 0, states: int = 0, /) -> events.EvictAnswer:
+        """Free at least `n` pages of the prefix store, `window` window sides and `states` states, or all there are.
+
+        A window side may go without its page, which stays as a tombstone, and a state without its prefix; whatever
+        page goes takes both with it. Answer all that left, `evicted`, `window_evicted` and `states_evicted`.
+
+        Raises:
+            Refusal: OP-1, nothing is asked for, or a pool is named that there is none of.
+        """
+        ...
+
+    def swa_evict(self, req: str, /) -> events.SwaEvictAnswer:
+        """Give back the window sides that a running request has left behind.
+
+        The cursor moves to a page border at most `sliding_window` positions before the next position that may be
+        computed: that is `min(committed, written, len(tokens) - 1)`, because a retracted turn computes its last token
+        again. It never goes back, and never below the protected length.
+
+        Answer the cursor (`evicted_len`) and the window pages that were freed (`window_freed`).
+
+        Raises:
+            Refusal: OP-1, there is no sliding window, or the request is not running.
+        """
+        ...
+
+    def take_state(self, req: str, /) -> events.StateAnswer:
+        """Take the state slot that a matched, waiting request will compute in, before it has a row.
+
+        Raises:
+            Refusal: CAP-1 with `states_short` 1, no slot is free; OP-1, there are no states, or the request has one,
+                runs, or has not matched.
+        """
+        ...
+
+    def free_state(self, req: str, /) -> events.StateAnswer:
+        """Give back the state slot that a waiting request took: it was not admitted.
+
+        Raises:
+            Refusal: OP-1, the request has taken none, or there is no such request.
+        """
+        ...
+
+
 _O = TypeVar("_O", bound=Operation[Any])
 
 
@@ -243,6 +303,17 @@ def _calls(
 ) -> tuple[type[Operation[Any]], Callable[[Implementation, Any], Answer]]:
     """One line of the table: it ties the type of the operation to the argument of `call`."""
     return operation, call
+
+
+def _hybrid(implementation: Implementation) -> HybridImplementation:
+    """The same implementation: operations of hybrid pools are only sent to those that have such pools."""
+    return cast("HybridImplementation", implementation)
+
+
+def _evict(implementation: Implementation, op: events.Evict) -> events.EvictAnswer:
+    if op.window or op.states:
+        return _hybrid(implementation).evict(op.n, op.window, op.states)
+    return implementation.evict(op.n)
 
 
 CALLS = dict(
@@ -261,7 +332,10 @@ CALLS = dict(
         _calls(events.Abort, lambda impl, op: impl.abort(op.req)),
         _calls(events.CloseSession, lambda impl, op: impl.close_session(op.session)),
         _calls(events.Preempt, lambda impl, op: impl.preempt(op.session)),
-        _calls(events.Evict, lambda impl, op: impl.evict(op.n)),
+        _calls(events.SwaEvict, lambda impl, op: _hybrid(impl).swa_evict(op.req)),
+        _calls(events.TakeState, lambda impl, op: _hybrid(impl).take_state(op.req)),
+        _calls(events.FreeState, lambda impl, op: _hybrid(impl).free_state(op.req)),
+        _calls(events.Evict, _evict),
         _calls(events.Report, lambda impl, op: impl.report(op.mode)),
         _calls(events.Snapshot, lambda impl, _: impl.snapshot()),
     )
@@ -269,7 +343,7 @@ CALLS = dict(
 """How each operation calls its method."""
 
 ANSWERS: dict[type[Operation[Any]], type[Answer]] = {
-    operation: get_type_hints(getattr(Implementation, str(operation.__struct_config__.tag)))["return"]
+    operation: get_type_hints(getattr(HybridImplementation, str(operation.__struct_config__.tag)))["return"]
     for operation in CALLS
 }
 """The type of each operation's answer."""
@@ -315,12 +389,16 @@ def load(name: str) -> Callable[[events.Config], Implementation]:
         raise LoadError(f"implementation {name!r} cannot be imported: {reason}") from error
     if not callable(found):
         raise LoadError(f"implementation {name!r} is no class: it cannot be called with a Config")
-    tags = (operation.__struct_config__.tag for operation in CALLS)
-    missing = [str(tag) for tag in tags if isinstance(found, type) and not callable(getattr(found, str(tag), None))]
+    tags = (_tag(operation) for operation in CALLS if hasattr(Implementation, _tag(operation)))
+    missing = [tag for tag in tags if isinstance(found, type) and not callable(getattr(found, tag, None))]
     if missing:
         raise LoadError(f"implementation {name!r} lacks {', '.join(missing)}")
     factory: Callable[[events.Config], Implementation] = found
     return factory
+
+
+def _tag(operation: type[Operation[Any]]) -> str:
+    return str(operation.__struct_config__.tag)
 
 
 def _mutant(name: str) -> Callable[[events.Config], Implementation]:

@@ -23,6 +23,8 @@ from kvspec.pages import Runs, ceil_pages, compress
 class Manager(DeviceManager):
     """A `DeviceManager` in debug mode whose answers are complete."""
 
+    lacks = frozenset({"sliding_window", "recurrent_states"})
+
     def __init__(self, config: Config) -> None:
         """Everything is free and nobody is there."""
         super().__init__(config, debug=True)

@@ -60,6 +60,8 @@ class Prefill(NamedTuple):
 class Manager:
     """The memory of one engine: rows, pages, the prefix store and the session slots."""
 
+    lacks = frozenset({"sliding_window", "recurrent_states"})
+
     def __init__(self, config: Config) -> None:
         """Everything is free and nobody is there."""
         self.config = config

@@ -26,6 +26,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Positions a row has, in tokens."""
     prefix_cache: bool = True
     """Whether finished prefixes are kept for other requests (radix cache) or dropped (chunk cache)."""
+    sliding_window: int = 0
+    """How many positions before its own a query reads in the layers with a sliding window, in tokens; 0: no such
+    layers."""
+    num_window_pages: int = 0
+    """Pages of the window pool, numbered from 1; 0 without a sliding window."""
+    num_states: int = 0
+    """Slots for the recurrent states of state space layers, numbered from 1; 0: no such layers."""
+
+    @property
+    def tracking_states(self) -> int:
+        """State slots of a running request besides the one it computes in: they keep what it may publish (17850)."""
+        return 2 if self.num_states and self.prefix_cache else 0
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -45,6 +57,10 @@ class MatchAnswer(Answer):
     """The part of it that the prefix store owns; page-aligned."""
     freed: Runs | None = None
     """Pages that went back to the free pages: the tail of a resumed session."""
+    window_freed: Runs | None = None
+    """Window pages that went back with them."""
+    states_freed: Runs | None = None
+    """State slots that went back, where the slot was given up."""
 
 
 class ExtendAnswer(Answer):
@@ -54,6 +70,10 @@ class ExtendAnswer(Answer):
     """Each request's row."""
     pages: dict[str, Runs] | None = None
     """The pages each request was given, in order of position; a request that is not named was given none."""
+    window_pages: dict[str, Runs] | None = None
+    """The window sides of these pages, in the same order."""
+    states: dict[str, Runs] | None = None
+    """The state slots that each request was given besides what it had."""
 
 
 class DecodeAnswer(Answer):
@@ -61,6 +81,8 @@ class DecodeAnswer(Answer):
 
     pages: dict[str, Runs] | None = None
     """The pages each request was given, in order of position; a request that is not named was given none."""
+    window_pages: dict[str, Runs] | None = None
+    """The window sides of these pages, in the same order."""
 
 
 class PublishAnswer(Answer):
@@ -70,6 +92,12 @@ class PublishAnswer(Answer):
     """The length that the prefix store owns now; page-aligned."""
     freed: Runs | None = None
     """The holder's duplicates of pages that the store already had."""
+    window_freed: Runs | None = None
+    """Window pages that went back with them."""
+    state_cached: int | None = None
+    """The state slot that the store has now for the last published page border, if it took one."""
+    state_taken: int | None = None
+    """The free slot that was taken for it: a copy, or what the holder has in its place."""
 
 
 class ReleaseAnswer(Answer):
@@ -77,6 +105,28 @@ class ReleaseAnswer(Answer):
 
     freed: Runs | None = None
     """All pages that went back to the free pages."""
+    window_freed: Runs | None = None
+    """All window pages that went back."""
+    states_freed: Runs | None = None
+    """All state slots that went back."""
+    state_cached: int | None = None
+    """The holder's state slot that the store took over, if it took one."""
+
+
+class SwaEvictAnswer(Answer):
+    """The answer to `swa_evict`."""
+
+    evicted_len: int | None = None
+    """The cursor now (`swa_evicted_seqlen`), in tokens; page-aligned."""
+    window_freed: Runs | None = None
+    """The window pages that went back."""
+
+
+class StateAnswer(Answer):
+    """The answer to `take_state` and `free_state`."""
+
+    state: int | None = None
+    """The state slot that was taken, or went back."""
 
 
 class EvictAnswer(Answer):
@@ -84,6 +134,10 @@ class EvictAnswer(Answer):
 
     evicted: Runs
     """The pages that left the prefix store for the free pages."""
+    window_evicted: Runs | None = None
+    """The window pages that left it: those of the pages above, and those of pages that stay as tombstones."""
+    states_evicted: Runs | None = None
+    """The state slots that left it."""
 
 
 class Figures(Answer):
@@ -107,6 +161,26 @@ class Figures(Answer):
     """Rows that idle session slots hold."""
     rows_withheld: int | None = None
     """Rows that were let go and are still read by a launch in flight."""
+    window_available: int | None = None
+    """Tokens of free window pages."""
+    window_evictable: int | None = None
+    """Tokens of window pages of the prefix store that no window lock covers."""
+    window_protected: int | None = None
+    """Tokens of window pages of the prefix store that some window lock covers."""
+    window_session_held: int | None = None
+    """Tokens of private window pages of idle session slots, whole pages."""
+    window_uncached: int | None = None
+    """Tokens of private window pages of requests, whole pages."""
+    states_available: int | None = None
+    """Free state slots."""
+    states_evictable: int | None = None
+    """State slots of the prefix store at prefixes that nobody has locked."""
+    states_protected: int | None = None
+    """State slots of the prefix store at prefixes that somebody has locked."""
+    states_sessions: int | None = None
+    """State slots of idle session slots."""
+    states_requests: int | None = None
+    """State slots of requests, waiting ones too."""
 
 
 class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -116,6 +190,9 @@ class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     protected_len: int
     committed_len: int
     allocated_len: int
+    swa_evicted_len: int | None = None
+    """The cursor of the sliding window, or the protected length where that is more."""
+    states: Runs | None = None
 
 
 class SnapshotAnswer(Answer):
@@ -129,6 +206,10 @@ class SnapshotAnswer(Answer):
     """The requests that hold a row."""
     sessions: dict[str, HolderView] | None = None
     """The session slots that hold a row and have not lent it."""
+    window_sides: dict[int, int] | None = None
+    """For each page that has one, its window page."""
+    free_states: Runs | None = None
+    store_states: Runs | None = None
 
 
 class Refused(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,15 +220,26 @@ class Refused(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The rule that the operation would have broken, where the implementation knows it."""
     pages_short: int = 0
     rows_short: int = 0
+    window_short: int = 0
+    states_short: int = 0
 
 
 class Refusal(Exception):
     """An implementation raises this to refuse an operation; its state must be as it was before."""
 
-    def __init__(self, rule: str | None, reason: str, *, pages_short: int = 0, rows_short: int = 0) -> None:
-        """Say why, and for rule CAP-1 how many pages and rows were missing."""
+    def __init__(
+        self,
+        rule: str | None,
+        reason: str,
+        *,
+        pages_short: int = 0,
+        rows_short: int = 0,
+        window_short: int = 0,
+        states_short: int = 0,
+    ) -> None:
+        """Say why, and for rule CAP-1 how many pages, rows, window pages and state slots were missing."""
         super().__init__(reason)
-        self.refused = Refused(reason, rule, pages_short, rows_short)
+        self.refused = Refused(reason, rule, pages_short, rows_short, window_short, states_short)
 
 
 A = TypeVar("A", bound=Answer)
@@ -254,10 +346,30 @@ class Preempt(Operation[ReleaseAnswer], tag="preempt", kw_only=False):
     session: str
 
 
+class SwaEvict(Operation[SwaEvictAnswer], tag="swa_evict", kw_only=False):
+    """Give back the window sides that a running request has left behind (20070)."""
+
+    req: str
+
+
+class TakeState(Operation[StateAnswer], tag="take_state", kw_only=False):
+    """A waiting request takes the state slot that it will compute in, before it has a row (17850)."""
+
+    req: str
+
+
+class FreeState(Operation[StateAnswer], tag="free_state", kw_only=False):
+    """A waiting request that was not admitted gives its state slot back (17850)."""
+
+    req: str
+
+
 class Evict(Operation[EvictAnswer], tag="evict", kw_only=False):
-    """Free at least `n` pages of the prefix store, or all that can be freed."""
+    """Free at least so many pages, window pages and state slots of the prefix store, or all that can be freed."""
 
     n: int
+    window: int = 0
+    states: int = 0
 
 
 class Report(Operation[Figures], tag="report", kw_only=False):
@@ -285,6 +397,9 @@ Event = (
     | Abort
     | CloseSession
     | Preempt
+    | SwaEvict
+    | TakeState
+    | FreeState
     | Evict
     | Report
     | Snapshot

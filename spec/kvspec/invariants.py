@@ -15,6 +15,7 @@ from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
 from kvspec.store import ROOT
 from kvspec.tokens import PrefixKey, Tokens
+from kvspec.window import attended_from
 
 Check = Callable[[State], None]
 
@@ -188,6 +189,101 @@ def locks_are_what_holders_hold(state: State) -> None:
         raise Violation("STORE-2", "pages are locked by nobody, or not locked by who needs them", observed=wrong)
 
 
+@checks("SWA-1")
+def window_pages_are_partitioned(state: State) -> None:
+    """Each window page that is not free is behind one page, which is not free either."""
+    if state.window_owner != {window_page: page for page, window_page in state.window_of.items()}:
+        raise Violation("SWA-1", "a window page is behind two pages, or behind none", observed=state.window_of)
+    stray = state.window_of.keys() - state.owner.keys()
+    if stray:
+        raise Violation("SWA-1", "free pages have a window side", observed=sorted(stray))
+    if any(number == 0 or number > state.config.num_window_pages for number in state.window_owner):
+        raise Violation("SWA-1", "a window page is in use that does not exist", observed=max(state.window_owner))
+
+
+@checks("SWA-2")
+def windows_are_whole(state: State) -> None:
+    """Every position that a later step of a holder reads has its window side, in the store or private."""
+    if not state.config.sliding_window:
+        return
+    for name, record, holder in holders(state):
+        nearest = min(state.lengths[record].committed, state.written[record], len(tokens_of(state, holder)) - 1)
+        first = attended_from(nearest, state.config.sliding_window) // state.config.page_size
+        gone = [page for page in state.tables[record][first:] if page not in state.window_of]
+        if gone:
+            raise Violation("SWA-2", f"{name} would read pages without a window side", observed=gone)
+
+
+@checks("SWA-3")
+def cursors_cut_the_private_pages(state: State) -> None:
+    """A holder's private pages have a window side exactly from its cursor on."""
+    if not state.config.sliding_window:
+        return
+    page_size = state.config.page_size
+    for name, record, _ in holders(state):
+        first, cursor = state.lengths[record].protected // page_size, state.cursor[record]
+        for index, page in enumerate(state.tables[record][first:], first):
+            if (page in state.window_of) != (index * page_size >= cursor):
+                raise Violation("SWA-3", f"the window side of page {page} of {name}, whose cursor is {cursor}")
+
+
+@checks("SWA-5")
+def window_locks_are_what_holders_hold(state: State) -> None:
+    """Recount the window locks from the holders."""
+    expected: Counter[PrefixKey] = Counter()
+    for _, record, _ in holders(state):
+        expected.update(state.store.in_reach(state.records[record].locked))
+    if expected != Counter(state.store.window_pins):
+        raise Violation("SWA-5", "window sides are locked by nobody, or not locked by who reads them")
+
+
+@checks("MAMBA-1")
+def state_slots_are_partitioned(state: State) -> None:
+    """Each state slot that is not free belongs to one record, one waiting request or one cached prefix."""
+    owners: dict[int, int | str | PrefixKey] = {}
+    owned: list[tuple[int, int | str | PrefixKey]] = [(slot, key) for key, slot in state.store.states.items()]
+    owned += [(slot, record) for _, record, _ in holders(state) for slot in state.records[record].states]
+    owned += [(request.state, req) for req, request in state.requests.items() if request.state is not None]
+    for slot, owner in owned:
+        if slot in owners:
+            raise Violation("MAMBA-1", f"state slot {slot} has two owners", observed=[owners[slot], owner])
+        owners[slot] = owner
+    if owners != state.state_owner:
+        raise Violation("MAMBA-1", "state slots are neither free nor anybody's", expected=owners)
+    if any(slot == 0 or slot > state.config.num_states for slot in owners):
+        raise Violation("MAMBA-1", "a state slot is in use that does not exist", observed=max(owners))
+
+
+@checks("MAMBA-2")
+def holders_have_their_states(state: State) -> None:
+    """Whoever has a row has the slots that it computes and tracks in; who has none has at most the one it took."""
+    due = 1 + state.config.tracking_states if state.config.num_states else 0
+    for name, record, _ in holders(state):
+        if len(state.records[record].states) != due:
+            raise Violation(
+                "MAMBA-2", f"the state slots of {name}", expected=due, observed=state.records[record].states
+            )
+    for req, request in state.requests.items():
+        if request.state is not None and (request.record is not None or request.running):
+            raise Violation("MAMBA-2", f"request {req} has a state slot beside those of its row")
+
+
+@checks("MAMBA-4")
+def cached_states_are_of_cached_prefixes(state: State) -> None:
+    """The store keeps states of prefixes that it holds."""
+    if state.store.states.keys() - state.store.entries.keys():
+        raise Violation("MAMBA-4", "the store keeps the state of a prefix that it does not hold")
+
+
+@checks("MAMBA-5")
+def state_locks_are_what_holders_hold(state: State) -> None:
+    """Recount the locks on the ends of prefixes."""
+    locked = Counter(state.records[record].locked for _, record, _ in holders(state))
+    del locked[ROOT]
+    if locked != Counter(state.store.state_pins):
+        raise Violation("MAMBA-5", "states are locked by nobody, or not locked by who goes on from them")
+
+
 @checks("SESS-1")
 def one_turn_a_session(state: State) -> None:
     """Each session has at most one request, and names it."""
@@ -246,6 +342,24 @@ def everything_is_counted_once(state: State) -> None:
 
 def _sum(told: Figures, *names: str) -> int:
     return sum(getattr(told, name) for name in names)
+
+
+@checks("ACC-2")
+def window_pages_are_counted_once(state: State) -> None:
+    """The figures of the window pool sum to it."""
+    told, size = figures(state), state.config.num_window_pages * state.config.page_size
+    names = ("available", "evictable", "protected", "session_held", "uncached")
+    if state.config.sliding_window and _sum(told, *(f"window_{name}" for name in names)) != size:
+        raise Violation("ACC-2", "the tokens of the window pool do not add up", expected=size, observed=told)
+
+
+@checks("ACC-3")
+def state_slots_are_counted_once(state: State) -> None:
+    """The figures of the state slots sum to their number."""
+    told, size = figures(state), state.config.num_states
+    names = ("available", "evictable", "protected", "sessions", "requests")
+    if size and _sum(told, *(f"states_{name}" for name in names)) != size:
+        raise Violation("ACC-3", "the state slots do not add up", expected=size, observed=told)
 
 
 @checks("RACE-1")

@@ -135,6 +135,82 @@ _RULES = (
         "994, 20476",
     ),
     Rule(
+        "SWA-1",
+        "Free window pages and window sides partition 1..num_window_pages: a window page in use is behind exactly one "
+        "page, which is in use too, and both pools are allocated from together or not at all.",
+        "An allocation that gets one side and fails on the other leaks the side that it got.",
+        "20070",
+    ),
+    Rule(
+        "SWA-2",
+        "A window side is given back only behind the window: the cursor is page-aligned, never goes back, and leaves "
+        "every position that a later step or a resumed turn still reads.",
+        "A step that reads a position whose window side is gone reads another request's memory.",
+        "20070",
+    ),
+    Rule(
+        "SWA-3",
+        "A holder's private pages have a window side exactly from its cursor on; releasing a page releases its window "
+        "side if it still has one, each once.",
+        "Freeing by positions instead frees the sides before the cursor a second time, or never those behind it.",
+        "20070",
+    ),
+    Rule(
+        "SWA-4",
+        "A match in the prefix store ends only where the window sides of its last pages are live as far as the window "
+        "reaches.",
+        "A tombstone still has its page, but a request that went on from there would read a window that is gone.",
+        "20070",
+    ),
+    Rule(
+        "SWA-5",
+        "A lock covers the window sides of the last pages of its prefix, as many as the window reaches, and no more; "
+        "those may not be evicted, the ones before may.",
+        "A lock that reaches too short lets the window of a running request be evicted; one that reaches too far keeps "
+        "the window pool full of what nobody reads.",
+        "20070",
+    ),
+    Rule(
+        "SWA-6",
+        "Publishing to a tombstone revives it with the window side of the holder's duplicate, and frees one of the two "
+        "pages: never the store's while somebody has locked it.",
+        "A revival that frees the store's page takes it from those whose rows name it.",
+        "20070",
+    ),
+    Rule(
+        "MAMBA-1",
+        "Every state slot is free, or belongs to one request, one idle session slot or one cached prefix.",
+        "A state slot with two owners is overwritten by one while the other computes in it.",
+        "17850",
+    ),
+    Rule(
+        "MAMBA-2",
+        "A request may own a state slot before it owns a row, and freeing the one does not free the other: every way "
+        "out of the system gives back exactly the slots that it has.",
+        "A slot that was taken before an admission that failed belongs to no row, and is leaked with its request.",
+        "17850",
+    ),
+    Rule(
+        "MAMBA-3",
+        "A match ends where the store has a state, and a turn resumes where one of its own stands: where it was "
+        "written to, or at the last page border that it kept.",
+        "A recurrent state holds all tokens before it and cannot be taken back by one.",
+        "17850",
+    ),
+    Rule(
+        "MAMBA-4",
+        "The store keeps states at page borders of cached prefixes only. It takes one over when the holder has kept "
+        "it; the holder then has a copy, a fresh slot, or has ended.",
+        "A state that is at once the store's and a running request's is no longer that of the prefix.",
+        "17850",
+    ),
+    Rule(
+        "MAMBA-5",
+        "Only states of prefixes that nobody has locked at their very end are evicted.",
+        "The holder of the lock went on from that state, and may have to begin there again.",
+        "17850",
+    ),
+    Rule(
         "SESS-1",
         "A session has at most one turn in flight.",
         "Two turns would write the same row.",
@@ -207,6 +283,20 @@ _RULES = (
         "counted by its own definition in whole pages; the same for rows.",
         "This sum is the engines' leak check: counted wrong, it cries wolf or stays silent.",
         "20070, 22213",
+    ),
+    Rule(
+        "ACC-2",
+        "At idle and busy, with a sliding window: available + evictable + protected + session_held + uncached of the "
+        "window pool is the whole window pool, where held is ceil(allocated) - max(protected, cursor).",
+        "A check that mixes the pools, or forgets the cursor, reports a leak that is not there.",
+        "20070",
+    ),
+    Rule(
+        "ACC-3",
+        "At idle and busy, with recurrent states: available + evictable + protected state slots and those of sessions "
+        "and requests are all of them.",
+        "A state slot that no sum covers is missed only when none is left.",
+        "17850",
     ),
     Rule(
         "RACE-1",

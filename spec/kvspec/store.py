@@ -6,7 +6,7 @@ prefix covers all shorter ones. Locking, unlocking and eviction cost one step a 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -24,15 +24,26 @@ class Entry(NamedTuple):
 
 
 class PrefixStore:
-    """Cached prefixes. `pins[key]` counts the locks on `key` itself and the locked prefixes one page longer."""
+    """Cached prefixes. `pins[key]` counts the locks on `key` itself and the locked prefixes one page longer.
 
-    __slots__ = ("children", "entries", "pins")
+    With a sliding window a lock also covers the window sides of the last `reach` pages of its prefix, and with
+    recurrent states the state at its very end.
+    """
 
-    def __init__(self) -> None:
-        """An empty store."""
+    __slots__ = ("children", "entries", "pins", "reach", "state_pins", "states", "window_pins")
+
+    def __init__(self, reach: int = 0) -> None:
+        """An empty store. `reach` is the sliding window in pages, 0 without one."""
+        self.reach = reach
         self.entries: dict[PrefixKey, Entry] = {}
         self.children: dict[PrefixKey, int] = {}
         self.pins: dict[PrefixKey, int] = {}
+        self.window_pins: dict[PrefixKey, int] = {}
+        """Prefix -> locks that reach the window side of its last page."""
+        self.states: dict[PrefixKey, int] = {}
+        """Prefix -> the slot of the recurrent state after it."""
+        self.state_pins: dict[PrefixKey, int] = {}
+        """Prefix -> locks on just this prefix."""
 
     def insert(self, key: PrefixKey, parent: PrefixKey, page: int) -> None:
         """Add the prefix `key`, one page longer than `parent`."""
@@ -41,6 +52,11 @@ class PrefixStore:
 
     def lock(self, key: PrefixKey) -> None:
         """Pin `key` and every shorter prefix."""
+        if key == ROOT:
+            return
+        self.state_pins[key] = self.state_pins.get(key, 0) + 1
+        for inside in self.in_reach(key):
+            self.window_pins[inside] = self.window_pins.get(inside, 0) + 1
         while key != ROOT:
             count = self.pins.get(key, 0)
             self.pins[key] = count + 1
@@ -50,12 +66,25 @@ class PrefixStore:
 
     def unlock(self, key: PrefixKey) -> None:
         """Take one lock on `key` back."""
+        if key == ROOT:
+            return
+        _take_one(self.state_pins, key)
+        for inside in self.in_reach(key):
+            _take_one(self.window_pins, inside)
         while key != ROOT:
             count = self.pins[key] - 1
             if count:
                 self.pins[key] = count
                 return
             del self.pins[key]
+            key = self.entries[key].parent
+
+    def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:
+        """The prefixes whose last page lies within the window that ends with the prefix `key`, the longest first."""
+        for _ in range(self.reach):
+            if key == ROOT:
+                return
+            yield key
             key = self.entries[key].parent
 
     def path(self, key: PrefixKey) -> list[int]:
@@ -95,10 +124,14 @@ class PrefixStore:
 
     def copy(self) -> "PrefixStore":
         """An independent copy."""
-        other = PrefixStore()
-        other.entries, other.children, other.pins = (
-            self.entries.copy(),
-            self.children.copy(),
-            self.pins.copy(),
-        )
+        other = PrefixStore(self.reach)
+        for name in ("entries", "children", "pins", "window_pins", "states", "state_pins"):
+            setattr(other, name, getattr(self, name).copy())
         return other
+
+
+def _take_one(pins: dict[PrefixKey, int], key: PrefixKey) -> None:
+    if pins[key] == 1:
+        del pins[key]
+    else:
+        pins[key] -= 1

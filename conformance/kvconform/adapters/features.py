@@ -40,6 +40,8 @@ FEATURES = {
     "speculative": "decode steps of more than one position, and their verification",
     "page_keys": "prompts that are given as keys of whole pages",
     "chunk_cache": "running without a prefix cache",
+    "sliding_window": "a second pool for layers with a sliding window",
+    "recurrent_states": "slots for the recurrent states of state space layers",
     "withheld_rows": "keeping a row back while a launch in flight still reads it",
     "release_before_launch": "retracting or aborting a request that has unlaunched work, or is amid its prompt",
     "retract_after_stop": "retracting a request that has stopped within a speculative step",
@@ -84,7 +86,10 @@ def needs(vector: Vector) -> frozenset[str]:
 
 def needs_of_config(config: Config) -> frozenset[str]:
     """What an implementation must have to be made with these sizes."""
-    return frozenset() if config.prefix_cache else frozenset({"chunk_cache"})
+    found = set() if config.prefix_cache else {"chunk_cache"}
+    found |= {"sliding_window"} if config.sliding_window else set()
+    found |= {"recurrent_states"} if config.num_states else set()
+    return frozenset(found)
 
 
 def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:

@@ -5,8 +5,8 @@ The specification is a relation: given a state and an operation, is this answer 
 (which free page, which victim of an eviction), the answer decides it. Without an answer the model makes the choice
 itself, so the same code generates, checks step by step, and validates traces recorded elsewhere.
 
-Each operation is a function of the state, in `waiting`, `running`, `leaving` and `looking`. Each first refuses what
-must be refused, then holds the answer against what is expected, and only then changes the state.
+Each operation is a function of the state, in `waiting`, `running`, `leaving`, `hybrid` and `looking`. Each first
+refuses what must be refused, then holds the answer against what is expected, and only then changes the state.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from typing import Any
 from kvspec import events
 from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
 from kvspec.lengths import Lengths
-from kvspec.model import leaving, looking, running, waiting
+from kvspec.model import hybrid, leaving, looking, running, waiting
 from kvspec.model.state import State
 from kvspec.rules import Violation
 
@@ -35,6 +35,9 @@ OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any], Answer]] = {
     events.Abort: leaving.abort,
     events.CloseSession: leaving.close_session,
     events.Preempt: leaving.preempt,
+    events.SwaEvict: hybrid.swa_evict,
+    events.TakeState: hybrid.take_state,
+    events.FreeState: hybrid.free_state,
     events.Evict: leaving.evict,
     events.Report: looking.report,
     events.Snapshot: looking.snapshot,
@@ -105,7 +108,7 @@ class Model:
 
 def _judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
     """Both refuse: the amounts that are missing must agree where they are told."""
-    for name in ("pages_short", "rows_short") if expected.rule == "CAP-1" else ():
+    for name in ("pages_short", "rows_short", "window_short", "states_short") if expected.rule == "CAP-1" else ():
         told, due = getattr(observed, name), getattr(expected, name)
         if told and told != due:
             raise Violation("CAP-1", f"{name} of a refusal is wrong", expected=due, observed=told)

@@ -1,6 +1,6 @@
 """How an answer is held against what the specification expects."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from kvspec.events import A, Operation
@@ -84,15 +84,95 @@ def _wrongly_freed(state: State, page: int) -> tuple[str, str]:
     return "PAGE-1", "stays with its holder"
 
 
+def judge_window_freed(state: State, rule: str, expected: list[int] | None, observed: Runs | None) -> None:
+    """Compare the window pages that went back; `rule` is what a window page left behind breaks (20070)."""
+    if expected is None:
+        return
+    if observed is None:
+        state.unjudged[rule] += 1
+        return
+    state.judged[rule] += 1
+    _judge_each_once(rule, "window page", expected, expand(observed), lambda page: _window_side(state, page))
+
+
+def judge_states_freed(state: State, rule: str, expected: list[int] | None, observed: Runs | None) -> None:
+    """Compare the state slots that went back; `rule` is what a slot left behind breaks (17850)."""
+    if expected is None:
+        return
+    if observed is None:
+        state.unjudged[rule] += 1
+        return
+    state.judged[rule] += 1
+    _judge_each_once(rule, "state slot", expected, expand(observed), lambda slot: _state_use(state, slot))
+
+
+def _judge_each_once(
+    rule: str, kind: str, expected: list[int], freed: list[int], use: Callable[[int], tuple[str, str]]
+) -> None:
+    """Compare what went back to a pool with what was due, in any order; `use` blames what was not due."""
+    if any(number < 0 for number in expected):
+        if len(freed) != len(expected):
+            raise Violation(rule, f"the number of freed {kind}s is wrong", expected=len(expected), observed=len(freed))
+        return
+    due = set(expected)
+    seen: set[int] = set()
+    for number in freed:
+        if number in seen:
+            raise Violation(rule, f"{kind} {number} was freed twice", expected=expected, observed=freed)
+        if number not in due:
+            broken, whose = use(number)
+            raise Violation(broken, f"{kind} {number} was freed, but it {whose}", expected=expected, observed=freed)
+        seen.add(number)
+    if due - seen:
+        raise Violation(
+            rule,
+            f"{kind}(s) {_listed(sorted(due - seen))} were not freed and nobody holds them",
+            expected=expected,
+            observed=freed,
+        )
+
+
+def _window_side(state: State, window_page: int) -> tuple[str, str]:
+    """The rule that freeing a window page breaks, and what it is."""
+    page = state.window_owner.get(window_page)
+    if page is None:
+        return "SWA-1", "is free already"
+    owner = state.owner[page]
+    if isinstance(owner, bytes):
+        return "SWA-1", f"is behind page {page} of the prefix store"
+    return "SWA-2", f"is behind page {page} of {record_name(state, owner)}, which is still read"
+
+
+def _state_use(state: State, slot: int) -> tuple[str, str]:
+    """The rule that freeing a state slot breaks, and what it is."""
+    owner = state.state_owner.get(slot)
+    return "MAMBA-1", "is free already" if owner is None else f"belongs to {state_owner_name(state, slot)}"
+
+
 def _listed(numbers: list[int]) -> str:
     """A few numbers, for a sentence."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
-def choose_pages(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """The model's own choice, where nothing was answered: the smallest free pages."""
-    free = (page for page in range(1, state.config.num_pages + 1) if page not in state.owner)
+def choose(size: int, in_use: Collection[int], needs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """The model's own choice, where nothing was answered: the smallest free numbers of a pool of `size`."""
+    free = (number for number in range(1, size + 1) if number not in in_use)
     return {req: list(islice(free, need)) for req, need in needs if need}
+
+
+def choose_pages(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """The model's own choice of pages."""
+    return choose(state.config.num_pages, state.owner, needs)
+
+
+def choose_window_pages(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]] | None:
+    """The model's own choice of window pages; `None` without a sliding window."""
+    return choose(state.config.num_window_pages, state.window_owner, needs) if state.config.sliding_window else None
+
+
+def choose_states(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]] | None:
+    """The model's own choice of state slots; `None` where there are none."""
+    return choose(state.config.num_states, state.state_owner, needs) if state.config.num_states else None
 
 
 def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int]:
@@ -151,6 +231,56 @@ def _judge_free_page(state: State, page: int, seen: set[int], req: str) -> None:
             observed=page,
         )
     seen.add(page)
+
+
+def judge_new_window_pages(
+    state: State, needs: Iterable[tuple[str, int]], told: dict[str, Runs] | None
+) -> dict[str, list[int]]:
+    """Check the window sides of new pages, one behind each (rule SWA-1), and return them."""
+    if not state.config.sliding_window:
+        return {}
+    return _judge_new(
+        state, "SWA-1", "window page", (state.config.num_window_pages, state.window_owner), dict(needs), told
+    )
+
+
+def judge_new_states(
+    state: State, needs: Iterable[tuple[str, int]], told: dict[str, Runs] | None
+) -> dict[str, list[int]]:
+    """Check the state slots given to each request (rule MAMBA-1), and return them."""
+    if not state.config.num_states:
+        return {}
+    return _judge_new(state, "MAMBA-1", "state slot", (state.config.num_states, state.state_owner), dict(needs), told)
+
+
+def _judge_new(
+    state: State,
+    rule: str,
+    kind: str,
+    pool: tuple[int, Collection[int]],
+    needs: dict[str, int],
+    told: dict[str, Runs] | None,
+) -> dict[str, list[int]]:
+    """Check the numbers given to each request from a pool of a size, some of it in use, and return them."""
+    if told is None:
+        state.unjudged[rule] += 1
+        return {req: [_virtual_page(state) for _ in range(need)] for req, need in needs.items() if need}
+    size, in_use = pool
+    seen: set[int] = set()
+    given: dict[str, list[int]] = {}
+    for req in [*needs, *(req for req in told if req not in needs)]:
+        taken, need = expand(told.get(req, ())), needs.get(req, 0)
+        if len(taken) != need:
+            raise Violation(rule, f"the number of {kind}s given to {req} is wrong", expected=need, observed=taken)
+        for number in taken:
+            if not 1 <= number <= size or number in seen or number in in_use:
+                raise Violation(
+                    rule, f"{kind} {number} was given to {req}, but is not free", expected="a free one", observed=number
+                )
+            seen.add(number)
+        given[req] = taken
+    state.judged[rule] += 1
+    return given
 
 
 def _virtual_page(state: State) -> int:
@@ -216,6 +346,14 @@ def record_name(state: State, record: int) -> str:
         if slot.record == record:
             return f"the slot of session {session}"
     return "nobody"
+
+
+def state_owner_name(state: State, slot: int) -> str:
+    """Who owns a state slot that is not free, in words."""
+    owner = state.state_owner[slot]
+    if isinstance(owner, bytes):
+        return "the prefix store"
+    return f"request {owner}" if isinstance(owner, str) else record_name(state, owner)
 
 
 def owner_name(state: State, page: int) -> str:

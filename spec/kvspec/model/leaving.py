@@ -16,7 +16,8 @@ from kvspec.events import (
     ReleaseAnswer,
     Retract,
 )
-from kvspec.model.judging import carried_out, judge_freed, judge_length
+from kvspec.model import hybrid
+from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, expand, floor_align
 from kvspec.rules import Violation
@@ -35,24 +36,47 @@ class Publication(NamedTuple):
     """The store's pages that take their place in the block table."""
     inserted: list[tuple[PrefixKey, PrefixKey, int]]
     """Key, parent key and page of each prefix that the store takes over."""
+    revived: list[tuple[int, int]]
+    """A tombstone of the store that gets its window side back, and the holder's duplicate that gives it."""
+    exchanged: list[tuple[PrefixKey, int]]
+    """The same the other way round: the store takes the holder's page, and its tombstone is freed instead."""
+
+    def freed(self, state: State) -> tuple[list[int], list[int] | None]:
+        """The pages and the window pages that go back."""
+        tombstones = [state.store.entries[key].page for key, _ in self.exchanged]
+        taken = {page for _, page in self.exchanged}
+        own = [page for page in self.duplicates if page not in taken]
+        given = {page for _, page in self.revived}
+        return tombstones + own, hybrid.window_sides(state, [page for page in own if page not in given])
 
 
-def plan_publication(state: State, request: Request, record: int, length: int) -> Publication:
+def plan_publication(state: State, request: Request, record: int, length: int, told: Runs | None = None) -> Publication:
     """Publish the whole pages of the first `length` tokens.
 
     [0, protected)               the store's already
     [protected, known)           the store has these pages too: the holder's are duplicates
     [known, floor(length))       go to the store
     [floor(length), ceil(alloc)) stay private
+
+    A tombstone is revived by a duplicate that still has its window side (rule SWA-6): the side moves behind the store's
+    page, or the store takes the holder's page and frees its own, if nobody has locked that. `told` are the pages that
+    an implementation freed: they decide which.
     """
     page_size, tokens, table = state.config.page_size, request.tokens, state.tables[record]
     first = state.lengths[record].protected // page_size
-    duplicates, shared, inserted = [], [], []
+    duplicates, shared, inserted, revived, exchanged = [], [], [], [], []
+    let_go = set(expand(told)) if told and state.config.sliding_window else set()
     for index in range(first, length // page_size):
         key, page = tokens.key(index), table[index]
         known = state.store.entries.get(key)
         if known is not None:
             duplicates.append(page)
+            if page in state.window_of and known.page not in state.window_of:
+                if known.page in let_go and key not in state.store.pins:
+                    exchanged.append((key, page))
+                    shared.append(page)
+                    continue
+                revived.append((known.page, page))
             shared.append(known.page)
             continue
         if state.content.get(page) != (record, index):
@@ -63,21 +87,28 @@ def plan_publication(state: State, request: Request, record: int, length: int) -
             )
         state.judged["DATA-1"] += 1
         inserted.append((key, tokens.key(index - 1) if index else ROOT, page))
-    return Publication(max(first * page_size, floor_align(length, page_size)), duplicates, shared, inserted)
+    reached = max(first * page_size, floor_align(length, page_size))
+    return Publication(reached, duplicates, shared, inserted, revived, exchanged)
 
 
 def apply_publication(state: State, record: int, plan: Publication) -> None:
     """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
     table, page_size = state.tables[record], state.config.page_size
     first = state.lengths[record].protected // page_size
+    freed, _ = plan.freed(state)
+    for tombstone, page in plan.revived:
+        window_page = state.window_of[tombstone] = state.window_of.pop(page)
+        state.window_owner[window_page] = tombstone
+    for key, page in plan.exchanged:
+        state.store.entries[key] = state.store.entries[key]._replace(page=page)
+        state.owner[page] = state.content[page] = key
     table[first : first + len(plan.shared)] = plan.shared
-    for page in plan.duplicates:
-        del state.owner[page]
+    state.release_pages(freed)
     for key, parent, page in plan.inserted:
         state.store.insert(key, parent, page)
         state.owner[page] = key
         state.content[page] = key
-    _, locked = state.records[record]
+    locked = state.records[record].locked
     if plan.length > state.lengths[record].protected:
         last = state.owner[table[plan.length // page_size - 1]]
         assert isinstance(last, bytes), "the last published page is the store's"
@@ -91,6 +122,8 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
         state.reached["duplicate dropped"] += 1
     if plan.inserted:
         state.reached["prefix published"] += 1
+    if plan.revived or plan.exchanged:
+        state.reached["tombstone revived"] += 1
 
 
 def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
@@ -107,12 +140,17 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
 
     keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or op.chunked))
     protected = state.lengths[record].protected
-    plan = plan_publication(state, request, record, protected if keeps_out else request.seq_len)
-    obs = op.obs or PublishAnswer(plan.length, plan.duplicates)
+    limit = protected if keeps_out else request.seq_len
+    plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
+    freed, sides = plan.freed(state)
+    key = None if keeps_out else hybrid.state_to_publish(state, request, record, plan.length)
+    obs = op.obs or PublishAnswer(plan.length, freed, sides)
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
-    judge_freed(state, "STORE-5", plan.duplicates, obs.freed)
+    judge_freed(state, "STORE-5", freed, obs.freed)
+    judge_window_freed(state, "SWA-6" if plan.revived else "SWA-1", sides, obs.window_freed)
     if keeps_out and state.config.prefix_cache:
         state.reached["session kept out of the store"] += 1
+    hybrid.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
     return obs
 
@@ -143,11 +181,17 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     """
     committed = min(state.lengths[record].committed, len(request.tokens))
     limit = committed if state.config.prefix_cache else state.lengths[record].protected
-    plan = plan_publication(state, request, record, limit)
+    plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     rest = state.tables[record][plan.length // state.config.page_size :]
-    freed = plan.duplicates + rest
-    obs = op.obs or ReleaseAnswer(freed)
+    duplicates, sides = plan.freed(state)
+    freed = duplicates + rest
+    if sides is not None:
+        sides += state.window_sides(rest)
+    key = hybrid.state_to_publish(state, request, record, plan.length)
+    obs = op.obs or hybrid.release_answer(state, record, freed, sides, gives_state=key is not None)
     judge_freed(state, "PAGE-1", freed, obs.freed)
+    judge_window_freed(state, "SWA-3", sides, obs.window_freed)
+    hybrid.publish_own(state, obs, record, key)
     apply_publication(state, record, plan)
     state.forget_record(record)
     return obs
@@ -158,10 +202,7 @@ def _finish_turn(state: State, op: Finish, request: Request, record: int) -> Rel
     assert request.session is not None
     session = state.sessions[request.session]
     if session.closing:
-        freed = state.private(record)
-        obs = op.obs or ReleaseAnswer(freed)
-        judge_freed(state, "SESS-4", freed, obs.freed)
-        state.forget_record(record)
+        obs = _release(state, op, record, "SESS-4")
         del state.sessions[request.session]
         state.reached["deferred close done"] += 1
         return obs
@@ -181,21 +222,46 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     before = state.lengths[record]
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
     table = state.tables[record]
+    if op.obs is not None:
+        judge_states_freed(state, "MAMBA-2", hybrid.state_slots(state, ()), op.obs.states_freed)
     if op.obs is None or not op.obs.freed or returned >= before.allocated:
         if op.obs is None or op.obs.freed is None:
             state.unjudged["PAGE-1"] += op.obs is not None
         else:
             judge_freed(state, "PAGE-1", [], op.obs.freed)
+            judge_window_freed(state, "SWA-1", hybrid.window_sides(state, []), op.obs.window_freed)
         state.lengths[record] = trimmed
-        return op.obs or ReleaseAnswer([])
+        return op.obs or ReleaseAnswer([], hybrid.window_sides(state, []), hybrid.state_slots(state, ()))
     tail = lengths.tail(returned, before.allocated, page_size)
     freed = table[tail.start : tail.stop]
     judge_freed(state, "PAGE-1", freed, op.obs.freed)
+    judge_window_freed(state, "SWA-1", hybrid.window_sides(state, freed), op.obs.window_freed)
     del table[tail.start :]
-    for page in freed:
-        del state.owner[page]
+    state.release_pages(freed)
     state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
     return op.obs
+
+
+def _release(
+    state: State, op: Finish | Retract | Abort | CloseSession | Preempt, record: int | None, rule: str
+) -> ReleaseAnswer:
+    """Release all that a record has; `rule` is what a page left behind breaks. Its holder must forget it.
+
+    [0, protected)               the store's: unlocked
+    [protected, ceil(allocated)) freed, with the window sides that the cursor has left
+    the state slots              freed
+    """
+    freed = [] if record is None else state.private(record)
+    expected = hybrid.release_answer(state, record, freed, hybrid.window_sides(state, freed))
+    obs = op.obs or expected
+    judge_freed(state, rule, freed, obs.freed)
+    judge_window_freed(state, "SWA-3", hybrid.window_sides(state, freed), obs.window_freed)
+    judge_states_freed(
+        state, "MAMBA-2", None if expected.states_freed is None else expand(expected.states_freed), obs.states_freed
+    )
+    if record is not None:
+        state.forget_record(record)
+    return obs
 
 
 def retract(state: State, op: Retract) -> ReleaseAnswer:
@@ -208,10 +274,7 @@ def retract(state: State, op: Retract) -> ReleaseAnswer:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=record)
         state.reached["turn retracted"] += 1
     else:
-        freed = state.private(record)
-        obs = op.obs or ReleaseAnswer(freed)
-        judge_freed(state, "PAGE-1", freed, obs.freed)
-        state.forget_record(record)
+        obs = _release(state, op, record, "PAGE-1")
         state.reached["request retracted"] += 1
     state.drop_prepared(op.req)
     state.requests[op.req] = waiting
@@ -227,14 +290,14 @@ def abort(state: State, op: Abort) -> ReleaseAnswer:
     if session is not None and record is None:
         record = session.record
     doomed = request.run > 0 or (session is not None and session.closing)
-    freed = state.private(record) if doomed and record is not None else []
-    obs = op.obs or ReleaseAnswer(freed)
-    judge_freed(state, "PAGE-1" if session is None else "SESS-5", freed, obs.freed)
+    rule = "PAGE-1" if session is None else "SESS-5"
     if doomed and record is not None:
-        state.forget_record(record)
+        obs = _release(state, op, record, rule)
         record = None
         state.reached["running request aborted"] += 1
-    elif request.record is not None:
+    else:
+        obs = hybrid.release_waiting(state, op, request, rule)
+    if record is not None and request.record is not None:
         state.reached["lend ended by abort"] += 1
     if request.session is not None and session is not None:
         if session.closing:
@@ -258,11 +321,8 @@ def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
         return op.obs or ReleaseAnswer([])
-    freed = [] if session.record is None else state.private(session.record)
-    obs = op.obs or ReleaseAnswer(freed)
-    judge_freed(state, "PAGE-1", freed, obs.freed)
+    obs = _release(state, op, session.record, "PAGE-1")
     if session.record is not None:
-        state.forget_record(session.record)
         state.reached["idle session closed"] += 1
     del state.sessions[op.session]
     return obs
@@ -274,10 +334,7 @@ def preempt(state: State, op: Preempt) -> ReleaseAnswer:
     if session.record is None:
         raise Refusal("OP-1", f"the slot of session {op.session} holds nothing, or is lent")
     carried_out(state, op)
-    freed = state.private(session.record)
-    obs = op.obs or ReleaseAnswer(freed)
-    judge_freed(state, "PAGE-1", freed, obs.freed)
-    state.forget_record(session.record)
+    obs = _release(state, op, session.record, "PAGE-1")
     state.sessions[op.session] = session._replace(record=None)
     state.reached["slot preempted"] += 1
     return obs
@@ -285,10 +342,9 @@ def preempt(state: State, op: Preempt) -> ReleaseAnswer:
 
 def evict(state: State, op: Evict) -> EvictAnswer:
     """Free unlocked pages of the prefix store, leaves first: at least `n`, or all there are."""
-    if op.n < 1:
-        raise Refusal("OP-1", f"n is {op.n}")
+    hybrid.check_eviction(state, op)
     carried_out(state, op)
-    obs = op.obs or EvictAnswer(_victims(state, op.n))
+    obs = op.obs or hybrid.eviction(state, op, expand(_victims(state, op.n)))
     pages = expand(obs.evicted)
     keys = {}
     for page in pages:
@@ -309,9 +365,9 @@ def evict(state: State, op: Evict) -> EvictAnswer:
         state.reached["eviction stopped at a lock"] += 1
     if pages:
         state.reached["page evicted"] += 1
+    hybrid.apply_eviction(state, op, obs, keys)
     state.store.remove(keys)
-    for page in pages:
-        del state.owner[page]
+    state.release_pages(pages)
     return obs
 
 

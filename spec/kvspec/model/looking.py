@@ -2,10 +2,12 @@
 
 from kvspec.events import Figures, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
 from kvspec.lengths import held_tokens
+from kvspec.model.hybrid import evictable_states, evictable_windows
 from kvspec.model.judging import carried_out, judge_length
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, compress, expand, slot_index
 from kvspec.rules import Violation
+from kvspec.window import window_held_tokens
 
 
 def figures(state: State) -> Figures:
@@ -13,7 +15,7 @@ def figures(state: State) -> Figures:
     page_size = state.config.page_size
     slots = [session.record for session in state.sessions.values() if session.record is not None]
     requests = [request.record for request in state.requests.values() if request.record is not None]
-    return Figures(
+    told = Figures(
         available=state.free_pages * page_size,
         evictable=state.store.evictable * page_size,
         protected=len(state.store.pins) * page_size,
@@ -24,6 +26,32 @@ def figures(state: State) -> Figures:
         rows_sessions=len(slots),
         rows_withheld=sum(record == WITHHELD for record in state.rows.values()),
     )
+    if state.config.sliding_window:
+        told.window_available = state.free_window_pages * page_size
+        told.window_evictable = len(evictable_windows(state)) * page_size
+        told.window_protected = _locked_windows(state) * page_size
+        told.window_session_held = sum(_window_held(state, record) for record in slots)
+        told.window_uncached = sum(_window_held(state, record) for record in requests)
+    if state.config.num_states:
+        told.states_available = state.free_states
+        told.states_evictable = len(evictable_states(state))
+        told.states_protected = len(state.store.states) - told.states_evictable
+        told.states_sessions = sum(len(state.records[record].states) for record in slots)
+        told.states_requests = sum(len(state.records[record].states) for record in requests) + sum(
+            request.state is not None for request in state.requests.values()
+        )
+    return told
+
+
+def _locked_windows(state: State) -> int:
+    """Pages of the store whose window side some lock covers."""
+    entries = state.store.entries
+    return sum(entries[key].page in state.window_of for key in state.store.window_pins)
+
+
+def _window_held(state: State, record: int) -> int:
+    lengths = state.lengths[record]
+    return window_held_tokens(lengths, state.cursor[record], state.config.page_size)
 
 
 def report(state: State, op: Report) -> Figures:
@@ -34,19 +62,28 @@ def report(state: State, op: Report) -> Figures:
     expected = figures(state)
     obs = op.obs or expected
     for name in Figures.__struct_fields__:
+        if getattr(expected, name) is None:
+            continue
         if getattr(obs, name) is None:
-            state.unjudged["ACC-1"] += 1
+            state.unjudged[_rule_of(name)] += 1
         elif getattr(obs, name) != getattr(expected, name):
             raise Violation(
-                _blame(state, expected, obs),
+                _blame(state, expected, obs) if _rule_of(name) == "ACC-1" else _rule_of(name),
                 f"the figure {name} is wrong",
                 expected=getattr(expected, name),
                 observed=getattr(obs, name),
             )
     state.judged["ACC-1"] += 1
+    state.judged["ACC-2"] += obs.window_available is not None
+    state.judged["ACC-3"] += obs.states_available is not None
     state.judged["STORE-2"] += obs.protected is not None
     state.judged["SESS-3"] += _lent(state) > 0
     return obs
+
+
+def _rule_of(figure: str) -> str:
+    """The accounting rule that a figure belongs to: each pool has its own."""
+    return {"window": "ACC-2", "states": "ACC-3"}.get(figure.partition("_")[0], "ACC-1")
 
 
 def _blame(state: State, expected: Figures, observed: Figures) -> str:
@@ -90,13 +127,34 @@ def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
     _judge_rows(state, expected.rows or {}, obs.rows)
     _judge_set(state, "STORE-1", "the store's pages", expected.store_pages or (), obs.store_pages)
     _judge_set(state, "PAGE-1", "the free pages", expected.free_pages or (), obs.free_pages)
+    if state.config.sliding_window:
+        _judge_window_sides(state, obs.window_sides)
+    if state.config.num_states:
+        _judge_set(state, "MAMBA-4", "the store's states", expected.store_states or (), obs.store_states)
+        _judge_set(state, "MAMBA-1", "the free state slots", expected.free_states or (), obs.free_states)
     return obs
+
+
+def _judge_window_sides(state: State, observed: dict[int, int] | None) -> None:
+    """Compare which window page is behind which page."""
+    if observed is None or state.virtual_page:
+        state.unjudged["SWA-3"] += 1
+        return
+    state.judged["SWA-3"] += 1
+    for page in state.window_of.keys() | observed.keys():
+        if state.window_of.get(page) != observed.get(page):
+            raise Violation(
+                "SWA-3",
+                f"the window side of page {page}",
+                expected=state.window_of.get(page),
+                observed=observed.get(page),
+            )
 
 
 def _snapshot(state: State) -> SnapshotAnswer:
     page_size = state.config.page_size
     rows: dict[int, Runs] = {}
-    for record, (row, _) in state.records.items():
+    for record, (row, _, _) in state.records.items():
         table, allocated = state.tables[record], state.lengths[record].allocated
         rows[row] = compress(
             slot_index(table[position // page_size], position, page_size) if table[position // page_size] > 0 else 0
@@ -112,11 +170,19 @@ def _snapshot(state: State) -> SnapshotAnswer:
         sessions={
             name: _view(state, session.record) for name, session in state.sessions.items() if session.record is not None
         },
+        window_sides=state.window_of.copy() if state.config.sliding_window else None,
+        free_states=compress(slot for slot in range(1, state.config.num_states + 1) if slot not in state.state_owner)
+        if state.config.num_states
+        else None,
+        store_states=compress(sorted(state.store.states.values())) if state.config.num_states else None,
     )
 
 
 def _view(state: State, record: int) -> HolderView:
-    return HolderView(state.records[record].row, *state.lengths[record])
+    row, _, states = state.records[record]
+    lengths = state.lengths[record]
+    cursor = max(lengths.protected, state.cursor[record]) if state.config.sliding_window else None
+    return HolderView(row, *lengths, cursor, sorted(states) if state.config.num_states else None)
 
 
 def _judge_holders(
@@ -147,6 +213,12 @@ def _judge_holders(
         judge_length(state, rule, f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
         if kind == "request" or not _same_pages(state, wanted.allocated_len, found.allocated_len):
             judge_length(state, "LEN-1", f"allocated_len of {kind} {name}", wanted.allocated_len, found.allocated_len)
+        if wanted.swa_evicted_len is not None:
+            judge_length(
+                state, "SWA-2", f"swa_evicted_len of {kind} {name}", wanted.swa_evicted_len, found.swa_evicted_len
+            )
+        if wanted.states is not None:
+            _judge_set(state, "MAMBA-1", f"the state slots of {kind} {name}", wanted.states, found.states)
 
 
 def _blame_row(state: State, req: str) -> str:

@@ -15,7 +15,18 @@ from kvspec.events import (
     Refusal,
     Verify,
 )
-from kvspec.model.judging import carried_out, choose_pages, choose_rows, judge_new_pages, judge_rows
+from kvspec.model import hybrid
+from kvspec.model.judging import (
+    carried_out,
+    choose_pages,
+    choose_rows,
+    choose_states,
+    choose_window_pages,
+    judge_new_pages,
+    judge_new_states,
+    judge_new_window_pages,
+    judge_rows,
+)
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
 
@@ -41,16 +52,45 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
     # Before the room: whose row was given away says more than that none was free.
     rows = None if op.obs is None else judge_rows(state, kept, op.obs.rows)
     new_rows = sum(request.record is None for request, _ in batch)
-    check_room(state, sum(need for _, need in needs), new_rows)
+    state_needs = [
+        (req, _states_missing(state, request)) for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
+    ]
+    check_room(state, sum(need for _, need in needs), new_rows, sum(need for _, need in state_needs))
     carried_out(state, op)
 
-    obs = op.obs or ExtendAnswer(choose_rows(state, kept), dict(choose_pages(state, needs)))
+    obs = op.obs or ExtendAnswer(
+        choose_rows(state, kept),
+        dict(choose_pages(state, needs)),
+        choose_window_pages(state, needs),  # type: ignore[arg-type]
+        choose_states(state, state_needs),  # type: ignore[arg-type]
+    )
     if rows is None:
         rows = judge_rows(state, kept, obs.rows)
     pages = judge_new_pages(state, needs, obs.pages)
+    sides = judge_new_window_pages(state, needs, obs.window_pages)
+    states = judge_new_states(state, state_needs, obs.states)
     for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
-        _extend_one(state, req, seq_len, request, prefix_len, rows[req], pages.get(req, []))
+        _extend_one(state, req, seq_len, request, prefix_len, rows[req])
+        record = state.requests[req].record
+        assert record is not None
+        state.take_pages(record, pages.get(req, []), sides.get(req, []))
+        _take_states(state, record, request, states.get(req, []))
     return obs
+
+
+def _states_missing(state: State, request: Request) -> int:
+    """The state slots that a request needs besides what it has, or what it brings (17850)."""
+    if not state.config.num_states or request.record is not None:
+        return 0
+    return (request.state is None) + state.config.tracking_states
+
+
+def _take_states(state: State, record: int, request: Request, new: list[int]) -> None:
+    """A record's state slots become its own: the one that its request had taken before it had a row, and new ones."""
+    early = () if request.record is not None or request.state is None else (request.state,)
+    for slot in (*early, *new):
+        state.state_owner[slot] = record
+    state.records[record] = state.records[record]._replace(states=(*state.records[record].states, *early, *new))
 
 
 def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
@@ -67,8 +107,7 @@ def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
             raise Refusal("OP-1", f"{req} has not matched its prefix")
         prefix_len = request.prefix_len
         if request.record is None:
-            key = state.matched_key(request.tokens, prefix_len)
-            if key and key not in state.store.entries:
+            if not hybrid.is_match(state, request.tokens, prefix_len // state.config.page_size):
                 raise Refusal("STORE-5", f"what {req} matched has been evicted: match again")
         elif state.read_beyond(state.records[request.record].row, prefix_len):
             raise Refusal("RACE-1", f"a launch in flight still reads what {req} would overwrite from {prefix_len} on")
@@ -109,23 +148,28 @@ def _check_batch(state: State, op: Extend, batch: list[tuple[Request, int]]) -> 
     state.judged["BATCH-2"] += 1
 
 
-def check_room(state: State, pages: int, rows: int) -> None:
-    """Refuse what needs more pages or rows than are free."""
+def check_room(state: State, pages: int, rows: int, states: int) -> None:
+    """Refuse what needs more pages, rows or state slots than are free; each page needs a window page behind it."""
     pages_short = max(0, pages - state.free_pages)
     rows_short = max(0, rows - state.free_rows)
-    if pages_short or rows_short:
+    window_short = max(0, pages - state.free_window_pages) if state.config.sliding_window else 0
+    states_short = max(0, states - state.free_states)
+    if pages_short or rows_short or window_short or states_short:
+        hybrid_room = f", {state.free_window_pages} window pages and {state.free_states} of {states} state slots"
+        is_hybrid = state.config.sliding_window or state.config.num_states
         raise Refusal(
             "CAP-1",
-            f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows} are free",
+            f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows}"
+            f"{hybrid_room if is_hybrid else ''} are free",
             pages_short=pages_short,
             rows_short=rows_short,
+            window_short=window_short,
+            states_short=states_short,
         )
 
 
-def _extend_one(
-    state: State, req: str, seq_len: int, request: Request, prefix_len: int, row: int, new_pages: list[int]
-) -> None:
-    """Apply one request of a prefill batch that was checked whole."""
+def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_len: int, row: int) -> None:
+    """Apply one request of a prefill batch that was checked whole; its new pages follow."""
     record, page_size = request.record, state.config.page_size
     if record is None:
         record = state.next_record
@@ -137,12 +181,10 @@ def _extend_one(
         state.tables[record] = state.store.path(locked)
         state.lengths[record] = lengths.begin(prefix_len, seq_len, page_size)
         state.written[record] = prefix_len
+        state.cursor[record] = 0
+        state.borders[record] = ()
     else:
         state.lengths[record] = lengths.extend(state.lengths[record], seq_len, page_size)
-    state.tables[record].extend(new_pages)
-    for page in new_pages:
-        state.owner[page] = record
-        state.content.pop(page, None)  # what was there before counts no more
     state.horizon[record] = len(request.tokens)
     last = seq_len == len(request.tokens)
     if last:
@@ -152,7 +194,7 @@ def _extend_one(
     state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
     if not request.running:
         state.runs += 1
-        request = request._replace(record=record, running=True, prefix_len=None, run=state.runs)
+        request = request._replace(record=record, running=True, prefix_len=None, run=state.runs, state=None)
     state.requests[req] = request._replace(seq_len=seq_len)
 
 
@@ -160,6 +202,8 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     """Make room for one decode step of each request; `n == 1` commits its token at once (994)."""
     if op.n < 1:
         raise Refusal("OP-1", f"n is {op.n}")
+    if op.n > 1 and state.config.num_states:
+        raise Refusal("OP-1", "recurrent states cannot take a speculative step back")
     if not op.reqs:
         raise Refusal("OP-1", "the batch is empty")
     if len(set(op.reqs)) < len(op.reqs):
@@ -187,11 +231,12 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         missing = -(-after.allocated // page_size) - len(tables[record])
         if missing:
             needs.append((req, missing))
-    check_room(state, sum(need for _, need in needs), 0)
+    check_room(state, sum(need for _, need in needs), 0, 0)
     carried_out(state, op)
 
-    obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)))
+    obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)), choose_window_pages(state, needs))  # type: ignore[arg-type]
     pages = judge_new_pages(state, needs, obs.pages)
+    sides = judge_new_window_pages(state, needs, obs.window_pages)
     drafts = 0 if n == 1 else n
     prepared = state.prepared
     for req, (record, after) in steps.items():
@@ -199,11 +244,7 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         held[record] = after
         prepared[req] = Prepared(start, start + n, n == 1, drafts)
     for req, new in pages.items():
-        record, _ = steps[req]
-        tables[record].extend(new)
-        for page in new:
-            state.owner[page] = record
-            state.content.pop(page, None)
+        state.take_pages(steps[req][0], new, sides.get(req, []))
     return obs
 
 
@@ -239,6 +280,9 @@ def launch(state: State, op: Launch) -> Done:
         else:
             reads.append(end)
         state.written[record] = end
+        border = end - end % page_size
+        if border > start and state.config.tracking_states:
+            state.borders[record] = (*state.borders[record], border)[-2:]
         if samples or drafts:
             state.horizon[record] += 1
         if drafts:

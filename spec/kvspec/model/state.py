@@ -4,10 +4,12 @@ Rows and pages that are free appear nowhere, so every dictionary is as large as 
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths, private_pages
+from kvspec.pages import ceil_pages
 from kvspec.store import ROOT, PrefixStore
 from kvspec.tokens import PrefixKey, Tokens
 
@@ -31,6 +33,8 @@ class Request(NamedTuple):
     """It continues a session slot's KV, and so publishes nothing."""
     run: int = 0
     """The number of its latest stay in memory, unlike that of any other request; 0 if it never ran."""
+    state: int | None = None
+    """The state slot that it took before it had a row."""
 
 
 class Session(NamedTuple):
@@ -51,6 +55,8 @@ class Record(NamedTuple):
     row: int
     locked: PrefixKey
     """The protected prefix; `ROOT` when it is empty."""
+    states: tuple[int, ...] = ()
+    """Its state slots: the one that it computes in, and those that keep the states at the last page borders."""
 
 
 class Prepared(NamedTuple):
@@ -104,7 +110,18 @@ class State:
         """Row -> record that has it, or WITHHELD."""
         self.owner: dict[int, int | PrefixKey] = {}
         """Page -> record whose private page it is, or the prefix whose last page it is in the store."""
-        self.store = PrefixStore()
+        self.store = PrefixStore(ceil_pages(config.sliding_window, config.page_size))
+
+        self.window_of: dict[int, int] = {}
+        """Page -> the window page behind it. A page of the store that has none is a tombstone."""
+        self.window_owner: dict[int, int] = {}
+        """Window page -> the page that it is behind."""
+        self.cursor: dict[int, int] = {}
+        """Record -> `swa_evicted_seqlen`: its private pages before it have given their window side back."""
+        self.state_owner: dict[int, int | str | PrefixKey] = {}
+        """State slot -> the record or the waiting request that has it, or the prefix whose state the store keeps."""
+        self.borders: dict[int, tuple[int, ...]] = {}
+        """Record -> the page borders, in tokens, whose states its tracking slots keep: at most two, the last ones."""
 
         self.prepared: dict[str, Prepared] = {}
         self.flights: dict[int, list[Passage]] = {}
@@ -133,6 +150,16 @@ class State:
     def free_pages(self) -> int:
         """The number of free pages."""
         return self.config.num_pages - len(self.owner)
+
+    @property
+    def free_window_pages(self) -> int:
+        """The number of free window pages."""
+        return self.config.num_window_pages - len(self.window_owner)
+
+    @property
+    def free_states(self) -> int:
+        """The number of free state slots."""
+        return self.config.num_states - len(self.state_owner)
 
     @property
     def free_rows(self) -> int:
@@ -176,16 +203,51 @@ class State:
 
     def forget_record(self, record: int) -> None:
         """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
-        row, locked = self.records.pop(record)
-        for page in self.private(record):
-            del self.owner[page]
+        row, locked, states = self.records.pop(record)
+        self.release_pages(self.private(record))
+        for slot in states:
+            del self.state_owner[slot]
         self.store.unlock(locked)
         del self.lengths[record], self.tables[record], self.written[record], self.horizon[record]
+        del self.cursor[record], self.borders[record]
         if row in self.readers:
             self.rows[row] = WITHHELD
             self.reached["row withheld"] += 1
         else:
             del self.rows[row]
+
+    def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
+        """Free pages, and the window sides behind them, become a record's own; what they held counts no more."""
+        self.tables[record].extend(pages)
+        for page in pages:
+            self.owner[page] = record
+            self.content.pop(page, None)
+        for page, window_page in zip(pages, window_pages, strict=False):
+            self.window_of[page] = window_page
+            self.window_owner[window_page] = page
+
+    def release_pages(self, pages: Iterable[int]) -> None:
+        """Pages become free, and their window sides with them."""
+        for page in pages:
+            del self.owner[page]
+            self.release_window(page)
+
+    def release_window(self, page: int) -> None:
+        """The window side of a page becomes free, if it has one."""
+        window_page = self.window_of.pop(page, None)
+        if window_page is not None:
+            del self.window_owner[window_page]
+
+    def window_sides(self, pages: Iterable[int]) -> list[int]:
+        """The window pages behind `pages`, in their order."""
+        return [self.window_of[page] for page in pages if page in self.window_of]
+
+    def next_position(self, request: Request, record: int) -> int:
+        """The first position at which a later step of a running request, or of its session's next turn, may stand.
+
+        A turn that is retracted resumes at what is written of its tokens, less the one that is always recomputed.
+        """
+        return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
 
     def drop_prepared(self, req: str) -> None:
         """Forget what a request was about to do."""

@@ -2,7 +2,8 @@
 
 from kvspec import lengths
 from kvspec.events import Done, MatchAnswer, MatchPrefix, OpenSession, Refusal, Submit
-from kvspec.model.judging import carried_out, judge_freed, judge_length
+from kvspec.model import hybrid
+from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
 from kvspec.model.state import Request, Session, State
 from kvspec.tokens import Tokens
 
@@ -56,7 +57,7 @@ def match_prefix(state: State, op: MatchPrefix) -> MatchAnswer:
         record = state.sessions[request.session].record
     if record is not None:
         return _lend(state, op, request, record)
-    return _match_store(state, op, request, freed=[])
+    return _match_store(state, op, request, [], ())
 
 
 def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> MatchAnswer:
@@ -67,7 +68,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     [prefix_len, ceil)           the rest of the page that prefix_len cuts: stays, committed tokens share it
     [ceil, ceil(allocated))      will be overwritten in the row: freed now, or never (TAIL-1)
     """
-    key_len = len(request.tokens) - 1
+    key_len = hybrid.resumable(state, record, len(request.tokens) - 1)
     before = state.lengths[record]
     if min(before.committed, key_len) == 0:
         return _give_up_slot(state, op, request, record)
@@ -75,18 +76,22 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     table = state.tables[record]
     tail = lengths.tail(after.allocated, before.allocated, state.config.page_size)
     freed = table[tail.start : tail.stop]
-    obs = op.obs or MatchAnswer(after.committed, after.protected, freed)
-    judge_length(state, "SESS-2", "prefix_len", after.committed, obs.prefix_len)
+    sides = hybrid.window_sides(state, freed)
+    obs = op.obs or MatchAnswer(after.committed, after.protected, freed, sides, hybrid.state_slots(state, ()))
+    rule = "SESS-2" if key_len == len(request.tokens) - 1 else "MAMBA-3"
+    judge_length(state, rule, "prefix_len", after.committed, obs.prefix_len)
     again = request.record is not None
     judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)
     judge_freed(state, "TAIL-1", freed, obs.freed)
+    judge_window_freed(state, "SWA-1", sides, obs.window_freed)
+    judge_states_freed(state, "MAMBA-1", hybrid.state_slots(state, ()), obs.states_freed)
     state.judged["LEN-3"] += 1
 
     del table[tail.start :]
-    for page in freed:
-        del state.owner[page]
+    state.release_pages(freed)
     state.lengths[record] = after
     state.written[record] = min(state.written[record], after.committed)
+    state.borders[record] = tuple(border for border in state.borders[record] if border <= after.committed)
     state.horizon[record] = len(request.tokens)
     if freed:
         state.reached["tail freed"] += 1
@@ -101,30 +106,31 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
 
 def _give_up_slot(state: State, op: MatchPrefix, request: Request, record: int) -> MatchAnswer:
     """Nothing of the slot would be kept, so its row and pages are released, and the store is asked instead."""
-    freed = state.private(record)
-    judge_freed(state, "TAIL-1", freed, op.obs.freed if op.obs else None)
+    freed, states = state.private(record), state.records[record].states
+    obs = _match_store(state, op, request._replace(record=None, resumed=False), freed, states)
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
-    request = request._replace(record=None, resumed=False)
     state.forget_record(record)
     state.reached["slot given up"] += 1
-    return _match_store(state, op, request, freed)
+    return obs
 
 
-def _match_store(state: State, op: MatchPrefix, request: Request, freed: list[int]) -> MatchAnswer:
-    """The longest cached page-aligned prefix of all tokens but the last. Nothing is owned by it yet."""
-    tokens = request.tokens
-    entries = state.store.entries
-    whole = (len(tokens) - 1) // state.config.page_size
-    pages = 0
-    while pages < whole and tokens.key(pages) in entries:
-        pages += 1
+def _match_store(
+    state: State, op: MatchPrefix, request: Request, freed: list[int], states: tuple[int, ...]
+) -> MatchAnswer:
+    """The longest cached page-aligned prefix of all tokens but the last. Nothing is owned by it yet.
+
+    `freed` and `states` go back meanwhile: what was in a slot that is given up.
+    """
+    pages, rule = hybrid.longest_match(state, request.tokens)
     prefix_len = pages * state.config.page_size
-    obs = op.obs or MatchAnswer(prefix_len, prefix_len, freed)
-    judge_length(state, "STORE-4", "prefix_len", prefix_len, obs.prefix_len)
+    sides, slots = hybrid.window_sides(state, freed), hybrid.state_slots(state, states)
+    obs = op.obs or MatchAnswer(prefix_len, prefix_len, freed, sides, slots)
+    judge_freed(state, "TAIL-1" if freed else "PAGE-1", freed, obs.freed)
+    judge_window_freed(state, "SWA-1", sides, obs.window_freed)
+    judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
+    judge_length(state, rule, "prefix_len", prefix_len, obs.prefix_len)
     judge_length(state, "LEN-2", "protected_len", prefix_len, obs.protected_len)
-    if not freed:
-        judge_freed(state, "PAGE-1", freed, obs.freed)
     if prefix_len:
         state.reached["prefix matched"] += 1
     state.requests[op.req] = request._replace(prefix_len=prefix_len)

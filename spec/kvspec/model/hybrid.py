@@ -1,0 +1,358 @@
+"""What hybrid pools add: window sides behind pages (20070), and slots for recurrent states (17850)."""
+
+from typing import NamedTuple
+
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    Evict,
+    EvictAnswer,
+    FreeState,
+    PublishAnswer,
+    Refusal,
+    ReleaseAnswer,
+    StateAnswer,
+    SwaEvict,
+    SwaEvictAnswer,
+    TakeState,
+)
+from kvspec.model.judging import (
+    carried_out,
+    choose_states,
+    judge_freed,
+    judge_new_states,
+    judge_states_freed,
+    judge_window_freed,
+)
+from kvspec.model.state import Request, State
+from kvspec.pages import Runs, expand
+from kvspec.rules import Violation
+from kvspec.tokens import PrefixKey, Tokens
+from kvspec.window import evictable_until, left_behind
+
+
+def window_sides(state: State, pages: list[int]) -> list[int] | None:
+    """The window pages behind `pages`; `None` without a sliding window."""
+    return state.window_sides(pages) if state.config.sliding_window else None
+
+
+def state_slots(state: State, slots: tuple[int, ...]) -> list[int] | None:
+    """The state slots as an answer tells them; `None` where there are none."""
+    return list(slots) if state.config.num_states else None
+
+
+class Match(NamedTuple):
+    """What a request finds in the prefix store."""
+
+    pages: int
+    """The longest cached prefix from which it can go on, in pages."""
+    rule: str
+    """The rule that says why it is not longer."""
+
+
+def longest_match(state: State, tokens: Tokens) -> Match:
+    """The longest cached prefix of all tokens but the last from which a request can go on.
+
+    With a sliding window, the window sides of its last pages must be live as far as the window reaches (rule SWA-4);
+    with recurrent states, the state after it must be cached (rule MAMBA-3).
+    """
+    entries, states, window_of = state.store.entries, state.store.states, state.window_of
+    windowed, has_states = bool(state.config.sliding_window), bool(state.config.num_states)
+    best = walked = 0
+    tombstone = -state.store.reach  # the number of pages up to the last one without a window side
+    while walked < (len(tokens) - 1) // state.config.page_size:
+        key = tokens.key(walked)
+        entry = entries.get(key)
+        if entry is None:
+            break
+        walked += 1
+        if windowed and entry.page not in window_of:
+            tombstone = walked
+        elif walked - tombstone >= state.store.reach and (not has_states or key in states):
+            best = walked
+    if best == walked:
+        return Match(best, "STORE-4")
+    state.reached["match cut short by a tombstone" if windowed else "match ends where a state is"] += 1
+    return Match(best, "SWA-4" if windowed else "MAMBA-3")
+
+
+def is_match(state: State, tokens: Tokens, pages: int) -> bool:
+    """Whether a request may still go on from a prefix of `pages` that it matched."""
+    if not pages:
+        return True
+    key = tokens.key(pages - 1)
+    if key not in state.store.entries or (state.config.num_states and key not in state.store.states):
+        return False
+    return not state.config.sliding_window or all(
+        state.store.entries[inside].page in state.window_of for inside in state.store.in_reach(key)
+    )
+
+
+def resumable(state: State, record: int, key_len: int) -> int:
+    """The length at most `key_len`, in tokens, from which a turn can resume.
+
+    A recurrent state cannot be taken back by a token. Where the one that the record computes in stands past
+    `key_len`, the turn goes back to the last page border whose state a tracking slot or the store has kept; 0 if none.
+    """
+    target = min(state.lengths[record].committed, key_len)
+    if not state.config.num_states or state.written[record] <= target:
+        return key_len
+    protected, locked = state.lengths[record].protected, state.records[record].locked
+    kept = [border for border in state.borders[record] if protected <= border <= target]
+    if locked in state.store.states:
+        kept.append(protected)
+    state.reached["resumed at a page border"] += bool(kept)
+    return max(kept, default=0)
+
+
+def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
+    """Give back the window sides that no later step reads: the cursor moves on, by whole pages (20070).
+
+    [max(protected, cursor), until)   private: lose their window side, keep their page
+    [until, ceil(allocated))          stay whole
+    """
+    request, record = state.running(op.req)
+    config = state.config
+    if not config.sliding_window:
+        raise Refusal("OP-1", "there is no sliding window")
+    carried_out(state, op)
+    held, page_size = state.lengths[record], config.page_size
+    cursor = max(held.protected, state.cursor[record])
+    furthest = max(cursor, evictable_until(state.next_position(request, record), config.sliding_window, page_size))
+    until = furthest if op.obs is None or op.obs.evicted_len is None else op.obs.evicted_len
+    if until % page_size or not cursor <= until <= furthest:
+        raise Violation(
+            "SWA-2",
+            f"the window of {op.req} was evicted up to {until}",
+            expected=f"a page border in {cursor}..{furthest}",
+            observed=until,
+        )
+    pages = [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
+    obs = op.obs or SwaEvictAnswer(until, state.window_sides(pages))
+    judge_window_freed(state, "SWA-3", state.window_sides(pages), obs.window_freed)
+    if obs.evicted_len is None:
+        state.unjudged["SWA-2"] += 1
+    else:
+        state.judged["SWA-2"] += 1
+    for page in pages:
+        state.release_window(page)
+    state.cursor[record] = until
+    state.reached["window evicted"] += bool(pages)
+    return obs
+
+
+def take_state(state: State, op: TakeState) -> StateAnswer:
+    """A matched request that waits takes the slot that it will compute in: it owns a state before a row (17850)."""
+    request = state.request(op.req)
+    if not state.config.num_states:
+        raise Refusal("OP-1", "there are no recurrent states")
+    if request.running or request.record is not None or request.state is not None:
+        raise Refusal("OP-1", f"request {op.req} has a state slot already")
+    if request.prefix_len is None:
+        raise Refusal("OP-1", f"{op.req} has not matched its prefix")
+    if not state.free_states:
+        raise Refusal("CAP-1", "no state slot is free", states_short=1)
+    carried_out(state, op)
+    need = [(op.req, 1)]
+    obs = op.obs or StateAnswer((choose_states(state, need) or {})[op.req][0])
+    (slot,) = judge_new_states(state, need, _given(op.req, obs.state))[op.req]
+    state.state_owner[slot] = op.req
+    state.requests[op.req] = request._replace(state=slot)
+    state.reached["state without a row"] += 1
+    return obs
+
+
+def _given(req: str, slot: int | None) -> dict[str, Runs] | None:
+    """One slot given to one request, as an answer tells it."""
+    return None if slot is None else {req: [slot]}
+
+
+def free_state(state: State, op: FreeState) -> StateAnswer:
+    """A waiting request gives back the state slot that it took: it has no row that could be freed with it (17850)."""
+    request = state.request(op.req)
+    if request.state is None:
+        raise Refusal("OP-1", f"request {op.req} has no state slot without a row")
+    carried_out(state, op)
+    obs = op.obs or StateAnswer(request.state)
+    judge_states_freed(state, "MAMBA-2", [request.state], None if obs.state is None else [obs.state])
+    del state.state_owner[request.state]
+    state.requests[op.req] = request._replace(state=None)
+    state.reached["state given back"] += 1
+    return obs
+
+
+def state_to_publish(state: State, request: Request, record: int, length: int) -> PrefixKey | None:
+    """The prefix of `length` tokens, if the store lacks its state and a tracking slot of the record has kept it."""
+    if length == 0 or length not in state.borders[record]:
+        return None
+    key = request.tokens.key(length // state.config.page_size - 1)
+    return None if key in state.store.states else key
+
+
+def publish_copy(
+    state: State, op: CacheUnfinished, obs: PublishAnswer, record: int, key: PrefixKey | None, border: int
+) -> None:
+    """The store takes the state at `border`, named `key`, while the holder goes on; one free slot is needed for it.
+
+    Either the free slot gets a copy for the store, or the store takes the tracking slot and the holder the free one.
+    """
+    if key is None:
+        if obs.state_cached is not None or obs.state_taken is not None:
+            raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
+        return
+    states = state.records[record].states
+    if op.obs is None:
+        (free,) = (choose_states(state, [(op.req, 1)]) or {})[op.req]
+        obs.state_cached = obs.state_taken = free
+    (new,) = judge_new_states(state, [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
+    cached = new if obs.state_cached is None else obs.state_cached
+    if cached != new and cached not in states:
+        raise Violation("MAMBA-4", f"the store took state slot {cached}", expected=[new, *states], observed=cached)
+    state.judged["MAMBA-4"] += 1
+    kept = tuple(new if slot == cached else slot for slot in states)
+    state.records[record] = state.records[record]._replace(states=kept)
+    if cached != new:
+        state.borders[record] = tuple(other for other in state.borders[record] if other != border)
+    state.state_owner[new] = record
+    _cache_state(state, key, cached)
+
+
+def _cache_state(state: State, key: PrefixKey, slot: int) -> None:
+    state.store.states[key] = slot
+    state.state_owner[slot] = key
+    state.reached["state published"] += 1
+
+
+def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | None) -> None:
+    """At the end of a request the store takes one of its states, if it lacks the one at `key`; the others go back."""
+    if not state.config.num_states:
+        return
+    states = state.records[record].states
+    given = obs.state_cached
+    if (given is None) != (key is None):
+        raise Violation("MAMBA-4", "the store took the wrong state", expected="one" if key else "none", observed=given)
+    if given is not None and given not in states:
+        raise Violation("MAMBA-4", f"the store took state slot {given}", expected=list(states), observed=given)
+    kept = tuple(slot for slot in states if slot != given)
+    judge_states_freed(state, "MAMBA-2", list(kept), obs.states_freed)
+    state.records[record] = state.records[record]._replace(states=kept)
+    if key is not None and given is not None:
+        state.judged["MAMBA-4"] += 1
+        _cache_state(state, key, given)
+
+
+def release_answer(
+    state: State, record: int | None, freed: list[int], sides: list[int] | None, *, gives_state: bool = False
+) -> ReleaseAnswer:
+    """What the specification itself answers when a record is released; the store takes its last state if it may."""
+    states = () if record is None else state.records[record].states
+    slots = state_slots(state, states[:-1] if gives_state else states)
+    return ReleaseAnswer(freed, sides, slots, states[-1] if gives_state else None)
+
+
+def release_waiting(state: State, op: Abort, request: Request, rule: str) -> ReleaseAnswer:
+    """A request leaves that holds no row of its own: all that may go back is a state slot (17850)."""
+    slots = state_slots(state, () if request.state is None else (request.state,))
+    obs = op.obs or ReleaseAnswer([], window_sides(state, []), slots)
+    judge_freed(state, rule, [], obs.freed)
+    judge_window_freed(state, "SWA-1", window_sides(state, []), obs.window_freed)
+    judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
+    if request.state is not None:
+        del state.state_owner[request.state]
+        state.reached["state given back"] += 1
+    return obs
+
+
+def check_eviction(state: State, op: Evict) -> None:
+    """Refuse an eviction that asks for nothing, or for what there is no pool of."""
+    if min(op.n, op.window, op.states) < 0 or op.n + op.window + op.states < 1:
+        raise Refusal("OP-1", f"n is {op.n}, window {op.window}, states {op.states}")
+    if op.window and not state.config.sliding_window:
+        raise Refusal("OP-1", "there is no sliding window")
+    if op.states and not state.config.num_states:
+        raise Refusal("OP-1", "there are no recurrent states")
+
+
+def evictable_windows(state: State) -> list[int]:
+    """The window pages of the store that no window lock covers."""
+    return [
+        state.window_of[entry.page]
+        for key, entry in state.store.entries.items()
+        if entry.page in state.window_of and key not in state.store.window_pins
+    ]
+
+
+def evictable_states(state: State) -> list[int]:
+    """The state slots of the store at prefixes that nobody has locked."""
+    return [slot for key, slot in state.store.states.items() if key not in state.store.state_pins]
+
+
+def eviction(state: State, op: Evict, pages: list[int]) -> EvictAnswer:
+    """The model's own choice of window sides and states to evict besides those of `pages`: the smallest numbers."""
+    if not state.config.sliding_window and not state.config.num_states:
+        return EvictAnswer(pages)
+    sides = state.window_sides(pages)
+    others = sorted(set(evictable_windows(state)) - set(sides))
+    keys = [state.owner[page] for page in pages]
+    slots = [state.store.states[key] for key in keys if isinstance(key, bytes) and key in state.store.states]
+    more = sorted(set(evictable_states(state)) - set(slots))
+    return EvictAnswer(
+        pages,
+        sides + others[: max(0, op.window - len(sides))] if state.config.sliding_window else None,
+        slots + more[: max(0, op.states - len(slots))] if state.config.num_states else None,
+    )
+
+
+def apply_eviction(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+    """Judge the window sides and states that leave the store beside the pages `keys`, and take them away.
+
+    Those of the evicted pages leave with them. A page that loses only its window side stays as a tombstone.
+    """
+    if state.config.sliding_window:
+        _evict_windows(state, op, obs, keys)
+    if state.config.num_states:
+        _evict_states(state, op, obs, keys)
+
+
+def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+    leaving = state.window_sides(keys.values())
+    evicted = leaving if obs.window_evicted is None else expand(obs.window_evicted)
+    if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
+        raise Violation("SWA-1", "the window sides of evicted pages", expected=leaving, observed=evicted)
+    for window_page in evicted:
+        page = state.window_owner.get(window_page)
+        key = None if page is None else state.owner[page]
+        if not isinstance(key, bytes):
+            raise Violation("SWA-1", f"window page {window_page} was evicted, but is not the store's", observed=evicted)
+        if key in state.store.window_pins:
+            raise Violation("SWA-5", f"window page {window_page} was evicted while a window lock covers it")
+    if len(evicted) < op.window and len(evicted) < (most := len(evictable_windows(state))):
+        due = min(op.window, most)
+        raise Violation("SWA-5", "too few window pages were evicted", expected=f"at least {due}", observed=len(evicted))
+    state.judged["SWA-5"] += 1
+    for window_page in evicted:
+        page = state.window_owner[window_page]
+        state.release_window(page)
+        state.reached["tombstone left"] += state.owner[page] not in keys
+    state.reached["window eviction stopped at a lock"] += len(evicted) < op.window
+
+
+def _evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+    states = state.store.states
+    leaving = {states[key] for key in keys if key in states}
+    evicted = sorted(leaving) if obs.states_evicted is None else expand(obs.states_evicted)
+    if len(set(evicted)) < len(evicted) or not leaving <= set(evicted):
+        raise Violation("MAMBA-1", "the states of evicted pages", expected=sorted(leaving), observed=evicted)
+    for slot in evicted:
+        key = state.state_owner.get(slot)
+        if not isinstance(key, bytes):
+            raise Violation("MAMBA-1", f"state slot {slot} was evicted, but is not the store's", observed=evicted)
+        if key in state.store.state_pins:
+            raise Violation("MAMBA-5", f"state slot {slot} was evicted while its prefix is locked")
+    if len(evicted) < op.states and len(evicted) < (most := len(evictable_states(state))):
+        due = min(op.states, most)
+        raise Violation("MAMBA-5", "too few states were evicted", expected=f"at least {due}", observed=len(evicted))
+    state.judged["MAMBA-5"] += 1
+    for slot in evicted:
+        del states[state.state_owner.pop(slot)]  # type: ignore[arg-type]
+    state.reached["state evicted"] += bool(evicted)
