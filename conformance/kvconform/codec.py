@@ -19,18 +19,11 @@ from kvconform.bounds import OutOfRange, check_config, check_operation, check_ru
 from kvconform.expect import Expect, misfit
 from kvconform.lines import MAX_LINE, InputError, Lines
 from kvspec.events import (
-    Answer,
     Config,
-    DecodeAnswer,
     Event,
-    EvictAnswer,
     ExtendAnswer,
-    MatchAnswer,
     Operation,
-    PublishAnswer,
-    ReleaseAnswer,
     Snapshot,
-    SnapshotAnswer,
 )
 from kvspec.pages import Runs, compress, expand
 
@@ -81,7 +74,6 @@ class _AnyVersion(msgspec.Struct):
 
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 _any_version = msgspec.json.Decoder(_AnyVersion)
 _header = msgspec.json.Decoder(Header)
@@ -250,23 +242,24 @@ def compressed(op: Operation[Any]) -> Operation[Any]:
 
 def with_pages(op: Operation[Any], write: Callable[[Runs], Runs]) -> Operation[Any]:
     """The same operation, with each list of pages or slots of its answer written as `write` does it."""
+    if op.obs is None:
+        return op
+    lists: dict[str, Any] = {}
+    for name in op.obs.__struct_fields__:
+        value = getattr(op.obs, name)
+        if value is None:
+            continue
+        if name in _LISTS:
+            lists[name] = write(value)
+        elif name in _LISTS_BY_NAME and not isinstance(op.obs, ExtendAnswer if name == "rows" else ()):
+            lists[name] = {key: write(runs) for key, runs in value.items()}
+    return replace(op, obs=replace(op.obs, **lists)) if lists else op
 
-    def one(runs: Runs | None) -> Runs | None:
-        return runs if runs is None else write(runs)
 
-    def each(lists: dict[K, Runs] | None) -> dict[K, Runs] | None:
-        return lists if lists is None else {key: write(runs) for key, runs in lists.items()}
-
-    match op.obs:
-        case MatchAnswer() | PublishAnswer() | ReleaseAnswer() as obs:
-            written: Answer = replace(obs, freed=one(obs.freed))
-        case ExtendAnswer() | DecodeAnswer() as obs:
-            written = replace(obs, pages=each(obs.pages))
-        case EvictAnswer() as obs:
-            written = replace(obs, evicted=write(obs.evicted))
-        case SnapshotAnswer() as obs:
-            free_pages, store_pages = one(obs.free_pages), one(obs.store_pages)
-            written = replace(obs, rows=each(obs.rows), free_pages=free_pages, store_pages=store_pages)
-        case _:
-            return op
-    return replace(op, obs=written)
+_LISTS = frozenset(
+    {"freed", "window_freed", "states_freed", "evicted", "window_evicted", "states_evicted"}
+    | {"free_pages", "store_pages", "free_states", "store_states"}
+)
+"""Parts of answers that are a list of pages or state slots."""
+_LISTS_BY_NAME = frozenset({"pages", "window_pages", "states", "rows"})
+"""Parts of answers that are such a list for each request, or for each row of a snapshot."""

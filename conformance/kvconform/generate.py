@@ -5,7 +5,7 @@ prompts that share prefixes, matches that are repeated. `unruly` proposes anythi
 mostly refuses. All proposals are made from the model's state, so they suit any implementation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -59,8 +59,8 @@ SESSIONS = ("s0", "s1", "s2")
 DRAFTS = 3
 
 
-def config(draw: Draw) -> Config:
-    """Sizes so small that the pool is nearly full most of the time."""
+def config(draw: Draw, lacks: Collection[str] = ()) -> Config:
+    """Sizes so small that the pool is nearly full most of the time; no hybrid pool that is named in `lacks`."""
     page_size = draw.choice((2, 1, 4, 16))
     plain = Config(
         page_size=page_size,
@@ -69,8 +69,13 @@ def config(draw: Draw) -> Config:
         max_context_len=draw.choice((8, 5)) * page_size + draw.integer(0, 1),
         prefix_cache=draw.choice((True, True, True, False)),
     )
-    kind = draw.integer(0, 2)
-    return plain if kind == 0 else _windowed(plain, draw) if kind == 1 else _with_states(plain, draw)
+    hybrid = [feature for feature in ("sliding_window", "recurrent_states") if feature not in lacks]
+    match draw.choice(("", "", *hybrid)):
+        case "sliding_window":
+            return _windowed(plain, draw)
+        case "recurrent_states":
+            return _with_states(plain, draw)
+    return plain
 
 
 def _windowed(plain: Config, draw: Draw) -> Config:

@@ -12,6 +12,7 @@ the figures must add up to an empty pool.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -176,15 +177,17 @@ class KVCacheMachine(RuleBasedStateMachine):
         cls.tally.reached += self.model.reached
 
 
-def machine(factory: Factory, draw_config: Callable[[Draw], Config] = generate.config) -> type[KVCacheMachine]:
+def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = None) -> type[KVCacheMachine]:
     """The state machine of one implementation.
 
-    `factory(config)` makes a fresh implementation; `draw_config` draws the sizes it is made with.
+    `factory(config)` makes a fresh implementation; `draw_config` draws the sizes it is made with, small ones with
+    every pool that it has unless told otherwise.
     """
+    lacking = lacks(factory)
     members: dict[str, Any] = {
         "factory": staticmethod(factory),
-        "draw_config": staticmethod(draw_config),
-        "lacks": lacks(factory),
+        "draw_config": staticmethod(draw_config or partial(generate.config, lacks=lacking)),
+        "lacks": lacking,
         "tally": Tally(),
     }
     return type("KVCache", (KVCacheMachine,), members)

@@ -20,7 +20,7 @@ from kvconform.protocol import LoadError
 
 PAGE_SIZES = (1, 2, 16, 64)
 
-MODULES = ("kvspec.pages", "kvspec.lengths", "kvspec.batch")
+MODULES = ("kvspec.pages", "kvspec.lengths", "kvspec.batch", "kvspec.window", "kvspec.states")
 """Where the contracts are."""
 
 _SEQUENCE = "a sequence of any length has endless paths; tests try random ones instead"

@@ -8,6 +8,11 @@ Every kernel reads its jobs from `words` (see `kvcuda.words`). The tensors are t
     out_cache_loc   int32 [tokens]                      slot index of each token that the next forward pass writes
     page_used       int32 [num_pages + 1]               debug mode: 1 while a page is in use
     fault           int64 [1]                           debug mode: the worst fault, see `note_fault`
+    window_of       int32 [num_pages + 1]               the window page behind each page, 0 where there is none
+    window_ring     int32 [num_window_pages]            free window pages, as `ring` has the free pages
+    window_used     int32 [num_window_pages + 1]        debug mode: 1 while a window page is in use
+
+Without a sliding window the last three are `None`, and what concerns them is not compiled.
 
 A row times `max_context_len` passes 2^31, so rows are widened to 64 bits before they are multiplied. Everything else
 stays below: slot indices by `DeviceMemory`'s check, positions because they are at most `max_context_len`.
@@ -28,9 +33,16 @@ FREE = tl.constexpr(int(Move.FREE))
 EVICT = tl.constexpr(int(Move.EVICT))
 PUBLISH = tl.constexpr(int(Move.PUBLISH))
 REPLACE = tl.constexpr(int(Move.REPLACE))
+REVIVE = tl.constexpr(int(Move.REVIVE))
+SHED = tl.constexpr(int(Move.SHED))
+DROP = tl.constexpr(int(Move.DROP))
 DOUBLE_FREE = tl.constexpr(int(Fault.DOUBLE_FREE))
 DOUBLE_USE = tl.constexpr(int(Fault.DOUBLE_USE))
 PAGE_BOUNDS = tl.constexpr(int(Fault.PAGE_BOUNDS))
+WINDOW_DOUBLE_FREE = tl.constexpr(int(Fault.WINDOW_DOUBLE_FREE))
+WINDOW_DOUBLE_USE = tl.constexpr(int(Fault.WINDOW_DOUBLE_USE))
+WINDOW_BOUNDS = tl.constexpr(int(Fault.WINDOW_BOUNDS))
+WINDOW_KEPT = tl.constexpr(int(Fault.WINDOW_KEPT))
 
 
 @triton.jit
@@ -68,13 +80,65 @@ def mark_pages(
     fault: tl.tensor,
     USED: tl.constexpr,
     TWICE: tl.constexpr,
+    BOUNDS: tl.constexpr,
 ) -> None:
     """Debug mode: the pages of the live lanes become used (1) or free (0), and must not have been so before."""
     inside = (page >= 1) & (page <= num_pages)
-    note_fault(fault, PAGE_BOUNDS, row, page, live & (inside == 0))
+    note_fault(fault, BOUNDS, row, page, live & (inside == 0))
     known = live & inside
     before = tl.atomic_xchg(page_used + tl.where(known, page, 0), tl.zeros_like(page) + USED, mask=known)
     note_fault(fault, TWICE, row, page, known & (before == USED))
+
+
+@triton.jit
+def give_windows(
+    page: tl.tensor,
+    index: tl.tensor,
+    live: tl.tensor,
+    row: tl.tensor,
+    num_pages: tl.tensor,
+    window_of: tl.tensor,
+    window_ring: tl.tensor,
+    window_used: tl.tensor,
+    num_window_pages: tl.tensor,
+    fault: tl.tensor,
+    DEBUG: tl.constexpr,
+) -> None:
+    """The pages of the live lanes, fresh from the ring, get the window pages at `index` on theirs."""
+    window_page = tl.load(window_ring + ring_slot(index, num_window_pages), mask=live, other=0)
+    if DEBUG:
+        mark_pages(
+            window_page, live, row, num_window_pages, window_used, fault, 1, WINDOW_DOUBLE_USE, WINDOW_BOUNDS
+        )
+        live = live & (page >= 1) & (page <= num_pages)
+        note_fault(fault, WINDOW_KEPT, row, page, live & (tl.load(window_of + page, mask=live, other=0) != 0))
+    tl.store(window_of + page, window_page, mask=live)
+
+
+@triton.jit
+def take_windows(
+    page: tl.tensor,
+    index: tl.tensor,
+    live: tl.tensor,
+    row: tl.tensor,
+    num_pages: tl.tensor,
+    window_of: tl.tensor,
+    window_ring: tl.tensor,
+    window_used: tl.tensor,
+    num_window_pages: tl.tensor,
+    fault: tl.tensor,
+    DEBUG: tl.constexpr,
+) -> None:
+    """The window sides of the live lanes' pages go back to their ring, at `index`."""
+    if DEBUG:
+        live = live & (page >= 1) & (page <= num_pages)
+    window_page = tl.load(window_of + page, mask=live, other=0)
+    if DEBUG:
+        mark_pages(
+            window_page, live, row, num_window_pages, window_used, fault, 0, WINDOW_DOUBLE_FREE, WINDOW_BOUNDS
+        )
+    tl.store(window_ring + ring_slot(index, num_window_pages), window_page, mask=live)
+    tl.store(window_of + page, tl.zeros_like(page), mask=live)
 
 
 @triton.jit
@@ -86,7 +150,11 @@ def extend_kernel(
     out_cache_loc: tl.tensor,
     page_used: tl.tensor,
     fault: tl.tensor,
+    window_of: tl.tensor,
+    window_ring: tl.tensor,
+    window_used: tl.tensor,
     num_pages: tl.tensor,
+    num_window_pages: tl.tensor,
     max_context_len: tl.tensor,
     P: tl.constexpr,
     LANES: tl.constexpr,
@@ -119,10 +187,25 @@ def extend_kernel(
             column = words + FIELDS
             taken = sum_before(column + 3, job, LANES)
             fresh = live & (index >= held)
-            at = ring_slot(tl.load(words) + taken + index - held, num_pages)
-            page = tl.load(ring + at, mask=fresh, other=0)
+            at = taken + index - held
+            page = tl.load(ring + ring_slot(tl.load(words) + at, num_pages), mask=fresh, other=0)
+            first_slot = fresh & (offset == 0)
             if DEBUG:
-                mark_pages(page, fresh & (offset == 0), row, num_pages, page_used, fault, 1, DOUBLE_USE)
+                mark_pages(page, first_slot, row, num_pages, page_used, fault, 1, DOUBLE_USE, PAGE_BOUNDS)
+            if window_of is not None:
+                give_windows(
+                    page,
+                    tl.load(words + 4) + at,
+                    first_slot,
+                    row,
+                    num_pages,
+                    window_of,
+                    window_ring,
+                    window_used,
+                    num_window_pages,
+                    fault,
+                    DEBUG,
+                )
             slot = tl.where(fresh, page * P, cut_slot) + offset
             written = sum_before(column + 2, job, LANES) - sum_before(column + 1, job, LANES)
             out = out_cache_loc + tl.load(words + 3) + written
@@ -141,7 +224,11 @@ def decode_kernel(
     out_cache_loc: tl.tensor,
     page_used: tl.tensor,
     fault: tl.tensor,
+    window_of: tl.tensor,
+    window_ring: tl.tensor,
+    window_used: tl.tensor,
     num_pages: tl.tensor,
+    num_window_pages: tl.tensor,
     max_context_len: tl.tensor,
     P: tl.constexpr,
     LANES: tl.constexpr,
@@ -166,6 +253,7 @@ def decode_kernel(
     held = (allocated + P - 1) // P
     cut_slot = tl.load(table + allocated // P * P, mask=live & (allocated % P != 0), other=0)
     head = tl.load(words)
+    window_head = tl.load(words + 4)
     n = tl.load(words + 2)
     out = out_cache_loc + tl.load(words + 3) + lanes * n
     for step in range(0, n):
@@ -173,10 +261,25 @@ def decode_kernel(
         offset = position % P
         missing = live & (position >= allocated)
         fresh = missing & (position // P >= held)
-        at = ring_slot(head + taken + position // P - held, num_pages)
-        page = tl.load(ring + at, mask=fresh, other=0)
+        at = taken + position // P - held
+        page = tl.load(ring + ring_slot(head + at, num_pages), mask=fresh, other=0)
+        first_slot = fresh & (offset == 0)
         if DEBUG:
-            mark_pages(page, fresh & (offset == 0), row, num_pages, page_used, fault, 1, DOUBLE_USE)
+            mark_pages(page, first_slot, row, num_pages, page_used, fault, 1, DOUBLE_USE, PAGE_BOUNDS)
+        if window_of is not None:
+            give_windows(
+                page,
+                window_head + at,
+                first_slot,
+                row,
+                num_pages,
+                window_of,
+                window_ring,
+                window_used,
+                num_window_pages,
+                fault,
+                DEBUG,
+            )
         slot = tl.where(fresh, page * P, cut_slot) + offset
         slot = tl.where(missing, slot, tl.load(table + position, mask=live & (position < allocated), other=0))
         tl.store(table + position, slot, mask=missing)
@@ -191,7 +294,11 @@ def move_kernel(
     arena: tl.tensor,
     page_used: tl.tensor,
     fault: tl.tensor,
+    window_of: tl.tensor,
+    window_ring: tl.tensor,
+    window_used: tl.tensor,
     num_pages: tl.tensor,
+    num_window_pages: tl.tensor,
     max_context_len: tl.tensor,
     P: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -199,7 +306,8 @@ def move_kernel(
 ) -> None:
     """Move runs of pages between rows, ring and arena. Grid: (jobs, blocks of `BLOCK` pages in the longest run).
 
-    The host says where on the ring and in the arena each run lies. Within one launch no job reads what another one
+    The window sides that they still have go with them, or alone. The host says where on the rings and in the arena each
+    run lies. Within one launch no job reads what another one
     writes: the host begins a new launch where that would happen.
     """
     entry = words + FIELDS + tl.program_id(0) * FIELDS
@@ -213,18 +321,39 @@ def move_kernel(
         position = (tl.load(entry + 2) + index) * P
         table = req_to_token + row.to(tl.int64) * max_context_len
         listed = arena + tl.load(entry + 5) + index
-        if kind == EVICT:
+        if (kind == EVICT) | (kind == DROP):
             page = tl.load(listed, mask=live, other=0)
         else:
             page = tl.load(table + position, mask=live, other=0) // P
         if kind == PUBLISH:
             tl.store(listed, page, mask=live)
-        else:
+        elif kind < SHED:
             at = ring_slot(tl.load(entry + 4) + index, num_pages)
             if DEBUG:
-                mark_pages(page, live, row, num_pages, page_used, fault, 0, DOUBLE_FREE)
+                mark_pages(page, live, row, num_pages, page_used, fault, 0, DOUBLE_FREE, PAGE_BOUNDS)
             tl.store(ring + at, page, mask=live)
-        if kind == REPLACE:
+        if window_of is not None:
+            bare = tl.load(entry + 6)
+            sided = live & (index >= bare)
+            if kind == REVIVE:
+                tombstone = tl.load(listed, mask=sided, other=0)
+                tl.store(window_of + tombstone, tl.load(window_of + page, mask=sided, other=0), mask=sided)
+                tl.store(window_of + page, tl.zeros_like(page), mask=sided)
+            elif kind != PUBLISH:
+                take_windows(
+                    page,
+                    tl.load(entry + 7) + index - bare,
+                    sided,
+                    row,
+                    num_pages,
+                    window_of,
+                    window_ring,
+                    window_used,
+                    num_window_pages,
+                    fault,
+                    DEBUG,
+                )
+        if (kind == REPLACE) | (kind == REVIVE):
             tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now
             kept = tl.load(listed, mask=live, other=0) * P
             for offset in range(0, P):

@@ -8,5 +8,5 @@ from kvspec.tokens import Tokens
 class ChunkCache(RadixCache):
     """A tree that never grows: every match is empty, every lock is on the root, and there is nothing to evict."""
 
-    def cache_unfinished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
+    def publish(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
         """Keep what the request wrote its own."""

@@ -5,11 +5,10 @@ this is a map from page-aligned prefixes to pages; how prefixes share nodes cann
 """
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
-from itertools import count
 from typing import NamedTuple
 
 from kvref.allocator import TokenAllocator
+from kvref.eviction_queue import EvictionQueue
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.request import KvRecord
 from kvspec.tokens import Page, Tokens
@@ -21,7 +20,18 @@ class TreeNode:
     A node that is split keeps its identity as the *lower* part, so a holder's `last_node` still ends its prefix.
     """
 
-    __slots__ = ("children", "key", "last_access", "lock_ref", "parent", "queued", "value")
+    __slots__ = (
+        "children",
+        "key",
+        "last_access",
+        "lock_ref",
+        "mamba_lock_ref",
+        "mamba_value",
+        "parent",
+        "swa_lock_ref",
+        "swa_tombstone",
+        "value",
+    )
 
     def __init__(self, key: list[Page], value: list[int], parent: "TreeNode | None") -> None:
         """A node that nobody has locked or used."""
@@ -33,8 +43,14 @@ class TreeNode:
         self.lock_ref = 0
         """Locks on this node and below."""
         self.last_access = 0
-        self.queued = False
-        """Whether it has its entry among the candidates for eviction."""
+        self.swa_tombstone = False
+        """Whether its pages have lost their window sides; all of them or none (20070)."""
+        self.swa_lock_ref = 0
+        """Locks whose window reaches its pages."""
+        self.mamba_value: int | None = None
+        """The slot of the recurrent state at its end (17850)."""
+        self.mamba_lock_ref = 0
+        """Locks on just this node."""
 
 
 class MatchResult(NamedTuple):
@@ -46,8 +62,21 @@ class MatchResult(NamedTuple):
     """Where the prefix ends, for `inc_lock_ref`."""
 
 
+class CachedState(NamedTuple):
+    """A recurrent state that the tree took over from a holder (17850)."""
+
+    slot: int
+    taken: int | None = None
+    """The free slot that the holder got for it, if it goes on."""
+
+
 class RadixCache:
     """Prefixes that are kept for other requests. Counters in pages."""
+
+    swa_evictable_size = swa_protected_size = 0
+    """The same for window sides: a tree that knows of none has none."""
+    mamba_evictable_size = mamba_protected_size = 0
+    """The same for states, in slots."""
 
     def __init__(self, page_size: int, pool: ReqToTokenPool, allocator: TokenAllocator) -> None:
         """An empty tree, which frees pages to `allocator` and rewrites rows in `pool`."""
@@ -60,8 +89,7 @@ class RadixCache:
         self.protected_size = 0
         """Pages that some lock covers."""
         self._clock = 0
-        self._candidates: list[tuple[int, int, TreeNode]] = []
-        self._ticket = count()
+        self._leaves = EvictionQueue(self._is_evictable)
 
     def match_prefix(self, key: list[Page]) -> MatchResult:
         """The longest cached prefix of `key`."""
@@ -87,9 +115,10 @@ class RadixCache:
         [0, at)            move to the new node, which every lock below covers too
         [at, len(key))     stay
         """
-        parent = _parent_of(node)
+        parent = parent_of(node)
         middle = TreeNode(node.key[:at], node.value[:at], parent)
         middle.lock_ref = node.lock_ref
+        middle.last_access = node.last_access
         middle.children[node.key[at]] = node
         parent.children[node.key[0]] = middle
         node.key, node.value, node.parent = node.key[at:], node.value[at:], middle
@@ -104,15 +133,29 @@ class RadixCache:
         known, node = self._walk(node, key)
         already = len(known)
         if already < len(key):
-            leaf = TreeNode(key[already:], value[already:], node)
-            leaf.last_access = self._clock
-            node.children[key[already]] = leaf
-            self.evictable_size += len(leaf.value)
-            self._queue_if_evictable(leaf)
-            node = leaf
+            node = self._add_leaf(node, key[already:], value[already:])
         return MatchResult(known, node)
 
-    def cache_unfinished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
+    def _add_leaf(self, parent: TreeNode, key: list[Page], value: list[int]) -> TreeNode:
+        """Cache pages that nothing else is known behind."""
+        leaf = TreeNode(key, value, parent)
+        leaf.last_access = self._clock
+        parent.children[key[0]] = leaf
+        self.evictable_size += len(value)
+        self._leaves.offer(leaf)
+        return leaf
+
+    def cache_unfinished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> CachedState | None:
+        """Publish a holder's first `length` tokens while it goes on; returns the state that was cached with them."""
+        self.publish(kv, tokens, length)
+        return None
+
+    def cache_finished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> CachedState | None:
+        """The same for a holder that is about to release its record."""
+        self.publish(kv, tokens, length)
+        return None
+
+    def publish(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
         """Publish the whole pages of a holder's first `length` tokens; its lock moves up to them (20070, 20476).
 
         In pages, with `known` the end of what the tree has already:
@@ -153,47 +196,46 @@ class RadixCache:
             if node.lock_ref == 0:
                 self.evictable_size += len(node.value)
                 self.protected_size -= len(node.value)
-                self._queue_if_evictable(node)
+                self._leaves.offer(node)
             node = node.parent
 
-    def evict(self, num_pages: int) -> None:
+    def evict(self, num_pages: int, num_window_pages: int = 0, num_states: int = 0) -> None:
         """Free at least `num_pages` pages, or all that can be freed: whole leaves, the least recently used first.
 
-        The queue is lazy: an entry tells when its node was used when it was queued. A node that was used since is
-        queued again; one that has been locked or has got children leaves the queue until that ends.
+        Of window sides and states, which a tree of its own kind keeps, it frees those of these pages and at least
+        `num_window_pages` and `num_states`, or all that can be freed.
         """
         wanted = self.evictable_size - num_pages
-        while self._candidates and self.evictable_size > wanted:
-            queued_at, _, node = heappop(self._candidates)
-            node.queued = False
-            if node.last_access == queued_at and self._is_evictable(node):
-                self._evict_leaf(node)
-            else:
-                self._queue_if_evictable(node)
+        while self.evictable_size > wanted and (leaf := self._leaves.pop()) is not None:
+            self._evict_leaf(leaf)
 
     def _is_evictable(self, node: TreeNode) -> bool:
         """Whether nobody has locked the node and nothing hangs below it (rule STORE-3)."""
         return node.lock_ref == 0 and not node.children and node.parent is not None
 
-    def _queue_if_evictable(self, node: TreeNode) -> None:
-        if not node.queued and self._is_evictable(node):
-            node.queued = True
-            heappush(self._candidates, (node.last_access, next(self._ticket), node))
-
     def _evict_leaf(self, leaf: TreeNode) -> None:
-        parent = _parent_of(leaf)
+        parent = parent_of(leaf)
         del parent.children[leaf.key[0]]
         self.evictable_size -= len(leaf.value)
         self.allocator.free(leaf.value)
-        self._queue_if_evictable(parent)
+        self._leaves.offer(parent)
 
-    def all_pages(self) -> Iterator[int]:
-        """Every page of the tree. Costs the whole tree; only a snapshot asks."""
-        unseen = [self.root]
+    def all_nodes(self) -> Iterator[TreeNode]:
+        """Every node but the root. Costs the whole tree; only a snapshot asks."""
+        unseen = [*self.root.children.values()]
         while unseen:
             node = unseen.pop()
-            yield from node.value
+            yield node
             unseen.extend(node.children.values())
+
+    def all_pages(self) -> Iterator[int]:
+        """Every page of the tree."""
+        for node in self.all_nodes():
+            yield from node.value
+
+    def all_states(self) -> list[int]:
+        """Every state slot of the tree."""
+        return [node.mamba_value for node in self.all_nodes() if node.mamba_value is not None]
 
 
 def _common_pages(edge: list[Page], key: list[Page], start: int) -> int:
@@ -204,6 +246,7 @@ def _common_pages(edge: list[Page], key: list[Page], start: int) -> int:
     return next((i for i, (page, other) in enumerate(zip(edge, part, strict=False)) if page != other), len(part))
 
 
-def _parent_of(node: TreeNode) -> TreeNode:
+def parent_of(node: TreeNode) -> TreeNode:
+    """The node above one that is not the root."""
     assert node.parent is not None, "the root has no edge: it is never split or evicted"
     return node.parent

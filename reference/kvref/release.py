@@ -4,6 +4,8 @@ from kvref.allocator import TokenAllocator
 from kvref.radix_cache import RadixCache
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.request import KvRecord
+from kvref.window_pool import SWAAllocator
+from kvspec.window import evictable_until, left_behind
 
 
 def release_kv_cache(kv: KvRecord, cache: RadixCache, pool: ReqToTokenPool, allocator: TokenAllocator) -> None:
@@ -14,8 +16,25 @@ def release_kv_cache(kv: KvRecord, cache: RadixCache, pool: ReqToTokenPool, allo
     [0, protected)                 the prefix store's: unlocked, they stay cached
     [protected, ceil(allocated))   private: freed, the page that is held in part and the over-allocated ones too
     the row                        free, or withheld while a launch in flight reads it
+    the state slots                freed
+
+    A page that is freed takes its window side with it, if it still has one, wherever the cursor stands (20070).
     """
     table = pool.req_to_token[kv.req_pool_idx]
     allocator.free(table[kv.cache_protected_len // cache.page_size :])
     cache.dec_lock_ref(kv.last_node)
     pool.free(kv.req_pool_idx)
+    pool.states.free(kv.states)
+
+
+def evict_swa(kv: KvRecord, next_position: int, sliding_window: int, pool: ReqToTokenPool, swa: SWAAllocator) -> None:
+    """Give back the window sides that a holder has left behind: no step at `next_position` or later reads them (20070).
+
+    [max(protected, cursor), until)   lose their window side, keep their page
+    [until, ceil(allocated))          stay whole
+    """
+    cursor = max(kv.cache_protected_len, kv.swa_evicted_seqlen)
+    until = max(cursor, evictable_until(next_position, sliding_window, swa.page_size))
+    behind = left_behind(kv.lengths, cursor, until, swa.page_size)
+    swa.free_window(pool.req_to_token[kv.req_pool_idx][behind.start : behind.stop])
+    kv.swa_evicted_seqlen = until

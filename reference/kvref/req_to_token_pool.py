@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 
+from kvref.state_pool import StatePool
+
 
 class ReqToTokenPool:
     """`req_to_token`, seen page by page: a row is a block table.
@@ -14,9 +16,11 @@ class ReqToTokenPool:
         withheld      let go while a launch in flight reads it; free once the last such launch has completed
     """
 
-    def __init__(self, num_rows: int) -> None:
-        """All rows `0..num_rows-1` are free."""
+    def __init__(self, num_rows: int, num_states: int = 0, tracking_states: int = 0) -> None:
+        """All rows `0..num_rows-1` are free, and so are all state slots."""
         self.num_rows = num_rows
+        self.states = StatePool(num_states, tracking_states)
+        """The state slots. Freeing a row does not free its holder's states, nor the other way round (17850)."""
         self.req_to_token: list[list[int]] = [[] for _ in range(num_rows)]
         """The block table of each row, in pages. Who holds a row reads and writes it in place."""
         self._free = list(range(num_rows - 1, -1, -1))

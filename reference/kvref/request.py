@@ -11,19 +11,37 @@ if TYPE_CHECKING:
 
 
 class KvRecord:
-    """What a holder of memory has: a row, three lengths in tokens, and a lock.
+    """What a holder of memory has: a row, three lengths in tokens, a lock, and state slots.
 
-    The pages are in the row's block table. The record moves whole between a request and a session slot, and who
+    The pages are in the row's block table, their window sides behind them. The record moves whole between a request and a session slot, and who
     releases it forgets it, so that no row number outlives its row (rule ROW-4).
     """
 
-    __slots__ = ("cache_protected_len", "kv_allocated_len", "kv_committed_len", "last_node", "req_pool_idx")
+    __slots__ = (
+        "cache_protected_len",
+        "kv_allocated_len",
+        "kv_committed_len",
+        "last_node",
+        "req_pool_idx",
+        "state_len",
+        "states",
+        "swa_evicted_seqlen",
+        "tracked",
+    )
 
     def __init__(self, req_pool_idx: int, lengths: Lengths, last_node: "TreeNode") -> None:
         """Take a row, of which the prefix that ends at `last_node` is locked in the store."""
         self.req_pool_idx = req_pool_idx
         self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len = lengths
         self.last_node = last_node
+        self.swa_evicted_seqlen = 0
+        """The cursor, in tokens: the private pages before it have given their window side back (20070)."""
+        self.states: list[int] = []
+        """The state slot that is computed in, then the tracking slots (17850)."""
+        self.tracked: dict[int, int] = {}
+        """Page border, in tokens -> the tracking slot that keeps the state there."""
+        self.state_len = 0
+        """Of a slot's record: the tokens that the state which was computed last has taken in."""
 
     @property
     def lengths(self) -> Lengths:
@@ -38,7 +56,7 @@ class KvRecord:
 class Request:
     """One request, from its submission to the end of its last run."""
 
-    __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "tokens")
+    __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "state", "tokens")
 
     def __init__(self, name: str, tokens: Tokens, slot: "SessionSlot | None") -> None:
         """Take a request in; with a slot it is a turn of that slot's session."""
@@ -51,6 +69,8 @@ class Request:
         """Whether it continues the KV of its session's slot."""
         self.extended = False
         """Whether it ran at all: a turn that did has overwritten its session's KV (22862)."""
+        self.state: int | None = None
+        """The state slot that it took before it had a row (17850)."""
 
 
 class Run:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvref.allocator import TokenAllocator
-from kvref.radix_cache import RadixCache
+from kvref.radix_cache import CachedState, RadixCache
 from kvref.release import release_kv_cache
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.request import KvRecord, Request, Run
+from kvref.state_pool import resumable_len, rewind
 from kvspec import lengths
 from kvspec.tokens import Tokens
 
@@ -67,8 +68,9 @@ class SessionCache:
         key_len = len(request.tokens) - 1
         slot = request.slot
         if slot is not None and slot.kv is not None:
-            if min(slot.kv.kv_committed_len, key_len):
-                return self._lend(slot, slot.kv, key_len)
+            kept_len = resumable_len(slot.kv, key_len)
+            if min(slot.kv.kv_committed_len, kept_len):
+                return self._lend(slot, slot.kv, kept_len)
             self.wipe(slot)
         pages = self.inner.match_prefix(request.tokens.pages[: key_len // self.inner.page_size]).pages
         matched = len(pages) * self.inner.page_size
@@ -79,6 +81,7 @@ class SessionCache:
         slot.lent = True
         prefix_len = min(kv.kv_committed_len, key_len)
         self._free_tail(kv, prefix_len)
+        rewind(kv, prefix_len)
         return SessionMatch(prefix_len, self._protected_len(kv), kv)
 
     def _protected_len(self, kv: KvRecord) -> int:
@@ -104,10 +107,11 @@ class SessionCache:
         """The pages of the block table whose slots the next extend would overwrite without freeing them."""
         return lengths.tail(prefix_len, kv.kv_allocated_len, self.inner.page_size)
 
-    def cache_unfinished_req(self, run: Run) -> None:
+    def cache_unfinished_req(self, run: Run) -> CachedState | None:
         """Publish what a run's last extend wrote, unless that is the session's own."""
-        if self._is_published(run):
-            self.inner.cache_unfinished_req(run.kv, run.tokens, run.seq_len)
+        if not self._is_published(run):
+            return None
+        return self.inner.cache_unfinished_req(run.kv, run.tokens, run.seq_len)
 
     def _is_published(self, run: Run) -> bool:
         """Of a session only the last chunk of a first turn goes to the tree (20476).
@@ -124,6 +128,7 @@ class SessionCache:
         """
         kv = run.kv
         kv.kv_committed_len = min(kv.kv_committed_len, run.launched_len, len(run.tokens))
+        kv.state_len = run.launched_len
         self.take_back(slot, kv)
 
     def take_back(self, slot: SessionSlot, kv: KvRecord) -> None:

@@ -35,6 +35,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Slots for the recurrent states of state space layers, numbered from 1; 0: no such layers."""
 
     @property
+    def hybrid(self) -> bool:
+        """Whether there is a pool besides the pages and rows."""
+        return bool(self.sliding_window or self.num_states)
+
+    @property
     def tracking_states(self) -> int:
         """State slots of a running request besides the one it computes in: they keep what it may publish (17850)."""
         return 2 if self.num_states and self.prefix_cache else 0

@@ -17,13 +17,13 @@ from kvspec.events import Answer, Config, MatchAnswer, MatchPrefix, Operation, R
 from kvspec.pages import expand
 from tests.conformance.helpers import HEADER, RECORDED, lines
 
-CONFIG = Config(page_size=4, num_pages=50, num_rows=8, max_context_len=100)
+WINDOWED = Config(page_size=4, num_pages=50, num_rows=8, max_context_len=100, sliding_window=9, num_window_pages=50)
+WITH_STATES = Config(page_size=4, num_pages=50, num_rows=8, max_context_len=100, num_states=50)
 NAMES = st.text(max_size=5)
 NUMBERS = st.integers(0, 1000)
 PAGES = st.lists(st.integers(1, 50), max_size=8)
 SLOTS = st.lists(st.integers(4, 203), max_size=8)
 ROWS = st.integers(0, 7)
-HOLDERS = st.dictionaries(NAMES, st.builds(events.HolderView, ROWS, NUMBERS, NUMBERS, NUMBERS), max_size=2)
 TOKENS = st.lists(st.integers() | st.text(max_size=3), max_size=6)
 
 
@@ -31,26 +31,52 @@ def told(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | values
 
 
-ANSWER: dict[type[Answer], st.SearchStrategy[Answer]] = {
-    events.Done: st.builds(events.Done),
-    events.MatchAnswer: st.builds(events.MatchAnswer, told(NUMBERS), told(NUMBERS), told(PAGES)),
-    events.ExtendAnswer: st.builds(
-        events.ExtendAnswer, told(st.dictionaries(NAMES, ROWS)), told(st.dictionaries(NAMES, PAGES))
-    ),
-    events.DecodeAnswer: st.builds(events.DecodeAnswer, told(st.dictionaries(NAMES, PAGES))),
-    events.PublishAnswer: st.builds(events.PublishAnswer, told(NUMBERS), told(PAGES)),
-    events.ReleaseAnswer: st.builds(events.ReleaseAnswer, told(PAGES)),
-    events.EvictAnswer: st.builds(events.EvictAnswer, PAGES),
-    events.Figures: st.builds(events.Figures, *[told(st.integers())] * 9),
-    events.SnapshotAnswer: st.builds(
-        events.SnapshotAnswer,
-        told(st.dictionaries(ROWS, SLOTS)),
-        told(PAGES),
-        told(PAGES),
-        told(HOLDERS),
-        told(HOLDERS),
-    ),
-}
+SLOT = st.integers(1, 50)
+
+
+def answers(config: Config) -> dict[type[Answer], st.SearchStrategy[Answer]]:
+    """Answers of every type, with the parts that a manager of these sizes can have."""
+    lists = {name: st.dictionaries(NAMES, PAGES) for name in ("pages", "window", "states")}
+    side: dict[str, st.SearchStrategy[Any]] = {"pages": told(PAGES), "cursor": st.none(), "sides": st.none()}
+    side |= {"window": st.none(), "states": st.none(), "slot": st.none()}
+    if config.sliding_window:
+        del lists["states"]
+        sides = st.dictionaries(SLOT, SLOT, max_size=2)
+        side |= {"window": told(PAGES), "cursor": told(NUMBERS), "sides": told(sides)}
+    else:
+        del lists["window"]
+        side |= {"states": told(PAGES), "slot": told(SLOT)}
+    given = {name: told(lists[name]) if name in lists else st.none() for name in ("pages", "window", "states")}
+    view = st.builds(events.HolderView, ROWS, *[NUMBERS] * 3, side["cursor"], side["states"])
+    holders = told(st.dictionaries(NAMES, view, max_size=2))
+    freed = (side["pages"], side["window"], side["states"])
+    return {
+        events.Done: st.builds(events.Done),
+        events.MatchAnswer: st.builds(events.MatchAnswer, *[told(NUMBERS)] * 2, *freed),
+        events.ExtendAnswer: st.builds(
+            events.ExtendAnswer, told(st.dictionaries(NAMES, ROWS)), given["pages"], given["window"], given["states"]
+        ),
+        events.DecodeAnswer: st.builds(events.DecodeAnswer, given["pages"], given["window"]),
+        events.PublishAnswer: st.builds(events.PublishAnswer, told(NUMBERS), *freed[:2], side["slot"], side["slot"]),
+        events.ReleaseAnswer: st.builds(events.ReleaseAnswer, *freed, side["slot"]),
+        events.SwaEvictAnswer: st.builds(events.SwaEvictAnswer, told(NUMBERS), side["window"]),
+        events.StateAnswer: st.builds(events.StateAnswer, side["slot"]),
+        events.EvictAnswer: st.builds(events.EvictAnswer, PAGES, *freed[1:]),
+        events.Figures: st.builds(events.Figures, *[told(st.integers())] * len(events.Figures.__struct_fields__)),
+        events.SnapshotAnswer: st.builds(
+            events.SnapshotAnswer,
+            told(st.dictionaries(ROWS, SLOTS)),
+            told(PAGES),
+            told(PAGES),
+            holders,
+            holders,
+            side["sides"],
+            side["states"],
+            side["states"],
+        ),
+    }
+
+
 BATCH = st.lists(NAMES, max_size=3)
 OPERATIONS: dict[type[Operation[Any]], tuple[st.SearchStrategy[Any], ...]] = {
     events.OpenSession: (NAMES,),
@@ -67,33 +93,45 @@ OPERATIONS: dict[type[Operation[Any]], tuple[st.SearchStrategy[Any], ...]] = {
     events.Abort: (NAMES,),
     events.CloseSession: (NAMES,),
     events.Preempt: (NAMES,),
-    events.Evict: (NUMBERS,),
+    events.SwaEvict: (NAMES,),
+    events.TakeState: (NAMES,),
+    events.FreeState: (NAMES,),
+    events.Evict: (NUMBERS, NUMBERS, NUMBERS),
     events.Report: (st.sampled_from(("idle", "busy")),),
     events.Snapshot: (),
 }
-REFUSED = st.builds(Refused, NAMES, told(st.sampled_from(("CAP-1", "OP-1"))), NUMBERS, NUMBERS)
+REFUSED = st.builds(Refused, NAMES, told(st.sampled_from(("CAP-1", "OP-1"))), *[NUMBERS] * 4)
+
+
+ANSWER = {config: answers(config) for config in (WINDOWED, WITH_STATES)}
 
 
 @st.composite
-def operations(draw: st.DrawFn) -> Operation[Any]:
+def operations(draw: st.DrawFn, config: Config) -> Operation[Any]:
     kind = draw(st.sampled_from(list(OPERATIONS)))
     answered: dict[str, Any] = (
-        {"obs": draw(ANSWER[ANSWERS[kind]])} if draw(st.booleans()) else {"refused": draw(REFUSED)}
+        {"obs": draw(ANSWER[config][ANSWERS[kind]])} if draw(st.booleans()) else {"refused": draw(REFUSED)}
     )
     op: Operation[Any] = kind(*(draw(argument) for argument in OPERATIONS[kind]), **answered)
     return op
 
 
+TRACES = st.sampled_from((WINDOWED, WITH_STATES)).flatmap(
+    lambda config: st.tuples(st.just(config), st.lists(operations(config), min_size=1, max_size=5))
+)
+
+
 def test_every_operation_is_drawn() -> None:
     assert set(OPERATIONS) == set(ANSWERS)
-    assert set(ANSWER) == set(ANSWERS.values())
+    assert all(set(drawn) == set(ANSWERS.values()) for drawn in ANSWER.values())
 
 
-@given(st.lists(operations(), min_size=1, max_size=5), st.sampled_from(("", ".gz", ".zst")))
-def test_what_is_written_is_read_back(ops: list[Operation[Any]], suffix: str) -> None:
+@given(TRACES, st.sampled_from(("", ".gz", ".zst")))
+def test_what_is_written_is_read_back(trace_of: tuple[Config, list[Operation[Any]]], suffix: str) -> None:
+    config, ops = trace_of
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"trace.jsonl{suffix}"
-        header = Header(1, "test", CONFIG)
+        header = Header(1, "test", config)
         with TraceWriter(path, header) as writer:
             for op in ops:
                 writer.write(op)

@@ -72,9 +72,12 @@ def nodes(scope: Scope, count: int, seed: int = 0) -> list[Node]:
 
 
 def renumbered(node: Node, seed: int) -> Node:
-    """The same state with other numbers for pages, rows, records, runs and launches."""
+    """The same state with other numbers for pages, window pages, state slots, rows, records, runs and launches."""
     draw, old = random.Random(seed), node.state
-    pages = [0, *draw.sample(range(1, old.config.num_pages + 1), old.config.num_pages)]
+    pages, sides, slots = (
+        [0, *draw.sample(range(1, size + 1), size)]
+        for size in (old.config.num_pages, old.config.num_window_pages, old.config.num_states)
+    )
     rows = draw.sample(range(old.config.num_rows), old.config.num_rows)
     new = old.copy()
 
@@ -94,16 +97,24 @@ def renumbered(node: Node, seed: int) -> Node:
         return number * 5
 
     new.requests = {
-        req: holder(one)._replace(run=run(one.run)) for req, one in sorted(new.requests.items(), reverse=True)
+        req: holder(one)._replace(run=run(one.run), state=None if one.state is None else slots[one.state])
+        for req, one in sorted(new.requests.items(), reverse=True)
     }
     new.sessions = {name: holder(one) for name, one in sorted(new.sessions.items(), reverse=True)}
-    new.records = {record(number): Record(rows[row], locked) for number, (row, locked) in old.records.items()}
-    for name in ("lengths", "written", "horizon"):
+    new.records = {
+        record(number): Record(rows[row], locked, tuple(slots[slot] for slot in states))
+        for number, (row, locked, states) in old.records.items()
+    }
+    for name in ("lengths", "written", "horizon", "cursor", "borders"):
         setattr(new, name, {record(number): value for number, value in getattr(old, name).items()})
     new.tables = {record(number): [pages[page] for page in table] for number, table in old.tables.items()}
     new.rows = {rows[row]: record(number) for row, number in old.rows.items()}
     new.owner = {pages[page]: owner(name) for page, name in old.owner.items()}
     new.store.entries = {name: Entry(pages[page], parent) for name, (page, parent) in old.store.entries.items()}
+    new.store.states = {name: slots[slot] for name, slot in old.store.states.items()}
+    new.state_owner = {slots[slot]: owner(name) for slot, name in old.state_owner.items()}
+    new.window_of = {pages[page]: sides[side] for page, side in old.window_of.items()}
+    new.window_owner = {side: page for page, side in new.window_of.items()}
     new.flights = {
         launch + 4: [
             one._replace(run=run(one.run), record=record(one.record), row=rows[one.row]) for one in reversed(passages)
@@ -115,7 +126,9 @@ def renumbered(node: Node, seed: int) -> Node:
     return node._replace(state=new)
 
 
-@pytest.mark.parametrize("name", ["tiny", "speculative", "chunks", "two-sessions"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "speculative", "chunks", "two-sessions", "sliding-window", "recurrent-states"]
+)
 def test_states_that_differ_in_numbers_only_have_one_key_and_so_has_all_that_follows(name: str) -> None:
     scope = SCOPES[name]
     for seed, node in enumerate(nodes(scope, 60)):

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from kvconform.protocol import ANSWERS, CALLS, Implementation, LoadError, load, perform
+from kvconform.protocol import ANSWERS, CALLS, HybridImplementation, Implementation, LoadError, load, perform
 from kvref.manager import Manager
 from kvspec import events
 from kvspec.events import Config, Event, Operation
@@ -24,7 +24,7 @@ def test_every_operation_has_its_call() -> None:
 
 @pytest.mark.parametrize("operation", get_args(Event))
 def test_a_method_has_the_name_arguments_and_answer_of_its_operation(operation: type[Operation[Any]]) -> None:
-    method = getattr(Implementation, str(operation.__struct_config__.tag))
+    method = getattr(HybridImplementation, str(operation.__struct_config__.tag))
     hints = get_type_hints(method)
     answer = hints.pop("return")
     assert hints == arguments(operation)
@@ -40,7 +40,7 @@ def test_an_operation_calls_its_method_with_its_arguments_in_order() -> None:
 
     implementation: Any = Echo()
     for operation in get_args(Event):
-        fields = list(arguments(operation))
+        fields: list[Any] = list(arguments(operation))
         called = perform(implementation, operation(*fields))
         assert called == (operation.__struct_config__.tag, *fields)
 

@@ -96,8 +96,8 @@ def owners(state: State, names: Names) -> Partition:
         locks[names.prefixes[state.store.entries[key].parent]] -= 1
     ancestors = {prefix: names.ancestors(prefix) for prefix in names.prefixes.values()}
     records = {names.records[record]: (record, *have) for record, have in state.records.items()}
-    lengths = {number: state.lengths[record] for number, (record, _, _) in records.items()}
-    tables = {number: state.tables[record] for number, (record, _, _) in records.items()}
+    lengths = {number: state.lengths[record] for number, (record, *_) in records.items()}
+    tables = {number: state.tables[record] for number, (record, *_) in records.items()}
     held = {
         names.records[session.record]: (SLOT, names.sessions[name])
         for name, session in state.sessions.items()

@@ -203,5 +203,6 @@ def brief(op: Operation[Any]) -> str:
         case CacheUnfinished():
             return f"{name} {op.req}{', chunked' if op.chunked else ''}"
         case Evict():
-            return f"{name} {op.n}"
+            pools = ((op.n, "pages"), (op.window, "window pages"), (op.states, "states"))
+            return f"{name} {', '.join(f'{count} {pool}' for count, pool in pools if count) or 'nothing'}"
     return f"{name} {getattr(op, 'req', '') or getattr(op, 'session', '')}".rstrip()

@@ -20,15 +20,22 @@ from kvspec.events import (
     EvictAnswer,
     Extend,
     Finish,
+    FreeState,
     Launch,
     MatchPrefix,
     OpenSession,
     Operation,
     Preempt,
+    PublishAnswer,
     Retract,
     Submit,
+    SwaEvict,
+    SwaEvictAnswer,
+    TakeState,
     Verify,
 )
+from kvspec.model.hybrid import furthest_cursor
+from kvspec.model.leaving import cache_unfinished
 from kvspec.model.state import Request, State
 from kvspec.tokens import PrefixKey
 
@@ -58,7 +65,7 @@ def choices(scope: Scope, node: Node, *, chooses_victims: bool = True) -> Iterat
     """All that may happen, in a fixed order.
 
     `chooses_victims`: an eviction says which pages leave, and there is one for each choice; else whoever answers it
-    says so. Some of this may have to be refused for lack of room, or because a batch is not allowed.
+    says so. The same of how far a cursor moves, and of which state slot the store takes. Some of this may have to be refused for lack of room, or because a batch is not allowed.
     """
     for name, move in _arrivals(scope, node):
         yield Choice(move, came=name)
@@ -115,7 +122,9 @@ def _services(scope: Scope, state: State, *, chooses_victims: bool) -> Iterator[
         if "cache_unfinished" in scope.operations and (
             chunked or len(state.requests[req].tokens) > state.requests[req].seq_len
         ):
-            yield (CacheUnfinished(req, chunked),)
+            yield from publications(state, CacheUnfinished(req, chunked), chooses=chooses_victims)
+        if "swa_evict" in scope.operations and scope.config.sliding_window:
+            yield from window_evictions(state, req, chooses=chooses_victims)
         if not chunked and req not in unfinished:
             yield (Finish(req),)
     if "retract" in scope.operations:
@@ -123,7 +132,9 @@ def _services(scope: Scope, state: State, *, chooses_victims: bool) -> Iterator[
     if "preempt" in scope.operations:
         yield from ((Preempt(name),) for name, session in sorted(state.sessions.items()) if session.record is not None)
     if "evict" in scope.operations:
-        yield from evictions(state) if chooses_victims else ((Evict(n),) for n in (1, scope.config.num_pages))
+        yield from evictions(state) if chooses_victims else unchosen_evictions(scope)
+    if "take_state" in scope.operations and scope.config.num_states:
+        yield from state_moves(state, waiting)
     if "give_back" in scope.operations:
         yield from give_back(state, waiting)
 
@@ -201,10 +212,10 @@ def verifies(scope: Scope, state: State) -> Iterator[Move]:
 
 
 def evictions(state: State) -> Iterator[Move]:
-    """Each page that may leave alone, and all that may leave together.
+    """Each page that may leave alone, and all that may leave together; the same of window sides and of states.
 
-    Any other set of victims that the specification allows leaves in several of these steps. The last one asks for
-    more than there is, so that it stops only at what is locked.
+    Any other set of victims that the specification allows leaves in several of these steps. All together are asked for
+    as more than there are, so that it stops only at what is locked.
     """
     store = state.store
     free = sorted(key for key in store.entries if key not in store.pins)
@@ -213,6 +224,60 @@ def evictions(state: State) -> Iterator[Move]:
             yield (Evict(1, obs=EvictAnswer([store.entries[key].page])),)
     if len(free) > 1 or store.pins:
         yield (Evict(len(free) + 1, obs=EvictAnswer([store.entries[key].page for key in leaves_first(state, free)])),)
+    sides = [(key, state.window_of.get(store.entries[key].page)) for key in sorted(store.entries)]
+    windows = [side for key, side in sides if side is not None and key not in store.window_pins]
+    yield from ((Evict(0, 1, obs=EvictAnswer([], [window_page])),) for window_page in windows)
+    if len(windows) > 1 or store.window_pins:
+        yield (Evict(0, len(windows) + 1, obs=EvictAnswer([], windows)),)
+    for key, slot in sorted(store.states.items()):
+        if key not in store.state_pins:
+            yield (Evict(0, 0, 1, obs=EvictAnswer([], None, [slot])),)
+
+
+def unchosen_evictions(scope: Scope) -> Iterator[Move]:
+    """The same where whoever answers says what leaves: one of each pool, or all that may go."""
+    config = scope.config
+    yield from ((Evict(n),) for n in (1, config.num_pages))
+    if config.sliding_window:
+        yield from ((Evict(0, n),) for n in (1, config.num_window_pages))
+    if config.num_states:
+        yield from ((Evict(0, 0, n),) for n in (1, config.num_states))
+
+
+def publications(state: State, op: CacheUnfinished, *, chooses: bool) -> Iterator[Move]:
+    """What a prefill wrote is published; where a state is, as a copy, or the holder's own slot for a fresh one."""
+    yield (op,)
+    record = state.requests[op.req].record
+    if not chooses or record is None or not state.config.num_states:
+        return
+    answer = cache_unfinished(state.copy(), op)
+    if answer.state_cached is not None:
+        own = state.records[record].states[-1]
+        given = PublishAnswer(state_cached=own, state_taken=answer.state_taken)
+        yield (CacheUnfinished(op.req, op.chunked, obs=given),)
+
+
+def window_evictions(state: State, req: str, *, chooses: bool) -> Iterator[Move]:
+    """The cursor of a running request moves on, to each page border that it may move to."""
+    request, record = state.running(req)
+    page_size = state.config.page_size
+    cursor = max(state.lengths[record].protected, state.cursor[record])
+    furthest = furthest_cursor(state, request, record)
+    if furthest > cursor and not chooses:
+        yield (SwaEvict(req),)
+    elif chooses:
+        for until in range(cursor + page_size, furthest + 1, page_size):
+            yield (SwaEvict(req, obs=SwaEvictAnswer(until)),)
+
+
+def state_moves(state: State, waiting: list[str]) -> Iterator[Move]:
+    """Matched requests take the slot that they will compute in; who has one without a row gives it back."""
+    for req in waiting:
+        request = state.requests[req]
+        if request.state is not None:
+            yield (FreeState(req),)
+        elif request.prefix_len is not None and request.record is None:
+            yield (TakeState(req),)
 
 
 def leaves_first(state: State, keys: list[PrefixKey]) -> list[PrefixKey]:

@@ -18,27 +18,48 @@ SOMETIMES = (
     "launch overlapped",
     "lend ended by abort",
     "lend repeated",
+    "match cut short by a tombstone",
+    "match ends where a state is",
     "overshoot",
     "page evicted",
     "partial page kept",
     "prefix matched",
     "prefix published",
     "request retracted",
+    "resumed at a page border",
     "row withheld",
     "running request aborted",
     "session kept out of the store",
     "slot given up",
     "slot lent",
     "slot preempted",
+    "state evicted",
+    "state given back",
+    "state published",
+    "state without a row",
     "tail freed",
+    "tombstone left",
+    "tombstone revived",
     "turn retracted",
+    "window evicted",
+    "window eviction stopped at a lock",
 )
 """Everything that the model counts as worth reaching (`kvspec.model.state.State.reached`)."""
 
-OPTIONAL = ("cache_unfinished", "retract", "abort", "close_session", "preempt", "evict", "give_back")
+OPTIONAL = (
+    "cache_unfinished",
+    "retract",
+    "abort",
+    "close_session",
+    "preempt",
+    "evict",
+    "give_back",
+    "swa_evict",
+    "take_state",
+)
 """What a scope may switch on besides the plain course of a request.
 
-`give_back` is an abort and a new submit in one, see `kvconform.explore.moves.give_back`.
+Where a pool is not there, neither are its operations. `evict` is of each pool, and `take_state` comes with `free_state`. `give_back` is an abort and a new submit in one, see `kvconform.explore.moves.give_back`.
 """
 
 
@@ -176,7 +197,50 @@ _TWO_SESSIONS = Scope(
     overlap=2,
 )
 
+_SLIDING_WINDOW = Scope(
+    name="sliding-window",
+    about="as tiny, with a window of one token, whose pool is the scarce one",
+    config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=8, sliding_window=1, num_window_pages=3),
+    arrivals=_TINY.arrivals,
+    operations=_TINY.operations | {"swa_evict"},
+    sometimes=_TINY.sometimes
+    | {
+        "match cut short by a tombstone",
+        "tombstone left",
+        "tombstone revived",
+        "window evicted",
+        "window eviction stopped at a lock",
+    },
+)
+
+_RECURRENT_STATES = Scope(
+    name="recurrent-states",
+    about="as tiny, with state slots for one request that runs and one more",
+    config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=8, num_states=4),
+    arrivals=_TINY.arrivals,
+    operations=_TINY.operations | {"take_state"},
+    sometimes=_TINY.sometimes
+    | {
+        "match ends where a state is",
+        "resumed at a page border",
+        "state evicted",
+        "state given back",
+        "state published",
+        "state without a row",
+    },
+)
+
 SCOPES: Mapping[str, Scope] = {
-    scope.name: scope for scope in (_TINY, _SPECULATIVE, _CHUNKS, _HOLD_AND_WAIT, _ONE_SESSION, _TWO_SESSIONS)
+    scope.name: scope
+    for scope in (
+        _TINY,
+        _SPECULATIVE,
+        _CHUNKS,
+        _HOLD_AND_WAIT,
+        _SLIDING_WINDOW,
+        _RECURRENT_STATES,
+        _ONE_SESSION,
+        _TWO_SESSIONS,
+    )
 }
 """All scopes. The last two are large: minutes beside an implementation."""

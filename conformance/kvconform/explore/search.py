@@ -132,7 +132,7 @@ class Expander:
             found.numbers.append(number)
             found.keys.append(name)
             found.serves.append(serves)
-            for label in state.reached.keys() - self.labels:
+            for label in (+state.reached).keys() - self.labels:
                 self.labels.add(label)
                 found.reached[label] = position, number
             if name not in self.met:

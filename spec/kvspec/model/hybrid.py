@@ -105,6 +105,13 @@ def resumable(state: State, record: int, key_len: int) -> int:
     return max(kept, default=0)
 
 
+def furthest_cursor(state: State, request: Request, record: int) -> int:
+    """How far the cursor of a running request may move on, in tokens; it never goes back (rule SWA-2)."""
+    cursor = max(state.lengths[record].protected, state.cursor[record])
+    bound = evictable_until(state.next_position(request, record), state.config.sliding_window, state.config.page_size)
+    return max(cursor, bound)
+
+
 def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
     """Give back the window sides that no later step reads: the cursor moves on, by whole pages (20070).
 
@@ -117,8 +124,7 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
         raise Refusal("OP-1", "there is no sliding window")
     carried_out(state, op)
     held, page_size = state.lengths[record], config.page_size
-    cursor = max(held.protected, state.cursor[record])
-    furthest = max(cursor, evictable_until(state.next_position(request, record), config.sliding_window, page_size))
+    cursor, furthest = max(held.protected, state.cursor[record]), furthest_cursor(state, request, record)
     until = furthest if op.obs is None or op.obs.evicted_len is None else op.obs.evicted_len
     if until % page_size or not cursor <= until <= furthest:
         raise Violation(

@@ -156,11 +156,10 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
     states_short = max(0, states - state.free_states)
     if pages_short or rows_short or window_short or states_short:
         hybrid_room = f", {state.free_window_pages} window pages and {state.free_states} of {states} state slots"
-        is_hybrid = state.config.sliding_window or state.config.num_states
         raise Refusal(
             "CAP-1",
             f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows}"
-            f"{hybrid_room if is_hybrid else ''} are free",
+            f"{hybrid_room if state.config.hybrid else ''} are free",
             pages_short=pages_short,
             rows_short=rows_short,
             window_short=window_short,

@@ -7,11 +7,20 @@ is touched, and none of it asks the engine anything but how much room there is.
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import Config, Refusal
 from kvspec.tokens import Element, Tokens
+
+
+class Room(NamedTuple):
+    """Pages, rows, window pages and state slots that are needed, or free."""
+
+    pages: int
+    rows: int = 0
+    window: int = 0
+    states: int = 0
 
 
 @dataclass(eq=False)
@@ -48,6 +57,10 @@ class Run:
     verifiable: bool = False
     """The launch of that step has completed."""
     mid_prefill: bool = False
+    decoded: bool = False
+    """It has decoded since it was admitted."""
+    stopped: bool = False
+    """It keeps less than its last speculative step accepted: it stopped within it, and is in no batch any more."""
     stashed: bool = True
     """The last chunk was handed to the cache, as SGLang's scheduler does before the next one."""
 
@@ -183,14 +196,17 @@ class Book:
         if not reqs or len(set(reqs)) < len(reqs):
             raise Refusal("OP-1", "the batch is empty, or has a request twice")
 
-    def check_room(self, pages: int, free_pages: int, rows: int, free_rows: int) -> None:
-        """Refuse what needs more pages or rows than there are."""
-        if pages > free_pages or rows > free_rows:
+    def check_room(self, needed: Room, free: Room) -> None:
+        """Refuse what needs more of anything than there is."""
+        short = Room(*(max(0, need - have) for need, have in zip(needed, free, strict=True)))
+        if any(short):
             raise Refusal(
                 "CAP-1",
-                f"{pages} pages and {rows} rows are needed, {free_pages} and {free_rows} are free",
-                pages_short=max(0, pages - free_pages),
-                rows_short=max(0, rows - free_rows),
+                f"needed: {needed}, free: {free}",
+                pages_short=short.pages,
+                rows_short=short.rows,
+                window_short=short.window,
+                states_short=short.states,
             )
 
     def check_verify(self, req: str, accepted: int, kept: int) -> tuple[Entry, Run]:

@@ -40,6 +40,9 @@ class Engine:
             self.chunk = importlib.import_module("sglang.srt.mem_cache.chunk_cache")
             self.base = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache")
             self.init_params = importlib.import_module("sglang.srt.mem_cache.cache_init_params")
+            self.window_radix = importlib.import_module("sglang.srt.mem_cache.swa_radix_cache")
+            self.window_pools = importlib.import_module("sglang.srt.mem_cache.swa_memory_pool")
+            self.state_radix = importlib.import_module("sglang.srt.mem_cache.mamba_radix_cache")
         except Exception as error:
             raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
         session_cache = _first(
@@ -57,6 +60,10 @@ class Engine:
             "active_pool_idxs" in inspect.signature(session_cache.session_held_tokens).parameters
         )
         """Whether the session figures leave out slots that a running request owns (22213)."""
+        self.window_allocator: Any = _first(
+            ("sglang.srt.mem_cache.allocator.swa", "SWATokenToKVPoolAllocator"),
+            ("sglang.srt.mem_cache.swa_memory_pool", "SWATokenToKVPoolAllocator"),
+        )
         ids = inspect.signature(self.batches.Req.__init__).parameters["origin_input_ids"].annotation
         self._ids_are_arrays = "array" in str(ids)
         self.server_args = SimpleNamespace(
@@ -66,9 +73,10 @@ class Engine:
             strip_thinking_cache=False,
             dcp_size=1,
             disaggregation_mode="null",
+            mamba_cache_chunk_size=1,
         )
         flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
-        for module in (self.batches, self.common, self.base, self.radix):
+        for module in (self.batches, self.common, self.base, self.radix, self.state_radix):
             _replace(module, "get_global_server_args", lambda: self.server_args)
             _replace(module, "get_flags", lambda: flags)
 
@@ -79,24 +87,67 @@ class Engine:
     # The classes
 
     def pool(self, config: Config) -> Any:
-        """The rows."""
-        return self.pools.ReqToTokenPool(
-            size=config.num_rows, max_context_len=config.max_context_len, device="cpu", enable_memory_saver=False
+        """The rows, and the slots for recurrent states if there are any."""
+        sizes = {
+            "size": config.num_rows,
+            "max_context_len": config.max_context_len,
+            "device": "cpu",
+            "enable_memory_saver": False,
+        }
+        if not config.num_states:
+            return self.pools.ReqToTokenPool(**sizes)
+        optional = {"mamba_layer_ids": [0], "enable_overlap_schedule": True}  # newer releases ask for these
+        known = inspect.signature(self.pools.HybridReqToTokenPool.__init__).parameters
+        made = self.pools.HybridReqToTokenPool(
+            **sizes,
+            mamba_size=config.num_states,
+            mamba_spec_state_size=config.num_rows,
+            cache_params=_state_shapes(self.torch),
+            enable_mamba_extra_buffer=config.prefix_cache,
+            **{name: value for name, value in optional.items() if name in known},
         )
+        for name in ("req_index_to_mamba_index_mapping", "req_index_to_mamba_ping_pong_track_buffer_mapping"):
+            # Some releases make as many entries as there are states, and look them up by row.
+            table = getattr(made, name, None)
+            if table is not None and len(table) < len(made.req_to_token):
+                setattr(made, name, table.new_zeros((len(made.req_to_token), *table.shape[1:])))
+        return made
 
     def allocator(self, config: Config) -> Any:
-        """The pages."""
+        """The pages, and the window pages behind them if there are any."""
         common = {"dtype": self.torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
-        if config.page_size == 1:
-            return self.allocators.TokenToKVPoolAllocator(config.num_pages, **common)
         size = config.num_pages * config.page_size
+        if config.sliding_window:
+            common["kvcache"] = self._window_pool()
+            window_size = config.num_window_pages * config.page_size
+            return self.window_allocator(size, window_size, page_size=config.page_size, **common)
+        if config.page_size == 1:
+            return self.allocators.TokenToKVPoolAllocator(size, **common)
         return self.allocators.PagedTokenToKVPoolAllocator(size, page_size=config.page_size, **common)
+
+    def _window_pool(self) -> Any:
+        """A pool of two kinds of layers that has none: it only keeps the mapping between them."""
+
+        def __init__(pool: Any) -> None:
+            pool.full_kv_pool = pool.swa_kv_pool = None
+
+        return type("NoLayers", (self.window_pools.SWAKVPool,), {"__init__": __init__})()
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
         """The prefix store."""
+        hybrid = {"sliding_window_size": config.sliding_window} if config.sliding_window else {}
         params = self.init_params.CacheInitParams(
-            disable=False, req_to_token_pool=pool, token_to_kv_pool_allocator=allocator, page_size=config.page_size
+            disable=False,
+            req_to_token_pool=pool,
+            token_to_kv_pool_allocator=allocator,
+            page_size=config.page_size,
+            enable_mamba_extra_buffer=bool(config.num_states and config.prefix_cache),
+            **hybrid,
         )
+        if config.sliding_window:
+            return self.window_radix.SWARadixCache(params) if config.prefix_cache else self.chunk.SWAChunkCache(params)
+        if config.num_states and config.prefix_cache:
+            return self.state_radix.MambaRadixCache(params)
         return self.radix.RadixCache(params) if config.prefix_cache else self.chunk.ChunkCache(params)
 
     # Requests
@@ -168,11 +219,32 @@ class Engine:
         key = self.radix.RadixKey(token_ids=ids, extra_key=None)
         return tree_cache.match_prefix(self.base.MatchPrefixParams(key=key))
 
-    def evict(self, tree_cache: Any, tokens: int) -> None:
-        """Evict at least so many tokens, or all that can be evicted."""
+    def evict(self, tree_cache: Any, tokens: int, window_tokens: int, states: int) -> None:
+        """Evict at least so much of each pool, or all that can be evicted."""
         params = getattr(self.base, "EvictParams", None)
-        tree_cache.evict(tokens if params is None else params(num_tokens=tokens))
+        if params is not None:
+            tree_cache.evict(params(num_tokens=tokens, swa_num_tokens=window_tokens, mamba_num=states))
+        elif isinstance(tree_cache, self.window_radix.SWARadixCache):
+            tree_cache.evict(tokens, window_tokens)
+        else:
+            tree_cache.evict(tokens)
+            if states:
+                tree_cache.evict_mamba(states)
 
+    def lock(self, tree_cache: Any, req: Any) -> None:
+        """Lock what a request matched, as the scheduler does when it admits it."""
+        result = tree_cache.inc_lock_ref(req.last_node)
+        # Older releases answer the number itself.
+        req.swa_uuid_for_lock = getattr(result, "swa_uuid_for_lock", result)
+
+    def evict_window(self, tree_cache: Any, req: Any, next_position: int) -> None:
+        """Give back what a request's window has left behind, as a batch does before it allocates."""
+        batch = SimpleNamespace(
+            tree_cache=tree_cache,
+            req_to_token_pool=tree_cache.req_to_token_pool,
+            token_to_kv_pool_allocator=tree_cache.token_to_kv_pool_allocator,
+        )
+        self.batches.ScheduleBatch._evict_swa(batch, req, next_position)
 
 def sampling() -> Any:
     """The sampling parameters that the bookkeeping of memory reads."""
@@ -199,8 +271,22 @@ class _WithoutEviction:
     def is_chunk_cache(self) -> bool:
         return True
 
+    def evict(self, *_: object) -> None:
+        """States are evicted whatever the cache is."""
+
+    def pretty_print(self) -> None:
+        """Before it gives up, SGLang prints the whole tree."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tree_cache, name)
+
+
+def _state_shapes(torch: Any) -> Any:
+    """A recurrent state of next to nothing."""
+    return SimpleNamespace(
+        shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
+        dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
+    )
 
 
 def _first(*places: tuple[str, str]) -> Any:
