@@ -16,7 +16,7 @@ from kvconform.runner import Demonstration, names_in
 from kvspec import events
 from kvspec.events import Config, Operation
 from kvspec.model import Model
-from kvspec.model.judging import owner_name, record_name
+from kvspec.model.judging import owner_name, record_name, state_owner_name
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, compress, expand
 from kvspec.rules import RULES
@@ -90,7 +90,7 @@ def known(config: Config, shown: Demonstration) -> Iterator[str]:
     for fact, step, pages in _by_fact(since, _pages_in(last)):
         belong = f"pages {_listed(pages)} belong" if pages[1:] else f"page {pages[0]} belongs"
         yield f"The model knows that {belong} to {fact}, since step {step}."
-    wanted = {f"row {row}" for row in _rows_in(last)}
+    wanted = {f"row {row}" for row in _rows_in(last)} | _hybrid_things(last.obs)
     wanted.update(thing for thing, (fact, _) in since.items() if fact == _WITHHELD and isinstance(last, events.Report))
     names = set(names_in(last))
     names.update(request.session for req, request in model.state.requests.items() if req in names and request.session)
@@ -113,6 +113,10 @@ def _facts(state: State) -> Iterator[tuple[str, str]]:
     """What is the case: thing and fact, in words."""
     for page in state.owner:
         yield f"page {page}", owner_name(state, page)
+    for window_page, page in state.window_owner.items():
+        yield f"window page {window_page}", f"is behind page {page}"
+    for slot in state.state_owner:
+        yield f"state slot {slot}", f"is that of {state_owner_name(state, slot)}"
     for row, record in state.rows.items():
         yield f"row {row}", _WITHHELD if record == WITHHELD else f"is that of {record_name(state, record)}"
     for req, request in state.requests.items():
@@ -139,6 +143,21 @@ def _pages_in(op: Operation[Any]) -> list[int]:
         case events.EvictAnswer(evicted=runs):
             return expand(runs)
     return expand(getattr(op.obs, "freed", None) or ())
+
+
+def _hybrid_things(obs: object) -> set[str]:
+    """The window pages and state slots that an answer names."""
+    found: set[str] = set()
+    for kind, lists in (
+        ("window page", ("window_pages", "window_freed", "window_evicted")),
+        ("state slot", ("states", "states_freed", "states_evicted", "state_cached", "state_taken", "state")),
+    ):
+        for name in lists:
+            value = getattr(obs, name, None)
+            runs = [run for part in value.values() for run in part] if isinstance(value, dict) else value
+            numbers = [runs] if isinstance(runs, int) else expand(runs or ())
+            found.update(f"{kind} {number}" for number in numbers)
+    return found
 
 
 def _rows_in(op: Operation[Any]) -> list[int]:
@@ -187,8 +206,16 @@ def _asked(op: Operation[Any]) -> str:
             return f"Session {op.session} is closed"
         case events.Preempt():
             return f"The memory of idle session {op.session} is taken away"
+        case events.SwaEvict():
+            return f"{op.req} gives back the window that it has left behind"
+        case events.TakeState():
+            return f"{op.req} takes a state slot before it has a row"
+        case events.FreeState():
+            return f"{op.req} gives its state slot back"
         case events.Evict():
-            return f"{_count(op.n, 'page')} of the prefix store are to be evicted"
+            wanted = (_count(op.n, "page"), _count(op.window, "window page"), _count(op.states, "state"))
+            asked = [text for text, count in zip(wanted, (op.n, op.window, op.states), strict=True) if count]
+            return f"{_and(asked)} of the prefix store are to be evicted"
         case events.Report():
             return f"The figures are asked for ({op.mode})"
     return "A look at the whole state"
@@ -196,6 +223,38 @@ def _asked(op: Operation[Any]) -> str:
 
 def _answered(op: Operation[Any]) -> str:
     """What the implementation said."""
+    return _of_pages(op) + _of_hybrid_pools(op.obs)
+
+
+def _of_hybrid_pools(obs: object) -> str:
+    """What an answer says of window pages and state slots."""
+    said = []
+    for req, runs in (getattr(obs, "window_pages", None) or {}).items():
+        said.append(f"; behind them {req} gets window pages {_listed(expand(runs))}" if runs else "")
+    given = getattr(obs, "states", None)
+    for req, runs in given.items() if isinstance(obs, events.ExtendAnswer) and given else ():
+        said.append(f"; {req} gets state slots {_listed(expand(runs))}" if runs else "")
+    for name, text in _HYBRID.items():
+        value = getattr(obs, name, None)
+        if value is not None and value != []:
+            said.append(text.format(value if isinstance(value, int) else _listed(expand(value))))
+    return "".join(said)
+
+
+_HYBRID = {
+    "evicted_len": ": its window begins at position {} or later",
+    "window_freed": "; window pages {} go back",
+    "states_freed": "; state slots {} go back",
+    "window_evicted": "; window pages {} leave the store",
+    "states_evicted": "; state slots {} leave the store",
+    "state_cached": "; the store takes state slot {}",
+    "state_taken": "; state slot {} is taken for it",
+    "state": ": slot {}",
+}
+"""How the parts of an answer that only hybrid pools have are told."""
+
+
+def _of_pages(op: Operation[Any]) -> str:
     match op.obs:
         case events.MatchAnswer(prefix_len=prefix_len, protected_len=protected_len, freed=freed):
             return f": {prefix_len}, of which the prefix store owns {protected_len}{_freed(freed)}"

@@ -53,6 +53,9 @@ OPERATIONS = (
     "abort",
     "close_session",
     "preempt",
+    "swa_evict",
+    "take_state",
+    "free_state",
     "evict",
     "report",
     "snapshot",
@@ -170,7 +173,7 @@ def prove_partition(console: Console, jobs: int = 2) -> bool:
         "operation",
         "ways",
         "verdict",
-        title="Partition of pages and rows, any number of them",
+        title="Partition of every pool, of any size",
         box=box.SIMPLE_HEAD,
     )
     table.add_column("seconds", justify="right")

@@ -103,7 +103,8 @@ def _unknown(name: str, annotation: Any) -> Any:
 
 def _always(clause: Clause, state: Partition) -> Any:
     numbers = [z3.FreshInt() for _ in range(clause.variables)]
-    return z3.ForAll(numbers, clause.body(state, *numbers))
+    body = clause.body(state, *numbers)
+    return z3.ForAll(numbers, body) if numbers else body
 
 
 def counterexample(operation: Callable[..., Steps], way: str, rule: str | None = None) -> str:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvconform import codec
-from kvconform.bounds import LARGEST
+from kvconform.bounds import LARGEST, OutOfRange, check_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, show_finding
@@ -36,6 +36,7 @@ from kvspec.events import (
     Report,
     Retract,
     Submit,
+    SwaEvict,
 )
 from kvspec.model import Model
 from kvspec.pages import expand
@@ -62,6 +63,12 @@ class Tally:
         """Pages that were not free."""
         self.peak_held = 0
         """Pages that were neither free nor evictable: what requests and sessions held."""
+        self.left_behind = 0
+        """Window pages that running requests gave back."""
+        self.evicted_sides = 0
+        self.evicted_states = 0
+        self.peak_window_pages = 0
+        self.peak_states = 0
         self._checked = checked
         self._matched: dict[str, int] = {}
         """Requests that were not admitted yet, and how much of each matched last."""
@@ -84,6 +91,11 @@ class Tally:
             case Evict():
                 if op.obs is not None:
                     self.evicted_pages += len(expand(op.obs.evicted))
+                    self.evicted_sides += len(expand(op.obs.window_evicted or ()))
+                    self.evicted_states += len(expand(op.obs.states_evicted or ()))
+            case SwaEvict():
+                if op.obs is not None:
+                    self.left_behind += len(expand(op.obs.window_freed or ()))
         return answer
 
     def _measure(self) -> None:
@@ -91,6 +103,8 @@ class Tally:
         in_use = state.config.num_pages - state.free_pages
         self.peak_pages = max(self.peak_pages, in_use)
         self.peak_held = max(self.peak_held, in_use - state.store.evictable)
+        self.peak_window_pages = max(self.peak_window_pages, len(state.window_owner))
+        self.peak_states = max(self.peak_states, len(state.state_owner))
 
 
 class Replay:
@@ -171,6 +185,11 @@ def mooncake(
         str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")
     ] = "reference",
     no_prefix_cache: Annotated[bool, typer.Option("--no-prefix-cache", help="Chunk cache: keep no prefixes.")] = False,
+    sliding_window: Annotated[
+        int, typer.Option(min=0, help="Window of the layers that have one, in tokens; needs --num-window-pages.")
+    ] = 0,
+    num_window_pages: Annotated[int, typer.Option(min=0, help="Pages of the window pool.")] = 0,
+    num_states: Annotated[int, typer.Option(min=0, help="Slots for recurrent states; 0: the model has none.")] = 0,
     max_prefill_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one launch prefills at most.")] = 16_384,
     chunked_prefill_size: Annotated[
         int, typer.Option(min=1, help="Tokens of one request that one launch prefills at most.")
@@ -205,7 +224,20 @@ def mooncake(
     for name, value in (("--num-pages", num_pages), ("--num-rows", num_rows)):
         if not 1 <= value <= LARGEST:
             raise typer.BadParameter(f"{name} {value} is not in 1..{LARGEST}")
-    memory = Config(page_size, num_pages, num_rows, min(num_pages * page_size, LARGEST), not no_prefix_cache)
+    memory = Config(
+        page_size,
+        num_pages,
+        num_rows,
+        min(num_pages * page_size, LARGEST),
+        not no_prefix_cache,
+        sliding_window,
+        num_window_pages,
+        num_states,
+    )
+    try:
+        check_config(memory)
+    except OutOfRange as error:
+        raise typer.BadParameter(str(error).replace("_", "-")) from None
     scheduling = SchedulerConfig(
         max_prefill_tokens=max_prefill_tokens,
         chunked_prefill_size=chunked_prefill_size,
@@ -279,6 +311,7 @@ def _table(replay: Replay, timed: Timed) -> Table:
         ("output tokens", f"{sum(entry.output_length for entry in replay.entries):,}"),
         ("cache hit tokens", f"{tally.hit_tokens:,} ({tally.hit_tokens / prompt_tokens:.1%})"),
         ("evicted pages", f"{tally.evicted_pages:,}"),
+        *_hybrid_rows(replay),
         ("preempted sessions", f"{tally.operations[Preempt]:,}"),
         ("retracted requests", f"{tally.operations[Retract]:,}"),
         ("peak pages in use", f"{tally.peak_pages:,} of {replay.memory.num_pages:,}"),
@@ -291,6 +324,24 @@ def _table(replay: Replay, timed: Timed) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _hybrid_rows(replay: Replay) -> list[tuple[str, str]]:
+    """What happened in the pools that only hybrid models have."""
+    tally, memory = replay.tally, replay.memory
+    rows = []
+    if memory.sliding_window:
+        rows += [
+            ("window pages left behind", f"{tally.left_behind:,}"),
+            ("window pages evicted from the store", f"{tally.evicted_sides:,}"),
+            ("peak window pages in use", f"{tally.peak_window_pages:,} of {memory.num_window_pages:,}"),
+        ]
+    if memory.num_states:
+        rows += [
+            ("states evicted from the store", f"{tally.evicted_states:,}"),
+            ("peak state slots in use", f"{tally.peak_states:,} of {memory.num_states:,}"),
+        ]
+    return rows
 
 
 def _shortest(replay: Replay, factory: Factory) -> Shortest:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from kvcuda.backend import DEVICE
-from kvcuda.holdings import Holdings
+from kvcuda.holdings import Evicted, Holdings
 from kvcuda.lanes import Event, Lanes, default_lanes
 from kvcuda.memory import OUT_BUFFERS, Copy, DeviceMemory, Ints
 from kvcuda.prefix_tree import Match
@@ -21,7 +21,18 @@ from kvcuda.sessions import Sessions
 from kvcuda.staging import Slot
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
-from kvspec.events import Config, DecodeAnswer, Done, ExtendAnswer, Figures, MatchAnswer, PublishAnswer, Refusal
+from kvspec.events import (
+    Config,
+    DecodeAnswer,
+    Done,
+    ExtendAnswer,
+    Figures,
+    MatchAnswer,
+    PublishAnswer,
+    Refusal,
+    StateAnswer,
+    SwaEvictAnswer,
+)
 from kvspec.events import ReleaseAnswer as Released
 from kvspec.pages import new_pages
 from kvspec.tokens import Element, Tokens
@@ -61,7 +72,7 @@ class Prefill(NamedTuple):
 
 
 class DeviceManager:
-    """The memory of one engine: rows, pages, the prefix store and the session slots."""
+    """The memory of one engine: rows, pages of one or two pools, state slots, the prefix store, the session slots."""
 
     def __init__(
         self,
@@ -84,6 +95,7 @@ class DeviceManager:
         self.memory = DeviceMemory(config, self.lanes, debug=debug)
         self.holdings = Holdings(config, self.memory)
         self.rows = self.holdings.rows
+        self.states = self.holdings.states
         self.sessions = Sessions(self.holdings)
         self.forward = forward
 
@@ -140,12 +152,47 @@ class DeviceManager:
         request = self._request(req)
         if req in self.running:
             raise Refusal("OP-1", f"request {req} is running")
+        states = self.states.pushed
         match = self.sessions.match(request)
         request.prefix_len = match.prefix_len
         request.resumed = match.lent is not None
         if match.lent is not None:
             self.holders[req] = match.lent
-        return MatchAnswer(match.prefix_len, match.protected_len)
+        return MatchAnswer(match.prefix_len, match.protected_len, states_freed=self.states.since(states))
+
+    def take_state(self, req: str) -> StateAnswer:
+        """A matched request that waits takes the state slot that it will compute in, before it has a row (17850).
+
+        Raises:
+            Refusal: there are no recurrent states, the request has a slot or has not matched, or none is free.
+        """
+        request = self._request(req)
+        if not self.states.size:
+            raise Refusal("OP-1", "there are no recurrent states")
+        if req in self.holders or request.state:
+            raise Refusal("OP-1", f"request {req} has a state slot already")
+        if request.prefix_len is None:
+            raise Refusal("OP-1", f"{req} has not matched its prefix")
+        if not self.states.available:
+            raise Refusal("CAP-1", "no state slot is free", states_short=1)
+        request.state = self.states.take()
+        return StateAnswer(request.state)
+
+    def free_state(self, req: str) -> StateAnswer:
+        """A request that was not admitted gives back the state slot that it took (17850).
+
+        Raises:
+            Refusal: it took none, or has a row by now.
+        """
+        request = self._request(req)
+        if not request.state:
+            raise Refusal("OP-1", f"request {req} has no state slot without a row")
+        return StateAnswer(self._give_state_back(request))
+
+    def _give_state_back(self, request: Request) -> int:
+        slot, request.state = request.state, 0
+        self.states.give_back([slot])
+        return slot
 
     # Requests that run
 
@@ -159,11 +206,15 @@ class DeviceManager:
         self._check_chunking(batch)
         self._check_room(batch)
         copies: list[Copy] = []
-        rows = [self._begin(prefill, copies) for prefill in batch]
+        states: dict[str, list[int]] = {}
+        rows = [self._begin(prefill, copies, states) for prefill in batch]
         starts, ends = ints([prefill.prefix_len for prefill in batch]), ints([seq_len for _, seq_len in reqs])
         out = self.memory.extend(ints(rows), starts, ends, copies)
         self._note_prepared(ints(rows), starts, out + np.cumsum(ends - starts) - (ends - starts))
-        return ExtendAnswer({req: row for (req, _), row in zip(reqs, rows, strict=True)})
+        return ExtendAnswer(
+            {req: row for (req, _), row in zip(reqs, rows, strict=True)},
+            states=states if self.states.size else None,  # type: ignore[arg-type]
+        )
 
     def _check_prefill(self, req: str, seq_len: int) -> Prefill:
         """One request of a prefill batch, or a refusal."""
@@ -208,24 +259,31 @@ class DeviceManager:
             raise Refusal(rule, f"in the middle of their prefill: {chunking}")
 
     def _check_room(self, batch: list[Prefill]) -> None:
-        """Refuse a prefill batch whose pages or rows are not free (17850)."""
+        """Refuse a prefill batch whose pages, rows or state slots are not free (17850)."""
         pages = sum(new_pages(prefill.prefix_len, prefill.seq_len, self.config.page_size) for prefill in batch)
-        rows = sum(not isinstance(prefill.base, KvRecord) for prefill in batch)
-        free_pages, free_rows = self.memory.available, self.rows.available
-        if pages > free_pages or rows > free_rows:
+        fresh = [prefill.request for prefill in batch if not isinstance(prefill.base, KvRecord)]
+        states = sum(self.states.a_run - bool(request.state) for request in fresh) if self.states.size else 0
+        pages_short, rows_short = max(0, pages - self.memory.available), max(0, len(fresh) - self.rows.available)
+        window_short, states_short = self.memory.windows.short(pages), max(0, states - self.states.available)
+        if pages_short or rows_short or window_short or states_short:
             raise Refusal(
                 "CAP-1",
-                f"{pages} pages and {rows} rows are needed, {free_pages} pages and {free_rows} rows are free",
-                pages_short=max(0, pages - free_pages),
-                rows_short=max(0, rows - free_rows),
+                f"{pages} pages, {len(fresh)} rows and {states} state slots are needed; {pages_short} pages, "
+                f"{rows_short} rows, {window_short} window pages and {states_short} state slots are short",
+                pages_short=pages_short,
+                rows_short=rows_short,
+                window_short=window_short,
+                states_short=states_short,
             )
 
-    def _begin(self, prefill: Prefill, copies: list[Copy]) -> int:
+    def _begin(self, prefill: Prefill, copies: list[Copy], states: dict[str, list[int]]) -> int:
         """The host's side of one request of a batch that fits; returns its row.
 
         [0, prefix_len)         matched, lent, or written by an earlier chunk: stays. What a fresh row matched is
                                 added to `copies`
         [prefix_len, seq_len)   gets slots
+
+        State slots that a fresh row's request does not have yet are taken, and added to `states`.
         """
         request, run, base, prefix_len, seq_len = prefill
         rows, page_size = self.rows, self.config.page_size
@@ -233,7 +291,12 @@ class DeviceManager:
             kv = base
             rows.set_lengths(kv.row, lengths.extend(rows.lengths(kv.row), seq_len, page_size))
         else:
-            kv = self.holders[request.name] = KvRecord(rows.take(), base.last_node)
+            early = [request.state] if request.state else []
+            new = [self.states.take() for _ in range(self.states.a_run - len(early))]
+            if new:
+                states[request.name] = new
+            kv = self.holders[request.name] = KvRecord(rows.take(), base.last_node, early + new)
+            request.state = 0
             rows.set_lengths(kv.row, lengths.begin(prefix_len, seq_len, page_size))
             self.holdings.tree.lock(base.last_node)
             position = 0
@@ -283,6 +346,8 @@ class DeviceManager:
         """The rows and committed lengths of a decode step, or a refusal for anything but lack of room."""
         if n < 1:
             raise Refusal("OP-1", f"n is {n}")
+        if n > 1 and self.states.size:
+            raise Refusal("OP-1", "recurrent states cannot take a speculative step back")
         runs, rows = self._running_batch(reqs)
         table = self.rows
         committed = table.committed[rows]
@@ -345,6 +410,10 @@ class DeviceManager:
         if drafts.any():
             drafted = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if count]
             sampled = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if not count]
+        if self.config.tracking_states:
+            borders = ends - ends % self.config.page_size
+            for i in np.flatnonzero(borders > table.start[rows]).tolist():
+                runs[i].kv.pass_border(int(borders[i]))
         table.launched[rows] = ends
         table.prepared[rows] = 0
         table.promised[last] += 1
@@ -437,8 +506,24 @@ class DeviceManager:
             raise Refusal("CHUNK-1", f"chunked is {chunked}, but {req} has {run.seq_len} of {len(run.tokens)} tokens")
         if not chunked and len(run.tokens) == run.seq_len:
             raise Refusal("CHUNK-1", f"the token that follows the prompt of {req} is not sampled yet")
-        self.sessions.cache_unfinished(run)
-        return PublishAnswer(int(self.rows.protected[run.kv.row]))
+        cached, taken = self.sessions.cache_unfinished(run)
+        return PublishAnswer(int(self.rows.protected[run.kv.row]), state_cached=cached, state_taken=taken)
+
+    def swa_evict(self, req: str) -> SwaEvictAnswer:
+        """Give back the window sides that a running request has left behind (20070).
+
+        A chunk in flight may still read them. They stay what they are until it has: only a later forward pass writes
+        them again.
+
+        Raises:
+            Refusal: the request is not running, or there is no sliding window.
+        """
+        run = self._run(req)
+        if not self.config.sliding_window:
+            raise Refusal("OP-1", "there is no sliding window")
+        row = run.kv.row
+        following = min(int(self.rows.committed[row]), int(self.rows.launched[row]), len(run.tokens) - 1)
+        return SwaEvictAnswer(self.holdings.shed(run.kv, following))
 
     # Ways out. Each ends in `Holdings.release`, or in a session's slot.
 
@@ -453,18 +538,20 @@ class DeviceManager:
             raise Refusal("OP-1", f"{req} is in the middle of its prefill")
         if self.rows.prepared[run.kv.row]:
             raise Refusal("LAUNCH-1", f"what {req} has prepared is not launched yet")
+        states, cached = self.states.pushed, None
         self._end_run(run)
         del self.requests[req]
         slot = run.request.slot
         if slot is None:
             kept = min(int(self.rows.committed[run.kv.row]), len(run.tokens))
             self.holdings.publish(run.kv, run.tokens, kept)
+            cached = self.holdings.leave_state(run.kv)
             self.holdings.release(run.kv)
         else:
             self.sessions.save(slot, run)
             slot.history = run.tokens
             self.sessions.end_turn(slot)
-        return Released()
+        return self._released(states, cached)
 
     def retract(self, req: str) -> Released:
         """Take a running request's memory away; it waits again with its tokens (994, 22862).
@@ -472,14 +559,14 @@ class DeviceManager:
         Raises:
             Refusal: the request is not running.
         """
-        run = self._run(req)
+        run, states = self._run(req), self.states.pushed
         self._end_run(run)
         slot = run.request.slot
         if slot is None:
             self.holdings.release(run.kv)
         else:
             self.sessions.save(slot, run)
-        return Released()
+        return self._released(states)
 
     def abort(self, req: str) -> Released:
         """The request leaves without a result, wherever it is (22862).
@@ -490,10 +577,12 @@ class DeviceManager:
         Raises:
             Refusal: there is no such request.
         """
-        request = self._request(req)
+        request, states = self._request(req), self.states.pushed
         run = self.running.get(req)
         if run is not None:
             self._end_run(run)
+        if request.state:
+            self._give_state_back(request)
         del self.requests[req]
         slot = request.slot
         kv = run.kv if run is not None else self.holders.pop(req, None)
@@ -506,7 +595,7 @@ class DeviceManager:
             if request.extended:
                 self.sessions.wipe(slot)
             self.sessions.end_turn(slot)
-        return Released()
+        return self._released(states)
 
     def close_session(self, session: str) -> Released:
         """Release an idle session; with a turn in flight the release waits for it (22213).
@@ -514,13 +603,13 @@ class DeviceManager:
         Raises:
             Refusal: the session is not open, or closing already.
         """
-        slot = self.sessions.slot(session)
+        slot, states = self.sessions.slot(session), self.states.pushed
         if slot.closing:
             raise Refusal("OP-1", f"session {session} is closing already")
         slot.closing = True
         if slot.turn is None:
             self.sessions.close(slot)
-        return Released()
+        return self._released(states)
 
     def preempt(self, session: str) -> Released:
         """Release an idle slot's memory; the session keeps its tokens and its next turn prefills again.
@@ -528,26 +617,36 @@ class DeviceManager:
         Raises:
             Refusal: the slot holds nothing, or has lent it.
         """
-        slot = self.sessions.slot(session)
+        slot, states = self.sessions.slot(session), self.states.pushed
         if slot.kv is None or slot.lent:
             raise Refusal("OP-1", f"the slot of session {session} holds nothing, or is lent")
         self.sessions.wipe(slot)
-        return Released()
+        return self._released(states)
 
-    def evict_pages(self, n: int) -> int:
-        """Free at least `n` pages of the prefix store, or all that nobody has locked; returns how many.
+    def evict_pages(self, n: int, window: int = 0, states: int = 0) -> Evicted:
+        """Free at least `n` pages of the prefix store, `window` window sides and `states` states, or all there are.
+
+        What somebody has locked stays. Window sides and states may go without their pages; pages take both along.
 
         Raises:
-            Refusal: `n` is no number of pages.
+            Refusal: nothing is asked for, or a pool is named that there is none of.
         """
-        if n < 1:
-            raise Refusal("OP-1", f"n is {n}")
-        return self.holdings.evict(n)
+        if min(n, window, states) < 0 or not n + window + states:
+            raise Refusal("OP-1", f"n is {n}, window {window}, states {states}")
+        if window and not self.config.sliding_window:
+            raise Refusal("OP-1", "there is no sliding window")
+        if states and not self.states.size:
+            raise Refusal("OP-1", "there are no recurrent states")
+        return self.holdings.evict(n, window, states)
+
+    def _released(self, states: int, cached: int | None = None) -> Released:
+        """The answer of what lets memory go: the state slots that went back since `states` had."""
+        return Released(states_freed=self.states.since(states), state_cached=cached)
 
     # Looking
 
     def report(self, mode: Literal["idle", "busy"] = "busy") -> Figures:
-        """The manager's own figures, in tokens and rows, each by its own definition: their sum is the check (20070).
+        """The manager's own figures, each pool's by its own definition: their sum is the check (20070, 22213).
 
         Raises:
             Refusal: the mode is `idle`, but a request holds memory.
@@ -556,7 +655,7 @@ class DeviceManager:
             raise Refusal("OP-1", f"{len(self.holders)} requests hold memory: this is not idle")
         page_size = self.config.page_size
         idle_slots = [kv for _, kv in self.sessions.idle()]
-        return Figures(
+        told = Figures(
             available=self.memory.available * page_size,
             evictable=self.holdings.tree.evictable * page_size,
             protected=self.holdings.tree.protected * page_size,
@@ -567,6 +666,21 @@ class DeviceManager:
             rows_sessions=len(idle_slots),
             rows_withheld=self.rows.withheld,
         )
+        tree, holders = self.holdings.tree, self.holders.values()
+        if self.config.sliding_window:
+            told.window_available = self.memory.windows.available * page_size
+            told.window_evictable = tree.window_evictable * page_size
+            told.window_protected = tree.window_protected * page_size
+            told.window_session_held = self.holdings.window_held_tokens(idle_slots)
+            told.window_uncached = self.holdings.window_held_tokens(holders)
+        if self.states.size:
+            told.states_available = self.states.available
+            told.states_evictable = tree.states_evictable
+            told.states_protected = tree.states_protected
+            told.states_sessions = sum(len(kv.states) for kv in idle_slots)
+            early = sum(request.state > 0 for request in self.requests.values())
+            told.states_requests = sum(len(kv.states) for kv in holders) + early
+        return told
 
     # Shared by several operations
 

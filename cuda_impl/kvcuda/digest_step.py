@@ -64,13 +64,14 @@ class DigestStep:
     def __call__(self, op: Operation[A], /) -> A:
         """Carry an operation out.
 
-        An eviction answers as many zeros as pages left the store: nobody knows which.
+        An eviction answers as many zeros as pages and window pages left the store: nobody knows which.
 
         Raises:
             Refusal: the manager refused it.
         """
         if isinstance(op, events.Evict):
-            return events.EvictAnswer([0] * self.manager.evict_pages(op.n))  # type: ignore[return-value]
+            pages, window, states = self.manager.evict_pages(op.n, op.window, op.states)
+            return events.EvictAnswer([0] * pages, [0] * window, states)  # type: ignore[return-value]
         arguments = [getattr(op, name) for name in op.__struct_fields__ if name not in ("obs", "refused")]
         answer: A = getattr(self.manager, str(op.__struct_config__.tag))(*arguments)
         return answer

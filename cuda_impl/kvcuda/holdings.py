@@ -1,19 +1,44 @@
-"""What holders hold, and every way by which it changes hands: rows, private pages, and locks on cached prefixes."""
+"""What holders hold, and every way by which it changes hands.
+
+That is rows, private pages with their window sides, state slots, and locks on cached prefixes.
+"""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kvcuda.memory import DeviceMemory
-from kvcuda.prefix_tree import PrefixTree
+from kvcuda.prefix_tree import Match, Node, PrefixTree
 from kvcuda.records import KvRecord
 from kvcuda.row_table import RowTable
+from kvcuda.state_slots import StateSlots
 from kvspec import lengths
 from kvspec.events import Config
 from kvspec.pages import ceil_pages
-from kvspec.tokens import Tokens
+from kvspec.tokens import Page, Tokens
+from kvspec.window import evictable_until, left_behind, window_held_tokens
+
+
+class PublishedState(NamedTuple):
+    """State slots that changed hands while a prefix was published; `None` where none did."""
+
+    cached: int | None = None
+    """Its state is the store's from now on."""
+    taken: int | None = None
+    """The free slot that the holder has in its place."""
+
+
+class Evicted(NamedTuple):
+    """What has left the prefix store."""
+
+    pages: int
+    window: int
+    """Window pages."""
+    states: list[int]
+    """State slots."""
 
 
 class Holdings:
-    """The rows, the prefix store and the device's memory of one manager, which change together."""
+    """The rows, the prefix store, the state slots and the device's memory of one manager, which change together."""
 
     def __init__(self, config: Config, memory: DeviceMemory) -> None:
         """Nobody holds anything."""
@@ -21,7 +46,11 @@ class Holdings:
         self.keeps_prefixes = config.prefix_cache
         self.memory = memory
         self.rows = RowTable(config.num_rows)
-        self.tree = PrefixTree(config.num_pages)
+        self.window = config.sliding_window
+        self.tree = PrefixTree(
+            config.num_pages, ceil_pages(self.window, self.page_size), has_states=bool(config.num_states)
+        )
+        self.states = StateSlots(config)
 
     def publish(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
         """Publish the whole pages of a holder's first `length` tokens; its lock moves up to them (20070, 20476).
@@ -31,6 +60,8 @@ class Holdings:
         [0, protected)         the store's already, locked by this holder
         [protected, known)     duplicates: freed, and the row names the store's pages instead
         [known, length)        the store takes them over
+
+        Pages before the cursor have no window side: they revive no tombstone, and become tombstones themselves.
         """
         row, memory, tree = kv.row, self.memory, self.tree
         before = self.rows.lengths(row)
@@ -41,16 +72,101 @@ class Holdings:
         match = tree.known(kv.last_node, key)
         if match.epoch == memory.epoch:
             memory.flush()  # its pages are listed in the arena before they are read there
-        memory.replace(row, first, match.runs)
-        node = match.last_node
-        if match.pages < len(key):
-            node = tree.add(node, key[match.pages :])
-            memory.publish(row, first + match.pages, node.runs)
-            node.epoch = memory.epoch
+        self._replace(kv, first, match)
+        node = self._hand_over(kv, match.last_node, first + match.pages, key[match.pages :])
         tree.lock(node)
         tree.unlock(kv.last_node)
         kv.last_node = node
         self.rows.set_lengths(row, lengths.publish(before, last * self.page_size, self.page_size))
+
+    def _replace(self, kv: KvRecord, first: int, match: Match) -> None:
+        """Free a holder's duplicates of what `match` found from page `first` on; its row names the store's instead.
+
+        Where the store has tombstones and the holder still has the window sides, these move behind the store's pages
+        (rule SWA-6).
+        """
+        row, cursor = kv.row, self._cursor_page(kv.row)
+        if not self.window:
+            self.memory.replace(row, first, match.runs)
+            return
+        for node in match.nodes:
+            end = first + len(node.key)
+            if not node.has_window and cursor < end:
+                if first < cursor:
+                    bare = self.tree.split(node, cursor - first)
+                    self.memory.replace(row, first, bare.runs, cursor)
+                    first = cursor
+                self.memory.revive(row, first, node.runs)
+                self.tree.revive(node)
+            else:
+                self.memory.replace(row, first, node.runs, cursor)
+            first = end
+
+    def _hand_over(self, kv: KvRecord, node: Node, first: int, key: list[Page]) -> Node:
+        """The store takes over a holder's pages from page `first` on, which continue the prefix that ends at `node`.
+
+        Those before the cursor become tombstones. Returns where the prefix ends now.
+        """
+        bare = min(max(self._cursor_page(kv.row) - first, 0), len(key))
+        for begin, end, has_window in ((0, bare, False), (bare, len(key), bool(self.window))):
+            if begin < end:
+                node = self.tree.add(node, key[begin:end], has_window=has_window)
+                self.memory.publish(kv.row, first + begin, node.runs)
+                node.epoch = self.memory.epoch
+        return node
+
+    def _cursor_page(self, row: int) -> int:
+        """The first private page of a row that still has its window side."""
+        return int(self.rows.cursor[row]) // self.page_size
+
+    def copy_state(self, kv: KvRecord) -> PublishedState:
+        """Publish the state at the end of what a holder has published, if it has kept it and a slot is free (17850).
+
+        The store takes the slot that has kept it, and the holder the free one: nothing is copied.
+        """
+        slot = self._state_due(kv)
+        if not slot or not self.states.available:
+            return PublishedState()
+        fresh = self.states.take()
+        kv.give(slot, [fresh])
+        self.tree.keep_state(kv.last_node, slot)
+        return PublishedState(slot, fresh)
+
+    def leave_state(self, kv: KvRecord) -> int | None:
+        """The same of a holder that is about to release everything: it needs no slot in its place."""
+        slot = self._state_due(kv)
+        if not slot:
+            return None
+        kv.give(slot, [])
+        self.tree.keep_state(kv.last_node, slot)
+        return slot
+
+    def _state_due(self, kv: KvRecord) -> int:
+        """The slot with the state after a holder's protected prefix, if the store lacks it; 0 if there is none."""
+        return 0 if kv.last_node.state else kv.kept_at(int(self.rows.protected[kv.row]))
+
+    def resumable(self, kv: KvRecord, target: int) -> int:
+        """The length at most `target`, in tokens, from which a turn can resume (rule MAMBA-3).
+
+        A recurrent state cannot be taken back by a token. Where the one that the record computes in stands past
+        `target`, the turn goes back to the last page border whose state it or the store has kept; 0 if none.
+        """
+        if not self.states.size or self.rows.launched[kv.row] <= target:
+            return target
+        protected = int(self.rows.protected[kv.row])
+        kept = [tracked.border for tracked in kv.tracked if protected <= tracked.border <= target]
+        return max(kept + [protected] * bool(kv.last_node.state), default=0)
+
+    def shed(self, kv: KvRecord, position: int) -> int:
+        """Give back the window sides that no step at `position` or later reads; returns the cursor (20070)."""
+        row, memory = kv.row, self.memory
+        held = self.rows.lengths(row)
+        cursor = max(held.protected, int(self.rows.cursor[row]))
+        until = max(cursor, evictable_until(position, self.window, self.page_size))
+        pages = left_behind(held, cursor, until, self.page_size)
+        memory.shed(row, pages.start, pages.stop)
+        self.rows.cursor[row] = until
+        return until
 
     def free_tail(self, kv: KvRecord, prefix_len: int) -> None:
         """Free what the next extend would orphan, and cut the lengths to what is left (22862).
@@ -61,8 +177,10 @@ class Holdings:
         """
         before = self.rows.lengths(kv.row)
         tail = lengths.tail(prefix_len, before.allocated, self.page_size)
-        self.memory.free(kv.row, tail.start, tail.stop)
+        self.memory.free(kv.row, tail.start, tail.stop, self._cursor_page(kv.row))
         self.rows.set_lengths(kv.row, lengths.resume(before, prefix_len, self.page_size))
+        self.rows.launched[kv.row] = min(int(self.rows.launched[kv.row]), prefix_len)
+        kv.cut_borders(prefix_len)
 
     def release(self, kv: KvRecord) -> None:
         """Release everything that a record has; its holder must forget it (994).
@@ -70,20 +188,39 @@ class Holdings:
         In pages:
 
         [0, protected)                 the prefix store's: unlocked, they stay cached
-        [protected, ceil(allocated))   private: freed, the page that is held in part and the over-allocated ones too
+        [protected, ceil(allocated))   private: freed, the page that is held in part and the over-allocated ones too,
+                                       with the window sides that the cursor has left
+        the state slots                free
         the row                        free, or withheld while a launch in flight reads it
         """
-        held = self.rows.lengths(kv.row)
-        self.memory.free(kv.row, held.protected // self.page_size, ceil_pages(held.allocated, self.page_size))
+        held, cursor = self.rows.lengths(kv.row), self._cursor_page(kv.row)
+        self.memory.free(kv.row, held.protected // self.page_size, ceil_pages(held.allocated, self.page_size), cursor)
+        self.states.give_back(kv.states)
         self.tree.unlock(kv.last_node)
         self.rows.let_go(kv.row)
 
-    def evict(self, num_pages: int) -> int:
-        """Give up at least `num_pages` pages of the prefix store, or all that can be; returns how many."""
-        before = self.tree.evictable
-        self.memory.evict(self.tree.evict(num_pages))
-        return before - self.tree.evictable
+    def evict(self, num_pages: int, window: int = 0, states: int = 0) -> Evicted:
+        """Give up at least so many pages, window sides and states of the prefix store, or all that can be."""
+        tree = self.tree
+        pages, windows = tree.evictable, tree.window_evictable
+        slots = []
+        for node in tree.evict(num_pages):
+            self.memory.evict(node.runs, sided=node.has_window)
+            slots += [node.state] if node.state else []
+        self.memory.drop(tree.evict_windows(window - windows + tree.window_evictable))
+        slots += tree.evict_states(states - len(slots))
+        self.states.give_back(slots)
+        return Evicted(pages - tree.evictable, windows - tree.window_evictable, slots)
 
     def held_tokens(self, holders: Iterable[KvRecord]) -> int:
         """Tokens of the holders' private pages, a page that is held in part counted whole (20070)."""
         return sum(lengths.held_tokens(self.rows.lengths(kv.row), self.page_size) for kv in holders)
+
+    def window_held_tokens(self, holders: Iterable[KvRecord]) -> int:
+        """Tokens of their private window pages (20070)."""
+        cursor = self.rows.cursor
+        return sum(window_held_tokens(self.rows.lengths(kv.row), int(cursor[kv.row]), self.page_size) for kv in holders)
+
+    def window_cursor(self, kv: KvRecord) -> int:
+        """Where the window sides of a record begin that are its own or may be locked, in tokens."""
+        return max(int(self.rows.protected[kv.row]), int(self.rows.cursor[kv.row]))

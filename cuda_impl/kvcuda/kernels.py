@@ -107,9 +107,7 @@ def give_windows(
     """The pages of the live lanes, fresh from the ring, get the window pages at `index` on theirs."""
     window_page = tl.load(window_ring + ring_slot(index, num_window_pages), mask=live, other=0)
     if DEBUG:
-        mark_pages(
-            window_page, live, row, num_window_pages, window_used, fault, 1, WINDOW_DOUBLE_USE, WINDOW_BOUNDS
-        )
+        mark_pages(window_page, live, row, num_window_pages, window_used, fault, 1, WINDOW_DOUBLE_USE, WINDOW_BOUNDS)
         live = live & (page >= 1) & (page <= num_pages)
         note_fault(fault, WINDOW_KEPT, row, page, live & (tl.load(window_of + page, mask=live, other=0) != 0))
     tl.store(window_of + page, window_page, mask=live)
@@ -134,9 +132,7 @@ def take_windows(
         live = live & (page >= 1) & (page <= num_pages)
     window_page = tl.load(window_of + page, mask=live, other=0)
     if DEBUG:
-        mark_pages(
-            window_page, live, row, num_window_pages, window_used, fault, 0, WINDOW_DOUBLE_FREE, WINDOW_BOUNDS
-        )
+        mark_pages(window_page, live, row, num_window_pages, window_used, fault, 0, WINDOW_DOUBLE_FREE, WINDOW_BOUNDS)
     tl.store(window_ring + ring_slot(index, num_window_pages), window_page, mask=live)
     tl.store(window_of + page, tl.zeros_like(page), mask=live)
 
@@ -337,6 +333,9 @@ def move_kernel(
             sided = live & (index >= bare)
             if kind == REVIVE:
                 tombstone = tl.load(listed, mask=sided, other=0)
+                if DEBUG:
+                    sided = sided & (page >= 1) & (page <= num_pages)
+                    note_fault(fault, WINDOW_KEPT, row, tombstone, sided & (tl.load(window_of + tombstone) != 0))
                 tl.store(window_of + tombstone, tl.load(window_of + page, mask=sided, other=0), mask=sided)
                 tl.store(window_of + page, tl.zeros_like(page), mask=sided)
             elif kind != PUBLISH:

@@ -4,8 +4,11 @@ For conformance: `kvspec run --impl cuda` checks this class. What it names is wh
 in the arena once the kernels have run; all decisions are the `DeviceManager`'s, which never reads.
 """
 
+from typing import Any, TypeVar
+
 from kvcuda.device_manager import DeviceManager
 from kvcuda.memory import DeviceFault
+from kvcuda.records import KvRecord
 from kvspec.events import (
     Config,
     DecodeAnswer,
@@ -16,14 +19,16 @@ from kvspec.events import (
     PublishAnswer,
     ReleaseAnswer,
     SnapshotAnswer,
+    SwaEvictAnswer,
 )
 from kvspec.pages import Runs, ceil_pages, compress
+
+F = TypeVar("F", MatchAnswer, PublishAnswer, ReleaseAnswer)
+"""An answer that names what was freed."""
 
 
 class Manager(DeviceManager):
     """A `DeviceManager` in debug mode whose answers are complete."""
-
-    lacks = frozenset({"sliding_window", "recurrent_states"})
 
     def __init__(self, config: Config) -> None:
         """Everything is free and nobody is there."""
@@ -31,16 +36,14 @@ class Manager(DeviceManager):
 
     def match_prefix(self, req: str) -> MatchAnswer:
         """As the device manager; names the tail that was freed."""
-        before = self.memory.pushed
-        answer = super().match_prefix(req)
-        answer.freed = self._pushed_since(before)
-        return answer
+        before = self._pushed()
+        return self._name_freed(super().match_prefix(req), before)
 
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """As the device manager; names the pages that each request was given."""
         held = {req: self._pages_before_extend(req) for req, _ in reqs}
         answer = super().extend(reqs)
-        answer.pages = self._given(held)
+        answer.pages, answer.window_pages = self._given(held)
         return answer
 
     def _pages_before_extend(self, req: str) -> int:
@@ -53,82 +56,95 @@ class Manager(DeviceManager):
         """As the device manager; names the pages that each request was given."""
         held = {req: self._pages_held(self.running[req].kv.row) for req in reqs if req in self.running}
         answer = super().decode(reqs, n)
-        answer.pages = self._given(held)
+        answer.pages, answer.window_pages = self._given(held)
         return answer
 
     def cache_unfinished(self, req: str, chunked: bool = False) -> PublishAnswer:
         """As the device manager; names the duplicates that were freed."""
-        before = self.memory.pushed
-        answer = super().cache_unfinished(req, chunked)
-        answer.freed = self._pushed_since(before)
-        return answer
+        before = self._pushed()
+        return self._name_freed(super().cache_unfinished(req, chunked), before)
 
     def finish(self, req: str) -> ReleaseAnswer:
         """As the device manager; names the pages that were freed."""
-        before = self.memory.pushed
-        super().finish(req)
-        return ReleaseAnswer(self._pushed_since(before))
+        before = self._pushed()
+        return self._name_freed(super().finish(req), before)
 
     def retract(self, req: str) -> ReleaseAnswer:
         """As the device manager; names the pages that were freed."""
-        before = self.memory.pushed
-        super().retract(req)
-        return ReleaseAnswer(self._pushed_since(before))
+        before = self._pushed()
+        return self._name_freed(super().retract(req), before)
 
     def abort(self, req: str) -> ReleaseAnswer:
         """As the device manager; names the pages that were freed."""
-        before = self.memory.pushed
-        super().abort(req)
-        return ReleaseAnswer(self._pushed_since(before))
+        before = self._pushed()
+        return self._name_freed(super().abort(req), before)
 
     def close_session(self, session: str) -> ReleaseAnswer:
         """As the device manager; names the pages that were freed."""
-        before = self.memory.pushed
-        super().close_session(session)
-        return ReleaseAnswer(self._pushed_since(before))
+        before = self._pushed()
+        return self._name_freed(super().close_session(session), before)
 
     def preempt(self, session: str) -> ReleaseAnswer:
         """As the device manager; names the pages that were freed."""
-        before = self.memory.pushed
-        super().preempt(session)
-        return ReleaseAnswer(self._pushed_since(before))
+        before = self._pushed()
+        return self._name_freed(super().preempt(session), before)
 
-    def evict(self, n: int) -> EvictAnswer:
+    def swa_evict(self, req: str) -> SwaEvictAnswer:
+        """As the device manager; names the window pages that were freed."""
+        before = self._pushed()
+        answer = super().swa_evict(req)
+        answer.window_freed = self._window_pushed_since(before)
+        return answer
+
+    def evict(self, n: int, window: int = 0, states: int = 0) -> EvictAnswer:
         """As the device manager's `evict_pages`; names the pages."""
-        before = self.memory.pushed
-        self.evict_pages(n)
-        return EvictAnswer(self._pushed_since(before))
+        before = self._pushed()
+        slots = self.evict_pages(n, window, states).states
+        pages = self._pushed_since(before)
+        return EvictAnswer(pages, self._window_pushed_since(before), slots if self.states.size else None)
 
     def snapshot(self) -> SnapshotAnswer:
         """The whole state, for a deep compare. Costs the whole pool."""
         self.memory.check()
         idle_slots = dict(self.sessions.idle())
         held = [kv.row for kv in (*self.holders.values(), *idle_slots.values())]
-        arena = self.memory.arena.tolist()
-        listed = [page for place, count in self.holdings.tree.all_runs() for page in arena[place : place + count]]
+        arena, nodes = self.memory.arena.tolist(), self.holdings.tree.nodes()
+        listed = [page for node in nodes for place, count in node.runs for page in arena[place : place + count]]
+        stored = [node.state for node in nodes if node.state]
         return SnapshotAnswer(
             rows={row: compress(self._slots(row, 0, int(self.rows.allocated[row]))) for row in held},
-            free_pages=compress(sorted(self._ring(self.memory.popped, self.memory.available))),
+            free_pages=compress(sorted(_entries(self.memory.ring, self.memory.popped, self.memory.available))),
             store_pages=compress(sorted(listed)),
-            requests={req: self._view(kv.row) for req, kv in self.holders.items()},
-            sessions={session: self._view(kv.row) for session, kv in idle_slots.items()},
+            requests={req: self._view(kv) for req, kv in self.holders.items()},
+            sessions={session: self._view(kv) for session, kv in idle_slots.items()},
+            window_sides=self._window_sides(),
+            free_states=sorted(self.states.free()) if self.states.size else None,
+            store_states=sorted(stored) if self.states.size else None,
         )
 
-    def _view(self, row: int) -> HolderView:
-        return HolderView(row, *self.rows.lengths(row))
+    def _window_sides(self) -> dict[int, int] | None:
+        """The window page behind each page that has one."""
+        if not self.config.sliding_window:
+            return None
+        return {page: side for page, side in enumerate(self.memory.windows.window_of.tolist()) if side}
+
+    def _view(self, kv: KvRecord) -> HolderView:
+        cursor = self.holdings.window_cursor(kv) if self.config.sliding_window else None
+        return HolderView(kv.row, *self.rows.lengths(kv.row), cursor, sorted(kv.states) if self.states.size else None)
 
     def _pages_held(self, row: int) -> int:
         return ceil_pages(int(self.rows.allocated[row]), self.config.page_size)
 
-    def _given(self, held: dict[str, int]) -> dict[str, Runs]:
-        """The pages of each request behind the first `held` ones, as its row has them.
+    def _given(self, held: dict[str, int]) -> tuple[dict[str, Runs], dict[str, Runs] | None]:
+        """The pages of each request behind the first `held` ones, as its row has them, and their window sides.
 
         Raises:
             DeviceFault: `out_cache_loc` is not what stands in the rows, or the debug mode found something.
         """
         self.memory.check()
-        page_size = self.config.page_size
+        page_size, sides = self.config.page_size, self._window_sides()
         given: dict[str, Runs] = {}
+        given_windows: dict[str, Runs] = {}
         for req, pages in held.items():
             row = self.running[req].kv.row
             self._check_out(row, int(self.rows.start[row]), int(self.rows.prepared[row]))
@@ -136,7 +152,9 @@ class Manager(DeviceManager):
             if end > pages:
                 firsts = self._slots(row, pages * page_size, (end - 1) * page_size + 1)[::page_size]
                 given[req] = compress(slot // page_size for slot in firsts)
-        return given
+                if sides is not None:
+                    given_windows[req] = compress(sides.get(slot // page_size, 0) for slot in firsts)
+        return given, None if sides is None else given_windows
 
     def _check_out(self, row: int, start: int, end: int) -> None:
         out = int(self.rows.out[row])
@@ -144,20 +162,34 @@ class Manager(DeviceManager):
         if written != self._slots(row, start, end):
             raise DeviceFault(f"out_cache_loc for positions {start}..{end - 1} of row {row} is not the row's")
 
-    def _pushed_since(self, before: int) -> Runs:
-        """The pages that came to the ring since it had been given `before` pages."""
-        self.memory.check()
-        return compress(self._ring(before, self.memory.pushed - before))
+    def _pushed(self) -> tuple[int, int]:
+        """How many pages, and how many window pages, came to their rings so far."""
+        return self.memory.pushed, self.memory.windows.pushed
 
-    def _ring(self, first: int, count: int) -> list[int]:
-        """`count` entries of the ring, from the `first` ever on."""
-        first %= self.config.num_pages
-        end = min(first + count, self.config.num_pages)
-        pages: list[int] = self.memory.ring[first:end].tolist()
-        pages += self.memory.ring[: count - len(pages)].tolist()
-        return pages
+    def _name_freed(self, answer: F, before: tuple[int, int]) -> F:
+        """Name in an answer what came to the rings since they had been given `before`."""
+        answer.freed, answer.window_freed = self._pushed_since(before), self._window_pushed_since(before)
+        return answer
+
+    def _pushed_since(self, before: tuple[int, int]) -> Runs:
+        self.memory.check()
+        return compress(_entries(self.memory.ring, before[0], self.memory.pushed - before[0]))
+
+    def _window_pushed_since(self, before: tuple[int, int]) -> Runs | None:
+        self.memory.check()
+        windows = self.memory.windows
+        return compress(_entries(windows.ring, before[1], windows.pushed - before[1])) if windows.size else None
 
     def _slots(self, row: int, start: int, end: int) -> list[int]:
         """Positions `start..end - 1` of a row."""
         slots: list[int] = self.memory.req_to_token[row, start:end].tolist()
         return slots
+
+
+def _entries(ring: Any, first: int, count: int) -> list[int]:
+    """`count` entries of a ring, from the `first` ever on."""
+    first %= len(ring)
+    end = min(first + count, len(ring))
+    pages: list[int] = ring[first:end].tolist()
+    pages += ring[: count - len(pages)].tolist()
+    return pages

@@ -15,11 +15,21 @@ from kvcuda.arena import Run
 from kvcuda.backend import DEVICE
 from kvcuda.lanes import Event, Lanes
 from kvcuda.staging import Slot, Staging
+from kvcuda.window_pool import WindowPool
 from kvcuda.words import FIELDS, Fault, Move
 from kvspec.events import Config, Refusal
 
 Ints: TypeAlias = Any
 """A numpy array of int64. Types of numpy, torch and triton are not checked: they need not be installed."""
+
+_WAITS_FOR = {
+    Move.EVICT: {Move.PUBLISH, Move.REVIVE},
+    Move.DROP: {Move.PUBLISH, Move.REVIVE},
+    Move.PUBLISH: {Move.EVICT},
+    Move.REVIVE: {Move.DROP},
+}
+"""A move on the left is not carried out in one launch with those on the right: one writes what the other reads, the
+place of a page in the arena or the window side behind it."""
 
 MAX_PAGE_SIZE = 256
 MAX_JOBS = 2048
@@ -62,6 +72,8 @@ class DeviceMemory:
             raise ValueError(f"{num_pages} pages of {page_size} tokens have slot indices past 2^31")
         if max_context_len > 2**30:
             raise ValueError(f"max_context_len {max_context_len} is past 2^30")
+        if config.sliding_window and config.num_states:
+            raise ValueError("a sliding window and recurrent states exclude each other")
         self.config = config
         self.lanes = lanes
         self.debug = debug
@@ -78,6 +90,7 @@ class DeviceMemory:
         """int32 [num_pages]: the prefix store's pages, at the places that the host's tree names."""
         self._page_used: Any = torch.zeros(num_pages + 1 if debug else 1, dtype=torch.int32, device=DEVICE)
         self._fault: Any = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        self.windows = WindowPool(config, debug=debug)
         self.batches = 0
         """Batches prepared since the start."""
         self._outs: list[Any] = []
@@ -89,6 +102,8 @@ class DeviceMemory:
         self._moves: Slot | None = None
         self._num_moves = self._widest_move = 0
         self._queued: set[Move] = set()
+        self._shed: set[int] = set()
+        """Rows that the queued moves take window sides from."""
 
     def _make_out(self, tokens: int) -> None:
         self.out_tokens = tokens
@@ -117,7 +132,7 @@ class DeviceMemory:
         after request.
 
         Raises:
-            Refusal: CAP-1, so many pages are short; nothing has changed.
+            Refusal: CAP-1, so many pages and window pages are short; nothing has changed.
             ValueError: a row or a length is out of range; nothing has changed.
         """
         page_size = self.config.page_size
@@ -145,7 +160,7 @@ class DeviceMemory:
         slot = self._staging.take()
         words = slot.words.reshape(-1, FIELDS)
         jobs = batch + len(copies)
-        words[0, :4] = self.popped % self.config.num_pages, jobs, batch, out
+        words[0, :5] = self.popped % self.config.num_pages, jobs, batch, out, self.windows.give(needed)
         entries = words[1 : 1 + batch]
         entries[:, 0] = rows
         entries[:, 1] = starts
@@ -173,7 +188,9 @@ class DeviceMemory:
                 self.out_cache_loc,
                 self._page_used,
                 self._fault,
+                *self.windows.tensors,
                 config.num_pages,
+                self.windows.size,
                 config.max_context_len,
                 P=config.page_size,
                 LANES=LANES,
@@ -190,7 +207,7 @@ class DeviceMemory:
         positions of each request begin, and the slot that has the kernel's words.
 
         Raises:
-            Refusal: CAP-1, so many pages are short; nothing has changed.
+            Refusal: CAP-1, so many pages and window pages are short; nothing has changed.
             ValueError: a row or a length is out of range; nothing has changed.
         """
         page_size, max_context_len, batch = self.config.page_size, self.config.max_context_len, len(rows)
@@ -208,7 +225,7 @@ class DeviceMemory:
         out = self._next_out(batch * n)
         slot = self._staging.take()
         words = slot.words.reshape(-1, FIELDS)
-        words[0, :4] = self.popped % self.config.num_pages, batch, n, out
+        words[0, :5] = self.popped % self.config.num_pages, batch, n, out, self.windows.give(needed)
         entries = words[1 : 1 + batch]
         entries[:, 0] = rows
         entries[:, 1] = committed
@@ -236,7 +253,9 @@ class DeviceMemory:
             self.out_cache_loc,
             self._page_used,
             self._fault,
+            *self.windows.tensors,
             config.num_pages,
+            self.windows.size,
             config.max_context_len,
             P=config.page_size,
             LANES=LANES,
@@ -244,11 +263,13 @@ class DeviceMemory:
         )
 
     def _check_room(self, needed: int) -> None:
-        if needed > self.available:
+        pages_short, window_short = max(0, needed - self.available), self.windows.short(needed)
+        if pages_short or window_short:
             raise Refusal(
                 "CAP-1",
-                f"{needed} pages are needed, {self.available} are free",
-                pages_short=needed - self.available,
+                f"{needed} pages are needed, {pages_short} pages and {window_short} window pages are short",
+                pages_short=pages_short,
+                window_short=window_short,
             )
 
     def _check_rows(self, rows: Ints) -> None:
@@ -275,19 +296,22 @@ class DeviceMemory:
 
     # Moves of whole pages: queued, and carried out together before the next batch needs their outcome
 
-    def free(self, row: int, first: int, last: int) -> None:
-        """Pages `first..last - 1` of a row go back to the ring."""
-        self._move(Move.FREE, row, first, last - first, 0)
+    def free(self, row: int, first: int, last: int, cursor: int = 0) -> None:
+        """Pages `first..last - 1` of a row go back to the ring; those before page `cursor` have no window side."""
+        self._move(Move.FREE, row, first, last - first, 0, cursor - first)
 
-    def free_all(self, rows: Ints, firsts: Ints, lasts: Ints) -> None:
-        """Pages `first..last - 1` of each row go back to the ring; int64 [rows] each."""
+    def free_all(self, rows: Ints, firsts: Ints, lasts: Ints, cursors: Ints | None = None) -> None:
+        """Pages `first..last - 1` of each row go back to the ring; int64 [rows] each.
+
+        Those of a row before its page `cursor` have no window side any more.
+        """
         for begin in range(0, len(rows), MAX_JOBS):
             part = slice(begin, begin + MAX_JOBS)
             if self._num_moves + len(rows[part]) > MAX_JOBS:
                 self.flush()
-            self._free_part(rows[part], firsts[part], lasts[part])
+            self._free_part(rows[part], firsts[part], lasts[part], None if cursors is None else cursors[part])
 
-    def _free_part(self, rows: Ints, firsts: Ints, lasts: Ints) -> None:
+    def _free_part(self, rows: Ints, firsts: Ints, lasts: Ints, cursors: Ints | None) -> None:
         config = self.config
         counts = lasts - firsts
         self._check_rows(rows)
@@ -301,6 +325,12 @@ class DeviceMemory:
         self._check_return(int(ends[-1]))
         first = 1 + self._num_moves
         entries = self._open_moves()[first : first + len(rows)]
+        if self.windows.size:
+            bare = counts * 0 if cursors is None else np.clip(cursors - firsts, 0, counts)
+            side_ends = np.cumsum(counts - bare)
+            entries[:, 6] = bare
+            tail = self.windows.take_back(int(side_ends[-1]))
+            entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size
         entries[:, 0] = Move.FREE
         entries[:, 1] = rows
         entries[:, 2] = firsts
@@ -317,44 +347,70 @@ class DeviceMemory:
             self._move(Move.PUBLISH, row, first, count, place)
             first += count
 
-    def replace(self, row: int, first: int, runs: Sequence[Run]) -> None:
+    def replace(self, row: int, first: int, runs: Sequence[Run], cursor: int = 0) -> None:
         """A row's pages from page `first` on go back to the ring; the row names the arena's pages at `runs` instead.
 
-        What the arena lists there must not be queued itself: the jobs of one launch run in no order.
+        Those before page `cursor` have no window side. What the arena lists there must not be queued itself: the jobs
+        of one launch run in no order.
         """
         for place, count in runs:
-            self._move(Move.REPLACE, row, first, count, place)
+            self._move(Move.REPLACE, row, first, count, place, cursor - first)
             first += count
 
-    def evict(self, runs: Sequence[Run]) -> None:
-        """The arena's pages at `runs` go back to the ring."""
+    def revive(self, row: int, first: int, runs: Sequence[Run]) -> None:
+        """As `replace`; the window sides of the row's pages move behind the arena's, which have none."""
         for place, count in runs:
-            self._move(Move.EVICT, 0, 0, count, place)
+            self._move(Move.REVIVE, row, first, count, place)
+            first += count
 
-    def _move(self, kind: Move, row: int, first: int, count: int, place: int) -> None:
+    def shed(self, row: int, first: int, last: int) -> None:
+        """The window sides of pages `first..last - 1` of a row go back to their ring; the pages stay."""
+        self._move(Move.SHED, row, first, last - first, 0)
+
+    def evict(self, runs: Sequence[Run], *, sided: bool = True) -> None:
+        """The arena's pages at `runs` go back to the ring; `sided` tells whether they have window sides."""
+        for place, count in runs:
+            self._move(Move.EVICT, 0, 0, count, place, 0 if sided else count)
+
+    def drop(self, runs: Sequence[Run]) -> None:
+        """The window sides of the arena's pages at `runs` go back to their ring; the pages stay."""
+        for place, count in runs:
+            self._move(Move.DROP, 0, 0, count, place)
+
+    def _move(self, kind: Move, row: int, first: int, count: int, place: int, bare: int = 0) -> None:
         config = self.config
         if count <= 0:
             return
         if not 0 <= row < config.num_rows:
             raise ValueError(f"row {row} is not in 0..{config.num_rows - 1}")
-        if first < 0 or (kind != Move.EVICT and (first + count - 1) * config.page_size >= config.max_context_len):
+        of_row = kind not in (Move.EVICT, Move.DROP)
+        if first < 0 or (of_row and (first + count - 1) * config.page_size >= config.max_context_len):
             raise ValueError(f"pages {first}..{first + count - 1} of row {row} are past its {config.max_context_len}")
         if place < 0 or place + count > config.num_pages:
             raise ValueError(f"places {place}..{place + count - 1} are not in the arena")
-        if kind != Move.PUBLISH:
-            self._check_return(count)
-        # An eviction reads places of the arena that a publication may have to write first, or may write next.
-        other = {Move.EVICT: Move.PUBLISH, Move.PUBLISH: Move.EVICT}.get(kind)
-        if self._num_moves == MAX_JOBS or other in self._queued:
+        if kind > Move.REPLACE and not self.windows.size:
+            raise ValueError("there is no sliding window")
+        returned = 0 if kind in (Move.PUBLISH, Move.SHED, Move.DROP) else count
+        self._check_return(returned)
+        bare = min(max(bare, 0), count)
+        window_at = self.windows.take_back(0 if kind in (Move.PUBLISH, Move.REVIVE) else count - bare)
+        rewrites = kind in (Move.REPLACE, Move.REVIVE)
+        if (
+            self._num_moves == MAX_JOBS
+            or not self._queued.isdisjoint(_WAITS_FOR.get(kind, ()))
+            or (rewrites and row in self._shed)
+        ):
             self.flush()
         words = self._open_moves()
         self._queued.add(kind)
+        if kind == Move.SHED:
+            self._shed.add(row)
         self._num_moves += 1
-        words[self._num_moves, :6] = kind, row, first, count, self.pushed % config.num_pages, place
+        ring_at = self.pushed % config.num_pages
+        words[self._num_moves] = kind, row, first, count, ring_at, place, bare, window_at
         if count > self._widest_move:
             self._widest_move = count
-        if kind != Move.PUBLISH:
-            self.pushed += count
+        self.pushed += returned
 
     def _check_return(self, count: int) -> None:
         if self.available + count > self.config.num_pages:
@@ -374,6 +430,7 @@ class DeviceMemory:
         self._moves = None
         self._num_moves = self._widest_move = 0
         self._queued.clear()
+        self._shed.clear()
         self.epoch += 1
         config = self.config
 
@@ -386,7 +443,9 @@ class DeviceMemory:
                 self.arena,
                 self._page_used,
                 self._fault,
+                *self.windows.tensors,
                 config.num_pages,
+                self.windows.size,
                 config.max_context_len,
                 P=config.page_size,
                 BLOCK=MOVE_BLOCK,
@@ -417,8 +476,14 @@ class DeviceMemory:
             Fault.DOUBLE_FREE: "was freed, but is free already",
             Fault.DOUBLE_USE: "was handed out, but is in use",
             Fault.PAGE_BOUNDS: f"is not in 1..{self.config.num_pages}",
+            Fault.WINDOW_DOUBLE_FREE: "was freed, but is free already",
+            Fault.WINDOW_DOUBLE_USE: "was handed out, but is in use",
+            Fault.WINDOW_BOUNDS: f"is not in 1..{self.windows.size}",
+            Fault.WINDOW_KEPT: "was given a window side, but still has one",
         }[kind]
-        raise DeviceFault(f"page {page - (page >> 31 << 32)} of row {row} {what}")
+        of_window = kind in (Fault.WINDOW_DOUBLE_FREE, Fault.WINDOW_DOUBLE_USE, Fault.WINDOW_BOUNDS)
+        name = "window page" if of_window else "page"
+        raise DeviceFault(f"{name} {page - (page >> 31 << 32)} of row {row} {what}")
 
 
 def _sizes(config: Config) -> tuple[int, int, int, int, bool]:

@@ -2,10 +2,15 @@
 
 An edge carries the contents of one or more pages (`Tokens.pages`), a node the places of the pages that hold them.
 Nothing here knows a page; counters are in pages.
+
+With a sliding window the pages of a node either all have their window side, or none has: such a node is a *tombstone*.
+With recurrent states a node may have the slot of the state after its last page. Both can go without the node, the least
+recently used first.
 """
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from kvcuda.arena import Arena, Run, split
@@ -15,7 +20,20 @@ from kvspec.tokens import Page
 class Node:
     """The end of an edge. A node that is split stays the lower part, so that a holder's lock still ends there."""
 
-    __slots__ = ("children", "epoch", "key", "last_access", "locks", "parent", "queued", "runs")
+    __slots__ = (
+        "children",
+        "ends",
+        "epoch",
+        "has_window",
+        "key",
+        "last_access",
+        "locks",
+        "parent",
+        "queued",
+        "runs",
+        "state",
+        "window_locks",
+    )
 
     def __init__(self, key: list[Page], runs: list[Run], parent: "Node | None", epoch: int = 0) -> None:
         """A node that nobody has locked or used."""
@@ -29,78 +47,135 @@ class Node:
         """By the first page of their edge."""
         self.locks = 0
         """Locks on this node and below."""
+        self.ends = 0
+        """Locks on this very node."""
         self.last_access = 0
         self.queued = False
         """Whether it is among the candidates for eviction."""
+        self.has_window = False
+        """Whether its pages have their window side."""
+        self.window_locks = 0
+        """Locks on this node and below whose window reaches it."""
+        self.state = 0
+        """The slot of the recurrent state at its end; 0 where none is cached."""
 
 
 class Match(NamedTuple):
-    """The longest cached prefix of a key."""
+    """A cached prefix of a key, from which a request can go on."""
 
     pages: int
+    nodes: list[Node]
+    """The path to its end, as it was then: a lock may split these nodes. Nothing of it is locked yet."""
     runs: list[Run]
-    """Where in the arena its pages are listed. They are not locked: an eviction may take them."""
+    """Where in the arena its pages are listed."""
     last_node: Node
-    epoch: int
-    """The launch of moves that lists the last of them in the arena."""
+
+    @property
+    def epoch(self) -> int:
+        """The launch of moves that lists the last of its pages in the arena."""
+        return max((node.epoch for node in self.nodes), default=0)
+
+
+class EvictedNode(NamedTuple):
+    """What leaves the prefix store together."""
+
+    runs: list[Run]
+    """Where in the arena they are listed. These places are free from now on."""
+    has_window: bool
+    state: int
 
 
 class PrefixTree:
     """Prefixes that are kept for other requests."""
 
-    def __init__(self, num_pages: int) -> None:
-        """An empty tree, for at most `num_pages` pages."""
+    def __init__(self, num_pages: int, reach: int = 0, *, has_states: bool = False) -> None:
+        """An empty tree, for at most `num_pages` pages. `reach` is the sliding window in pages, 0 without one."""
         self.arena = Arena(num_pages)
         self.root = Node([], [], None)
+        self.reach = reach
         self.evictable = 0
         """Pages that no lock covers."""
         self.protected = 0
         """Pages that some lock covers."""
+        self.window_evictable = 0
+        """Pages with a window side that no lock reaches."""
+        self.window_protected = 0
+        """Pages with a window side that some lock reaches."""
+        self.states_evictable = 0
+        """States at prefixes that nobody has locked."""
+        self.states_protected = 0
+        """States at prefixes that somebody has locked."""
+        self._has_states = has_states
         self._clock = 0
         self._candidates: list[tuple[int, int, Node]] = []
         self._ticket = count()
+        self._extras: dict[Node, None] = {}
+        """Nodes with window sides or a state, the least recently used first."""
 
     def match(self, key: list[Page]) -> Match:
-        """The longest cached prefix of `key`."""
-        return self._walk(self.root, key)
+        """The longest cached prefix of `key` from which a request can go on.
 
-    def _walk(self, node: Node, key: list[Page]) -> Match:
-        """Follow `key` down from `node` as far as the tree goes, and split the last edge where it parts."""
+        With a sliding window its last pages have their window sides, as far as the window reaches (rule SWA-4); with
+        recurrent states its last node has the state (rule MAMBA-3).
+        """
+        found = self.known(self.root, key)
+        if not self.reach and not self._has_states:
+            return found
+        nodes: list[Node] = []
+        pages = done = 0
+        tombstone = -self.reach
+        for number, node in enumerate(found.nodes, 1):
+            done += len(node.key)
+            if self.reach and not node.has_window:
+                tombstone = done
+            elif done - tombstone >= self.reach and (node.state or not self._has_states):
+                nodes, pages = found.nodes[:number], done
+        return Match(pages, nodes, [run for node in nodes for run in node.runs], nodes[-1] if nodes else self.root)
+
+    def known(self, node: Node, key: list[Page]) -> Match:
+        """How much of `key` is cached behind the prefix that ends at `node`; the edge where it parts is split."""
         self._clock += 1
-        done = epoch = 0
+        done = 0
+        nodes: list[Node] = []
         runs: list[Run] = []
         while done < len(key):
             child = node.children.get(key[done])
             if child is None:
                 break
             common = _common_pages(child.key, key, done)
-            node = child if common == len(child.key) else self._split(child, common)
-            node.last_access = self._clock
-            epoch = max(epoch, node.epoch)
+            node = child if common == len(child.key) else self.split(child, common)
+            self._touch(node)
+            nodes.append(node)
             runs += node.runs
             done += common
-        return Match(done, runs, node, epoch)
+        return Match(done, nodes, runs, node)
 
-    def _split(self, node: Node, at: int) -> Node:
+    def _touch(self, node: Node) -> None:
+        node.last_access = self._clock
+        if node in self._extras:
+            del self._extras[node]
+            self._extras[node] = None
+
+    def split(self, node: Node, at: int) -> Node:
         """Cut an edge in two and return the new node in its middle.
 
         [0, at)            move to the new node, which every lock below covers too
-        [at, len(key))     stay
+        [at, len(key))     stay, and so does the state behind them
         """
         parent = _parent_of(node)
         upper, lower = split(node.runs, at)
         middle = Node(node.key[:at], upper, parent, node.epoch)
-        middle.locks = node.locks
+        middle.locks, middle.window_locks = node.locks, node.window_locks
+        middle.last_access = node.last_access
+        middle.has_window = node.has_window
+        if middle.has_window:
+            self._extras[middle] = None
         middle.children[node.key[at]] = node
         parent.children[node.key[0]] = middle
         node.key, node.runs, node.parent = node.key[at:], lower, middle
         return middle
 
-    def known(self, node: Node, key: list[Page]) -> Match:
-        """How much of `key` is cached behind the prefix that ends at `node`."""
-        return self._walk(node, key)
-
-    def add(self, node: Node, key: list[Page]) -> Node:
+    def add(self, node: Node, key: list[Page], *, has_window: bool = False) -> Node:
         """Cache `key` behind the prefix that ends at `node`.
 
         The caller lists its pages at the new node's runs, and sets its `epoch`.
@@ -110,10 +185,37 @@ class PrefixTree:
         node.children[key[0]] = leaf
         self.evictable += len(key)
         self._queue_if_evictable(leaf)
+        if has_window:
+            self.revive(leaf)
         return leaf
 
+    def revive(self, node: Node) -> None:
+        """The pages of a node have a window side from now on."""
+        node.has_window = True
+        self._extras[node] = None
+        self._count_windows(node, len(node.key))
+
+    def keep_state(self, node: Node, slot: int) -> None:
+        """The store has the state at the end of a node from now on."""
+        node.state = slot
+        self._extras[node] = None
+        self._count_state(node, 1)
+
+    def _count_windows(self, node: Node, pages: int) -> None:
+        if node.window_locks:
+            self.window_protected += pages
+        else:
+            self.window_evictable += pages
+
+    def _count_state(self, node: Node, number: int) -> None:
+        if node.ends:
+            self.states_protected += number
+        else:
+            self.states_evictable += number
+
     def lock(self, node: Node) -> None:
-        """Lock the prefix that ends at `node`."""
+        """Lock the prefix that ends at `node`: its window sides as far as the window reaches, and its state."""
+        self._relock(node, 1)
         while node.parent is not None:
             if node.locks == 0:
                 self.evictable -= len(node.key)
@@ -123,6 +225,7 @@ class PrefixTree:
 
     def unlock(self, node: Node) -> None:
         """Take one lock back."""
+        self._relock(node, -1)
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
@@ -131,12 +234,33 @@ class PrefixTree:
                 self._queue_if_evictable(node)
             node = node.parent
 
-    def evict(self, num_pages: int) -> list[Run]:
-        """Give up at least `num_pages` pages, or all that can be: whole leaves, the least recently used first.
+    def _relock(self, node: Node, change: int) -> None:
+        """Count one lock more or less on the state at `node` and on the window sides that its window reaches."""
+        if node.state:
+            self._count_state(node, -1)
+        node.ends += change
+        if node.state:
+            self._count_state(node, 1)
+        for inside in self._in_reach(node):
+            if inside.has_window:
+                self._count_windows(inside, -len(inside.key))
+            inside.window_locks += change
+            if inside.has_window:
+                self._count_windows(inside, len(inside.key))
 
-        Returns where in the arena they are listed. These places are free from now on.
-        """
-        runs: list[Run] = []
+    def _in_reach(self, node: Node) -> Iterator[Node]:
+        """The nodes that the window reaches from the end of `node` back; the edge that it cuts is split there."""
+        left = self.reach
+        while left and node.parent is not None:
+            if len(node.key) > left:
+                self.split(node, len(node.key) - left)
+            left -= len(node.key)
+            yield node
+            node = node.parent
+
+    def evict(self, num_pages: int) -> list[EvictedNode]:
+        """Give up at least `num_pages` pages, or all that can be: whole leaves, the least recently used first."""
+        evicted: list[EvictedNode] = []
         wanted = self.evictable - num_pages
         while self._candidates and self.evictable > wanted:
             queued_at, _, node = heappop(self._candidates)
@@ -145,12 +269,43 @@ class PrefixTree:
                 parent = _parent_of(node)
                 del parent.children[node.key[0]]
                 self.evictable -= len(node.key)
-                runs += node.runs
+                evicted.append(EvictedNode(node.runs, node.has_window, self._strip(node)))
+                self.arena.give_back(node.runs)
                 self._queue_if_evictable(parent)
             else:
                 self._queue_if_evictable(node)
-        self.arena.give_back(runs)
-        return runs
+        return evicted
+
+    def _strip(self, node: Node) -> int:
+        """Take window sides and state off a node; returns the state's slot, 0 if it had none."""
+        if node.has_window:
+            self._count_windows(node, -len(node.key))
+        if node.state:
+            self._count_state(node, -1)
+        state, node.state, node.has_window = node.state, 0, False
+        self._extras.pop(node, None)
+        return state
+
+    def evict_windows(self, num_pages: int) -> list[Run]:
+        """Give up at least `num_pages` window sides, or all that no lock reaches: those of whole nodes, which stay.
+
+        Returns where in the arena their pages are listed.
+        """
+        victims: list[Node] = []
+        for node in self._extras:
+            if num_pages <= 0:
+                break
+            if not node.window_locks:
+                num_pages -= len(node.key)
+                victims.append(node)
+        for node in victims:
+            self._strip(node)
+        return [run for node in victims for run in node.runs]
+
+    def evict_states(self, number: int) -> list[int]:
+        """Give up `number` states, or all those at whose prefix no lock ends; returns their slots."""
+        unlocked = (node for node in self._extras if not node.ends)
+        return [self._strip(node) for node in list(islice(unlocked, max(0, number)))]
 
     def _is_evictable(self, node: Node) -> bool:
         """Whether nobody has locked the node and nothing hangs below it (rule STORE-3)."""
@@ -161,15 +316,15 @@ class PrefixTree:
             node.queued = True
             heappush(self._candidates, (node.last_access, next(self._ticket), node))
 
-    def all_runs(self) -> list[Run]:
-        """Where every page of the tree is listed. Costs the whole tree; only a snapshot asks."""
-        runs: list[Run] = []
-        unseen = [self.root]
+    def nodes(self) -> list[Node]:
+        """Every node. Costs the whole tree; only a snapshot asks."""
+        found: list[Node] = []
+        unseen = [*self.root.children.values()]
         while unseen:
             node = unseen.pop()
-            runs += node.runs
+            found.append(node)
             unseen.extend(node.children.values())
-        return runs
+        return found
 
 
 def _common_pages(edge: list[Page], key: list[Page], start: int) -> int:

@@ -1,6 +1,7 @@
 """What is remembered of requests, runs, sessions and launches. Lengths are columns of the `RowTable`."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvcuda.lanes import Event
 from kvspec.tokens import Tokens
@@ -9,18 +10,55 @@ if TYPE_CHECKING:
     from kvcuda.prefix_tree import Node
 
 
+class Tracked(NamedTuple):
+    """A slot that keeps the recurrent state at a page border."""
+
+    slot: int
+    border: int = 0
+    """In tokens; 0 while it keeps none."""
+
+
 class KvRecord:
-    """What a holder of memory has: a row, and the lock on the prefix that ends at `last_node`.
+    """What a holder of memory has: a row, the lock on the prefix that ends at `last_node`, and state slots.
 
     It moves whole between a request and a session slot, and who releases it forgets it (rule ROW-4).
     """
 
-    __slots__ = ("last_node", "row")
+    __slots__ = ("last_node", "row", "state", "tracked")
 
-    def __init__(self, row: int, last_node: "Node") -> None:
-        """Take a row."""
+    def __init__(self, row: int, last_node: "Node", states: Sequence[int] = ()) -> None:
+        """Take a row, and state slots where there are any: the one to compute in comes first."""
         self.row = row
         self.last_node = last_node
+        self.state = states[0] if states else 0
+        """The slot of the recurrent state that it computes in; 0 without recurrent states."""
+        self.tracked = [Tracked(slot) for slot in states[1:]]
+        """What keeps the states at the last page borders, the oldest first and unused ones before them."""
+
+    @property
+    def states(self) -> list[int]:
+        """All its state slots."""
+        return [self.state, *(tracked.slot for tracked in self.tracked)] if self.state else []
+
+    def pass_border(self, border: int) -> None:
+        """A launch passes a page border: the slot that is unused, or has kept its state longest, takes the new one."""
+        slot, _ = self.tracked.pop(0)
+        self.tracked.append(Tracked(slot, border))
+
+    def kept_at(self, border: int) -> int:
+        """The slot that has kept the state at a page border, 0 if none has."""
+        return next((slot for slot, kept in self.tracked if kept == border), 0) if border else 0
+
+    def give(self, slot: int, fresh: Sequence[int]) -> None:
+        """A tracking slot becomes somebody else's; `fresh` takes its place, if there is one."""
+        kept = [tracked for tracked in self.tracked if tracked.slot != slot]
+        self.tracked = [*(Tracked(new) for new in fresh), *kept]
+
+    def cut_borders(self, length: int) -> None:
+        """States at borders past `length` count no more."""
+        kept = [tracked for tracked in self.tracked if tracked.border <= length]
+        past = [Tracked(slot) for slot, border in self.tracked if border > length]
+        self.tracked = past + kept
 
 
 class Slot:
@@ -41,7 +79,7 @@ class Slot:
 class Request:
     """One request, from its submission to the end of its last run."""
 
-    __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "tokens")
+    __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "state", "tokens")
 
     def __init__(self, name: str, tokens: Tokens, slot: Slot | None) -> None:
         """Take a request in; with a slot it is a turn of that slot's session."""
@@ -54,6 +92,8 @@ class Request:
         """Whether it continues the KV of its session's slot."""
         self.extended = False
         """Whether it ran at all: a turn that did has overwritten its session's KV (22862)."""
+        self.state = 0
+        """The state slot that it took before it had a row; 0 if none (17850)."""
 
 
 class Run:

@@ -41,6 +41,8 @@ class RowTable:
         self.protected = column()
         self.committed = column()
         self.allocated = column()
+        self.cursor = column()
+        """Where the private pages begin that still have their window side, in tokens; page-aligned (20070)."""
         self.promised = column()
         """Tokens that are known, or that a launch in flight will bring."""
         self.launched = column()
@@ -69,7 +71,7 @@ class RowTable:
     def take(self) -> int:
         """A free row. The caller has seen to it that there is one."""
         row = self._free.pop()
-        self.prepared[row] = self.drafts[row] = 0
+        self.prepared[row] = self.drafts[row] = self.cursor[row] = 0
         return row
 
     def let_go(self, row: int) -> None:

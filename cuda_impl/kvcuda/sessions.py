@@ -7,7 +7,7 @@ can match again (20476), but as long as the lend lasts the record counts as the 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kvcuda.holdings import Holdings
+from kvcuda.holdings import Holdings, PublishedState
 from kvcuda.records import KvRecord, Request, Run, Slot
 from kvspec.events import Refusal
 from kvspec.tokens import Tokens
@@ -61,15 +61,16 @@ class Sessions:
     def match(self, request: Request) -> SessionMatch:
         """How much of a request is there already. The last token never is: its logits are needed.
 
-        A turn whose slot holds KV goes on from there; lending it again gives the same answer (20476). If none of it
-        could be kept, the slot gives it up, and the turn is matched like any other request.
+        A turn whose slot holds KV goes on from there, or from the last state that was kept; lending it again gives the
+        same answer (20476). If none of it could be kept, the slot gives it up, and the turn is matched like any other
+        request.
         """
         holdings = self._holdings
         key_len = len(request.tokens) - 1
         slot = request.slot
         if slot is not None and slot.kv is not None:
             row = slot.kv.row
-            prefix_len = min(int(holdings.rows.committed[row]), key_len)
+            prefix_len = holdings.resumable(slot.kv, min(int(holdings.rows.committed[row]), key_len))
             if prefix_len:
                 slot.lent = True
                 holdings.free_tail(slot.kv, prefix_len)
@@ -78,13 +79,15 @@ class Sessions:
         match = holdings.tree.match(request.tokens.pages[: key_len // holdings.page_size])
         return SessionMatch(match.pages * holdings.page_size, match.pages * holdings.page_size, None)
 
-    def cache_unfinished(self, run: Run) -> None:
+    def cache_unfinished(self, run: Run) -> PublishedState:
         """Publish what a run's last extend wrote, unless that is the session's own.
 
         Of a session only the last chunk of a first turn goes to the prefix store (20476).
         """
-        if run.request.slot is None or not (run.request.resumed or run.mid_prefill):
-            self._holdings.publish(run.kv, run.tokens, run.seq_len)
+        if run.request.slot is not None and (run.request.resumed or run.mid_prefill):
+            return PublishedState()
+        self._holdings.publish(run.kv, run.tokens, run.seq_len)
+        return self._holdings.copy_state(run.kv)
 
     def save(self, slot: Slot, run: Run) -> None:
         """The turn's memory goes back to the slot, valid as far as it was launched and its tokens are kept (22862).

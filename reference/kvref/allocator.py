@@ -36,6 +36,10 @@ class TokenAllocator:
         """The number of free pages."""
         return len(self._recycled) + self.num_pages + 1 - self._next_unused
 
+    def short_of(self, count: int) -> int:
+        """How many pages are missing for `count` free ones."""
+        return max(0, count - self.available)
+
     def pages_missing(self, held: int, length: int) -> int:
         """How many pages a block table of `held` pages lacks to hold `length` tokens."""
         return max(0, length - held)

@@ -7,14 +7,14 @@ then: a refused operation leaves everything as it was. `freed` in an answer is w
 from collections import deque
 from typing import Literal, NamedTuple
 
-from kvref.allocator import PagedAllocator, TokenAllocator
-from kvref.chunk_cache import ChunkCache
+from kvref import looking
 from kvref.launch import Launch
-from kvref.radix_cache import MatchResult, RadixCache
-from kvref.release import release_kv_cache
-from kvref.req_to_token_pool import ReqToTokenPool
+from kvref.parts import make_allocator, make_pool, make_tree_cache
+from kvref.radix_cache import MatchResult
+from kvref.release import evict_swa, release_kv_cache
 from kvref.request import KvRecord, Request, Run
 from kvref.session_cache import SessionCache, SessionSlot
+from kvref.window_pool import SWAAllocator
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import (
@@ -24,15 +24,17 @@ from kvspec.events import (
     EvictAnswer,
     ExtendAnswer,
     Figures,
-    HolderView,
     MatchAnswer,
     PublishAnswer,
     Refusal,
     ReleaseAnswer,
     SnapshotAnswer,
+    StateAnswer,
+    SwaEvictAnswer,
 )
-from kvspec.pages import Runs, ceil_pages, compress, slot_index
+from kvspec.pages import Runs, ceil_pages, compress
 from kvspec.tokens import Element, Tokens
+from kvspec.window import window_held_tokens
 
 
 class Prefill(NamedTuple):
@@ -60,16 +62,12 @@ class Prefill(NamedTuple):
 class Manager:
     """The memory of one engine: rows, pages, the prefix store and the session slots."""
 
-    lacks = frozenset({"sliding_window", "recurrent_states"})
-
     def __init__(self, config: Config) -> None:
         """Everything is free and nobody is there."""
         self.config = config
-        page_size, num_pages = config.page_size, config.num_pages
-        self.allocator = TokenAllocator(num_pages) if page_size == 1 else PagedAllocator(num_pages, page_size)
-        self.pool = ReqToTokenPool(config.num_rows)
-        cache_class = RadixCache if config.prefix_cache else ChunkCache
-        self.tree_cache = cache_class(page_size, self.pool, self.allocator)
+        self.allocator = make_allocator(config)
+        self.pool = make_pool(config)
+        self.tree_cache = make_tree_cache(config, self.pool, self.allocator)
         self.session_cache = SessionCache(self.tree_cache, self.pool, self.allocator)
 
         self.requests: dict[str, Request] = {}
@@ -141,7 +139,39 @@ class Manager:
         request.resumed = match.lent is not None
         if match.lent is not None:
             self.holders[req] = match.lent
-        return MatchAnswer(match.prefix_len, match.protected_len, self._freed())
+        return MatchAnswer(
+            match.prefix_len, match.protected_len, self._freed(), self._window_freed(), self._states_freed()
+        )
+
+    def take_state(self, req: str) -> StateAnswer:
+        """A matched request that waits takes the state slot that it will compute in (17850).
+
+        Raises:
+            Refusal: there are no states, or the request has one, runs or has not matched, or no slot is free.
+        """
+        request = self._request(req)
+        if not self.config.num_states:
+            raise Refusal("OP-1", "there are no recurrent states")
+        if req in self.holders or request.state is not None:
+            raise Refusal("OP-1", f"request {req} has a state slot already")
+        if request.prefix_len is None:
+            raise Refusal("OP-1", f"{req} has not matched its prefix")
+        self._check_room(states=1)
+        return StateAnswer(self.pool.states.alloc_early(request))
+
+    def free_state(self, req: str) -> StateAnswer:
+        """A waiting request that was not admitted gives its state slot back (17850).
+
+        Raises:
+            Refusal: it has taken none.
+        """
+        request = self._request(req)
+        if request.state is None:
+            raise Refusal("OP-1", f"request {req} has no state slot without a row")
+        answer = StateAnswer(request.state)
+        self.pool.states.free_early(request)
+        self.pool.states.drain_freed()
+        return answer
 
     # Requests that run
 
@@ -154,12 +184,19 @@ class Manager:
         batch = [self._check_prefill(req, seq_len) for req, seq_len in reqs]
         self._check_chunking(batch)
         rows = self._alloc_rows(batch)
-        pages: dict[str, Runs] = {}
+        pages: dict[str, list[int]] = {}
+        states: dict[str, list[int]] = {}
         for prefill, row in zip(batch, rows, strict=True):
-            new_pages = self._prefill(prefill, row)
-            if new_pages:
-                pages[prefill.request.name] = compress(new_pages)
-        return ExtendAnswer({req: row for (req, _), row in zip(reqs, rows, strict=True)}, pages)
+            name = prefill.request.name
+            pages[name] = self._prefill(prefill, row)
+            if prefill.row is None:
+                states[name] = self.pool.states.alloc_extend_states(self.holders[name], prefill.request)
+        return ExtendAnswer(
+            {req: row for (req, _), row in zip(reqs, rows, strict=True)},
+            _given(pages),
+            self._window_sides(pages),
+            _given(states) if self.config.num_states else None,
+        )
 
     def _check_prefill(self, req: str, seq_len: int) -> Prefill:
         """One request of a prefill batch, or a refusal."""
@@ -211,16 +248,31 @@ class Manager:
             self.allocator.pages_missing(ceil_pages(prefill.prefix_len, page_size), prefill.seq_len)
             for prefill in batch
         )
-        pages_short = max(0, needed - self.allocator.available)
-        rows = None if pages_short else self.pool.alloc(brought)
-        if rows is None:
+        states = self.pool.states
+        self._check_room(
+            pages=needed,
+            rows_short=self.pool.rows_short(brought),
+            states=sum(states.states_missing(prefill.request) for prefill in batch if prefill.row is None),
+        )
+        rows = self.pool.alloc(brought)
+        assert rows is not None, "there is room"
+        return rows
+
+    def _check_room(self, *, pages: int = 0, rows_short: int = 0, states: int = 0) -> None:
+        """Refuse what needs more than is free: rows, state slots, and pages with a window side behind each (17850)."""
+        swa = self._swa
+        pages_short, states_short = self.allocator.short_of(pages), self.pool.states.short_of(states)
+        window_short = 0 if swa is None else swa.window.short_of(pages)
+        if pages_short or rows_short or window_short or states_short:
             raise Refusal(
                 "CAP-1",
-                f"{needed} pages are needed, {self.allocator.available} pages and {self.pool.available} rows are free",
+                f"missing: {pages_short} of {pages} pages, {window_short} window pages, {rows_short} rows, "
+                f"{states_short} state slots",
                 pages_short=pages_short,
-                rows_short=self.pool.rows_short(brought),
+                rows_short=rows_short,
+                window_short=window_short,
+                states_short=states_short,
             )
-        return rows
 
     def _prefill(self, prefill: Prefill, row: int) -> list[int]:
         """Extend one request of a batch that fits, and return its new pages.
@@ -262,6 +314,8 @@ class Manager:
         """
         if n < 1:
             raise Refusal("OP-1", f"n is {n}")
+        if n > 1 and self.config.num_states:
+            raise Refusal("OP-1", "a recurrent state cannot take the drafts back that are not accepted")
         _check_batch(reqs)
         batch = self._running_batch(reqs)
         page_size, max_context_len, tables = self.config.page_size, self.config.max_context_len, self.pool.req_to_token
@@ -290,26 +344,23 @@ class Manager:
                 kv.kv_allocated_len = end
             if not drafts:
                 kv.kv_committed_len = end
-        pages: dict[str, Runs] = {}
+        pages: dict[str, list[int]] = {}
         for run in growing:
             table = tables[run.kv.req_pool_idx]
-            pages[run.name] = compress(self.allocator.alloc_extend(table, run.kv.kv_allocated_len))
-        return DecodeAnswer(pages)
+            pages[run.name] = self.allocator.alloc_extend(table, run.kv.kv_allocated_len)
+        return DecodeAnswer(_given(pages), self._window_sides(pages))
 
     def _check_decode_room(self, growing: list[Run], n: int) -> None:
         """Refuse a decode step whose new pages are not free."""
         if not growing:
             return
-        needed = sum(
-            self.allocator.pages_missing(len(self.pool.req_to_token[run.kv.req_pool_idx]), run.kv.kv_committed_len + n)
-            for run in growing
-        )
-        if needed > self.allocator.available:
-            raise Refusal(
-                "CAP-1",
-                f"{needed} pages are needed, {self.allocator.available} are free",
-                pages_short=needed - self.allocator.available,
+        tables = self.pool.req_to_token
+        self._check_room(
+            pages=sum(
+                self.allocator.pages_missing(len(tables[run.kv.req_pool_idx]), run.kv.kv_committed_len + n)
+                for run in growing
             )
+        )
 
     def launch(self, launch: int, reqs: list[str]) -> Done:
         """Hand what was prepared to the device, which reads the rows from now on (17850).
@@ -325,6 +376,9 @@ class Manager:
             if not run.prepared_end:
                 raise Refusal("OP-1", f"{run.name} has nothing to launch")
 
+        if self.config.tracking_states:
+            for run in batch:
+                self.pool.states.track(run.kv, run.launched_len, run.prepared_end, self.config.page_size)
         flight = Launch(launch)
         reads: dict[int, int] = {}
         for run in batch:
@@ -396,8 +450,26 @@ class Manager:
             raise Refusal("CHUNK-1", f"chunked is {chunked}, but {req} has {run.seq_len} of {len(run.tokens)} tokens")
         if not chunked and len(run.tokens) == run.seq_len:
             raise Refusal("CHUNK-1", f"the token that follows the prompt of {req} is not sampled yet")
-        self.session_cache.cache_unfinished_req(run)
-        return PublishAnswer(run.kv.cache_protected_len, self._freed())
+        cached = self.session_cache.cache_unfinished_req(run)
+        answer = PublishAnswer(run.kv.cache_protected_len, self._freed(), self._window_freed())
+        if cached is not None:
+            answer.state_cached, answer.state_taken = cached
+        return answer
+
+    def swa_evict(self, req: str) -> SwaEvictAnswer:
+        """Give back the window sides that a running request has left behind (20070).
+
+        Its next step stands at its last token at the earliest: a turn that is retracted computes that one again.
+
+        Raises:
+            Refusal: there is no sliding window, or the request is not running.
+        """
+        run, swa = self._run(req), self._swa
+        if swa is None:
+            raise Refusal("OP-1", "there is no sliding window")
+        next_position = min(run.kv.kv_committed_len, run.launched_len, len(run.tokens) - 1)
+        evict_swa(run.kv, next_position, self.config.sliding_window, self.pool, swa)
+        return SwaEvictAnswer(run.kv.swa_evicted_seqlen, self._window_freed())
 
     # Ways out. Each ends in `release_kv_cache`, or in a session's slot.
 
@@ -415,15 +487,18 @@ class Manager:
         self._end_run(run)
         del self.requests[req]
         slot = run.request.slot
+        cached = None
         if slot is None:
             kept = min(run.kv.kv_committed_len, len(run.tokens))
-            self.tree_cache.cache_unfinished_req(run.kv, run.tokens, kept)
+            cached = self.tree_cache.cache_finished_req(run.kv, run.tokens, kept)
             self._release(run.kv)
         else:
             self.session_cache.save(slot, run)
             slot.history = run.tokens
             self.session_cache.end_turn(slot)
-        return ReleaseAnswer(self._freed())
+        answer = self._released()
+        answer.state_cached = None if cached is None else cached.slot
+        return answer
 
     def retract(self, req: str) -> ReleaseAnswer:
         """Take a running request's memory away; it waits again with its tokens (994, 22862).
@@ -438,7 +513,7 @@ class Manager:
             self._release(run.kv)
         else:
             self.session_cache.save(slot, run)
-        return ReleaseAnswer(self._freed())
+        return self._released()
 
     def abort(self, req: str) -> ReleaseAnswer:
         """The request leaves without a result, wherever it is (22862).
@@ -454,6 +529,7 @@ class Manager:
         if run is not None:
             self._end_run(run)
         del self.requests[req]
+        self.pool.states.free_early(request)
         slot = request.slot
         kv = run.kv if run is not None else self.holders.pop(req, None)
         if slot is None:
@@ -465,7 +541,7 @@ class Manager:
             if request.extended:
                 self.session_cache.wipe(slot)
             self.session_cache.end_turn(slot)
-        return ReleaseAnswer(self._freed())
+        return self._released()
 
     def close_session(self, session: str) -> ReleaseAnswer:
         """Release an idle session; with a turn in flight the release waits for it (22213).
@@ -479,7 +555,7 @@ class Manager:
         slot.closing = True
         if slot.turn is None:
             self.session_cache.close(slot)
-        return ReleaseAnswer(self._freed())
+        return self._released()
 
     def preempt(self, session: str) -> ReleaseAnswer:
         """Release an idle slot's memory; the session keeps its tokens and its next turn prefills again.
@@ -491,18 +567,22 @@ class Manager:
         if slot.kv is None or slot.lent:
             raise Refusal("OP-1", f"the slot of session {session} holds nothing, or is lent")
         self.session_cache.wipe(slot)
-        return ReleaseAnswer(self._freed())
+        return self._released()
 
-    def evict(self, n: int) -> EvictAnswer:
-        """Free at least `n` pages of the prefix store, or all that nobody has locked.
+    def evict(self, n: int, window: int = 0, states: int = 0) -> EvictAnswer:
+        """Free at least `n` pages, `window` window sides and `states` states of the prefix store, or all unlocked ones.
 
         Raises:
-            Refusal: `n` is no number of pages.
+            Refusal: that asks for nothing, or for what there is no pool of.
         """
-        if n < 1:
-            raise Refusal("OP-1", f"n is {n}")
-        self.tree_cache.evict(n)
-        return EvictAnswer(self._freed())
+        if min(n, window, states) < 0 or n + window + states < 1:
+            raise Refusal("OP-1", f"{n} pages, {window} window sides and {states} states are nothing to evict")
+        if window and not self.config.sliding_window:
+            raise Refusal("OP-1", "there is no sliding window")
+        if states and not self.config.num_states:
+            raise Refusal("OP-1", "there are no recurrent states")
+        self.tree_cache.evict(n, window, states)
+        return EvictAnswer(self._freed(), self._window_freed(), self._states_freed())
 
     # Looking
 
@@ -516,7 +596,7 @@ class Manager:
             raise Refusal("OP-1", f"{len(self.holders)} requests hold memory: this is not idle")
         page_size = self.config.page_size
         idle_slots = [kv for _, kv in self.session_cache.idle()]
-        return Figures(
+        figures = Figures(
             available=self.allocator.available * page_size,
             evictable=self.tree_cache.evictable_size * page_size,
             protected=self.tree_cache.protected_size * page_size,
@@ -527,28 +607,34 @@ class Manager:
             rows_sessions=len(idle_slots),
             rows_withheld=self.pool.withheld,
         )
+        swa, tree = self._swa, self.tree_cache
+        if swa is not None:
+            figures.window_available = swa.window.available * page_size
+            figures.window_evictable = tree.swa_evictable_size * page_size
+            figures.window_protected = tree.swa_protected_size * page_size
+            figures.window_session_held = sum(map(self._window_held_tokens, idle_slots))
+            figures.window_uncached = sum(map(self._window_held_tokens, self.holders.values()))
+        if self.config.num_states:
+            figures.states_available = self.pool.states.available
+            figures.states_evictable = tree.mamba_evictable_size
+            figures.states_protected = tree.mamba_protected_size
+            figures.states_sessions = sum(len(kv.states) for kv in idle_slots)
+            figures.states_requests = sum(len(kv.states) for kv in self.holders.values())
+            figures.states_requests += sum(request.state is not None for request in self.requests.values())
+        return figures
 
     def _held_tokens(self, kv: KvRecord) -> int:
         """Tokens of a holder's private pages, a page that is held in part counted whole (20070)."""
         return lengths.held_tokens(kv.lengths, self.config.page_size)
 
+    def _window_held_tokens(self, kv: KvRecord) -> int:
+        """The same of the window pool: the pages before the cursor have given their window side back (20070)."""
+        return window_held_tokens(kv.lengths, kv.swa_evicted_seqlen, self.config.page_size)
+
     def snapshot(self) -> SnapshotAnswer:
         """The whole state, for a deep compare. Costs the whole pool."""
         idle_slots = dict(self.session_cache.idle())
-        return SnapshotAnswer(
-            rows={kv.req_pool_idx: self._slots_of(kv) for kv in (*self.holders.values(), *idle_slots.values())},
-            free_pages=compress(self.allocator.free_pages()),
-            store_pages=compress(sorted(self.tree_cache.all_pages())),
-            requests={req: _view(kv) for req, kv in self.holders.items()},
-            sessions={session: _view(kv) for session, kv in idle_slots.items()},
-        )
-
-    def _slots_of(self, kv: KvRecord) -> Runs:
-        """The slot index of each allocated position of a row (rule PAGE-3)."""
-        table, page_size = self.pool.req_to_token[kv.req_pool_idx], self.config.page_size
-        return compress(
-            slot_index(table[position // page_size], position, page_size) for position in range(kv.kv_allocated_len)
-        )
+        return looking.snapshot(self.holders, idle_slots, self.tree_cache, self.pool, self.allocator)
 
     # Shared by several operations
 
@@ -590,8 +676,27 @@ class Manager:
     def _release(self, kv: KvRecord) -> None:
         release_kv_cache(kv, self.tree_cache, self.pool, self.allocator)
 
+    @property
+    def _swa(self) -> SWAAllocator | None:
+        """The allocator, if its pages have window sides."""
+        return self.allocator if isinstance(self.allocator, SWAAllocator) else None
+
     def _freed(self) -> Runs:
         return compress(self.allocator.drain_freed())
+
+    def _window_freed(self) -> Runs | None:
+        return None if self._swa is None else compress(self._swa.window.drain_freed())
+
+    def _states_freed(self) -> Runs | None:
+        return compress(self.pool.states.drain_freed()) if self.config.num_states else None
+
+    def _released(self) -> ReleaseAnswer:
+        return ReleaseAnswer(self._freed(), self._window_freed(), self._states_freed())
+
+    def _window_sides(self, pages: dict[str, list[int]]) -> dict[str, Runs] | None:
+        """The window sides of the new pages of each request."""
+        swa = self._swa
+        return None if swa is None else _given({req: swa.windows_of(new) for req, new in pages.items()})
 
 
 def _check_batch(reqs: list[str]) -> None:
@@ -602,6 +707,11 @@ def _check_batch(reqs: list[str]) -> None:
         raise Refusal("OP-1", "a request is in the batch twice")
 
 
+def _given(numbers: dict[str, list[int]]) -> dict[str, Runs]:
+    """What each request was given, as an answer tells it; who was given nothing is not named."""
+    return {req: compress(given) for req, given in numbers.items() if given}
+
+
 def _begins_with(tokens: Tokens, history: Tokens) -> bool:
     """Whether a turn's tokens begin with its session's history (SESS-6)."""
     full, rest = len(history.pages), history.rest
@@ -609,7 +719,3 @@ def _begins_with(tokens: Tokens, history: Tokens) -> bool:
         return False
     following = tokens.pages[full] if len(tokens.pages) > full else tuple(tokens.rest)
     return not rest or (not isinstance(following, str) and list(following[: len(rest)]) == rest)
-
-
-def _view(kv: KvRecord) -> HolderView:
-    return HolderView(kv.req_pool_idx, *kv.lengths)

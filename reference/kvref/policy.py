@@ -1,7 +1,7 @@
 """What the scheduler decides, as functions of a few integers: whom to admit, how much to prefill, what to reserve."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvspec.events import Config
 from kvspec.pages import ceil_pages
@@ -12,6 +12,8 @@ MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
 """What is left of that share in the long run: most of what runs ends before most of the rest has grown."""
 NEW_TOKEN_RATIO_DECAY_STEPS = 600
 """Decode steps from the first of these shares to the second."""
+WINDOW_SHARE_LEFT = 4
+"""A window slides once it has left a page, and this fraction of itself, behind: not at every step (20070)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,39 @@ class SchedulerConfig:
         return self.drafts + 1
 
 
+def fitted(config: SchedulerConfig, memory: Config) -> SchedulerConfig:
+    """The switches as this memory allows them: a chunk leaves room in the window pool for the window before it.
+
+    Raises:
+        ValueError: nothing could ever run.
+    """
+    if memory.num_states and config.drafts:
+        raise ValueError("speculative decoding does not go with recurrent states: they cannot take drafts back")
+    states = 1 + memory.tracking_states
+    if 0 < memory.num_states < states:
+        raise ValueError(f"{memory.num_states} state slots are fewer than the {states} that each request needs")
+    if not memory.sliding_window:
+        return config
+    chunk_pages = max(1, memory.num_window_pages - 2 * window_reach(memory) - 1)
+    return replace(config, chunked_prefill_size=min(config.chunked_prefill_size, chunk_pages * memory.page_size))
+
+
+def window_reach(memory: Config) -> int:
+    """The pages at the end of a prefix that the sliding window reads."""
+    return ceil_pages(memory.sliding_window, memory.page_size)
+
+
+def window_pages_alone(drafts: int, memory: Config) -> int:
+    """Window pages with which the longest request gets on, all others being given up, in chunks of a page (20070).
+
+    The window at the end of what it has locked; besides that the window before its next step, which may cut a page
+    more, and the pages of that step: a chunk, or one step's positions and, with overlap, the next one's.
+    """
+    reach = window_reach(memory)
+    step = ceil_pages(memory.sliding_window + drafts + 1, memory.page_size)
+    return reach + 1 + max(reach + 1, step)
+
+
 def never_fits(prompt_len: int, output_len: int, drafts: int, memory: Config) -> str | None:
     """Why a request could not run even with all the memory to itself, or `None` if it could. Lengths in tokens.
 
@@ -77,6 +112,9 @@ def never_fits(prompt_len: int, output_len: int, drafts: int, memory: Config) ->
     pages = ceil_pages(peak, memory.page_size)
     if pages > memory.num_pages:
         return f"{pages} pages are more than all {memory.num_pages}"
+    window_pages = min(pages, window_pages_alone(drafts, memory))
+    if memory.sliding_window and window_pages > memory.num_window_pages:
+        return f"{window_pages} window pages are more than all {memory.num_window_pages}"
     return None
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class KvRecord:
     """What a holder of memory has: a row, three lengths in tokens, a lock, and state slots.
 
-    The pages are in the row's block table, their window sides behind them. The record moves whole between a request and a session slot, and who
-    releases it forgets it, so that no row number outlives its row (rule ROW-4).
+    The pages are in the row's block table, their window sides behind them. The record moves whole between a request and
+    a session slot, and who releases it forgets it, so that no row number outlives its row (rule ROW-4).
     """
 
     __slots__ = (

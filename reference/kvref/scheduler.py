@@ -8,10 +8,10 @@ A cycle, in order:
     launch, complete    with `overlap` the launch before this one completes only now
     process             tokens arrive; prompts are published, finished requests leave
 
-A refusal for lack of room (CAP-1) is answered by making room, what costs least first: pages of the prefix store that
-nobody has locked, idle sessions (least recently used first), KV lent to turns that wait. If that is not enough, a
-prefill waits and a decode retracts the request that was admitted last, but never the only one. So the oldest
-request always goes on, and everything ends (LIVE-1).
+A refusal for lack of room (CAP-1) is answered by making room, what costs least first: window sides that are left
+behind, what the prefix store has and nobody has locked, idle sessions (least recently used first), KV lent to turns
+that wait. If that is not enough, a prefill waits and a decode retracts the request that was admitted last, but never
+the only one. So the oldest request always goes on, and everything ends (LIVE-1).
 """
 
 import contextlib
@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterable
 
 from kvref import policy
 from kvref.policy import SchedulerConfig
+from kvref.scheduler_hybrid import HybridPools
 from kvref.scheduler_req import Flight, GenerateReq, Req
 from kvref.scheduler_sessions import Session, SessionController
+from kvref.shortage import NOTHING, Shortage, evicted, released, shortage
 from kvspec.events import (
     Abort,
     CacheUnfinished,
@@ -34,14 +36,13 @@ from kvspec.events import (
     Launch,
     MatchPrefix,
     Refusal,
-    Refused,
     Report,
     Retract,
     Step,
     Submit,
     Verify,
 )
-from kvspec.pages import ceil_pages, expand
+from kvspec.pages import ceil_pages
 from kvspec.rules import Violation
 
 MIN_WAITING = 16
@@ -64,10 +65,14 @@ class Scheduler:
         requests: Iterable[GenerateReq],
         config: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is immutable
     ) -> None:
-        """Schedule `requests`, which are drawn one by one, on an implementation of the size `memory`."""
+        """Schedule `requests`, which are drawn one by one, on an implementation of the size `memory`.
+
+        Raises:
+            ValueError: with these switches nothing could ever run in this memory.
+        """
         self.step = step
         self.memory = memory
-        self.config = config
+        self.config = config = policy.fitted(config, memory)
         self.waiting_queue: deque[Req] = deque()
         self.running_batch: list[Req] = []
         """What decodes, in the order of admission."""
@@ -84,6 +89,7 @@ class Scheduler:
         self._requests = iter(requests)
         self._received = 0
         self._sessions = SessionController(step)
+        self._hybrid = HybridPools(step, memory, config.drafts)
         self._flights: deque[Flight] = deque()
         self._launches = 0
         self._completed = 0
@@ -184,6 +190,7 @@ class Scheduler:
             if room is None and self.waiting_queue and not self._batch_is_full:
                 room = self._room()
             batch = self._plan_prefill(limit, room or 0)
+            self._hybrid.give_back([req for req, _ in batch])
             if not batch:
                 return []
             try:
@@ -195,11 +202,13 @@ class Scheduler:
                 continue
             self._admit(batch)
             return batch
+        self._hybrid.give_back([])
         return []
 
     def _plan_prefill(self, limit: int, room: int) -> list[tuple[Req, int]]:
         """At most `limit` requests for a prefill batch, new ones while they fit into `room` pages (20476)."""
         batch: list[tuple[Req, int]] = []
+        self._hybrid.begin_plan()
         budget = self.config.max_prefill_tokens
         may_chunk = True
         if self.chunked_req is not None:
@@ -220,12 +229,14 @@ class Scheduler:
             need = ceil_pages(req.length + growth, self.memory.page_size)
             if not req.lent:  # a slot's pages were counted as room before they were lent
                 need -= req.prefix_len // self.memory.page_size
-            if need > room and (batch or self.running_batch):
+            fits = self._hybrid.plan(req) and need <= room
+            if not fits and (batch or self.running_batch):
                 self._batch_is_full = True
                 break
             count = policy.prefill_len(req.length - req.prefix_len, budget, self.config, may_chunk=may_chunk)
             if not count:
                 break
+            self._hybrid.take_state(req)
             batch.append((req, req.prefix_len + count))
             budget -= count
             room -= need
@@ -239,6 +250,8 @@ class Scheduler:
         what the admitted ones hold is less where they share it. The larger one is taken.
         """
         figures = self.step(Report("busy"))
+        admitted = self.running_batch if self.chunked_req is None else [*self.running_batch, self.chunked_req]
+        self._hybrid.measure(figures, admitted)
         known = (figures.available, figures.evictable, figures.session_held)
         tokens = [figure for figure in known if figure is not None]
         if len(tokens) < len(known):
@@ -268,11 +281,13 @@ class Scheduler:
         """The batch was extended."""
         chunked_req = None
         ending = []
+        self._hybrid.admitted([req for req, _ in batch])
         for req, seq_len in batch:
             if req is not self.chunked_req:
                 self.waiting_queue.remove(req)
                 req.lent = False
                 req.ran = True
+                req.swa_evicted_seqlen = 0
             req.seq_len = seq_len
             if seq_len < req.length:
                 chunked_req = req
@@ -287,6 +302,9 @@ class Scheduler:
         n = self.config.decode_len
         if n > 1 and any(flight.decode for flight in self._flights):
             return []  # a speculative step begins where the one before it was verified to
+        if self.memory.sliding_window:
+            for req in self.running_batch:
+                self._hybrid.slide(req, req.length - 1)
         while self.running_batch:
             try:
                 self.step(Decode([req.name for req in self.running_batch], n))
@@ -307,25 +325,32 @@ class Scheduler:
 
     def _make_room(self, refusal: Refusal, batch: Iterable[tuple[Req, int]] = ()) -> bool:
         """Give up what costs least until `refusal` is answered; whether anything was. Spares the turns of `batch`."""
-        pages, rows = _shortage(refusal)
+        short = shortage(refusal)
         made = False
-        while pages > 0 or rows > 0:
-            evicted = self._evict(pages) if pages > 0 else 0
-            pages -= evicted
-            made = made or evicted > 0
-            if pages <= 0 and rows <= 0:
-                break
-            released = self._sessions.preempt_oldest(self._completed)
-            if released is None:
+        if short.window > 0:
+            slid = Shortage(window=self._hybrid.slide_all(self.running_batch, self.chunked_req))
+            short = short.less(slid)
+            made = slid != NOTHING
+        while short.is_left:
+            if short.is_evictable:
+                gone = self._evict(short)
+                made = made or gone != NOTHING
+                short = short.less(gone)
+                if not short.is_left:
+                    break
+            preempted = self._sessions.preempt_oldest(self._completed)
+            if preempted is None:
                 return self._end_lend({req for req, _ in batch}) or made
-            pages -= len(expand(released.freed or ()))
-            rows -= 1
+            short = short.less(released(preempted))
             made = True
         return made
 
-    def _evict(self, pages: int) -> int:
+    def _evict(self, short: Shortage) -> Shortage:
         """Evict what is short, and a page for each request that runs: the next shortage is a page's growth away."""
-        return len(expand(self.step(Evict(pages + len(self.running_batch))).evicted))
+        growth = len(self.running_batch)
+        pages = short.pages + growth if short.pages > 0 else 0
+        window = short.window + growth if short.window > 0 else 0
+        return evicted(self.step(Evict(pages, window, max(0, short.states))))
 
     def _end_lend(self, spared: set[Req]) -> bool:
         """Send a turn that waits with its session's KV back to the state before it matched; whether there was one.
@@ -379,6 +404,7 @@ class Scheduler:
         self._flights.append(Flight(self._launches, ending, decode, set()))
         if self.chunked_req is not None and prefill:
             self.step(CacheUnfinished(self.chunked_req.name, chunked=True))
+            self._hybrid.slide(self.chunked_req, self.chunked_req.seq_len)
 
     def _process(self, flight: Flight) -> None:
         """A launch has completed: tokens arrive, and what they end leaves (994)."""
@@ -485,12 +511,3 @@ class Scheduler:
             # The engine does not know yet that the client has its answer: refused, and nothing changes (OP-1).
             with contextlib.suppress(Refusal):
                 self.step(Abort(self._last_finished))
-
-
-def _shortage(refusal: Refusal) -> tuple[int, int]:
-    """How many pages and rows are short; a refusal for another reason is raised again."""
-    refused: Refused = refusal.refused
-    pages, rows = refused.pages_short, refused.rows_short
-    if refused.rule != "CAP-1" and not pages and not rows:
-        raise refusal
-    return (pages, rows) if pages or rows else (1, 0)

@@ -37,6 +37,7 @@ class Req:
         "ran",
         "seq_len",
         "session",
+        "swa_evicted_seqlen",
         "tokens",
     )
 
@@ -54,6 +55,8 @@ class Req:
         """The answer of its last match."""
         self.seq_len = 0
         """Where its last extend ended."""
+        self.swa_evicted_seqlen = 0
+        """How far its window sides were given back in this run, as far as it was told."""
         self.lent = False
         """It waits, and its session's slot has lent it the session's KV."""
         self.ran = False

@@ -26,9 +26,9 @@ def well_kept(borders: Borders, length: int, page_size: int) -> bool:
     return all(one < other for one, other in zip(passed, borders, strict=False)) and passed[-1] <= length
 
 
-@require(lambda borders, start, end, page_size: page_size >= 1 and 0 <= start < end)
-@require(lambda borders, start, page_size: well_kept(borders, start, page_size))
-@ensure(lambda end, page_size, result: well_kept(result, end, page_size))
+@require(lambda start, end: 0 <= start < end)
+@require(lambda borders, start, page_size: page_size >= 1 and well_kept(borders, start, page_size))
+@ensure(lambda borders, end, page_size, result: len(result) >= len(borders) and well_kept(result, end, page_size))
 @ensure(lambda start, end, page_size, result: end - end % page_size <= start or result[-1] == end - end % page_size)
 @ensure(lambda borders, start, end, page_size, result: end - end % page_size > start or result == borders)
 @ensure(lambda borders, result: result[:-1] in (borders, borders[1:], borders[:-1]))

@@ -15,8 +15,8 @@ page by page, and the tests hold it against them.
 """
 
 from kvspec.contracts import ensure, require
-from kvspec.lengths import Lengths, private_pages, resume, trim, well_formed
-from kvspec.pages import ceil_align, ceil_pages, floor_align, new_pages
+from kvspec.lengths import Lengths, private_pages, well_formed
+from kvspec.pages import ceil_align, ceil_pages, floor_align
 
 
 @require(lambda position, window: position >= 0 and window >= 1)
@@ -74,8 +74,9 @@ def left_behind(lengths: Lengths, cursor: int, until: int, page_size: int) -> ra
     return range(first, max(first, until // page_size))
 
 
-@require(lambda before, page_size: page_size >= 1 and well_formed(before, page_size))
-@require(lambda after, page_size: well_formed(after, page_size))
+@require(
+    lambda before, after, page_size: page_size >= 1 and all(well_formed(one, page_size) for one in (before, after))
+)
 @require(lambda before, after: before.protected <= after.protected <= before.allocated)
 @require(lambda before, after, cursor: 0 <= cursor <= min(before.allocated, after.allocated))
 @require(lambda cursor, page_size: cursor % page_size == 0)
@@ -92,7 +93,6 @@ def left_behind(lengths: Lengths, cursor: int, until: int, page_size: int) -> ra
         or result == max(0, ceil_pages(before.allocated, page_size) - ceil_pages(after.allocated, page_size))
     )
 )
-@ensure(lambda before, after, result: result == 0 or after.protected > before.protected or after < before)
 def sides_let_go(before: Lengths, after: Lengths, cursor: int, page_size: int) -> int:
     """The window pages that leave a holder by a change of its lengths, with its cursor where it is (20070).
 
@@ -105,30 +105,17 @@ def sides_let_go(before: Lengths, after: Lengths, cursor: int, page_size: int) -
     return published // page_size + max(0, tail)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
-@require(lambda lengths, written, tokens: lengths.protected <= written and lengths.protected < tokens)
-@require(lambda tokens, key_len: key_len >= tokens - 1)
-@require(lambda window: window >= 1)
-@require(lambda cursor, page_size: cursor >= 0 and cursor % page_size == 0)
-@require(
-    lambda lengths, written, tokens, cursor, window, page_size: (
-        cursor
-        <= max(lengths.protected, evictable_until(min(lengths.committed, written, tokens - 1), window, page_size))
-    )
-)
+@require(lambda committed, written, window, page_size: min(committed, written) >= 0 and min(window, page_size) >= 1)
+@require(lambda tokens, key_len: tokens >= 1 and key_len >= tokens - 1)
 @ensure(
-    lambda lengths, cursor, window, result: (
-        attended_from(result.committed, window) >= cursor or cursor <= lengths.protected
+    lambda committed, written, tokens, window, page_size, result: (
+        attended_from(result, window) >= evictable_until(min(committed, written, tokens - 1), window, page_size)
     )
 )
-@ensure(lambda lengths, cursor, result: cursor <= max(lengths.protected, result.allocated))
-def resumed(
-    lengths: Lengths, written: int, tokens: int, key_len: int, cursor: int, window: int, page_size: int
-) -> Lengths:
-    """The lengths with which a turn goes on that came to `tokens` tokens: its window is all there (rule SWA-2).
+def resumes_at(committed: int, written: int, tokens: int, key_len: int, window: int, page_size: int) -> int:
+    """Where a turn goes on that came to `tokens` tokens: the cursor has left all that it reads there (rule SWA-2).
 
-    They are cut to what is written of these tokens when the slot takes the record, and to the `key_len` tokens of the
-    retried or next turn, less the one that is always recomputed, when that matches. Of what it reads, all is from its
-    cursor on, or the store's, locked as far as the window reaches.
+    The slot takes what is written of these tokens (`lengths.trim`). The retried or the next turn has at least as many,
+    of which `key_len` are those that are not always recomputed, and begins where both end (`lengths.resume`).
     """
-    return resume(trim(lengths, min(written, tokens), page_size), key_len, page_size)
+    return min(committed, written, tokens, key_len)

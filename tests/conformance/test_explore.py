@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,91 @@ def test_each_part_of_a_request_is_in_the_key(change: dict[str, Any]) -> None:
     assert key(Node(sound, frozenset())) != key(Node(sound, frozenset(("b",))))
 
 
+def forget_window_side(state: State) -> None:
+    state.window_of.pop(next(iter(state.window_of)))
+
+
+def swap_window_sides(state: State) -> None:
+    first, second, *_ = state.window_of
+    state.window_of[first] = state.window_of[second]
+
+
+def orphan_window_page(state: State) -> None:
+    del state.window_owner[next(iter(state.window_owner))]
+
+
+def move_cursor(state: State) -> None:
+    state.cursor[next(iter(state.cursor))] = 6
+
+
+def reach_farther(state: State) -> None:
+    state.store.window_pins[next(iter(state.store.entries))] = 7
+
+
+def forget_border(state: State) -> None:
+    record = next(record for record, borders in state.borders.items() if borders)
+    state.borders[record] = state.borders[record][1:]
+
+
+def take_state_of_store(state: State) -> None:
+    state.state_owner[next(iter(state.store.states.values()))] = next(iter(state.records))
+
+
+def give_state_away(state: State) -> None:
+    req = next(req for req, request in state.requests.items() if request.state is not None)
+    state.requests[req] = state.requests[req]._replace(state=None)
+
+
+def one_state_for_two(state: State) -> None:
+    record = next(iter(state.records))
+    states = state.records[record].states
+    state.records[record] = state.records[record]._replace(states=(states[0], states[0], states[2]))
+
+
+def lock_state(state: State) -> None:
+    state.store.state_pins[next(iter(state.store.entries))] = 7
+
+
+def lose_slot(state: State) -> None:
+    state.state_owner.pop(next(iter(state.state_owner)))
+
+
+def write_on(state: State) -> None:
+    """A slot whose state stands past its committed length: what matches next resumes elsewhere."""
+    record = next(session.record for session in state.sessions.values() if session.record is not None)
+    state.written[record] += 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "breaking"),
+    [
+        ("sliding-window", forget_window_side),
+        ("sliding-window", swap_window_sides),
+        ("sliding-window", orphan_window_page),
+        ("sliding-window", move_cursor),
+        ("sliding-window", reach_farther),
+        ("recurrent-states", forget_border),
+        ("recurrent-states", take_state_of_store),
+        ("recurrent-states", give_state_away),
+        ("recurrent-states", one_state_for_two),
+        ("recurrent-states", lock_state),
+        ("recurrent-states", lose_slot),
+        ("recurrent-states", write_on),
+    ],
+)
+def test_each_part_of_a_hybrid_pool_is_in_the_key(scope: str, breaking: Callable[[State], None]) -> None:
+    tried = 0
+    for node in nodes(SCOPES[scope], 600):
+        broken = node._replace(state=node.state.copy())
+        try:
+            breaking(broken.state)
+        except (StopIteration, ValueError):
+            continue  # there is no such thing in this state
+        tried += 1
+        assert key(broken) != key(node)
+    assert tried > 3
+
+
 def test_without_symmetry_the_same_states_are_reached(small: Explored) -> None:
     seen: set[Key] = set()
 
@@ -321,7 +407,7 @@ def without_contracts(code: str) -> Any:
 EXHAUST = """
 import json
 from kvconform.explore import SCOPES, exhaust
-results = [exhaust(SCOPES[name]) for name in ("tiny", "speculative", "chunks")]
+results = [exhaust(SCOPES[name]) for name in ("tiny", "speculative", "chunks", "sliding-window", "recurrent-states")]
 print(json.dumps([[one.scope.name, one.states, one.transitions, one.depth, one.holds] for one in results]))
 """
 
@@ -331,6 +417,8 @@ def test_the_small_scopes_hold() -> None:
         ["tiny", 5353, 22823, 25, True],
         ["speculative", 4223, 18830, 37, True],
         ["chunks", 14367, 79220, 24, True],
+        ["sliding-window", 24633, 164309, 31, True],
+        ["recurrent-states", 21007, 144700, 34, True],
     ]
 
 
@@ -357,6 +445,24 @@ def test_a_tail_that_begins_inside_a_page_is_found_by_the_shortest_trace() -> No
         "retract s1",
         "match_prefix s1",
     ]
+
+
+CURSOR_TOO_FAR = """
+import json
+from kvconform.explore import SCOPES, exhaust
+from kvconform.explore.command import brief
+from kvspec.model.state import State
+State.next_position = lambda self, request, record: self.lengths[record].committed
+finding = exhaust(SCOPES["sliding-window"]).finding
+print(json.dumps([finding.finding.rule.id, [brief(op) for op in finding.operations]]))
+"""
+
+
+def test_a_cursor_that_forgets_the_last_token_is_found_by_the_shortest_trace() -> None:
+    """Who is retracted before its token comes begins one position before its committed length, and reads farther."""
+    rule, trace = without_contracts(CURSOR_TOO_FAR)
+    assert rule == "SWA-2"
+    assert trace == ["submit a of 5", "match_prefix a", "extend a to 5", "launch 1 of a", "swa_evict a"]
 
 
 # LIVE-1
@@ -428,6 +534,26 @@ def test_requests_that_grow_beside_each_other_are_a_deadlock_unless_one_is_retra
     finding = exhaust(scope).finding
     assert finding is not None
     assert rule_of(finding) == "LIVE-1"
+
+
+def test_requests_that_wait_with_a_state_each_are_a_deadlock_unless_they_give_it_back() -> None:
+    scope = PINNED._replace(
+        config=Config(1, 3, 2, 5, num_states=3),
+        arrivals=(Arrival("a", (0,)), Arrival("b", (1,))),
+        operations=frozenset(("evict", "take_state", "free_state")),
+    )
+    assert exhaust(scope).holds
+    finding = exhaust(scope.without(["free_state"])).finding
+    assert finding is not None
+    assert rule_of(finding) == "LIVE-1"
+    assert [brief(op) for op in finding.operations] == [
+        "submit a of 1",
+        "submit b of 1",
+        "match_prefix a",
+        "match_prefix b",
+        "take_state a",
+        "take_state b",
+    ]
 
 
 # Implementations

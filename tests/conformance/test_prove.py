@@ -38,7 +38,8 @@ def alone(module: str, function: str) -> str:
     assert match is not None
     return (
         "from kvspec.contracts import ensure, require\n"
-        "from kvspec.pages import *\nfrom kvspec.lengths import *\nfrom kvspec.batch import *\n\n" + match[1]
+        + "".join(f"from {name} import *\n" for name in prove.MODULES)
+        + f"\n{match[1]}"
     )
 
 
@@ -68,6 +69,15 @@ MISTAKES = {
     "room given up": ("lengths", "decode", "allocated if allocated > room else room", "room"),
     "drafts not counted": ("lengths", "verify", "lengths.committed + accepted", "lengths.committed + accepted + 1"),
     "a page published in part": ("lengths", "publish", "floor_align(length", "ceil_align(length"),
+    "a window that leaves its first position out": ("window", "attended_from", "- window", "- window + 1"),
+    "a page that is read in part": ("window", "evictable_until", "floor_align(", "ceil_align("),
+    "the cursor forgotten": ("window", "window_held_tokens", "max(lengths.protected, cursor)", "lengths.protected"),
+    "the store's sides counted": ("window", "window_pages", "max(lengths.protected, cursor)", "cursor"),
+    "the store's sides left behind": ("window", "left_behind", "max(lengths.protected, cursor)", "cursor"),
+    "what is taken let go": ("window", "sides_let_go", "max(0, tail)", "tail"),
+    "one more token recomputed": ("window", "resumes_at", "key_len)", "key_len) - 1"),
+    "the first borders kept": ("states", "kept_borders", "[-KEPT:]", "[:KEPT]"),
+    "a state before what is locked": ("states", "last_state", "protected <= border", "0 <= border"),
     "a part of a page not counted": ("lengths", "held_tokens", "ceil_align(", "min(lengths.allocated, "),
 }
 

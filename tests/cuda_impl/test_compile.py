@@ -12,7 +12,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-WIDE = {"fault": "*i64", "kv": "*i64", "num_pages": "i32", "max_context_len": "i32"}
+SIZES = ("num_pages", "num_window_pages", "max_context_len")
+WIDE = {"fault": "*i64", "kv": "*i64", **dict.fromkeys(SIZES, "i32")}
+NO_WINDOW = dict.fromkeys(("window_of", "window_ring", "window_used"))
 
 def compile(kernel, **constants):
     names = kernel.arg_names
@@ -22,9 +24,10 @@ def compile(kernel, **constants):
     print(kernel.__name__, len(compiled.asm["cubin"]))
 
 for P, debug in ((1, False), (48, True)):
-    compile(kernels.extend_kernel, P=P, LANES=256, BLOCK=1024, DEBUG=debug)
-    compile(kernels.decode_kernel, P=P, LANES=256, DEBUG=debug)
-    compile(kernels.move_kernel, P=P, BLOCK=512, DEBUG=debug)
+    for window in (NO_WINDOW, {}):
+        compile(kernels.extend_kernel, P=P, LANES=256, BLOCK=1024, DEBUG=debug, **window)
+        compile(kernels.decode_kernel, P=P, LANES=256, DEBUG=debug, **window)
+        compile(kernels.move_kernel, P=P, BLOCK=512, DEBUG=debug, **window)
 compile(kernels.empty_kernel)
 compile(digest_kernels.prefill_kernel, BLOCK=512)
 compile(digest_kernels.decode_kernel, BLOCK=512)
@@ -35,4 +38,4 @@ def test_kernels_compile(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 9
+    assert len(done.stdout.splitlines()) == 15

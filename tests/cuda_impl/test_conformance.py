@@ -44,6 +44,37 @@ def test_no_violation_is_found_by_fuzzing(config: Config) -> None:
     assert model.reached["prefix published"] or not config.prefix_cache
 
 
+TOMBSTONES = {
+    "window evicted",
+    "tombstone left",
+    "tombstone revived",
+    "match cut short by a tombstone",
+    "window eviction stopped at a lock",
+}
+STATES = {"state published", "state evicted", "state given back", "match ends where a state is"}
+HYBRID = {
+    "window of a page": (Config(2, 14, 3, 17, sliding_window=2, num_window_pages=12), TOMBSTONES),
+    "window of more pages": (Config(2, 14, 3, 21, sliding_window=5, num_window_pages=14), TOMBSTONES),
+    "window, pages of 1": (Config(1, 12, 4, 12, sliding_window=2, num_window_pages=11), TOMBSTONES),
+    "window, no prefix cache": (
+        Config(4, 12, 3, 32, prefix_cache=False, sliding_window=4, num_window_pages=8),
+        {"window evicted"},
+    ),
+    "states": (Config(2, 14, 3, 17, num_states=10), STATES),
+    "states, pages of 1": (Config(1, 12, 4, 9, num_states=8), STATES),
+    "states, no prefix cache": (Config(4, 12, 3, 32, prefix_cache=False, num_states=3), {"state without a row"}),
+}
+
+
+@pytest.mark.parametrize(("config", "due"), HYBRID.values(), ids=HYBRID)
+def test_no_violation_of_hybrid_pools_is_found_by_fuzzing(config: Config, due: set[str]) -> None:
+    model = Model(config)
+    checked = Checked(Manager(config), model, snapshot_every=1)
+    for op in proposals(model.state, RandomDraw(seed=0), 400):
+        carry_out(checked, op)
+    assert due <= {name for name, times in model.reached.items() if times}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(5))
 def test_no_violation_is_found_by_long_fuzzing(seed: int) -> None:

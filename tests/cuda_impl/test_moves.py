@@ -51,6 +51,6 @@ def test_evicted_places_are_used_again() -> None:
     for number in range(4):
         running(manager, {"a": [number, 1, 2, 3]})
         manager.finish("a")
-        assert manager.evict_pages(9) == 4
+        assert manager.evict_pages(9).pages == 4
     figures = manager.report("idle")
     assert (figures.available, figures.evictable, figures.protected) == (6, 0, 0)

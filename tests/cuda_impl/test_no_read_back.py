@@ -6,11 +6,16 @@ from typing import Any
 import pytest
 import torch
 
+from kvconform.checked import Checked
+from kvconform.runner import carry_out
 from kvcuda.device_manager import DeviceManager
+from kvcuda.manager import Manager
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
-from kvspec.events import A, Config, Evict, EvictAnswer, Operation
+from kvspec.events import A, CacheUnfinished, Config, Evict, EvictAnswer, FreeState, Operation, SwaEvict, TakeState
+from kvspec.model import Model
 from tests.cuda_impl.traffic import requests
+from tests.walk import RandomDraw, proposals
 
 READS = ["item", "tolist", "cpu", "numpy", "nonzero", "unique", "__bool__", "__int__", "__index__", "__float__", "any"]
 FUNCTIONS = ["unique", "nonzero", "cat", "empty", "zeros", "full", "tensor", "arange", "as_tensor", "from_numpy"]
@@ -26,7 +31,7 @@ class Steps:
     def __call__(self, op: Operation[A], /) -> A:
         self.operations += 1
         if isinstance(op, Evict):
-            return EvictAnswer([0] * self.manager.evict_pages(op.n))  # type: ignore[return-value]
+            return EvictAnswer([0] * self.manager.evict_pages(op.n, op.window, op.states).pages)  # type: ignore[return-value]
         arguments = [getattr(op, name) for name in op.__struct_fields__ if name not in ("obs", "refused")]
         answer: A = getattr(self.manager, str(op.__struct_config__.tag))(*arguments)
         return answer
@@ -61,6 +66,31 @@ def test_operations_neither_read_the_device_nor_allocate(monkeypatch: pytest.Mon
     figures = step.manager.report("idle")
     total = (figures.available or 0) + (figures.evictable or 0) + (figures.session_held or 0) + (figures.protected or 0)
     assert total == 160
+
+
+HYBRID = {
+    "sliding window": Config(2, 14, 3, 17, sliding_window=3, num_window_pages=12),
+    "recurrent states": Config(2, 14, 3, 17, num_states=10),
+}
+
+
+@pytest.mark.parametrize("config", HYBRID.values(), ids=HYBRID)
+def test_operations_of_hybrid_pools_neither_read_nor_allocate(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a random walk did on the manager that reads is done again on the one that does not."""
+    model, carried_out = Model(config), []
+    checked = Checked(Manager(config), model)
+    for op in proposals(model.state, RandomDraw(seed=4), 500):
+        carry_out(checked, op)
+        if op.refused is None:
+            carried_out.append(op)
+    step = Steps(DeviceManager(config))
+    forbid(monkeypatch)
+    for op in carried_out:
+        step(op)
+    monkeypatch.undo()
+    kinds = {type(op) for op in carried_out}
+    assert kinds >= ({SwaEvict, Evict, CacheUnfinished} if config.sliding_window else {TakeState, FreeState, Evict})
+    assert step.manager.report() == model.figures()
 
 
 def test_what_is_forbidden_fails(monkeypatch: pytest.MonkeyPatch) -> None:

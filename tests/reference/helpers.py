@@ -1,5 +1,6 @@
 """What the tests of the reference share: the reference beside the model, and traffic for both."""
 
+from collections.abc import Callable
 from random import Random
 
 from kvref import Manager
@@ -55,7 +56,7 @@ class Traffic:
         self.submitted = 0
 
     def op(self) -> Event:
-        kinds = {
+        kinds: dict[Callable[[], Event | None], int] = {
             self.open_session: 2,
             self.submit: 3,
             self.match_prefix: 3,
@@ -73,6 +74,12 @@ class Traffic:
             self.evict: 1,
             self.report: 1,
         }
+        if self.manager.config.sliding_window:
+            kinds[self.swa_evict] = 4
+        if self.manager.config.num_states:
+            kinds |= {self.take_state: 2, self.free_state: 1}
+        if self.rarely():  # whatever pools there are
+            kinds |= {self.swa_evict: 1, self.take_state: 1, self.free_state: 1}
         kind = self.random.choices(list(kinds), list(kinds.values()))[0]
         return kind() or self.op()
 
@@ -135,7 +142,8 @@ class Traffic:
             if not run.prepared_end and not run.mid_prefill and run.kv.kv_committed_len < run.promised_len
         ]
         reqs = self.some([req for req in able if self.rarely() or not self.manager.running[req].drafts])
-        return events.Decode(reqs, self.random.randint(2, 5) if self.random.randrange(2) else 1) if reqs else None
+        speculative = self.rarely() if self.manager.config.num_states else self.random.randrange(2)
+        return events.Decode(reqs, self.random.randint(2, 5) if speculative else 1) if reqs else None
 
     def launch(self) -> Event | None:
         self.launches += 1
@@ -178,8 +186,25 @@ class Traffic:
     def preempt(self) -> Event:
         return events.Preempt(self.random.choice(SESSIONS))
 
+    def swa_evict(self) -> Event | None:
+        req = self.one(list(self.manager.running))
+        return events.SwaEvict(req) if req else None
+
+    def take_state(self) -> Event | None:
+        req = self.one([req for req, request in self.manager.requests.items() if request.prefix_len is not None])
+        return events.TakeState(req) if req else None
+
+    def free_state(self) -> Event | None:
+        req = self.one([req for req, request in self.manager.requests.items() if request.state is not None])
+        return events.FreeState(req) if req else None
+
     def evict(self) -> Event:
-        return events.Evict(self.random.randint(0, 6))
+        config, n, more = self.manager.config, self.random.randint(0, 6), self.random.randint(0, 3)
+        return events.Evict(
+            n,
+            window=more if config.sliding_window or self.rarely() else 0,
+            states=more if config.num_states or self.rarely() else 0,
+        )
 
     def report(self) -> Event:
         return events.Report("idle" if self.token() else "busy")

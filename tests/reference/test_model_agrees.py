@@ -15,6 +15,14 @@ CONFIGS = {
     "pages of one token": Config(page_size=1, num_pages=40, num_rows=5, max_context_len=64),
     "short rows": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=14),
     "no prefix cache": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64, prefix_cache=False),
+    "a window within a page": Config(4, 24, 5, 64, sliding_window=3, num_window_pages=24),
+    "a window of pages, few of them": Config(2, 24, 5, 64, sliding_window=5, num_window_pages=10),
+    "a window over pages of one token": Config(1, 40, 5, 64, sliding_window=4, num_window_pages=20),
+    "a window, no prefix cache": Config(4, 24, 5, 64, prefix_cache=False, sliding_window=6, num_window_pages=12),
+    "states for one request": Config(2, 24, 5, 64, num_states=3),
+    "states for two and a few cached": Config(2, 24, 5, 64, num_states=8),
+    "states, pages of one token": Config(1, 40, 5, 64, num_states=10),
+    "states, no prefix cache": Config(4, 24, 5, 64, prefix_cache=False, num_states=3),
 }
 
 

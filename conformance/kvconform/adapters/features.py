@@ -16,6 +16,7 @@ from kvconform.codec import Vector
 from kvconform.runner import unanswered
 from kvspec.events import (
     Abort,
+    CacheUnfinished,
     CloseSession,
     Config,
     Decode,
@@ -46,6 +47,9 @@ FEATURES = {
     "release_before_launch": "retracting or aborting a request that has unlaunched work, or is amid its prompt",
     "retract_after_stop": "retracting a request that has stopped within a speculative step",
     "early_finish": "finishing a request before the token that follows its prompt is there",
+    "late_publish": "publishing a prompt when its window is given back in part, or its state has gone on",
+    "chunk_in_page": "a chunk that ends within a page, with recurrent states",
+    "publish_without_state": "publishing a prefix without its state, when no state slot is free",
     "deep_overlap": "three launches in flight at once, or letting a request go while two of its launches are",
 }
 """Every feature that may be lacking, in words."""
@@ -109,6 +113,10 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
             found.add("deep_overlap")
         case OpenSession():
             found.add("sessions")
+        case Extend() if state.config.num_states:
+            found |= _needs_to_chunk(state, op)
+        case CacheUnfinished():
+            found |= _needs_to_publish(state, op)
     if isinstance(op, (Preempt, CloseSession)):
         slot = state.sessions.get(op.session)
         found |= {"sessions"} | _needs_to_free_row(state, None if slot is None else slot.record)
@@ -117,6 +125,31 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
     if isinstance(op, (Finish, Retract, Abort)):
         found |= _needs_to_release(state, op)
     return frozenset(found)
+
+
+def _needs_to_chunk(state: State, op: Extend) -> set[str]:
+    """Recurrent states are kept where a chunk ends, counted from where it began."""
+    for req, seq_len in op.reqs:
+        request = state.requests.get(req)
+        if request is not None and seq_len < len(request.tokens) and seq_len % state.config.page_size:
+            return {"chunk_in_page"}
+    return set()
+
+
+def _needs_to_publish(state: State, op: CacheUnfinished) -> set[str]:
+    request = state.requests.get(op.req)
+    if request is None or request.record is None or request.resumed or not state.config.prefix_cache:
+        return set()
+    record = request.record
+    found: set[str] = set()
+    if state.cursor[record] > state.lengths[record].protected:
+        found.add("late_publish")
+    if state.config.num_states:
+        # One decode step may be launched meanwhile, as with overlap, but not have completed.
+        gone_on = state.written[record] > request.seq_len + 1 or len(request.tokens) > request.seq_len + 1
+        found |= {"late_publish"} if gone_on and op.req not in state.mid_prefill else set()
+        found |= set() if state.free_states else {"publish_without_state"}
+    return found
 
 
 def _needs_to_free_row(state: State, record: int | None) -> set[str]:

@@ -15,7 +15,7 @@ import kvref.scheduler
 import kvspec.model
 from kvconform.bugs import BUGS
 from kvconform.gallery import read_vectors
-from kvspec import batch, lengths, pages, store
+from kvspec import batch, lengths, pages, states, store, window
 from kvspec.invariants import CHECKS
 from kvspec.model import OPERATIONS, induction
 from kvspec.rules import RULES
@@ -128,7 +128,7 @@ def contracts_by_rule() -> dict[str, list[str]]:
     named: dict[str, set[str]] = {}
     promises: dict[str, set[str]] = {}
     places: dict[str, str] = {}
-    for module in (pages, lengths, batch):
+    for module in (pages, lengths, batch, window, states):
         for name, function in _functions(ast.parse(inspect.getsource(module))):
             text = (ast.get_docstring(function) or "").replace(",", " ").split()
             words = {word.strip(".:;()`*") for word in text}

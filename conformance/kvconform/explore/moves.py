@@ -65,7 +65,8 @@ def choices(scope: Scope, node: Node, *, chooses_victims: bool = True) -> Iterat
     """All that may happen, in a fixed order.
 
     `chooses_victims`: an eviction says which pages leave, and there is one for each choice; else whoever answers it
-    says so. The same of how far a cursor moves, and of which state slot the store takes. Some of this may have to be refused for lack of room, or because a batch is not allowed.
+    says so. The same of how far a cursor moves, and of which state slot the store takes. Some of this may have to be
+    refused for lack of room, or because a batch is not allowed.
     """
     for name, move in _arrivals(scope, node):
         yield Choice(move, came=name)
@@ -133,8 +134,8 @@ def _services(scope: Scope, state: State, *, chooses_victims: bool) -> Iterator[
         yield from ((Preempt(name),) for name, session in sorted(state.sessions.items()) if session.record is not None)
     if "evict" in scope.operations:
         yield from evictions(state) if chooses_victims else unchosen_evictions(scope)
-    if "take_state" in scope.operations and scope.config.num_states:
-        yield from state_moves(state, waiting)
+    if scope.config.num_states:
+        yield from state_moves(scope, state, waiting)
     if "give_back" in scope.operations:
         yield from give_back(state, waiting)
 
@@ -270,13 +271,14 @@ def window_evictions(state: State, req: str, *, chooses: bool) -> Iterator[Move]
             yield (SwaEvict(req, obs=SwaEvictAnswer(until)),)
 
 
-def state_moves(state: State, waiting: list[str]) -> Iterator[Move]:
+def state_moves(scope: Scope, state: State, waiting: list[str]) -> Iterator[Move]:
     """Matched requests take the slot that they will compute in; who has one without a row gives it back."""
     for req in waiting:
         request = state.requests[req]
         if request.state is not None:
-            yield (FreeState(req),)
-        elif request.prefix_len is not None and request.record is None:
+            if "free_state" in scope.operations:
+                yield (FreeState(req),)
+        elif request.prefix_len is not None and request.record is None and "take_state" in scope.operations:
             yield (TakeState(req),)
 
 

@@ -56,10 +56,12 @@ OPTIONAL = (
     "give_back",
     "swa_evict",
     "take_state",
+    "free_state",
 )
 """What a scope may switch on besides the plain course of a request.
 
-Where a pool is not there, neither are its operations. `evict` is of each pool, and `take_state` comes with `free_state`. `give_back` is an abort and a new submit in one, see `kvconform.explore.moves.give_back`.
+Where a pool is not there, neither are its operations, and `evict` is of each pool that there is. `give_back` is an
+abort and a new submit in one, see `kvconform.explore.moves.give_back`.
 """
 
 
@@ -197,14 +199,18 @@ _TWO_SESSIONS = Scope(
     overlap=2,
 )
 
+_LONG_PROMPT = (Arrival("a", (0, 0, 0, 0, 0), borders=(2, 4)), *_TINY.arrivals[1:])
+"""A lock on its published prefix reaches farther than a window, and it passes more page borders than one."""
+
 _SLIDING_WINDOW = Scope(
     name="sliding-window",
-    about="as tiny, with a window of one token, whose pool is the scarce one",
+    about="as tiny, with a longer prompt and a window of one token, whose pool is the scarce one",
     config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=8, sliding_window=1, num_window_pages=3),
-    arrivals=_TINY.arrivals,
-    operations=_TINY.operations | {"swa_evict"},
+    arrivals=_LONG_PROMPT,
+    operations=_TINY.operations | {"abort", "swa_evict"},
     sometimes=_TINY.sometimes
     | {
+        "lend ended by abort",
         "match cut short by a tombstone",
         "tombstone left",
         "tombstone revived",
@@ -215,12 +221,13 @@ _SLIDING_WINDOW = Scope(
 
 _RECURRENT_STATES = Scope(
     name="recurrent-states",
-    about="as tiny, with state slots for one request that runs and one more",
+    about="as tiny, with a longer prompt, and state slots for one request that runs and one more",
     config=Config(page_size=2, num_pages=4, num_rows=2, max_context_len=8, num_states=4),
-    arrivals=_TINY.arrivals,
-    operations=_TINY.operations | {"take_state"},
+    arrivals=_LONG_PROMPT,
+    operations=_TINY.operations | {"abort", "take_state", "free_state"},
     sometimes=_TINY.sometimes
     | {
+        "lend ended by abort",
         "match ends where a state is",
         "resumed at a page border",
         "state evicted",

@@ -27,6 +27,7 @@ from kvspec.model.judging import (
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
+from kvspec.states import last_state
 from kvspec.tokens import PrefixKey, Tokens
 from kvspec.window import evictable_until, left_behind
 
@@ -98,11 +99,9 @@ def resumable(state: State, record: int, key_len: int) -> int:
     if not state.config.num_states or state.written[record] <= target:
         return key_len
     protected, locked = state.lengths[record].protected, state.records[record].locked
-    kept = [border for border in state.borders[record] if protected <= border <= target]
-    if locked in state.store.states:
-        kept.append(protected)
-    state.reached["resumed at a page border"] += bool(kept)
-    return max(kept, default=0)
+    border = last_state(state.borders[record], protected, target, cached=locked in state.store.states)
+    state.reached["resumed at a page border"] += border > 0
+    return border
 
 
 def furthest_cursor(state: State, request: Request, record: int) -> int:

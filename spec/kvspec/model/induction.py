@@ -9,6 +9,9 @@ from kvspec.model.owners import (
     HELD,
     LENT,
     NONE,
+    OF_PREFIX,
+    OF_RECORD,
+    OF_REQUEST,
     PRIVATE,
     RECORD,
     ROOT,
@@ -66,8 +69,9 @@ FOREST = (
             state.ancestor(state.ancestor(k, d), e) == state.ancestor(k, e),
         ),
     ),
+    Clause("", "no record has less than no state slot", 0, lambda state: state.states_each >= 0),
 )
-"""The order of prefixes, which no operation changes."""
+"""What no operation changes: the order of prefixes, and a size."""
 
 
 def _row_state(state: Partition, row: Number) -> Formula:
@@ -200,6 +204,85 @@ def _store_pages(state: Partition, prefix: Number) -> Formula:
     )
 
 
+def _side_of_page(state: Partition, page: Number) -> Formula:
+    side = state.side(page)
+    return implies(
+        side != NONE,
+        all_of(
+            state.windowed,
+            state.is_page(page),
+            state.page_kind(page) != FREE,
+            state.is_window_page(side),
+            state.behind(side) == page,
+        ),
+    )
+
+
+def _page_of_side(state: Partition, side: Number) -> Formula:
+    page = state.behind(side)
+    return implies(all_of(state.is_window_page(side), page != NONE), state.side(page) == side)
+
+
+def _sides_from_the_cursor(state: Partition, record: Number, index: Number) -> Formula:
+    has_side = state.side(state.table(record, index)) != NONE
+    return implies(
+        all_of(state.live(record), state.windowed, within(state.first(record), index, state.last(record))),
+        has_side == (index >= state.cursor(record)),
+    )
+
+
+def _cursor(state: Partition, record: Number) -> Formula:
+    return implies(state.live(record), within(0, state.cursor(record), state.last(record) + 1))
+
+
+def _state_slot(state: Partition, slot: Number) -> Formula:
+    kind, owner, index = state.state_kind(slot), state.state_owner(slot), state.state_index(slot)
+    return implies(
+        state.is_state(slot),
+        all_of(
+            _one_of(kind, FREE, OF_RECORD, OF_REQUEST, OF_PREFIX),
+            implies(
+                kind == OF_RECORD,
+                all_of(state.live(owner), within(0, index, state.states_each), state.states(owner, index) == slot),
+            ),
+            implies(kind == OF_REQUEST, state.early(owner) == slot),
+            implies(kind == OF_PREFIX, state.state(owner) == slot),
+        ),
+    )
+
+
+def _is_state_of(state: Partition, slot: Number, kind: int, owner: Number) -> Formula:
+    return all_of(state.is_state(slot), state.state_kind(slot) == kind, state.state_owner(slot) == owner)
+
+
+def _states_of_record(state: Partition, record: Number, index: Number) -> Formula:
+    slot = state.states(record, index)
+    return implies(
+        all_of(state.live(record), within(0, index, state.states_each)),
+        all_of(_is_state_of(state, slot, OF_RECORD, record), state.state_index(slot) == index),
+    )
+
+
+def _state_without_row(state: Partition, request: Number) -> Formula:
+    slot = state.early(request)
+    return implies(
+        slot != NONE,
+        all_of(
+            _is_state_of(state, slot, OF_REQUEST, request),
+            state.states_each > 0,
+            state.present(request),
+            state.matched(request),
+            negation(state.running(request)),
+            state.record_of(request) == NONE,
+        ),
+    )
+
+
+def _state_of_prefix(state: Partition, prefix: Number) -> Formula:
+    slot = state.state(prefix)
+    return implies(slot != NONE, _is_state_of(state, slot, OF_PREFIX, prefix))
+
+
 def _lengths(state: Partition, record: Number) -> Formula:
     first, last = state.first(record), state.last(record)
     return implies(state.live(record), all_of(first >= 0, first <= last, first == state.depth(state.locked(record))))
@@ -234,6 +317,10 @@ def _counted_from_the_start(state: Partition, number: Number) -> Formula:
         implies(state.is_row(number), COLLECTIONS["free rows"](state, number)),
         negation(COLLECTIONS["cached prefixes"](state, number)),
         negation(COLLECTIONS["withheld rows"](state, number)),
+        implies(state.is_window_page(number), COLLECTIONS["free window pages"](state, number)),
+        implies(state.is_state(number), COLLECTIONS["free states"](state, number)),
+        negation(COLLECTIONS["cached states"](state, number)),
+        negation(COLLECTIONS["early states"](state, number)),
         negation(state.live(number)),
         state.locks(number) == 0,
     )
@@ -265,12 +352,35 @@ INVARIANTS = (
     Clause("PAGE-2", "namely with the store's pages", 2, _shared_pages),
     Clause("STORE-1", "shorter prefixes are cached", 2, _prefix_closed),
     Clause("STORE-2", "what a holder needs is cached", 2, _locked_is_cached),
+    Clause("SWA-1", "a window side is behind its page, which is not free", 1, _side_of_page),
+    Clause("SWA-1", "a window page is free, or behind one page", 1, _page_of_side),
+    Clause("SWA-3", "private pages have a window side from the cursor on", 2, _sides_from_the_cursor),
+    Clause("SWA-3", "a cursor is within its block table", 1, _cursor),
+    Clause("MAMBA-1", "a state slot is free, a record's, a waiting request's or a cached prefix's", 1, _state_slot),
+    Clause("MAMBA-1", "a record's state slots are its own", 2, _states_of_record),
+    Clause("MAMBA-1", "a cached state is the store's", 1, _state_of_prefix),
+    Clause("MAMBA-2", "who has a state slot without a row waits for one", 1, _state_without_row),
+    Clause(
+        "MAMBA-4",
+        "only cached prefixes have a cached state",
+        1,
+        lambda state, prefix: implies(state.state(prefix) != NONE, state.cached(prefix)),
+    ),
 )
 """What is inductive: each holds after a step if all held before it."""
 
 
+POOLS = (
+    ("ACC-1", ("free pages", "cached prefixes")),
+    ("ACC-1", ("free rows", "withheld rows")),
+    ("ACC-2", ("free window pages", "cached window sides")),
+    ("ACC-3", ("free states", "cached states", "early states")),
+)
+"""For each pool the rule that it is all accounted for, and what of it is counted index by index."""
+
+
 def counting(before: Partition, step: Step) -> Iterator[Clause]:
-    """What a step owes to ACC-1 and STORE-2, which speak of how many; these bodies leave their state aside.
+    """What a step owes to the ACC rules and STORE-2, which speak of how many; these bodies leave their state aside.
 
     A collection changes by the sets that join and leave it, which are numbered one to one; records other than
     `step.record` hold what they held; and the sizes of it all cancel out.
@@ -309,19 +419,14 @@ def counting(before: Partition, step: Step) -> Iterator[Clause]:
             ),
         )
 
-    def adds_up(_: Any) -> Formula:
+    def adds_up(pool: int, *names: str) -> Callable[..., Formula]:
         def change(name: str) -> Number:
             joins, leaves = step.joins.get(name, []), step.leaves.get(name, [])
             return sum(part.size for part in joins) - sum(part.size for part in leaves)
 
-        pages, rows = (
-            sum(now - then for now, then in zip(held_after, held_before, strict=True))
-            for held_after, held_before in zip(_by_role(after, touched), _by_role(before, touched), strict=True)
-        )
-        return all_of(
-            change("free pages") + change("cached prefixes") + pages == 0,
-            change("free rows") + change("withheld rows") + rows == 0,
-        )
+        then, now = _by_role(before, touched)[pool], _by_role(after, touched)[pool]
+        held = sum(new - old for old, new in zip(then, now, strict=True))
+        return lambda _: sum(map(change, names)) + held == 0
 
     def locks_follow(_: Any, prefix: Number) -> Formula:
         def held(state: Partition) -> Number:
@@ -329,12 +434,13 @@ def counting(before: Partition, step: Step) -> Iterator[Clause]:
 
         return implies(prefix != ROOT, after.locks(prefix) - before.locks(prefix) == held(after) - held(before))
 
-    for name in COLLECTIONS:
-        yield Clause("ACC-1", f"{name} change as counted", 1, changes(name))
-        for part in (*step.joins.get(name, []), *step.leaves.get(name, [])):
-            yield Clause("ACC-1", f"what joins or leaves the {name} is counted once", 1, numbered(part))
+    for pool, (rule, names) in enumerate(POOLS):
+        for name in names:
+            yield Clause(rule, f"{name} change as counted", 1, changes(name))
+            for part in (*step.joins.get(name, []), *step.leaves.get(name, [])):
+                yield Clause(rule, f"what joins or leaves the {name} is counted once", 1, numbered(part))
+        yield Clause(rule, "the figures sum to the pool", 0, adds_up(pool, *names))
     yield Clause("ACC-1", "other records hold what they held", 1, undisturbed)
-    yield Clause("ACC-1", "the figures sum to the pool", 0, adds_up)
     yield Clause("STORE-2", "each holder has one lock, and no lock is anybody else's", 1, locks_follow)
 
 
@@ -349,16 +455,13 @@ def _pairs(parts: list[Formula]) -> Iterator[tuple[Formula, Formula]]:
 
 def _holding(state: Partition, record: Number) -> tuple[Number, ...]:
     """A record's share of the figures."""
-    (session_held, uncached), (rows_sessions, rows_requests) = _by_role(state, record)
-    return session_held, uncached, rows_sessions, rows_requests
+    return tuple(figure for pool in _by_role(state, record) for figure in pool)
 
 
-def _by_role(state: Partition, record: Number) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
-    """A record's pages and rows, each as a slot's and as a request's."""
+def _by_role(state: Partition, record: Number) -> tuple[tuple[Number, Number], ...]:
+    """A record's share of each of `POOLS`, each as a slot's and as a request's."""
     live, idle = state.live(record), state.role(record) == SLOT
-    pages = state.last(record) - state.first(record)
+    first, last = state.first(record), state.last(record)
     of_slot, of_request = all_of(live, idle), all_of(live, negation(idle))
-    return (
-        (choose(of_slot, pages, 0), choose(of_request, pages, 0)),
-        (choose(of_slot, 1, 0), choose(of_request, 1, 0)),
-    )
+    shares = (last - first, 1, last - state.sides_from(record, first, last), state.states_each)
+    return tuple((choose(of_slot, share, 0), choose(of_request, share, 0)) for share in shares)

@@ -3,8 +3,8 @@
 Its numbers are z3 terms in a proof, where nothing bounds them, and Python integers in the tests that hold it against
 the executable model. The few logical connectives here fold constants, so that the same code serves both.
 
-All things are numbered: pages, rows, prefixes, records, requests, sessions. A function is total, and says nothing where
-the invariants do not reach.
+All things are numbered: pages, window pages, state slots, rows, prefixes, records, requests, sessions. A function is
+total, and says nothing where the invariants do not reach.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Table: TypeAlias = Annotated[Callable[[Any, Any], Any], "nnn"]
 """From two numbers to a number."""
 
 NONE = -1
-"""No record, no request, no session."""
+"""No record, no request, no session, no window side, no state slot."""
 ROOT = 0
 """The empty prefix."""
 
@@ -33,6 +33,8 @@ FREE, STORE, PRIVATE = 0, 1, 2
 """What a page is."""
 RECORD, WITHHELD = 1, 2
 """What a row is, if it is not `FREE`."""
+OF_RECORD, OF_REQUEST, OF_PREFIX = 1, 2, 3
+"""Whose a state slot is, if it is not `FREE`: a record's, a waiting request's without a row, a cached prefix's."""
 HELD, LENT, SLOT = 0, 1, 2
 """Who has a record: a request that began it, a request that a slot has lent it to, an idle session slot."""
 
@@ -77,12 +79,23 @@ def put(function: Callable[[Number], Any], place: Number, value: Any) -> Callabl
     return lambda number: choose(number == place, value, function(number))
 
 
+def clamp(low: Number, number: Number, end: Number) -> Number:
+    """The number nearest to `number` in `low..end`, for `low <= end`."""
+    return choose(number < low, low, choose(number < end, number, end))
+
+
 @dataclass(frozen=True)
 class Partition:
     """Who owns what. Lengths are in pages."""
 
     num_pages: Number
     num_rows: Number
+    windowed: Formula
+    """Whether there is a sliding window, so that new pages have window sides."""
+    num_window_pages: Number
+    num_states: Number
+    states_each: Number
+    """State slots of each record: the one that it computes in, and those that keep states."""
 
     page_kind: Map
     page_owner: Map
@@ -90,12 +103,24 @@ class Partition:
     page_index: Map
     """Of a private page its index in the record's block table."""
 
+    side: Map
+    """Of a page the window page behind it, or `NONE`."""
+    behind: Map
+    """Of a window page the page that it is behind, or `NONE`: it is free."""
+
+    state_kind: Map
+    state_owner: Map
+    state_index: Map
+    """Of a record's state slot its index among them."""
+
     cached: Set
     """Prefixes that the store has."""
     page: Map
     """Of a cached prefix the page that holds its last tokens."""
     locks: Map
     """Of a prefix the locks on exactly it."""
+    state: Map
+    """Of a prefix the slot of the state after it, or `NONE`."""
     depth: Map
     """Of a prefix its length."""
     ancestor: Table
@@ -109,7 +134,11 @@ class Partition:
     """Of a record the number of pages that are the store's."""
     last: Map
     """Of a record the number of pages in its block table."""
+    cursor: Map
+    """Of a record the number of pages that have given their window side back, where that is more than `first`."""
     table: Table
+    states: Table
+    """Of a record its state slots, by index."""
     role: Map
     holder: Map
 
@@ -119,6 +148,8 @@ class Partition:
     record_of: Map
     running: Set
     matched: Set
+    early: Map
+    """Of a request the state slot that it has without a row, or `NONE`."""
 
     is_open: Set
     """Sessions."""
@@ -150,6 +181,18 @@ class Partition:
         """Whether there is such a row."""
         return within(0, row, self.num_rows)
 
+    def is_window_page(self, page: Number) -> Formula:
+        """Whether there is such a window page."""
+        return within(1, page, self.num_window_pages + 1)
+
+    def is_state(self, slot: Number) -> Formula:
+        """Whether there is such a state slot."""
+        return within(1, slot, self.num_states + 1)
+
+    def sides_from(self, record: Number, low: Number, end: Number) -> Number:
+        """Where in `[low, end)` of a block table the window sides begin: at the cursor, if it is there."""
+        return choose(self.windowed, clamp(low, self.cursor(record), end), end)
+
     def private(self, page: Number, record: Number) -> Formula:
         """Whether `page` is a private page of `record`."""
         return all_of(self.is_page(page), self.page_kind(page) == PRIVATE, self.page_owner(page) == record)
@@ -179,6 +222,11 @@ def interval(low: Number, end: Number, item: Map, place: Map) -> Part:
     return Part(lambda number: within(low, number, end), end - low, item, place)
 
 
+def single(element: Number, here: Formula) -> Part:
+    """The set of one element, or the empty set."""
+    return Part(lambda index: all_of(index == 0, here), choose(here, 1, 0), lambda _: element, lambda _: 0)
+
+
 def itself(index: Set, size: Number) -> Part:
     """The set that is its own index set."""
     return Part(index, size, lambda number: number, lambda number: number)
@@ -189,8 +237,13 @@ COLLECTIONS: dict[str, Callable[[Partition, Number], Formula]] = {
     "cached prefixes": lambda state, prefix: state.cached(prefix),
     "free rows": lambda state, row: all_of(state.is_row(row), state.row_kind(row) == FREE),
     "withheld rows": lambda state, row: all_of(state.is_row(row), state.row_kind(row) == WITHHELD),
+    "free window pages": lambda state, page: all_of(state.is_window_page(page), state.behind(page) == NONE),
+    "cached window sides": lambda state, prefix: all_of(state.cached(prefix), state.side(state.page(prefix)) != NONE),
+    "free states": lambda state, slot: all_of(state.is_state(slot), state.state_kind(slot) == FREE),
+    "cached states": lambda state, prefix: state.state(prefix) != NONE,
+    "early states": lambda state, request: state.early(request) != NONE,
 }
-"""What is counted index by index. Held pages and rows are counted record by record."""
+"""What is counted index by index. What records hold is counted record by record."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from kvspec.model.judging import (
 )
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
+from kvspec.states import kept_borders
 
 
 def extend(state: State, op: Extend) -> ExtendAnswer:
@@ -279,9 +280,8 @@ def launch(state: State, op: Launch) -> Done:
         else:
             reads.append(end)
         state.written[record] = end
-        border = end - end % page_size
-        if border > start and state.config.tracking_states:
-            state.borders[record] = (*state.borders[record], border)[-2:]
+        if state.config.tracking_states:
+            state.borders[record] = kept_borders(state.borders[record], start, end, page_size)
         if samples or drafts:
             state.horizon[record] += 1
         if drafts:

@@ -16,10 +16,20 @@ from kvconform.engines import folder_of
 VARIABLE = "KVSPEC_SGLANG"
 """The environment variable that names a release or a folder."""
 
-NEVER = ("withheld_rows", "release_before_launch", "retract_after_stop", "early_finish", "deep_overlap")
+NEVER = (
+    "withheld_rows",
+    "release_before_launch",
+    "retract_after_stop",
+    "early_finish",
+    "late_publish",
+    "chunk_in_page",
+    "publish_without_state",
+    "deep_overlap",
+)
 """What no release does: SGLang hands rows out again at once and relies on the order of its streams; each scheduling
-round launches what it has prepared, and takes in the tokens of the round before; and a request stops in the moment in
-which its tokens come in."""
+round launches what it has prepared, takes in the tokens of the round before, and publishes a prompt as soon as its
+first token is there; a request stops in the moment in which its tokens come in; and with recurrent states prompts are
+cut at page borders, and nothing is published without a state slot to spare."""
 
 
 def adapter(folder: Path | None) -> type[_Adapter]:

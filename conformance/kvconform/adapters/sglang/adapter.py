@@ -13,14 +13,15 @@ a request what the scheduler sets. Where it has to choose how an operation of th
 - Launches are only noted: no forward pass runs.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from kvconform.adapters.sglang.book import Book, Chat, Entry, Run
 from kvconform.adapters.sglang.engine import Engine
+from kvconform.adapters.sglang.pools import Free, Freed, Pools
 from kvspec.events import (
     Config,
     DecodeAnswer,
@@ -34,6 +35,8 @@ from kvspec.events import (
     Refusal,
     ReleaseAnswer,
     SnapshotAnswer,
+    StateAnswer,
+    SwaEvictAnswer,
 )
 from kvspec.pages import Runs, ceil_align, ceil_pages, compress
 from kvspec.rules import Violation
@@ -60,14 +63,16 @@ class Adapter:
         engine = self.engine
         self.config = config
         self.book = Book(config)
+        self._speculates = False
+        self._set_server_args()
         self.pool = engine.pool(config)
         self.allocator = engine.allocator(config)
+        self.pools = Pools(config, self.pool, self.allocator)
         self.prefix_cache = engine.prefix_cache(config, self.pool, self.allocator)
         self.tree_cache = self.prefix_cache if engine.session_cache is None else engine.session_cache(self.prefix_cache)
         self.sessions = engine.session_controller and engine.session_controller(self.tree_cache)
         self.first_row: int = min(self.pool.free_slots)
         """Newer releases keep row 0 for padding."""
-        self._speculates = False
         self._page_keys: dict[str, int] = {}
         self._overshot = count(OVERSHOT)
         self._clock = 0.0
@@ -121,11 +126,40 @@ class Adapter:
         entry = self.book.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
-        before = self._free_pages()
-        entry.req.init_next_round_input(self.tree_cache)
+        before = self.pools.free()
+        self._set_server_args()
+        entry.req.init_next_round_input(_WithoutStates(self.tree_cache))
         entry.prefix_len = len(entry.req.prefix_indices)
         entry.resumed = entry.session is not None and entry.req.req_pool_idx is not None
-        return MatchAnswer(entry.prefix_len, int(entry.req.cache_protected_len), self._freed(before))
+        return MatchAnswer(entry.prefix_len, int(entry.req.cache_protected_len), *self._freed(before))
+
+    def take_state(self, req: str) -> StateAnswer:
+        """Match as a scheduling round does where states are cached: a request gets the slot for its copy at once."""
+        entry = self.book.entry(req)
+        if self.pools.states is None or entry.run is not None or entry.resumed:
+            raise Refusal("OP-1", f"request {req} takes no state slot")
+        if entry.prefix_len is None or entry.req.mamba_pool_idx is not None:
+            raise Refusal("OP-1", f"request {req} has not matched, or has a state slot")
+        self.book.check_room(self.pools.need(0, states=1), self.pools.room())
+        return StateAnswer(self._take_state(entry, entry.prefix_len))
+
+    def _take_state(self, entry: Entry, prefix_len: int) -> int:
+        if prefix_len:
+            self.engine.match_with_state(self.prefix_cache, entry.req, self.engine.full_ids(entry.req)[:prefix_len])
+        if entry.req.mamba_pool_idx is None:
+            entry.req.mamba_pool_idx = self.pools.states.alloc(1)[0]
+        return int(entry.req.mamba_pool_idx)
+
+    def free_state(self, req: str) -> StateAnswer:
+        """What the scheduler does with the slot of a request that it did not admit."""
+        entry = self.book.entry(req)
+        early = entry.run is None and not entry.resumed
+        if self.pools.states is None or not early or entry.req.mamba_pool_idx is None:
+            raise Refusal("OP-1", f"request {req} has no state slot without a row")
+        slot = int(entry.req.mamba_pool_idx)
+        self.pools.states.free(entry.req.mamba_pool_idx.unsqueeze(-1))
+        entry.req.mamba_pool_idx = None
+        return StateAnswer(slot)
 
     # Requests that run
 
@@ -139,6 +173,7 @@ class Adapter:
             elif entry.run is None:
                 self._match_still_stands(entry, start)
         self._check_prefill_room(batch)
+        had = {entry.name: self._states_of(entry.req) for entry, _, _ in batch}
         for entry, start, seq_len in batch:
             self._admit(entry, start, seq_len)
         self._allocate_prefill(batch)
@@ -147,8 +182,13 @@ class Adapter:
             self._begin_or_continue(entry, seq_len)
             new = self._pages_of(entry.req, start, seq_len)
             if new:
-                pages[entry.name] = compress(new)
-        return ExtendAnswer({entry.name: self._row(entry.req) for entry, _, _ in batch}, dict(pages))
+                pages[entry.name] = new
+        rows = {entry.name: self._row(entry.req) for entry, _, _ in batch}
+        states: dict[str, Runs] = {
+            entry.name: compress(sorted(set(self._states_of(entry.req)) - set(had[entry.name])))
+            for entry, _, _ in batch
+        }
+        return ExtendAnswer(rows, _runs(pages), self._sides_of(pages), None if self.pools.states is None else states)
 
     def _match_still_stands(self, entry: Entry, prefix_len: int) -> None:
         """What a request matched, once more: it owns nothing of it before it is admitted."""
@@ -160,15 +200,16 @@ class Adapter:
         entry.req.prefix_indices, entry.req.last_node = found.device_indices, found.last_device_node
 
     def _check_prefill_room(self, batch: list[tuple[Entry, int, int]]) -> None:
-        page_size = self.config.page_size
+        page_size, room = self.config.page_size, self.pools.room()
         pages = sum(ceil_pages(seq_len, page_size) - ceil_pages(start, page_size) for _, start, seq_len in batch)
         continuing = [entry.run for entry, _, _ in batch if entry.run is not None]
-        resumed = sum(entry.resumed and entry.run is None for entry, _, _ in batch)
-        rows, free_rows = len(batch) - resumed - len(continuing), len(self.pool.free_slots)
+        fresh = [entry for entry, _, _ in batch if entry.run is None and not entry.resumed]
+        rows = len(fresh)
         if not self.engine.rows_are_kept:
             rows += len(continuing)
-            free_rows += sum(not run.stashed for run in continuing)
-        self.book.check_room(pages, self.allocator.available_size() // page_size, rows, free_rows)
+            room = room._replace(rows=room.rows + sum(not run.stashed for run in continuing))
+        states = sum((entry.req.mamba_pool_idx is None) + self.config.tracking_states for entry in fresh)
+        self.book.check_room(self.pools.need(pages, rows, states), room)
 
     def _admit(self, entry: Entry, start: int, seq_len: int) -> None:
         """What the scheduler does with a request that it takes into a prefill batch, before it allocates."""
@@ -178,10 +219,31 @@ class Adapter:
                 self._stash_without_cache(run, req)
             req.init_next_round_input()
         else:
-            self.tree_cache.inc_lock_ref(req.last_node)
+            if not entry.resumed:
+                self._cut_at_window(req, start)
+            self.engine.lock(self.tree_cache, req)
+            if self.pools.states is not None and not entry.resumed:
+                self._look_for_branch(req, start)
+                if req.mamba_pool_idx is None:
+                    self._take_state(entry, start)
         self.engine.set_extend(req, start, seq_len)
         if seq_len < len(entry.tokens):
             self.engine.count_chunk(req, 1)
+
+    def _cut_at_window(self, req: Any, locked: int) -> None:
+        """Cut the node in which the window before `locked` begins.
+
+        SGLang locks the window of whole nodes. A node that ends where the window begins may come about in any tree,
+        by another prompt; here it always does, so that a lock covers the pages that the specification says.
+        """
+        reach = ceil_align(self.config.sliding_window, self.config.page_size)
+        if reach and self.config.prefix_cache and locked > reach:
+            self.engine.matched(self.prefix_cache, self.engine.full_ids(req)[: locked - reach])
+
+    def _look_for_branch(self, req: Any, matched: int) -> None:
+        """Note where the cached pages end now, if that is past the last cached state: where states will be missed."""
+        found = self.engine.matched(self.prefix_cache, self.engine.full_ids(req)[:-1])
+        req.mamba_branching_seqlen = found.mamba_branching_seqlen if len(found.device_indices) == matched else None
 
     def _stash_without_cache(self, run: Run, req: Any) -> None:
         """Go on from a chunk that was not handed to the prefix cache: only its positions are noted."""
@@ -192,7 +254,7 @@ class Adapter:
     def _let_go_of_row_between_chunks(self, req: Any) -> None:
         """The scheduler of releases before 17850 frees a chunked request's row after each chunk."""
         if not self.engine.rows_are_kept:
-            self.pool.free(req.req_pool_idx)
+            self.pool.free(req.req_pool_idx, **({} if self.pools.states is None else {"free_mamba_cache": False}))
 
     def _allocate_prefill(self, batch: list[tuple[Entry, int, int]]) -> None:
         seq_lens = self.engine.int64([seq_len for _, _, seq_len in batch])
@@ -206,11 +268,14 @@ class Adapter:
             extend_num_tokens=sum(seq_len - start for _, start, seq_len in batch),
         )
         self._set_server_args()
-        _, _, rows = self.engine.common.alloc_for_extend(fields)
+        with _refused_without_room():
+            _, _, rows = self.engine.common.alloc_for_extend(fields)
         for (entry, _, seq_len), row in zip(batch, rows, strict=True):
             entry.req.req_pool_idx = int(row)
             entry.req.kv_committed_len = entry.req.kv_allocated_len = seq_len
             entry.req.is_retracted = False
+            if self.config.tracking_states:
+                self.engine.track_extend(self.pool, entry.req)
 
     def _begin_or_continue(self, entry: Entry, seq_len: int) -> None:
         run = entry.run
@@ -229,6 +294,8 @@ class Adapter:
         """Allocate one decode step, plain or speculative."""
         if n < 1:
             raise Refusal("OP-1", f"n is {n}")
+        if n > 1 and self.pools.states is not None:
+            raise Refusal("OP-1", "a recurrent state cannot be taken back")
         self.book.check_batch(reqs)
         page_size = self.config.page_size
         batch: list[tuple[Entry, Run, int, int]] = []
@@ -238,14 +305,14 @@ class Adapter:
             run = self.book.check_decode(name, n, have)
             batch.append((entry, run, have, max(have, run.committed + n)))
         needed = sum(ceil_pages(end, page_size) - ceil_pages(have, page_size) for _, _, have, end in batch)
-        self.book.check_room(needed, self.allocator.available_size() // page_size, 0, 0)
+        self.book.check_room(self.pools.need(needed), self.pools.room())
 
         self._speculates = self._speculates or n > 1
         if not self._speculates:
             self._allocate_decode([entry.req for entry, _, _, _ in batch])
         else:
             self._allocate_ahead([(entry.req, have, end) for entry, _, have, end in batch if end > have])
-        pages: dict[str, Runs] = {}
+        pages: dict[str, list[int]] = {}
         for entry, run, have, end in batch:
             entry.req.kv_allocated_len = end
             if n == 1:
@@ -255,8 +322,8 @@ class Adapter:
             run.drafts = 0 if n == 1 else n
             new = self._pages_of(entry.req, have, end)
             if new:
-                pages[entry.name] = compress(new)
-        return DecodeAnswer(pages)
+                pages[entry.name] = new
+        return DecodeAnswer(_runs(pages), self._sides_of(pages))
 
     def _allocate_decode(self, reqs: list[Any]) -> None:
         """One slot for each request, at its committed length."""
@@ -266,7 +333,8 @@ class Adapter:
             reqs, self.tree_cache, seq_lens=seq_lens, seq_lens_cpu=seq_lens, req_pool_indices=rows
         )
         self._set_server_args()
-        self.engine.common.alloc_for_decode(fields, token_per_req=1)
+        with _refused_without_room():
+            self.engine.common.alloc_for_decode(fields, token_per_req=1)
 
     def _allocate_ahead(self, growing: list[tuple[Any, int, int]]) -> None:
         """Slots for `[have, end)` of each request, as the speculative workers allocate for drafts."""
@@ -277,13 +345,14 @@ class Adapter:
         view = self.engine.batch([], self.tree_cache).tree_cache
         total = sum(end - have for _, have, end in growing)
         rows = self.pool.req_to_token
-        if self.config.page_size == 1:
-            slots = common.alloc_token_slots(view, total)
-        else:
-            starts, ends = int64([have for _, have, _ in growing]), int64([end for _, _, end in growing])
-            row_numbers = int64([req.req_pool_idx for req, _, _ in growing])
-            last = common.get_last_loc(rows, row_numbers, starts)
-            slots = common.alloc_paged_token_slots_extend(view, starts, starts, ends, ends, last, total)
+        with _refused_without_room():
+            if self.config.page_size == 1:
+                slots = common.alloc_token_slots(view, total)
+            else:
+                starts, ends = int64([have for _, have, _ in growing]), int64([end for _, _, end in growing])
+                row_numbers = int64([req.req_pool_idx for req, _, _ in growing])
+                last = common.get_last_loc(rows, row_numbers, starts)
+                slots = common.alloc_paged_token_slots_extend(view, starts, starts, ends, ends, last, total)
         taken = 0
         for req, have, end in growing:
             self.pool.write((req.req_pool_idx, slice(have, end)), slots[taken : taken + end - have])
@@ -301,14 +370,24 @@ class Adapter:
             entry = self.book.entries[name]
             entry.tokens.append(tokens[name])
             entry.req.output_ids.append(tokens[name])
+            self._track_decode(entry)
         for name in flight.chunks:
             self.engine.count_chunk(self.book.entries[name].req, -1)
         return Done()
+
+    def _track_decode(self, entry: Entry) -> None:
+        """What is noted with each decoded token: at a page border, which tracking slot keeps the state there."""
+        req, position = entry.req, len(entry.tokens) - 1
+        assert entry.run is not None, "a token comes for what runs"
+        if self.config.tracking_states and position > entry.run.seq_len and position % self.config.page_size == 0:
+            req.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
+            req.mamba_last_track_seqlen = position
 
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
         """Commit the accepted run. All of it goes to the request's output; it notes how much it keeps."""
         entry, run = self.book.check_verify(req, accepted, len(tokens))
         run.drafts, run.verifiable = 0, False
+        run.stopped = len(tokens) < accepted
         run.committed += accepted
         run.promised += len(tokens) - 1
         for token in tokens:
@@ -320,7 +399,7 @@ class Adapter:
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
         """Hand what a prefill wrote to the cache."""
         entry, run = self.book.check_unfinished(req, chunked)
-        before = self._free_pages()
+        before, cached, protected = self.pools.free(), self._store_states(), int(entry.req.cache_protected_len)
         if chunked:
             self.tree_cache.cache_unfinished_req(entry.req, chunked=True)
             if not run.stashed:
@@ -328,7 +407,35 @@ class Adapter:
             run.stashed = True
         else:
             self.tree_cache.cache_unfinished_req(entry.req)
-        return PublishAnswer(int(entry.req.cache_protected_len), self._freed(before))
+        if self.pools.window is not None and int(entry.req.cache_protected_len) > protected:
+            self.engine.unlock(self.prefix_cache, entry.req)
+            self._cut_at_window(entry.req, int(entry.req.cache_protected_len))
+            self.engine.lock(self.prefix_cache, entry.req)
+        freed = self._freed(before)
+        answer = PublishAnswer(int(entry.req.cache_protected_len), freed.pages, freed.window)
+        if before.states is not None:
+            answer.state_cached = _only(self._store_states() - cached)
+            answer.state_taken = _only(before.states.keys() - (self.pools.free().states or {}).keys())
+        return answer
+
+    def swa_evict(self, req: str) -> SwaEvictAnswer:
+        """What a batch does for a request before it allocates.
+
+        SGLang does it in decode steps, and without a prefix cache between chunks. Before that the window stays as it
+        is, and when a request has stopped.
+        """
+        entry, run = self.book.running(req)
+        if self.pools.window is None:
+            raise Refusal("OP-1", "there is no sliding window")
+        before = self.pools.free()
+        position = None
+        if run.mid_prefill:
+            position = run.seq_len if not run.prepared_end and not self.config.prefix_cache else None
+        elif len(entry.tokens) > run.seq_len and not run.stopped:
+            position = len(entry.tokens) - 1
+        if position is not None:
+            self.engine.evict_window(self.prefix_cache, entry.req, position)
+        return SwaEvictAnswer(_cursor(entry.req), self._freed(before).window)
 
     # Ways out
 
@@ -338,73 +445,83 @@ class Adapter:
         kept = len(entry.tokens) - len(entry.req.origin_input_ids)
         entry.req.sampling_params.max_new_tokens = entry.req.finished_len = kept
         entry.req.finished_reason = self.engine.batches.FINISH_LENGTH(kept)
-        freed = self._release(entry, is_insert=True)
+        cached = self._store_states()
+        before = self._release(entry, is_insert=True)
         self.book.leave(entry, finished=True)
-        return self._after_turn(entry, freed)
+        answer = self._after_turn(entry, before)
+        answer.state_cached = _only(self._store_states() - cached)
+        return answer
 
     def retract(self, req: str) -> ReleaseAnswer:
         """Release without publishing, and wait again."""
         entry, _ = self.book.running(req)
-        freed = self._release(entry, is_insert=False)
+        before = self._release(entry, is_insert=False)
         entry.req.reset_for_retract()
         entry.resumed = False
-        return ReleaseAnswer(self._freed(freed))
+        return ReleaseAnswer(*self._freed(before))
 
     def abort(self, req: str) -> ReleaseAnswer:
         """A waiting request is dropped; a running one is released with the reason that says so."""
         entry = self.book.entry(req)
-        before = self._free_pages()
+        before = self.pools.free()
         if entry.run is not None:
             entry.req.finished_reason = self.engine.batches.FINISH_ABORT()
             self._release(entry, is_insert=False)
+        elif self.pools.states is not None and entry.req.mamba_pool_idx is not None:
+            if entry.req.req_pool_idx is None and not self.config.prefix_cache:
+                self.free_state(req)  # without a prefix cache SGLang takes no state before a row
+            else:
+                self._release(entry, is_insert=False)
         self.book.leave(entry, finished=False)
         return self._after_turn(entry, before)
 
-    def _release(self, entry: Entry, *, is_insert: bool) -> Counter[int]:
-        """Let SGLang release a request; the free pages as they were before."""
-        before = self._free_pages()
+    def _release(self, entry: Entry, *, is_insert: bool) -> Free:
+        """Let SGLang release a request; what was free before."""
+        before = self.pools.free()
         self._set_server_args()
         self.engine.release_kv_cache(entry.req, self.tree_cache, is_insert=is_insert)
         self.book.end_run(entry)
         return before
 
-    def _after_turn(self, entry: Entry, before: Counter[int]) -> ReleaseAnswer:
+    def _after_turn(self, entry: Entry, before: Free) -> ReleaseAnswer:
         """A close that waited for this turn happens when the controller looks the next time."""
         chat = self.book.chats.get(entry.session) if entry.session is not None else None
         if chat is not None and chat.closing and entry.session is not None:
             self._reap()
             del self.book.chats[entry.session]
-        return ReleaseAnswer(self._freed(before))
+        return ReleaseAnswer(*self._freed(before))
 
     def close_session(self, session: str) -> ReleaseAnswer:
         """Close as the session controller does."""
         chat = self.book.chat(session)
         if chat.closing:
             raise Refusal("OP-1", f"session {session} is closing already")
-        before = self._free_pages()
+        before = self.pools.free()
         self.sessions.close(SimpleNamespace(session_id=session))
         if chat.turn is None:
             del self.book.chats[session]
         else:
             chat.closing = True
-        return ReleaseAnswer(self._freed(before))
+        return ReleaseAnswer(*self._freed(before))
 
     def preempt(self, session: str) -> ReleaseAnswer:
         """Release what a session's slot holds."""
         self.book.chat(session)
         if session not in self._idle_slots():
             raise Refusal("OP-1", f"the slot of session {session} holds nothing, or is lent")
-        before = self._free_pages()
+        before = self.pools.free()
         self.tree_cache.release_session(session)
-        return ReleaseAnswer(self._freed(before))
+        return ReleaseAnswer(*self._freed(before))
 
-    def evict(self, n: int) -> EvictAnswer:
+    def evict(self, n: int, window: int = 0, states: int = 0) -> EvictAnswer:
         """Evict from the prefix store."""
-        if n < 1:
-            raise Refusal("OP-1", f"n is {n}")
-        before = self._free_pages()
-        self.engine.evict(self.tree_cache, n * self.config.page_size)
-        return EvictAnswer(self._freed(before))
+        if min(n, window, states) < 0 or n + window + states < 1:
+            raise Refusal("OP-1", f"n is {n}, window {window}, states {states}")
+        if (window and self.pools.window is None) or (states and self.pools.states is None):
+            raise Refusal("OP-1", "there is no such pool")
+        before, page_size = self.pools.free(), self.config.page_size
+        self.engine.evict(self.prefix_cache, n * page_size, window * page_size, states)
+        return EvictAnswer(*self._freed(before))
 
     def _reap(self) -> None:
         if hasattr(self.sessions, "maybe_reap"):
@@ -418,14 +535,15 @@ class Adapter:
         holders = self._holders()
         if mode == "idle" and holders:
             raise Refusal("OP-1", f"{len(holders)} requests hold memory: this is not idle")
-        page_size = self.config.page_size
+        page_size, pools = self.config.page_size, self.pools
         owned = {req.req_pool_idx for req in holders.values()}
         known = (owned,) if self.engine.excludes_lent_slots else ()
         has_sessions = self.sessions is not None
-        return Figures(
-            available=int(self.allocator.available_size()),
-            evictable=int(self.tree_cache.evictable_size() or 0),
-            protected=int(self.tree_cache.protected_size() or 0),
+        size = "full_{}_size" if pools.window is not None or pools.states is not None else "{}_size"
+        told = Figures(
+            available=int(pools.pages.available_size()),
+            evictable=int(getattr(self.prefix_cache, size.format("evictable"))() or 0),
+            protected=int(getattr(self.prefix_cache, size.format("protected"))() or 0),
             session_held=int(self.tree_cache.session_held_tokens(*known)) if has_sessions else 0,
             uncached=sum(
                 ceil_align(int(req.kv_allocated_len), page_size) - int(req.cache_protected_len)
@@ -435,19 +553,41 @@ class Adapter:
             rows_requests=len(holders),
             rows_sessions=int(self.tree_cache.session_held_req_count(*known)) if has_sessions else 0,
         )
+        if pools.window is not None:
+            told.window_available = int(pools.window.available_size())
+            told.window_evictable = int(self.prefix_cache.swa_evictable_size())
+            told.window_protected = int(self.prefix_cache.swa_protected_size())
+            told.window_session_held = int(self.tree_cache.session_held_swa_tokens(*known)) if has_sessions else 0
+            told.window_uncached = sum(
+                ceil_align(int(req.kv_allocated_len), page_size) - _cursor(req) for req in holders.values()
+            )
+        if pools.states is not None:
+            told.states_available = int(pools.states.available_size())
+            told.states_evictable = int(self.prefix_cache.mamba_evictable_size()) if self.config.prefix_cache else 0
+            told.states_protected = int(self.prefix_cache.mamba_protected_size()) if self.config.prefix_cache else 0
+            told.states_requests = sum(len(self._states_of(entry.req)) for entry in self.book.entries.values())
+            if has_sessions and hasattr(self.tree_cache, "session_held_mamba_slots"):
+                told.states_sessions = int(self.tree_cache.session_held_mamba_slots(*known))
+        return told
 
     def snapshot(self) -> SnapshotAnswer:
         """Everything that SGLang's objects say of themselves."""
         holders, slots = self._holders(), self._idle_slots()
         rows = {self._row(holder): self._slots_of(holder) for holder in (*holders.values(), *slots.values())}
-        free = [*self.allocator.free_pages.tolist(), *self.allocator.release_pages.tolist()]
-        return SnapshotAnswer(
+        free = self.pools.free()
+        told = SnapshotAnswer(
             rows=rows,
-            free_pages=compress(sorted(free)),
+            free_pages=compress(sorted(free.pages.elements())),
             store_pages=compress(sorted(self._store_pages())),
             requests={name: self._view(req) for name, req in holders.items()},
             sessions={name: self._view(slot) for name, slot in slots.items()},
         )
+        if free.window is not None:
+            told.window_sides = self.pools.sides(range(1, self.config.num_pages + 1))
+        if free.states is not None:
+            told.free_states = compress(sorted(free.states.elements()))
+            told.store_states = compress(sorted(self._store_states()))
+        return told
 
     def _holders(self) -> dict[str, Any]:
         """The requests that say that they have a row."""
@@ -465,8 +605,21 @@ class Adapter:
         }
 
     def _view(self, holder: Any) -> HolderView:
-        lengths = holder.cache_protected_len, holder.kv_committed_len, holder.kv_allocated_len
-        return HolderView(self._row(holder), *map(int, lengths))
+        return HolderView(
+            self._row(holder),
+            int(holder.cache_protected_len),
+            int(holder.kv_committed_len),
+            int(holder.kv_allocated_len),
+            None if self.pools.window is None else _cursor(holder),
+            None if self.pools.states is None else compress(sorted(self._states_of(holder))),
+        )
+
+    def _states_of(self, holder: Any) -> list[int]:
+        """The state slots that a request or a session slot names."""
+        if self.pools.states is None:
+            return []
+        working, kept = holder.mamba_pool_idx, holder.mamba_ping_pong_track_buffer
+        return [*([] if working is None else [int(working)]), *([] if kept is None else kept.tolist())]
 
     def _row(self, holder: Any) -> int:
         return int(holder.req_pool_idx) - self.first_row
@@ -474,20 +627,28 @@ class Adapter:
     def _slots_of(self, holder: Any) -> Runs:
         return compress(self.pool.req_to_token[holder.req_pool_idx, : holder.kv_allocated_len].tolist())
 
-    def _store_pages(self) -> Iterable[int]:
+    def _nodes(self) -> Iterable[Any]:
+        """The nodes of the prefix store, without its root."""
         root = getattr(self.prefix_cache, "root_node", None)
         waiting = [] if root is None else list(root.children.values())
         while waiting:
             node = waiting.pop()
-            yield from (slot // self.config.page_size for slot in node.value.tolist()[:: self.config.page_size])
+            yield node
             waiting.extend(node.children.values())
+
+    def _store_pages(self) -> Iterable[int]:
+        for node in self._nodes():
+            yield from (slot // self.config.page_size for slot in node.value.tolist()[:: self.config.page_size])
+
+    def _store_states(self) -> set[int]:
+        if self.pools.states is None:
+            return set()
+        return {int(node.mamba_value) for node in self._nodes() if node.mamba_value is not None}
 
     # Shared by several operations
 
     def _set_server_args(self) -> None:
-        """What SGLang reads of the server's settings; they belong to the process, not to one engine."""
-        self.engine.server_args.page_size = self.config.page_size
-        self.engine.server_args.speculative_algorithm = "EAGLE" if self._speculates else None
+        self.engine.set_page_size(self.config.page_size, speculates=self._speculates)
 
     def _ids(self, tokens: Tokens) -> list[int]:
         """Token ids for a sequence; those of a page key are made up, the same for the same key."""
@@ -508,9 +669,48 @@ class Adapter:
         slots = self.pool.req_to_token[req.req_pool_idx, first:end:page_size].tolist()
         return [slot // page_size for slot in slots]
 
-    def _free_pages(self) -> Counter[int]:
-        return Counter([*self.allocator.free_pages.tolist(), *self.allocator.release_pages.tolist()])
+    def _sides_of(self, pages: dict[str, list[int]]) -> dict[str, Runs] | None:
+        """The window pages behind new pages, as an answer tells them."""
+        if self.pools.window is None:
+            return None
+        return {name: compress(self.pools.side(page) for page in new) for name, new in pages.items()}
 
-    def _freed(self, before: Counter[int]) -> Runs:
-        """The pages that have become free since; a page that was freed twice is there twice."""
-        return compress(sorted((self._free_pages() - before).elements()))
+    def _freed(self, before: Free) -> Freed:
+        """What has become free since."""
+        return self.pools.free().since(before)
+
+
+class _WithoutStates:
+    """A prefix cache that a waiting request only looks into: it takes no state slot by it."""
+
+    def __init__(self, tree_cache: Any) -> None:
+        self._tree_cache = tree_cache
+
+    def supports_mamba(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree_cache, name)
+
+
+@contextmanager
+def _refused_without_room() -> Iterator[None]:
+    """SGLang's allocation says that there is no room by an exception. There is: it was looked for before."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Refusal("CAP-1", str(error).partition("\n")[0]) from error
+
+
+def _runs(pages: dict[str, list[int]]) -> dict[str, Runs]:
+    return {name: compress(new) for name, new in pages.items()}
+
+
+def _cursor(holder: Any) -> int:
+    """How far a request or a session slot has given its window back, in tokens."""
+    return max(int(holder.swa_evicted_seqlen), int(holder.cache_protected_len))
+
+
+def _only(numbers: Iterable[int]) -> int | None:
+    """The one of `numbers`; `None` if there is none."""
+    return next(iter(numbers), None)

@@ -18,9 +18,9 @@ class Room(NamedTuple):
     """Pages, rows, window pages and state slots that are needed, or free."""
 
     pages: int
-    rows: int = 0
-    window: int = 0
-    states: int = 0
+    rows: int
+    window: int
+    states: int
 
 
 @dataclass(eq=False)
@@ -57,8 +57,6 @@ class Run:
     verifiable: bool = False
     """The launch of that step has completed."""
     mid_prefill: bool = False
-    decoded: bool = False
-    """It has decoded since it was admitted."""
     stopped: bool = False
     """It keeps less than its last speculative step accepted: it stopped within it, and is in no batch any more."""
     stashed: bool = True

@@ -74,6 +74,7 @@ class Engine:
             dcp_size=1,
             disaggregation_mode="null",
             mamba_cache_chunk_size=1,
+            enable_mamba_extra_buffer_lazy=lambda: False,
         )
         flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
         for module in (self.batches, self.common, self.base, self.radix, self.state_radix):
@@ -127,22 +128,19 @@ class Engine:
 
     def _window_pool(self) -> Any:
         """A pool of two kinds of layers that has none: it only keeps the mapping between them."""
-
-        def __init__(pool: Any) -> None:
-            pool.full_kv_pool = pool.swa_kv_pool = None
-
-        return type("NoLayers", (self.window_pools.SWAKVPool,), {"__init__": __init__})()
+        pool = type("NoLayers", (self.window_pools.SWAKVPool,), {"__init__": lambda _: None})()
+        pool.full_kv_pool = pool.swa_kv_pool = None
+        return pool
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
         """The prefix store."""
-        hybrid = {"sliding_window_size": config.sliding_window} if config.sliding_window else {}
         params = self.init_params.CacheInitParams(
             disable=False,
             req_to_token_pool=pool,
             token_to_kv_pool_allocator=allocator,
             page_size=config.page_size,
             enable_mamba_extra_buffer=bool(config.num_states and config.prefix_cache),
-            **hybrid,
+            sliding_window_size=config.sliding_window or None,
         )
         if config.sliding_window:
             return self.window_radix.SWARadixCache(params) if config.prefix_cache else self.chunk.SWAChunkCache(params)
@@ -193,6 +191,21 @@ class Engine:
         name = "inflight_middle_chunks" if hasattr(req, "inflight_middle_chunks") else "is_chunked"
         setattr(req, name, getattr(req, name) + change)
 
+    def track_extend(self, pool: Any, req: Any) -> None:
+        """Note the last page border that a request's next prefill passes, where its state will be kept."""
+        prepare = self.batches.ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend
+        columns = len(inspect.signature(prepare).parameters) - 2  # older releases append to lists of the batch
+        prepare(SimpleNamespace(req_to_token_pool=pool), req, *([] for _ in range(columns)))
+
+    def set_page_size(self, page_size: int, *, speculates: bool) -> None:
+        """What SGLang reads of the server's settings; they belong to the process, not to one engine.
+
+        States are kept at every page border, not only at the last one of some dozens of tokens.
+        """
+        self.server_args.page_size = self.server_args.mamba_cache_chunk_size = page_size
+        self.server_args.speculative_algorithm = "EAGLE" if speculates else None
+        _replace(self.batches, "FLA_CHUNK_SIZE", page_size)
+
     # Batches
 
     def batch(self, reqs: Sequence[Any], tree_cache: Any, **fields: object) -> Any:
@@ -216,8 +229,14 @@ class Engine:
 
     def matched(self, tree_cache: Any, ids: Any) -> Any:
         """What the prefix store answers for exactly these tokens."""
-        key = self.radix.RadixKey(token_ids=ids, extra_key=None)
-        return tree_cache.match_prefix(self.base.MatchPrefixParams(key=key))
+        return tree_cache.match_prefix(self.base.MatchPrefixParams(key=self._key(ids)))
+
+    def match_with_state(self, tree_cache: Any, req: Any, ids: Any) -> None:
+        """Match once more as the scheduler does: where a state is cached, a request gets a slot for its own copy."""
+        tree_cache.match_prefix(self.base.MatchPrefixParams(key=self._key(ids), req=req, cow_mamba=True))
+
+    def _key(self, ids: Any) -> Any:
+        return self.radix.RadixKey(token_ids=ids, extra_key=None)
 
     def evict(self, tree_cache: Any, tokens: int, window_tokens: int, states: int) -> None:
         """Evict at least so much of each pool, or all that can be evicted."""
@@ -237,6 +256,12 @@ class Engine:
         # Older releases answer the number itself.
         req.swa_uuid_for_lock = getattr(result, "swa_uuid_for_lock", result)
 
+    def unlock(self, tree_cache: Any, req: Any) -> None:
+        """Take a request's lock back."""
+        params = getattr(self.base, "DecLockRefParams", None)
+        mark = req.swa_uuid_for_lock
+        tree_cache.dec_lock_ref(req.last_node, mark if params is None else params(swa_uuid_for_lock=mark))
+
     def evict_window(self, tree_cache: Any, req: Any, next_position: int) -> None:
         """Give back what a request's window has left behind, as a batch does before it allocates."""
         batch = SimpleNamespace(
@@ -245,6 +270,7 @@ class Engine:
             token_to_kv_pool_allocator=tree_cache.token_to_kv_pool_allocator,
         )
         self.batches.ScheduleBatch._evict_swa(batch, req, next_position)
+
 
 def sampling() -> Any:
     """The sampling parameters that the bookkeeping of memory reads."""
@@ -284,6 +310,7 @@ class _WithoutEviction:
 def _state_shapes(torch: Any) -> Any:
     """A recurrent state of next to nothing."""
     return SimpleNamespace(
+        layers=[0],
         shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
         dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
     )
@@ -305,7 +332,7 @@ def _replace(module: ModuleType, name: str, value: object) -> None:
 
 
 def silence() -> None:
-    """Keep SGLang's log from the terminal: it reports each session as it is released."""
+    """Keep SGLang's log from the terminal: it reports each session as it is released, and all that does not fit."""
     logging = sys.modules.get("logging")
     if logging is not None:
-        logging.getLogger("sglang").setLevel(logging.ERROR)
+        logging.getLogger("sglang").setLevel(logging.CRITICAL)

@@ -61,14 +61,17 @@ class Pools:
         )
 
     def room(self) -> Room:
-        """How much is free now; as many window pages as pages where there is no pool of them."""
-        pages = self.pages.available_size() // self._page_size
+        """How much is free now; nothing of a pool that there is none of."""
         return Room(
-            pages,
+            self.pages.available_size() // self._page_size,
             len(self._rows.free_slots),
-            pages if self.window is None else self.window.available_size() // self._page_size,
+            0 if self.window is None else self.window.available_size() // self._page_size,
             0 if self.states is None else self.states.available_size(),
         )
+
+    def need(self, pages: int, rows: int = 0, states: int = 0) -> Room:
+        """What so many new pages need: a window page behind each, if there are window pages."""
+        return Room(pages, rows, 0 if self.window is None else pages, 0 if self.states is None else states)
 
     def side(self, page: int) -> int:
         """The window page behind a page that somebody has; 0 if there is none."""

@@ -1,0 +1,42 @@
+"""The slots for recurrent states. Like a row, a slot is handed out by its number: a free list on the host suffices."""
+
+from kvspec.events import Config
+
+
+class StateSlots:
+    """The free state slots, as a ring; which slot belongs to whom, their holders know."""
+
+    def __init__(self, config: Config) -> None:
+        """All slots are free."""
+        self.size = config.num_states
+        self.a_run = 1 + config.tracking_states if self.size else 0
+        """Slots of a running request: the one that it computes in, and those that keep states at page borders."""
+        self._ring = list(range(1, self.size + 1))
+        self._popped = 0
+        self.pushed = 0
+        """Slots that went back since the start."""
+
+    @property
+    def available(self) -> int:
+        """Free slots."""
+        return self.size + self.pushed - self._popped
+
+    def take(self) -> int:
+        """A free slot. The caller has seen to it that there is one."""
+        slot = self._ring[self._popped % self.size]
+        self._popped += 1
+        return slot
+
+    def give_back(self, slots: list[int]) -> None:
+        """Slots become free."""
+        for slot in slots:
+            self._ring[self.pushed % self.size] = slot
+            self.pushed += 1
+
+    def since(self, pushed: int) -> list[int] | None:
+        """The slots that went back since `pushed` had; `None` where there are no states at all."""
+        return [self._ring[number % self.size] for number in range(pushed, self.pushed)] if self.size else None
+
+    def free(self) -> list[int]:
+        """All free slots."""
+        return [self._ring[number % self.size] for number in range(self._popped, self.size + self.pushed)]
