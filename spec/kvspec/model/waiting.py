@@ -76,7 +76,8 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     tail = lengths.tail(after.allocated, before.allocated, state.config.page_size)
     freed = table[tail.start : tail.stop]
     obs = op.obs or MatchAnswer(after.committed, after.protected, freed)
-    judge_length(state, "SESS-2", "prefix_len", after.committed, obs.prefix_len)
+    rule = "LEN-3" if obs.prefix_len is not None and obs.prefix_len < after.protected else "SESS-2"
+    judge_length(state, rule, "prefix_len", after.committed, obs.prefix_len)
     again = request.record is not None
     judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)
     judge_freed(state, "TAIL-1", freed, obs.freed)
