@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from kvconform.bugs import BUGS
-from kvconform.bugs.bug import Bug
+from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.gallery import (
     Specimen,
     examine,
@@ -78,6 +78,7 @@ def test_the_gallery_has_every_defect_that_is_demanded_of_it(name: str) -> None:
 def test_a_defect_names_rules_and_documents_that_exist(bug: Bug) -> None:
     assert set(bug.rules) <= RULES.keys()
     assert bug.source and {number for source in bug.source for number in [int(source)]}
+    assert not bug.synthetic or set(bug.source) <= set(RULES[bug.rule].origin.split(", "))
     assert bug.title.endswith(".") and bug.symptom.endswith(".")
     assert BUGS[bug.name] is bug
 
@@ -166,6 +167,17 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     assert len(told) == len(shown.demonstration.operations)
     assert any("belong" in line and "the prefix store, since step" in line for line in lines)
     assert any(RULES[shown.rule].statement in line for line in lines)
+
+
+def test_a_synthetic_defect_says_that_it_is_one() -> None:
+    described, synthetic = BUGS["retract-tail-orphaned"], BUGS["slots-counted-on"]
+    assert SYNTHETIC in "\n".join(story(synthetic, None, None))
+    assert SYNTHETIC not in "\n".join(story(described, None, None))
+    text = printed(
+        show_table, [Specimen(bug, [], None, replay(REFERENCE, 1, 0), None) for bug in (described, synthetic)]
+    )
+    assert "slots-counted-on *" in text and "retract-tail-orphaned *" not in text
+    assert f"* synthetic: {SYNTHETIC}." in text
 
 
 def test_a_defect_that_was_not_found_has_no_story() -> None:
