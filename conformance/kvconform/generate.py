@@ -326,6 +326,6 @@ GENERATORS: dict[Generator, int] = {
     evict: 1,
     hasty: 2,
     unruly: 1,
-    report: 1,
+    report: 3,
 }
 """Every kind of proposal, and how often it is made."""

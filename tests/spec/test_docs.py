@@ -45,7 +45,7 @@ def test_every_rule_has_a_vector(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_a_mutant(rule: str) -> None:
-    assert evidence()[rule].mutants
+    assert any(BUGS[name].rule == rule for name in evidence()[rule].mutants)
 
 
 @pytest.mark.parametrize("op", executable_forms())
