@@ -20,16 +20,31 @@ from kvconform.gallery import (
 )
 from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_loop
 from kvconform.gallery_story import story
+from kvconform.runner import try_out
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
 from kvref.scheduler_req import GenerateReq
-from kvspec.events import Config
+from kvspec.events import (
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    Config,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Snapshot,
+    Submit,
+)
 from kvspec.rules import RULES
 
 VECTORS = [vector for vector in read_vectors() if not vector.name.endswith(("_p16", "_p64"))]
 """Those with small pages: the others do the same in large ones, and take longer."""
 REFERENCE = Bug("reference", "No defect.", (), "", "")
+SMALL = Config(page_size=4, num_pages=16, num_rows=4, max_context_len=64)
 OF_MANAGER = [bug for bug in BUGS.values() if not bug.is_of_scheduler]
 
 DEMANDED = {
@@ -94,6 +109,25 @@ def test_no_vector_finds_a_defect_in_the_reference() -> None:
     assert find_by_vectors(REFERENCE, VECTORS) == []
 
 
+def test_a_closing_slot_that_is_gone_too_early_is_blamed_though_it_had_no_private_page() -> None:
+    operations: list[Operation[Any]] = [
+        OpenSession("s"),
+        Submit("t1", [1, 2, 3, 4], "s"),
+        MatchPrefix("t1"),
+        Extend([("t1", 4)]),
+        Launch(1, ["t1"]),
+        Complete(1, {"t1": 5}),
+        CacheUnfinished("t1"),
+        Finish("t1"),
+        Submit("t2", [1, 2, 3, 4, 5, 6], "s"),
+        CloseSession("s"),
+    ]
+    assert try_out(operations, SMALL, Manager) is None
+    shown = try_out(operations, SMALL, BUGS["close-frees-kv-in-use"].factory)
+    assert shown is not None and rule_of(shown) == "SESS-4"
+    assert isinstance(shown.finding.op, Snapshot)
+
+
 @pytest.mark.parametrize(
     "name", ["stale-row-index", "row-freed-between-chunks", "last-slot-kept", "locked-page-evicted"]
 )
@@ -124,7 +158,7 @@ def test_the_shortest_vector_of_a_defect_is_short() -> None:
 
 
 STUCK = Run(
-    Config(page_size=4, num_pages=16, num_rows=4, max_context_len=64),
+    SMALL,
     SchedulerConfig(overlap=True, retract_interval=1),
     [GenerateReq(f"r{number}", [number] * 3, [7] * 6) for number in range(3)],
 )
