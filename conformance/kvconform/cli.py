@@ -207,7 +207,7 @@ def _write_failure(console: Console, failure: Failure, factory: Factory, impl: s
         note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
         show_finding(console, Place(out, len(operations) + 1), failure.finding, failure.config, Shortest(None, note))
     else:
-        note = f"The shortest operations that still show it ({len(operations)} of {len(failure.operations)}):"
+        note = f"The shortest operations that still show it ({shrunk.size}):"
         finding = shrunk.demonstration.finding
         shortest = Shortest(shrunk.demonstration, note)
         show_finding(console, Place(out, len(operations) + 1), finding, failure.config, shortest)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.bugs import BUGS
-from kvconform.bugs.bug import Bug
+from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
 from kvconform.codec import Vector, read_vector
 from kvconform.fuzz import fuzz, shortest
@@ -28,6 +28,8 @@ VECTORS = Path(__file__).parent / "vectors"
 """The vectors that come with kvspec."""
 REPLAY_RUNS = 100
 """Runs of replayed traffic for one defect."""
+SYNTHETIC_MARK = " *"
+"""Stands behind the name of a synthetic defect in the table."""
 SHRINK_SECONDS = 5.0
 """Time spent on shortening one finding."""
 SHRUNK_VECTORS = 3
@@ -157,7 +159,7 @@ def bugs(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to fuzz each.")] = 60.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
 ) -> None:
-    """The bug gallery: defects that engines really had, and what finds each of them.
+    """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
 
     Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
     in the shortest trace, and why that is a contradiction. Exit status 1 if something is not found.
@@ -195,7 +197,7 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
         table.add_column(title, no_wrap=True, justify="right" if right else "left")
     for one in specimens:
         table.add_row(
-            one.bug.name,
+            one.bug.name + SYNTHETIC_MARK * one.bug.synthetic,
             one.bug.rule,
             _by_vectors(one),
             _by_fuzzing(one),
@@ -207,6 +209,7 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
     console.print(
         "vectors: how many find it. fuzzing: seconds and operations until it was found. replay: requests until it was "
         "found. events: operations of the shortest trace. A rule is named where another one is blamed.",
+        f"{SYNTHETIC_MARK.strip()} synthetic: {SYNTHETIC}.",
         f"{found} of {len(specimens)} defects are found by all that applies.",
         sep="\n",
         soft_wrap=True,

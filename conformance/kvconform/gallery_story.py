@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.bugs.bug import Bug
+from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
 from kvconform.report import origin, printable, pull_requests
 from kvconform.runner import Demonstration, names_in
@@ -41,7 +41,10 @@ def story(bug: Bug, config: Config | None, shown: Demonstration | None) -> Itera
     """The lines of a defect's story."""
     yield f"{bug.name}: {bug.title}"
     yield f"  In an engine: {bug.symptom}"
-    yield f"  Described in: {pull_requests(bug.source)}"
+    if bug.synthetic:
+        yield f"  Synthetic: {SYNTHETIC}. The rule comes from {pull_requests(bug.source)}."
+    else:
+        yield f"  Described in: {pull_requests(bug.source)}"
     yield ""
     if config is None or shown is None:
         yield "  It was not found, so there is nothing to tell."

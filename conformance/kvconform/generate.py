@@ -1,8 +1,9 @@
 """Operations worth trying in a given state, chosen by whoever draws: Hypothesis, or a random number generator.
 
 Most of what is proposed is legal and leads somewhere: lengths at page borders and one off, a pool that is nearly full,
-prompts that share prefixes, matches that are repeated. `unruly` proposes anything at all, which a good implementation
-mostly refuses. All proposals are made from the model's state, so they suit any implementation.
+prompts that share prefixes, matches that are repeated. `hasty` proposes what is right only later, `unruly` anything at
+all, which a good implementation mostly refuses. All proposals are made from the model's state, so they suit any
+implementation.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -326,6 +327,23 @@ def _scarce(state: State) -> bool:
     )
 
 
+def hasty(state: State, draw: Draw) -> Operation[Any] | None:
+    """What will be right a little later, and must be refused now: `unruly` meets these moments too rarely."""
+    options: list[Operation[Any]] = [
+        *(CacheUnfinished(req, req in state.mid_prefill) for req in state.prepared),
+        *(Finish(req) for req in state.prepared),
+        *(Verify(req, 1, [0]) for req, step in state.speculating.items() if not step.completed),
+        *(Decode([req]) for req in state.speculating),
+        *(Complete(launch) for launch in list(state.flights)[1:]),
+        *(
+            Submit("early", [*session.history.elements(), 0], name)
+            for name, session in state.sessions.items()
+            if session.turn is not None
+        ),
+    ]
+    return draw.choice(options) if options else None
+
+
 def unruly(state: State, draw: Draw) -> Operation[Any] | None:
     """Any operation on any name: most of these must be refused and change nothing."""
     req = draw.choice([*state.requests, "nobody"])
@@ -380,7 +398,8 @@ GENERATORS: dict[Generator, int] = {
     swa_evict: 1,
     take_state: 1,
     free_state: 1,
+    hasty: 2,
     unruly: 1,
-    report: 1,
+    report: 3,
 }
 """Every kind of proposal, and how often it is made."""

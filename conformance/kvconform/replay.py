@@ -356,5 +356,5 @@ def _shortest(replay: Replay, factory: Factory) -> Shortest:
     )
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
-    size = f"{len(shrunk.demonstration.operations)} of {len(replay.beginning):,}"
-    return Shortest(shrunk.demonstration, f"The shortest operations that were found to show it ({size}), with answers:")
+    note = f"The shortest operations that were found to show it ({shrunk.size}), with answers:"
+    return Shortest(shrunk.demonstration, note)

@@ -73,12 +73,11 @@ def _shortest(operations: Operations, attempt: Attempt, essence: Essence) -> Sho
     shrunk = shrink(operations, attempt, essence, SECONDS)
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
-    size = f"{len(shrunk.demonstration.operations)} of {len(operations)}"
     if shrunk.complete:
-        return Shortest(shrunk.demonstration, f"The shortest operations that still show it ({size}), with answers:")
-    return Shortest(
-        shrunk.demonstration, f"Fewer operations that still show it ({size}); the search stopped after {SECONDS:g} s:"
-    )
+        note = f"The shortest operations that still show it ({shrunk.size}), with answers:"
+    else:
+        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {SECONDS:g} s:"
+    return Shortest(shrunk.demonstration, note)
 
 
 def _too_long(operations: int) -> Shortest:
@@ -93,6 +92,13 @@ class Shrunk(NamedTuple):
     demonstration: Demonstration
     complete: bool
     """Whether leaving out any one operation more would lose the finding; else the time was up."""
+    total: int
+    """Operations that showed it at first. The look at the end that shows it, if one does, counts here and there."""
+
+    @property
+    def size(self) -> str:
+        """How many operations of how many are left."""
+        return f"{len(self.demonstration.operations):,} of {self.total:,}"
 
 
 def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: float) -> Shrunk | None:
@@ -112,8 +118,8 @@ def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: 
         _minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
         _minimize(list(search.best.operations), search.shows)
     except TimeoutError:
-        return Shrunk(search.best, complete=False)
-    return Shrunk(search.best, complete=True)
+        return Shrunk(search.best, complete=False, total=len(first.operations))
+    return Shrunk(search.best, complete=True, total=len(first.operations))
 
 
 def kind(shown: Demonstration) -> object:

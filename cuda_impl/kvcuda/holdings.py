@@ -117,7 +117,7 @@ class Holdings:
 
     def _cursor_page(self, row: int) -> int:
         """The first private page of a row that still has its window side."""
-        return int(self.rows.cursor[row]) // self.page_size
+        return int(self.rows.cursor[row]) // self.page_size if self.window else 0
 
     def copy_state(self, kv: KvRecord) -> PublishedState:
         """Publish the state at the end of what a holder has published, if it has kept it and a slot is free (17850).
@@ -143,7 +143,9 @@ class Holdings:
 
     def _state_due(self, kv: KvRecord) -> int:
         """The slot with the state after a holder's protected prefix, if the store lacks it; 0 if there is none."""
-        return 0 if kv.last_node.state else kv.kept_at(int(self.rows.protected[kv.row]))
+        if not kv.tracked or kv.last_node.state:
+            return 0
+        return kv.kept_at(int(self.rows.protected[kv.row]))
 
     def resumable(self, kv: KvRecord, target: int) -> int:
         """The length at most `target`, in tokens, from which a turn can resume (rule MAMBA-3).

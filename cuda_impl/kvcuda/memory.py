@@ -22,6 +22,11 @@ from kvspec.events import Config, Refusal
 Ints: TypeAlias = Any
 """A numpy array of int64. Types of numpy, torch and triton are not checked: they need not be installed."""
 
+_OF_ARENA = frozenset({Move.EVICT, Move.DROP})
+_RETURNS_PAGES = frozenset({Move.FREE, Move.EVICT, Move.REPLACE, Move.REVIVE})
+_RETURNS_SIDES = frozenset({Move.FREE, Move.EVICT, Move.REPLACE, Move.SHED, Move.DROP})
+_OF_WINDOWS = frozenset({Move.REVIVE, Move.SHED, Move.DROP})
+_REWRITES = frozenset({Move.REPLACE, Move.REVIVE})
 _WAITS_FOR = {
     Move.EVICT: {Move.PUBLISH, Move.REVIVE},
     Move.DROP: {Move.PUBLISH, Move.REVIVE},
@@ -383,22 +388,23 @@ class DeviceMemory:
             return
         if not 0 <= row < config.num_rows:
             raise ValueError(f"row {row} is not in 0..{config.num_rows - 1}")
-        of_row = kind not in (Move.EVICT, Move.DROP)
-        if first < 0 or (of_row and (first + count - 1) * config.page_size >= config.max_context_len):
+        if first < 0 or (kind not in _OF_ARENA and (first + count - 1) * config.page_size >= config.max_context_len):
             raise ValueError(f"pages {first}..{first + count - 1} of row {row} are past its {config.max_context_len}")
         if place < 0 or place + count > config.num_pages:
             raise ValueError(f"places {place}..{place + count - 1} are not in the arena")
-        if kind > Move.REPLACE and not self.windows.size:
+        returned = count if kind in _RETURNS_PAGES else 0
+        if returned:
+            self._check_return(count)
+        window_at = 0
+        if self.windows.size:
+            bare = min(max(bare, 0), count)
+            window_at = self.windows.take_back(count - bare if kind in _RETURNS_SIDES else 0)
+        elif kind in _OF_WINDOWS:
             raise ValueError("there is no sliding window")
-        returned = 0 if kind in (Move.PUBLISH, Move.SHED, Move.DROP) else count
-        self._check_return(returned)
-        bare = min(max(bare, 0), count)
-        window_at = self.windows.take_back(0 if kind in (Move.PUBLISH, Move.REVIVE) else count - bare)
-        rewrites = kind in (Move.REPLACE, Move.REVIVE)
         if (
             self._num_moves == MAX_JOBS
-            or not self._queued.isdisjoint(_WAITS_FOR.get(kind, ()))
-            or (rewrites and row in self._shed)
+            or (kind in _WAITS_FOR and not self._queued.isdisjoint(_WAITS_FOR[kind]))
+            or (self._shed and kind in _REWRITES and row in self._shed)
         ):
             self.flush()
         words = self._open_moves()
@@ -406,8 +412,7 @@ class DeviceMemory:
         if kind == Move.SHED:
             self._shed.add(row)
         self._num_moves += 1
-        ring_at = self.pushed % config.num_pages
-        words[self._num_moves] = kind, row, first, count, ring_at, place, bare, window_at
+        words[self._num_moves] = kind, row, first, count, self.pushed % config.num_pages, place, bare, window_at
         if count > self._widest_move:
             self._widest_move = count
         self.pushed += returned

@@ -106,6 +106,7 @@ class PrefixTree:
         self.states_protected = 0
         """States at prefixes that somebody has locked."""
         self._has_states = has_states
+        self._has_extras = reach > 0 or has_states
         self._clock = 0
         self._candidates: list[tuple[int, int, Node]] = []
         self._ticket = count()
@@ -119,7 +120,7 @@ class PrefixTree:
         recurrent states its last node has the state (rule MAMBA-3).
         """
         found = self.known(self.root, key)
-        if not self.reach and not self._has_states:
+        if not self._has_extras:
             return found
         nodes: list[Node] = []
         pages = done = 0
@@ -215,7 +216,8 @@ class PrefixTree:
 
     def lock(self, node: Node) -> None:
         """Lock the prefix that ends at `node`: its window sides as far as the window reaches, and its state."""
-        self._relock(node, 1)
+        if self._has_extras:
+            self._relock(node, 1)
         while node.parent is not None:
             if node.locks == 0:
                 self.evictable -= len(node.key)
@@ -225,7 +227,8 @@ class PrefixTree:
 
     def unlock(self, node: Node) -> None:
         """Take one lock back."""
-        self._relock(node, -1)
+        if self._has_extras:
+            self._relock(node, -1)
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
@@ -269,7 +272,9 @@ class PrefixTree:
                 parent = _parent_of(node)
                 del parent.children[node.key[0]]
                 self.evictable -= len(node.key)
-                evicted.append(EvictedNode(node.runs, node.has_window, self._strip(node)))
+                evicted.append(EvictedNode(node.runs, node.has_window, node.state))
+                if self._has_extras:
+                    self._strip(node)
                 self.arena.give_back(node.runs)
                 self._queue_if_evictable(parent)
             else:

@@ -97,15 +97,19 @@ class PrefixStore:
         return pages
 
     def check_evictable(self, keys: Iterable[PrefixKey]) -> None:
-        """Raise a STORE-3 violation unless `keys` can leave together, leaves first."""
+        """Raise a violation unless `keys` can leave together, leaves first.
+
+        STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
+        """
+        for key in keys:
+            if key in self.pins:
+                raise Violation("STORE-3", f"page {self.entries[key].page} was evicted while it is locked")
         leaving = Counter(self.entries[key].parent for key in keys)
         for key in keys:
-            page = self.entries[key].page
-            if key in self.pins:
-                raise Violation("STORE-3", f"page {page} was evicted while it is locked")
             kept = self.children.get(key, 0) - leaving[key]
             if kept:
-                raise Violation("STORE-3", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
+                page = self.entries[key].page
+                raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
 
     def remove(self, keys: Iterable[PrefixKey]) -> None:
         """Forget prefixes that `check_evictable` allows to leave."""

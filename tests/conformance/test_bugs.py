@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from kvconform.bugs import BUGS
-from kvconform.bugs.bug import Bug
+from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.gallery import (
     Specimen,
     examine,
@@ -20,16 +20,31 @@ from kvconform.gallery import (
 )
 from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_loop
 from kvconform.gallery_story import story
+from kvconform.runner import try_out
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
 from kvref.scheduler_req import GenerateReq
-from kvspec.events import Config
+from kvspec.events import (
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    Config,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Snapshot,
+    Submit,
+)
 from kvspec.rules import RULES
 
 VECTORS = [vector for vector in read_vectors() if not vector.name.endswith(("_p16", "_p64"))]
 """Those with small pages: the others do the same in large ones, and take longer."""
 REFERENCE = Bug("reference", "No defect.", (), "", "")
+SMALL = Config(page_size=4, num_pages=16, num_rows=4, max_context_len=64)
 OF_MANAGER = [bug for bug in BUGS.values() if not bug.is_of_scheduler]
 
 DEMANDED = {
@@ -78,6 +93,7 @@ def test_the_gallery_has_every_defect_that_is_demanded_of_it(name: str) -> None:
 def test_a_defect_names_rules_and_documents_that_exist(bug: Bug) -> None:
     assert set(bug.rules) <= RULES.keys()
     assert bug.source and {number for source in bug.source for number in [int(source)]}
+    assert not bug.synthetic or set(bug.source) <= set(RULES[bug.rule].origin.split(", "))
     assert bug.title.endswith(".") and bug.symptom.endswith(".")
     assert BUGS[bug.name] is bug
 
@@ -91,6 +107,25 @@ def test_vectors_find_every_defect_and_blame_its_rule(bug: Bug) -> None:
 
 def test_no_vector_finds_a_defect_in_the_reference() -> None:
     assert find_by_vectors(REFERENCE, VECTORS) == []
+
+
+def test_a_closing_slot_that_is_gone_too_early_is_blamed_though_it_had_no_private_page() -> None:
+    operations: list[Operation[Any]] = [
+        OpenSession("s"),
+        Submit("t1", [1, 2, 3, 4], "s"),
+        MatchPrefix("t1"),
+        Extend([("t1", 4)]),
+        Launch(1, ["t1"]),
+        Complete(1, {"t1": 5}),
+        CacheUnfinished("t1"),
+        Finish("t1"),
+        Submit("t2", [1, 2, 3, 4, 5, 6], "s"),
+        CloseSession("s"),
+    ]
+    assert try_out(operations, SMALL, Manager) is None
+    shown = try_out(operations, SMALL, BUGS["close-frees-kv-in-use"].factory)
+    assert shown is not None and rule_of(shown) == "SESS-4"
+    assert isinstance(shown.finding.op, Snapshot)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +158,7 @@ def test_the_shortest_vector_of_a_defect_is_short() -> None:
 
 
 STUCK = Run(
-    Config(page_size=4, num_pages=16, num_rows=4, max_context_len=64),
+    SMALL,
     SchedulerConfig(overlap=True, retract_interval=1),
     [GenerateReq(f"r{number}", [number] * 3, [7] * 6) for number in range(3)],
 )
@@ -166,6 +201,17 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     assert len(told) == len(shown.demonstration.operations)
     assert any("belong" in line and "the prefix store, since step" in line for line in lines)
     assert any(RULES[shown.rule].statement in line for line in lines)
+
+
+def test_a_synthetic_defect_says_that_it_is_one() -> None:
+    described, synthetic = BUGS["retract-tail-orphaned"], BUGS["slots-counted-on"]
+    assert SYNTHETIC in "\n".join(story(synthetic, None, None))
+    assert SYNTHETIC not in "\n".join(story(described, None, None))
+    text = printed(
+        show_table, [Specimen(bug, [], None, replay(REFERENCE, 1, 0), None) for bug in (described, synthetic)]
+    )
+    assert "slots-counted-on *" in text and "retract-tail-orphaned *" not in text
+    assert f"* synthetic: {SYNTHETIC}." in text
 
 
 def test_a_defect_that_was_not_found_has_no_story() -> None:

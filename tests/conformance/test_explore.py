@@ -585,6 +585,16 @@ SHORTEST = {
     "two-new-chunks-in-a-batch": ("chunks", "BATCH-1", 5),
     "last-chunk-forbids-first-chunk": ("chunks", "OP-1", 7),
     "reservation-from-wrong-length": ("chunks", "CAP-1", 8),
+    "allocated-falls-behind": ("tiny", "LEN-1", 5),
+    "resumed-below-protected": ("tiny", "LEN-3", 10),
+    "pages-counted-from-the-extend": ("tiny", "PAGE-2", 9),
+    "slots-counted-on": ("tiny", "PAGE-3", 8),
+    "front-page-evicted": ("tiny", "STORE-1", 9),
+    "last-token-matched": ("tiny", "STORE-4", 8),
+    "second-turn-accepted": ("tiny", "SESS-1", 3),
+    "chunk-beside-a-chunk": ("chunks", "BATCH-2", 6),
+    "published-before-launch": ("tiny", "LAUNCH-1", 4),
+    "verified-in-flight": ("speculative", "SPEC-1", 8),
 }
 """Where a defect is found, by which rule, and after how many operations."""
 

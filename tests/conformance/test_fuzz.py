@@ -1,10 +1,12 @@
 """The state machine finds what is broken, and its traces are traces."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
 
+from kvconform import generate
 from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
 from kvconform.fuzz import fuzz, shortest
@@ -12,7 +14,9 @@ from kvconform.machine import machine
 from kvref import Manager
 from kvref.request import KvRecord
 from kvspec import lengths
-from kvspec.events import Config
+from kvspec.events import CacheUnfinished, Complete, Config, Decode, Finish, Refusal, Submit, Verify
+from kvspec.model import Model
+from tests.walk import RandomDraw, proposals
 
 LEAKY = "tests.conformance.test_fuzz:LeavesTheTail"
 
@@ -76,3 +80,19 @@ def test_the_reference_survives_and_the_command_says_what_it_met(capsys: pytest.
     out = capsys.readouterr().out
     assert "reference: no rule was broken in" in out
     assert "Rules judged: ROW-1" in out and "slot lent" in out
+
+
+def test_what_is_proposed_too_early_is_of_every_kind_and_must_be_refused() -> None:
+    met = set()
+    for seed in range(30):
+        draw = RandomDraw(seed)
+        model = Model(generate.config(draw))
+        for op in proposals(model.state, draw, 150):
+            with suppress(Refusal):
+                model.step(op)  # type: ignore[arg-type]
+            early = generate.hasty(model.state, draw)
+            if early is not None:
+                met.add(type(early))
+                with pytest.raises(Refusal):
+                    model.step(early)  # type: ignore[arg-type]
+    assert met == {CacheUnfinished, Finish, Verify, Decode, Complete, Submit}

@@ -12,7 +12,7 @@ from rich.console import Console
 from kvconform.codec import TraceReader
 from kvconform.engines import NotFetched, fetch
 from kvconform.matrix import show_matrix
-from kvconform.matrix_findings import Found, ReleaseReport, explanations, told
+from kvconform.matrix_findings import RAISES, Found, ReleaseReport, explanations, told
 from kvconform.matrix_walk import Walker, supported
 from kvconform.matrix_worker_task import Task
 from kvconform.runner import check_trace
@@ -34,7 +34,7 @@ def explaining(one: Found, release: str) -> str | None:
 def test_each_explanation_speaks_of_rules_that_exist() -> None:
     for explained in explanations():
         for symptom in explained.when:
-            assert set(symptom.rules) <= RULES.keys(), explained.id
+            assert set(symptom.rules) <= {*RULES, RAISES}, explained.id
 
 
 def test_explanations_give_files_and_lines_but_no_code() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from kvconform import shrink as shrink_module
+from kvconform.bugs import BUGS
 from kvconform.checked import Checked
 from kvconform.codec import TraceReader, read_vector
 from kvconform.runner import Demonstration, check_trace, judge_again, names_in, run_vector, try_out
@@ -213,6 +214,14 @@ def test_the_note_says_how_short_and_whether_the_search_was_complete(
     monkeypatch.setattr(shrink_module, "LONGEST", 6)
     shortest = shortest_of_run(vector, run_vector(vector, Raises), Raises)
     assert shortest == (None, "7 operations are too many to look for fewer that show it (6 at most).")
+
+
+def test_the_look_that_shows_it_is_counted_on_both_sides(tmp_path: Path) -> None:
+    vector, factory = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE)), BUGS["stale-row-index"].factory
+    shortest = shortest_of_run(vector, run_vector(vector, factory), factory)
+    assert shortest.demonstration is not None
+    assert tags(shortest.demonstration)[-1] == "snapshot"
+    assert shortest.note == "The shortest operations that still show it (6 of 7), with answers:"
 
 
 def test_a_trace_is_read_again_up_to_the_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

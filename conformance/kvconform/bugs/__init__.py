@@ -1,7 +1,8 @@
 """The bug gallery: each defect that the source documents describe, as a small mutant of the reference.
 
 A check that cannot fail shows nothing. Each mutant overrides what one decision of `kvref` does and leaves all else as
-it is; conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks.
+it is; conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks. Rules
+that no described defect breaks have a synthetic one, so that each rule is seen to fail.
 """
 
 from kvconform.bugs import (
@@ -13,10 +14,11 @@ from kvconform.bugs import (
     scheduling,
     sessions,
     store,
+    synthetic,
 )
 from kvconform.bugs.bug import Bug
 
-_TOPICS = (rows, lengths_and_tails, releases, store, sessions, chunks_and_batches, accounting, scheduling)
+_TOPICS = (rows, lengths_and_tails, releases, store, sessions, chunks_and_batches, accounting, scheduling, synthetic)
 
 BUGS: dict[str, Bug] = {bug.name: bug for topic in _TOPICS for bug in topic.BUGS}
 """All defects, by name."""

@@ -13,15 +13,18 @@ from kvref.scheduler import Scheduler
 from kvref.session_cache import SessionCache
 from kvspec.events import Config
 
+SYNTHETIC = "no document tells of an engine that did this; it shows that the rule can fail"
+"""What must be said of a synthetic defect, wherever it is shown."""
+
 
 class Bug(NamedTuple):
-    """One defect that an engine really had."""
+    """One defect: one that an engine really had, or a synthetic one."""
 
     name: str
     title: str
     """What the code does, in one line."""
     source: tuple[str, ...]
-    """The documents that describe it: pull requests by number."""
+    """The documents that describe it, of a synthetic one those that its rule comes from: pull requests by number."""
     rule: str
     """The rule that it breaks."""
     symptom: str
@@ -32,6 +35,8 @@ class Bug(NamedTuple):
     """The scheduler with the defect, where it is the scheduler's."""
     also: tuple[str, ...] = ()
     """Rules that are as rightly named first, where it depends on the next operation which one is."""
+    synthetic: bool = False
+    """Whether no document tells of an engine that did this: it shows that the rule can fail."""
 
     @property
     def is_of_scheduler(self) -> bool:

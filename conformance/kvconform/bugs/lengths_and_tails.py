@@ -52,6 +52,16 @@ class _PrefixShortenedTwice(Engine):
     session_class = _ReservesTwice
 
 
+class _ReservesInTheStore(SessionCache):
+    def _lend(self, slot: SessionSlot, kv: KvRecord, key_len: int) -> SessionMatch:
+        match = super()._lend(slot, kv, key_len)
+        return match._replace(prefix_len=match.prefix_len - (match.prefix_len == match.protected_len))
+
+
+class _ResumedBelowProtected(Engine):
+    session_class = _ReservesInTheStore
+
+
 class _SavesOvershoot(SessionCache):
     def save(self, slot: SessionSlot, run: Run) -> None:
         run.kv.kv_committed_len = min(run.kv.kv_committed_len, run.launched_len)
@@ -106,6 +116,15 @@ BUGS = (
         rule="SESS-2",
         symptom="A retried turn starts one token too early, and once more at each retry that follows.",
         factory=_PrefixShortenedTwice,
+    ),
+    Bug(
+        name="resumed-below-protected",
+        title="A resume keeps one more token back for the logits even where the slot holds only the shared prefix.",
+        source=("22862",),
+        rule="LEN-3",
+        symptom="The turn writes its first position into a page of the prefix store: whoever has locked that prefix "
+        "reads it. Since the fix the engine asserts that this does not happen.",
+        factory=_ResumedBelowProtected,
     ),
     Bug(
         name="overshoot-saved",

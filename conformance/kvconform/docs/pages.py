@@ -12,7 +12,7 @@ import kvconform
 import kvref
 import kvspec
 from kvconform.bugs import BUGS
-from kvconform.bugs.bug import Bug
+from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.codec import Vector
 from kvconform.docs import ROOT
 from kvconform.docs.evidence import evidence, executable_forms
@@ -173,18 +173,22 @@ def defect_pages() -> Iterator[Page]:
         "# The bug gallery",
         "",
         "Defects that engines really had, each as a small mutant of the reference implementation. A check that cannot "
-        "fail shows nothing: vectors, fuzzing and replayed traffic each find every one of these to which they apply.",
+        "fail shows nothing: vectors, fuzzing and replayed traffic each find every one of these to which they apply. "
+        f"Rules that none of them breaks have a *synthetic* one: {SYNTHETIC}.",
         "",
-        "| defect | what the code does | rule | events |",
-        "| --- | --- | --- | --: |",
+        "| defect | what the code does | described in | rule | events |",
+        "| --- | --- | --- | --- | --: |",
     ]
     for bug in BUGS.values():
         found = [] if bug.is_of_scheduler else find_by_vectors(bug, vectors)
         found.sort(key=lambda one: (one.rule != bug.rule, one.rule not in bug.rules, one.operations))
         shown = _of_traffic(bug) if bug.is_of_scheduler else _of_vectors(bug, found)
         events = str(shown.events) if shown else "-"
-        lines.append(f"| [{bug.name}]({bug.name}.md) | {bug.title} | {rule_link(bug.rule, '../')} | {events} |")
-        yield f"defects/{bug.name}.md", bug.name, _defect_page(bug, shown, sorted(one.vector.name for one in found))
+        described = "synthetic" if bug.synthetic else ", ".join(map(pull_request, bug.source))
+        lines.append(
+            f"| [{bug.name}]({bug.name}.md) | {bug.title} | {described} | {rule_link(bug.rule, '../')} | {events} |"
+        )
+        yield f"defects/{bug.name}.md", bug.name, defect_page(bug, shown, sorted(one.vector.name for one in found))
     yield "defects/index.md", "Defects", "\n".join(lines) + "\n"
 
 
@@ -199,12 +203,17 @@ def _of_traffic(bug: Bug) -> Shown | None:
     return None if shown is None else Shown(replayed.run.config, shown)
 
 
-def _defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
+def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
+    """The page of a defect: what it is, the vectors that find it, its shortest trace, and its code."""
     lines = [f"# {bug.name}", "", f"**{bug.title}**", "", bug.symptom, ""]
     lines += [f"| {rule_link(bug.rule, '../')} | {RULES[bug.rule].statement} |", "| --- | --- |"]
     if bug.also:
         lines.append(f"| or, with other operations | {', '.join(rule_link(rule, '../') for rule in bug.also)} |")
-    lines.append(f"| described in | {', '.join(map(pull_request, bug.source))} |")
+    documents = ", ".join(map(pull_request, bug.source))
+    if bug.synthetic:
+        lines += [f"| synthetic | {SYNTHETIC} |", f"| the rule comes from | {documents} |"]
+    else:
+        lines.append(f"| described in | {documents} |")
     if vectors:
         lines.append(f"| vectors that find it | {', '.join(f'[{name}](../vectors/{name}.md)' for name in vectors)} |")
     else:

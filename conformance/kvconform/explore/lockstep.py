@@ -198,8 +198,11 @@ def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
             yield from (CacheUnfinished(req, chunked), Extend([(req, len(request.tokens))]))
         else:
             yield Launch(99, [req])
-        if req not in state.speculating:
+        step = state.speculating.get(req)
+        if step is None or not step.completed:
             yield Verify(req, 1, [TOKEN])
+        if step is not None:
+            yield Decode([req])
         if chunked and state.flights:
             yield Complete(next(iter(state.flights)), {req: TOKEN})
     for name, session in sorted(state.sessions.items()):

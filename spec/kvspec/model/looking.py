@@ -195,7 +195,9 @@ def _judge_holders(
         state.judged[rule] += 1
     for name in expected.keys() | observed.keys():
         if name not in observed:
-            raise Violation("ROW-1", f"{kind} {name} should hold a row", expected=expected[name], observed=None)
+            # A session that waits for its turn to be released: it was released too early, private pages or none.
+            rule = "SESS-4" if kind == "session" and state.sessions[name].closing else "ROW-1"
+            raise Violation(rule, f"{kind} {name} should hold a row", expected=expected[name], observed=None)
         if name not in expected:
             rule = "ROW-1" if kind == "session" else _blame_row(state, name)
             raise Violation(rule, f"{kind} {name} should hold no row", expected=None, observed=observed[name])

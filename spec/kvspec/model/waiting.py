@@ -79,6 +79,8 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     sides = hybrid.window_sides(state, freed)
     obs = op.obs or MatchAnswer(after.committed, after.protected, freed, sides, hybrid.state_slots(state, ()))
     rule = "SESS-2" if key_len == len(request.tokens) - 1 else "MAMBA-3"
+    if obs.prefix_len is not None and obs.prefix_len < after.protected:
+        rule = "LEN-3"
     judge_length(state, rule, "prefix_len", after.committed, obs.prefix_len)
     again = request.record is not None
     judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)

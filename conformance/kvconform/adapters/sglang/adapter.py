@@ -148,7 +148,7 @@ class Adapter:
             self.engine.match_with_state(self.prefix_cache, entry.req, self.engine.full_ids(entry.req)[:prefix_len])
         if entry.req.mamba_pool_idx is None:
             entry.req.mamba_pool_idx = self.pools.states.alloc(1)[0]
-        return int(entry.req.mamba_pool_idx)
+        return self.pools.state(entry.req.mamba_pool_idx)
 
     def free_state(self, req: str) -> StateAnswer:
         """What the scheduler does with the slot of a request that it did not admit."""
@@ -156,7 +156,7 @@ class Adapter:
         early = entry.run is None and not entry.resumed
         if self.pools.states is None or not early or entry.req.mamba_pool_idx is None:
             raise Refusal("OP-1", f"request {req} has no state slot without a row")
-        slot = int(entry.req.mamba_pool_idx)
+        slot = self.pools.state(entry.req.mamba_pool_idx)
         self.pools.states.free(entry.req.mamba_pool_idx.unsqueeze(-1))
         entry.req.mamba_pool_idx = None
         return StateAnswer(slot)
@@ -619,7 +619,8 @@ class Adapter:
         if self.pools.states is None:
             return []
         working, kept = holder.mamba_pool_idx, holder.mamba_ping_pong_track_buffer
-        return [*([] if working is None else [int(working)]), *([] if kept is None else kept.tolist())]
+        slots = [*([] if working is None else [working]), *([] if kept is None else kept)]
+        return [self.pools.state(slot) for slot in slots]
 
     def _row(self, holder: Any) -> int:
         return int(holder.req_pool_idx) - self.first_row
@@ -643,7 +644,7 @@ class Adapter:
     def _store_states(self) -> set[int]:
         if self.pools.states is None:
             return set()
-        return {int(node.mamba_value) for node in self._nodes() if node.mamba_value is not None}
+        return {self.pools.state(node.mamba_value) for node in self._nodes() if node.mamba_value is not None}
 
     # Shared by several operations
 

@@ -51,13 +51,15 @@ class Pools:
         self._mapping: Any = getattr(allocator, "full_to_swa_index_mapping", None)
         """Slot of a page -> slot of the window page behind it, 0 if there is none."""
         self.states: Any = getattr(rows, "mamba_allocator", None) or getattr(rows, "mamba_pool", None)
+        self._first_state = 1 if self.states is None else int(self.states.free_slots.min())
+        """Newer releases keep slot 0 for padding."""
 
     def free(self) -> Free:
         """What is free now."""
         return Free(
             _free_pages(self.pages),
             None if self.window is None else _free_pages(self.window),
-            None if self.states is None else Counter(self.states.free_slots.tolist()),
+            None if self.states is None else Counter(self.state(slot) for slot in self.states.free_slots),
         )
 
     def room(self) -> Room:
@@ -72,6 +74,10 @@ class Pools:
     def need(self, pages: int, rows: int = 0, states: int = 0) -> Room:
         """What so many new pages need: a window page behind each, if there are window pages."""
         return Room(pages, rows, 0 if self.window is None else pages, 0 if self.states is None else states)
+
+    def state(self, slot: Any) -> int:
+        """The number of a state slot, counted from 1."""
+        return int(slot) - self._first_state + 1
 
     def side(self, page: int) -> int:
         """The window page behind a page that somebody has; 0 if there is none."""
