@@ -1,6 +1,6 @@
 """The whole state of a manager as an answer tells it. Costs the whole pool; only a snapshot asks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kvref.allocator import TokenAllocator
 from kvref.radix_cache import RadixCache
@@ -8,7 +8,7 @@ from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.request import KvRecord
 from kvref.window_pool import SWAAllocator
 from kvspec.events import HolderView, SnapshotAnswer
-from kvspec.pages import Runs, compress, slot_index
+from kvspec.pages import Runs, compress
 
 
 def snapshot(
@@ -17,15 +17,12 @@ def snapshot(
     cache: RadixCache,
     pool: ReqToTokenPool,
     allocator: TokenAllocator,
+    slots_of: Callable[[KvRecord], Runs],
 ) -> SnapshotAnswer:
     """Everything: `requests` and `sessions` are the records of those that hold one, by name."""
-    page_size = cache.page_size
     windowed, has_states = isinstance(allocator, SWAAllocator), pool.states.num_pages > 0
     answer = SnapshotAnswer(
-        rows={
-            kv.req_pool_idx: _slots(pool.req_to_token[kv.req_pool_idx], kv.kv_allocated_len, page_size)
-            for kv in (*requests.values(), *sessions.values())
-        },
+        rows={kv.req_pool_idx: slots_of(kv) for kv in (*requests.values(), *sessions.values())},
         free_pages=compress(allocator.free_pages()),
         store_pages=compress(sorted(cache.all_pages())),
         requests={req: _view(kv, windowed, has_states) for req, kv in requests.items()},
@@ -37,11 +34,6 @@ def snapshot(
         answer.free_states = compress(pool.states.free_pages())
         answer.store_states = compress(sorted(cache.all_states()))
     return answer
-
-
-def _slots(table: list[int], allocated: int, page_size: int) -> Runs:
-    """The slot index of each allocated position of a row (rule PAGE-3)."""
-    return compress(slot_index(table[position // page_size], position, page_size) for position in range(allocated))
 
 
 def _view(kv: KvRecord, windowed: bool, has_states: bool) -> HolderView:

@@ -32,7 +32,7 @@ from kvspec.events import (
     StateAnswer,
     SwaEvictAnswer,
 )
-from kvspec.pages import Runs, ceil_pages, compress
+from kvspec.pages import Runs, ceil_pages, compress, slot_index
 from kvspec.tokens import Element, Tokens
 from kvspec.window import window_held_tokens
 
@@ -634,7 +634,14 @@ class Manager:
     def snapshot(self) -> SnapshotAnswer:
         """The whole state, for a deep compare. Costs the whole pool."""
         idle_slots = dict(self.session_cache.idle())
-        return looking.snapshot(self.holders, idle_slots, self.tree_cache, self.pool, self.allocator)
+        return looking.snapshot(self.holders, idle_slots, self.tree_cache, self.pool, self.allocator, self._slots_of)
+
+    def _slots_of(self, kv: KvRecord) -> Runs:
+        """The slot index of each allocated position of a row (rule PAGE-3)."""
+        table, page_size = self.pool.req_to_token[kv.req_pool_idx], self.config.page_size
+        return compress(
+            slot_index(table[position // page_size], position, page_size) for position in range(kv.kv_allocated_len)
+        )
 
     # Shared by several operations
 

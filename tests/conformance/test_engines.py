@@ -11,7 +11,21 @@ from kvconform import engines
 from kvconform.adapters import features
 from kvconform.adapters.sglang.finder import EngineError, prepare, version_in
 from kvconform.codec import read_vector
-from kvspec.events import Abort, Decode, Extend, Finish, Launch, MatchPrefix, Refusal, Retract, Submit
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    Complete,
+    Config,
+    Decode,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    Refusal,
+    Retract,
+    Submit,
+    SwaEvict,
+)
 from kvspec.model import Model
 
 VECTORS = Path(features.__file__).parent.parent / "vectors"
@@ -112,10 +126,14 @@ def test_what_is_lacking_must_be_a_known_feature() -> None:
     assert features.why_not(["preempt", "sessions"]).count("no ") == 2
 
 
-def needed(*before: object, now: object) -> frozenset[str]:
+PLAIN = Config(page_size=4, num_pages=16, num_rows=4, max_context_len=64)
+WINDOWED = Config(4, 16, 4, 64, sliding_window=4, num_window_pages=16)
+WITH_STATES = Config(4, 16, 4, 64, num_states=4)
+
+
+def needed(*before: object, now: object, config: Config = PLAIN) -> frozenset[str]:
     """What the last of some operations needs, after the others were carried out."""
-    vector = read_vector(VECTORS / "decode_capacity_miss.jsonl")
-    model = Model(vector.header.config)
+    model = Model(config)
     for op in before:
         try:
             model.step(op)  # type: ignore[arg-type]
@@ -129,6 +147,40 @@ def test_letting_go_of_unlaunched_work_is_a_feature() -> None:
     assert needed(*prefill, now=Abort("A")) == {"release_before_launch"}
     assert needed(*prefill, Launch(1, ["A"]), now=Retract("A")) == {"withheld_rows"}
     assert needed(*prefill, Launch(1, ["A"]), now=Finish("A")) == {"withheld_rows", "early_finish"}
+
+
+def prefill(tokens: int, req: str = "A", launch: int = 1) -> tuple[object, ...]:
+    """A request whose whole prompt was computed, with the token that follows it."""
+    submit = Submit(req, list(range(tokens))), MatchPrefix(req), Extend([(req, tokens)])
+    return (*submit, Launch(launch, [req]), Complete(launch, {req: 7}))
+
+
+def test_publishing_behind_the_window_is_a_feature() -> None:
+    publish = CacheUnfinished("A")
+    assert not needed(*prefill(13), now=publish, config=WINDOWED)
+    assert needed(*prefill(13), SwaEvict("A"), now=publish, config=WINDOWED) == {"late_publish"}
+
+
+def test_publishing_after_a_decode_step_is_a_feature_where_there_are_states() -> None:
+    step = Decode(["A"]), Launch(2, ["A"])
+    assert not needed(*prefill(5), *step, now=CacheUnfinished("A"), config=WITH_STATES)
+    late = (*step, Complete(2, {"A": 8}))
+    assert needed(*prefill(5), *late, now=CacheUnfinished("A"), config=WITH_STATES) == {"late_publish"}
+    assert not needed(*prefill(5), *late, now=CacheUnfinished("A"))
+
+
+def test_a_chunk_that_ends_within_a_page_is_a_feature_where_there_are_states() -> None:
+    waiting = Submit("A", list(range(9))), MatchPrefix("A")
+    assert needed(*waiting, now=Extend([("A", 6)]), config=WITH_STATES) == {"chunk_in_page"}
+    assert not needed(*waiting, now=Extend([("A", 8)]), config=WITH_STATES)
+    assert not needed(*waiting, now=Extend([("A", 9)]), config=WITH_STATES)
+    assert not needed(*waiting, now=Extend([("A", 6)]))
+
+
+def test_publishing_without_a_state_is_a_feature() -> None:
+    tight = Config(4, 16, 4, 64, num_states=3)
+    assert needed(*prefill(5), now=CacheUnfinished("A"), config=tight) == {"publish_without_state"}
+    assert not needed(*prefill(5), now=CacheUnfinished("A"), config=WITH_STATES)
 
 
 def test_deep_overlap_is_a_feature() -> None:
