@@ -18,7 +18,23 @@ import z3  # type: ignore[import-untyped]
 
 from kvconform.prove import StepOutcome, StepVerdict
 from kvspec.model.induction import FOREST, INITIALLY, INVARIANTS, Clause, goals
-from kvspec.model.owners import FREE, HELD, LENT, NONE, PRIVATE, RECORD, SLOT, STORE, WITHHELD, Partition, Step, Steps
+from kvspec.model.owners import (
+    FREE,
+    HELD,
+    LENT,
+    NONE,
+    OF_PREFIX,
+    OF_RECORD,
+    OF_REQUEST,
+    PRIVATE,
+    RECORD,
+    SLOT,
+    STORE,
+    WITHHELD,
+    Partition,
+    Step,
+    Steps,
+)
 from kvspec.model.partition import OPERATIONS, initial
 
 INITIAL = "initial"
@@ -146,7 +162,8 @@ def _scoped(before: Partition, arguments: dict[str, Any], scope: range) -> Itera
         for numbers in product(scope, repeat=value.arity() if function else 0):
             term = value(*numbers) if function else value
             yield z3.And(term >= scope.start, term < scope.stop)
-    yield from (before.num_pages >= 0, before.num_rows >= 0)
+    sizes = before.num_pages, before.num_rows, before.num_window_pages, before.num_states
+    yield from (size >= 0 for size in sizes)
 
 
 def _told(clause: Clause, model: Any, before: Partition, step: Step, arguments: dict[str, Any], scope: range) -> str:
@@ -176,20 +193,34 @@ def _state_told(model: Any, state: Partition, scope: range) -> str:
     told = []
     for page in range(1, value(state.num_pages) + 1):
         kind, owner = value(state.page_kind(page)), value(state.page_owner(page))
-        told.append(f"page {page} {({FREE: 'free', STORE: f'of prefix {owner}', PRIVATE: f'of record {owner}'})[kind]}")
+        whose = {FREE: "free", STORE: f"of prefix {owner}", PRIVATE: f"of record {owner}"}[kind]
+        side = value(state.side(page))
+        told.append(f"page {page} {whose}{'' if side == NONE else f', before window page {side}'}")
+    for side in range(1, value(state.num_window_pages) + 1):
+        page = value(state.behind(side))
+        told.append(f"window page {side} {'free' if page == NONE else f'behind page {page}'}")
+    for slot in range(1, value(state.num_states) + 1):
+        kind, owner = value(state.state_kind(slot)), value(state.state_owner(slot))
+        kinds = {FREE: "free", OF_PREFIX: "of prefix", OF_RECORD: "of record", OF_REQUEST: "of request"}
+        told.append(f"state slot {slot} {kinds[kind]}{'' if kind == FREE else f' {owner}'}")
     for row in range(value(state.num_rows)):
         kind, owner = value(state.row_kind(row)), value(state.row_of(row))
         told.append(f"row {row} {({FREE: 'free', RECORD: f'of record {owner}', WITHHELD: 'withheld'})[kind]}")
     for prefix in scope:
         if holds(state.cached(prefix)):
-            told.append(f"prefix {prefix} cached in page {value(state.page(prefix))}")
+            slot = value(state.state(prefix))
+            told.append(
+                f"prefix {prefix} cached in page {value(state.page(prefix))}"
+                f"{'' if slot == NONE else f', its state in slot {slot}'}"
+            )
     for record in scope:
         if holds(state.live(record)):
-            whose = {HELD: "held by request", LENT: "lent to request", SLOT: "in the slot of session"}
+            holders = {HELD: "held by request", LENT: "lent to request", SLOT: "in the slot of session"}
             table = [value(state.table(record, index)) for index in range(value(state.last(record)))]
             told.append(
-                f"record {record} {whose[value(state.role(record))]} {value(state.holder(record))}, "
-                f"row {value(state.row(record))}, pages {table} after {value(state.first(record))} of the store"
+                f"record {record} {holders[value(state.role(record))]} {value(state.holder(record))}, "
+                f"row {value(state.row(record))}, pages {table} after {value(state.first(record))} of the store, "
+                f"cursor {value(state.cursor(record))}"
             )
     return "; ".join(told) or "nothing"
 

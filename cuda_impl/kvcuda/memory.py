@@ -268,13 +268,13 @@ class DeviceMemory:
         )
 
     def _check_room(self, needed: int) -> None:
-        pages_short, window_short = max(0, needed - self.available), self.windows.short(needed)
-        if pages_short or window_short:
+        windows = self.windows
+        if needed > self.available or (windows.size and needed > windows.available):
             raise Refusal(
                 "CAP-1",
-                f"{needed} pages are needed, {pages_short} pages and {window_short} window pages are short",
-                pages_short=pages_short,
-                window_short=window_short,
+                f"{needed} pages are needed, {self.available} pages and {windows.available} window pages are free",
+                pages_short=max(0, needed - self.available),
+                window_short=windows.short(needed),
             )
 
     def _check_rows(self, rows: Ints) -> None:

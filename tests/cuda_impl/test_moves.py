@@ -29,6 +29,23 @@ def test_batch_that_leaves_costs_one_launch() -> None:
     assert manager.memory.epoch == epoch + 1
 
 
+def test_window_sides_that_leave_cost_no_launch_of_their_own() -> None:
+    manager = DeviceManager(Config(2, 64, 8, 16, sliding_window=2, num_window_pages=64))
+    running(manager, {f"r{number}": [number, 1, 2, 3, 4, 5, 6] for number in range(8)})
+    epoch, windows = manager.memory.epoch, manager.memory.windows
+    for number in range(8):
+        assert manager.swa_evict(f"r{number}").evicted_len == 4
+    assert windows.available == 64 - 8 * 2
+    for number in range(4):
+        manager.finish(f"r{number}")  # 2 tombstones and a window side to the store, one window side free
+    manager.retract("r4")
+    assert windows.available == 64 - 4 - 3 * 2
+    assert manager.evict_pages(0, window=1)[:2] == (0, 1)
+    assert manager.memory.epoch == epoch + 1  # the eviction reads what was published
+    manager.decode(["r5", "r6", "r7"])
+    assert manager.memory.epoch == epoch + 2
+
+
 def test_duplicate_of_what_is_queued_waits_for_the_next_launch() -> None:
     """Its row is rewritten from the arena, which the publication before it has yet to write."""
     manager = DeviceManager(Config(2, 64, 8, 16))

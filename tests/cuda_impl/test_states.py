@@ -43,7 +43,7 @@ def test_store_takes_the_slot_that_has_kept_the_border() -> None:
     assert kv.tracked == [Tracked(3), Tracked(4, 6)]
     last = manager.finish("a")
     assert (last.state_cached, last.states_freed) == (4, [1, 3])
-    assert manager.submit("b", [1, 2, 3, 4, 5, 9, 9, 9])
+    manager.submit("b", [1, 2, 3, 4, 5, 9, 9, 9])
     assert manager.match_prefix("b").prefix_len == 6
     evicted = manager.evict_pages(0, states=1)
     assert (evicted.pages, evicted.states) == (0, [2])

@@ -19,6 +19,7 @@ from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
 from kvspec.events import A, Complete, Config, Extend, Launch, MatchPrefix, Operation, Refusal, Submit
 from kvspec.pages import ceil_pages
+from kvspec.tokens import Page
 from tests.cuda_impl.simulated_lanes import SimulatedLanes
 from tests.cuda_impl.traffic import requests
 
@@ -269,7 +270,7 @@ def test_lock_reaches_as_far_as_the_window() -> None:
 
 def test_match_ends_where_the_window_is_live() -> None:
     tree = PrefixTree(20, reach=2)
-    key = [(i,) for i in range(8)]
+    key: list[Page] = [(i,) for i in range(8)]
     node = tree.add(tree.root, key[:3], has_window=True)
     node = tree.add(node, key[3:4])
     node = tree.add(node, key[4:], has_window=True)

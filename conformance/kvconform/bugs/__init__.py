@@ -13,12 +13,26 @@ from kvconform.bugs import (
     rows,
     scheduling,
     sessions,
+    states,
     store,
     synthetic,
+    windows,
 )
 from kvconform.bugs.bug import Bug
 
-_TOPICS = (rows, lengths_and_tails, releases, store, sessions, chunks_and_batches, accounting, scheduling, synthetic)
+_TOPICS = (
+    rows,
+    lengths_and_tails,
+    releases,
+    store,
+    sessions,
+    chunks_and_batches,
+    accounting,
+    scheduling,
+    windows,
+    states,
+    synthetic,
+)
 
 BUGS: dict[str, Bug] = {bug.name: bug for topic in _TOPICS for bug in topic.BUGS}
 """All defects, by name."""

@@ -1,20 +1,28 @@
 """What the gallery tells of a defect, and the engine that its mutants are made of."""
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kvconform.protocol import Implementation
 from kvref.allocator import PagedAllocator, TokenAllocator
 from kvref.chunk_cache import ChunkCache
+from kvref.mamba_radix_cache import MambaRadixCache
 from kvref.manager import Manager
 from kvref.radix_cache import RadixCache
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.scheduler import Scheduler
 from kvref.session_cache import SessionCache
+from kvref.state_pool import StatePool
+from kvref.swa_radix_cache import SWARadixCache
+from kvref.window_pool import SWAAllocator
 from kvspec.events import Config
 
 SYNTHETIC = "no document tells of an engine that did this; it shows that the rule can fail"
 """What must be said of a synthetic defect, wherever it is shown."""
+
+
+Pool = Literal["", "sliding_window", "recurrent_states"]
+"""What traffic needs to show a defect: nothing besides pages and rows, or a hybrid pool."""
 
 
 class Bug(NamedTuple):
@@ -35,6 +43,8 @@ class Bug(NamedTuple):
     """The scheduler with the defect, where it is the scheduler's."""
     also: tuple[str, ...] = ()
     """Rules that are as rightly named first, where it depends on the next operation which one is."""
+    pool: Pool = ""
+    """The pool besides pages and rows that it shows in, if it needs one."""
     synthetic: bool = False
     """Whether no document tells of an engine that did this: it shows that the rule can fail."""
 
@@ -65,6 +75,7 @@ class _TrustingPagedAllocator(_TrustingTokenAllocator, PagedAllocator):
 class Engine(Manager):
     """The reference with parts that a mutant may exchange, and an allocator that does not notice a double free."""
 
+    lacks = frozenset({"sliding_window", "recurrent_states"})
     pool_class: type[ReqToTokenPool] = ReqToTokenPool
     tree_class: type[RadixCache] = RadixCache
     session_class: type[SessionCache] = SessionCache
@@ -80,3 +91,53 @@ class Engine(Manager):
         tree_class = self.tree_class if config.prefix_cache else ChunkCache
         self.tree_cache = tree_class(page_size, self.pool, self.allocator)
         self.session_cache = self.session_class(self.tree_cache, self.pool, self.allocator)
+
+
+class TrustingSWAAllocator(SWAAllocator):
+    """The same for pages with a window side behind them."""
+
+    def __init__(self, num_pages: int, page_size: int, num_window_pages: int) -> None:
+        super().__init__(num_pages, page_size, num_window_pages)
+        self.window = _TrustingTokenAllocator(num_window_pages)
+
+
+class WindowEngine(Manager):
+    """The reference with a sliding window, with parts that a mutant may exchange."""
+
+    lacks = frozenset({"recurrent_states"})
+    allocator_class: type[SWAAllocator] = TrustingSWAAllocator
+    tree_class: type[SWARadixCache] = SWARadixCache
+
+    def __init__(self, config: Config) -> None:
+        """Put the parts together."""
+        super().__init__(config)
+        if not config.sliding_window:
+            return
+        self.allocator = self.allocator_class(config.num_pages, config.page_size, config.num_window_pages)
+        if config.prefix_cache:
+            self.tree_cache = self.tree_class(config.page_size, self.pool, self.allocator, config.sliding_window)
+        else:
+            self.tree_cache = ChunkCache(config.page_size, self.pool, self.allocator)
+        self.session_cache = SessionCache(self.tree_cache, self.pool, self.allocator)
+
+
+class TrustingStatePool(_TrustingTokenAllocator, StatePool):
+    """The same for state slots."""
+
+
+class StateEngine(Manager):
+    """The reference with recurrent states, with parts that a mutant may exchange."""
+
+    lacks = frozenset({"sliding_window"})
+    states_class: type[StatePool] = TrustingStatePool
+    tree_class: type[MambaRadixCache] = MambaRadixCache
+
+    def __init__(self, config: Config) -> None:
+        """Put the parts together."""
+        super().__init__(config)
+        if not config.num_states:
+            return
+        self.pool.states = self.states_class(config.num_states, config.tracking_states)
+        if config.prefix_cache:
+            self.tree_cache = self.tree_class(config.page_size, self.pool, self.allocator)
+            self.session_cache = SessionCache(self.tree_cache, self.pool, self.allocator)

@@ -33,8 +33,9 @@ FREE, STORE, PRIVATE = 0, 1, 2
 """What a page is."""
 RECORD, WITHHELD = 1, 2
 """What a row is, if it is not `FREE`."""
-OF_RECORD, OF_REQUEST, OF_PREFIX = 1, 2, 3
-"""Whose a state slot is, if it is not `FREE`: a record's, a waiting request's without a row, a cached prefix's."""
+OF_PREFIX, OF_RECORD, OF_REQUEST = -1, 1, 2
+"""Whose a state slot is, if it is not `FREE`: a cached prefix's, a record's, a waiting request's without a row. Small
+numbers, like all of these: counterexamples are looked for among small ones."""
 HELD, LENT, SLOT = 0, 1, 2
 """Who has a record: a request that began it, a request that a slot has lent it to, an idle session slot."""
 

@@ -247,7 +247,7 @@ class Engine:
             tree_cache.evict(tokens, window_tokens)
         else:
             tree_cache.evict(tokens)
-            if states:
+            if isinstance(tree_cache, self.state_radix.MambaRadixCache):
                 tree_cache.evict_mamba(states)
 
     def lock(self, tree_cache: Any, req: Any) -> None:
@@ -299,6 +299,8 @@ class _WithoutEviction:
 
     def evict(self, *_: object) -> None:
         """States are evicted whatever the cache is."""
+
+    evict_mamba = evict
 
     def pretty_print(self) -> None:
         """Before it gives up, SGLang prints the whole tree."""

@@ -1,0 +1,165 @@
+"""Defects of the state slots of models with recurrent states."""
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from kvconform.bugs.bug import Bug, StateEngine, TrustingStatePool
+from kvref.mamba_radix_cache import MambaRadixCache
+from kvref.radix_cache import CachedState, MatchResult, RadixCache, TreeNode
+from kvref.request import KvRecord, Request
+from kvspec.events import Figures, ReleaseAnswer
+from kvspec.tokens import Page, Tokens
+
+Mode = Literal["idle", "busy"]
+
+
+class _GivesAndKeeps(MambaRadixCache):
+    def cache_finished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> CachedState | None:
+        cached = super().cache_finished_req(kv, tokens, length)
+        if cached is not None:
+            kv.states.append(cached.slot)
+        return cached
+
+
+class _StateFreedWithTheRow(StateEngine):
+    tree_class = _GivesAndKeeps
+
+
+class _ForgetsEarlyStates(TrustingStatePool):
+    def free_early(self, request: Request) -> None:
+        request.state = None
+
+
+class _StateOfTheRejectedLeaked(StateEngine):
+    states_class = _ForgetsEarlyStates
+
+
+class _MatchesBeyondStates(MambaRadixCache):
+    def match_prefix(self, key: list[Page]) -> MatchResult:
+        return RadixCache.match_prefix(self, key)
+
+
+class _MatchWithoutAState(StateEngine):
+    tree_class = _MatchesBeyondStates
+
+
+class _PublishesWhateverStateThereIs(MambaRadixCache):
+    def _lacks_state(self, kv: KvRecord) -> bool:
+        border = kv.cache_protected_len
+        if border and kv.last_node.mamba_value is None and border not in kv.tracked and len(kv.states) > 2:
+            kv.tracked[border] = kv.states[1]
+        return super()._lacks_state(kv)
+
+
+class _StateOfAnotherLength(StateEngine):
+    tree_class = _PublishesWhateverStateThereIs
+
+
+class _LocksNoStates(MambaRadixCache):
+    def inc_lock_ref(self, node: TreeNode) -> None:
+        RadixCache.inc_lock_ref(self, node)
+
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        RadixCache.dec_lock_ref(self, node)
+
+    def _take_state(self, kv: KvRecord) -> int:
+        slot = super()._take_state(kv)
+        self.mamba_protected_size -= 1
+        self.mamba_evictable_size += 1
+        self._states.offer(kv.last_node)
+        return slot
+
+
+class _StateLockForgotten(StateEngine):
+    tree_class = _LocksNoStates
+
+
+class _SessionStatesNotCounted(StateEngine):
+    def report(self, mode: Mode = "busy") -> Figures:
+        figures = super().report(mode)
+        return replace(figures, states_sessions=0) if figures.states_available is not None else figures
+
+
+class _CloseKeepsTheStates(StateEngine):
+    def close_session(self, session: str) -> ReleaseAnswer:
+        slot = self.session_cache.slots.get(session)
+        if slot is not None and slot.kv is not None and slot.turn is None:
+            slot.kv.states = []
+        return super().close_session(session)
+
+
+BUGS = (
+    Bug(
+        name="state-freed-with-the-row",
+        title="A finished request gives its last state to the store, and frees it with its row all the same.",
+        source=("17850",),
+        rule="MAMBA-1",
+        symptom="The state of a cached prefix is that of another request: wrong answers from the second turn on.",
+        factory=_StateFreedWithTheRow,
+        also=("MAMBA-2", "MAMBA-4"),
+        pool="recurrent_states",
+    ),
+    Bug(
+        name="state-of-the-rejected-leaked",
+        title="A request that took its state before it had a row, and was not admitted, leaves without giving it back.",
+        source=("17850",),
+        rule="MAMBA-2",
+        symptom="Under load the state slots become fewer until nothing is admitted.",
+        factory=_StateOfTheRejectedLeaked,
+        also=("MAMBA-1", "ACC-3"),
+        pool="recurrent_states",
+    ),
+    Bug(
+        name="match-without-a-state",
+        title="The prefix store matches as far as pages are cached, whether or not there is a state.",
+        source=("17850",),
+        rule="MAMBA-3",
+        symptom="A request goes on with a state of zeros and answers as if it had not seen its prompt.",
+        factory=_MatchWithoutAState,
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="state-of-another-length",
+        title="The store takes a state for a border at which the request has kept none.",
+        source=("17850",),
+        rule="MAMBA-4",
+        symptom="A cached prefix has the state of a longer or shorter one.",
+        factory=_StateOfAnotherLength,
+        also=("MAMBA-2",),
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="state-lock-forgotten",
+        title="A lock on a prefix does not cover the state at its end.",
+        source=("17850",),
+        rule="MAMBA-5",
+        symptom="The state that a running request went on from is evicted under it.",
+        factory=_StateLockForgotten,
+        also=("ACC-3",),
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="session-states-not-counted",
+        title="The leak check has no term for the state slots that idle sessions keep.",
+        source=("17850",),
+        rule="ACC-3",
+        symptom='"Mem Leak Detected" in the first idle moment with an open session.',
+        factory=_SessionStatesNotCounted,
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="close-keeps-the-states",
+        title="Closing a session frees its pages and its row, and forgets its state slots.",
+        source=("17850",),
+        rule="MAMBA-2",
+        symptom="Three state slots are gone with every session that was opened.",
+        factory=_CloseKeepsTheStates,
+        also=("MAMBA-1", "ACC-3"),
+        pool="recurrent_states",
+    ),
+)
