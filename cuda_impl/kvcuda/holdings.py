@@ -161,13 +161,11 @@ class Holdings:
 
     def shed(self, kv: KvRecord, position: int) -> int:
         """Give back the window sides that no step at `position` or later reads; returns the cursor (20070)."""
-        row, memory = kv.row, self.memory
-        held = self.rows.lengths(row)
-        cursor = max(held.protected, int(self.rows.cursor[row]))
+        cursor = self.window_cursor(kv)
         until = max(cursor, evictable_until(position, self.window, self.page_size))
-        pages = left_behind(held, cursor, until, self.page_size)
-        memory.shed(row, pages.start, pages.stop)
-        self.rows.cursor[row] = until
+        pages = left_behind(self.rows.lengths(kv.row), cursor, until, self.page_size)
+        self.memory.shed(kv.row, pages.start, pages.stop)
+        self.rows.cursor[kv.row] = until
         return until
 
     def free_tail(self, kv: KvRecord, prefix_len: int) -> None:
@@ -224,5 +222,5 @@ class Holdings:
         return sum(window_held_tokens(self.rows.lengths(kv.row), int(cursor[kv.row]), self.page_size) for kv in holders)
 
     def window_cursor(self, kv: KvRecord) -> int:
-        """Where the window sides of a record begin that are its own or may be locked, in tokens."""
+        """Where the private pages of a record begin that have their window side, in tokens."""
         return max(int(self.rows.protected[kv.row]), int(self.rows.cursor[kv.row]))

@@ -122,15 +122,15 @@ class PrefixTree:
         found = self.known(self.root, key)
         if not self._has_extras:
             return found
-        nodes: list[Node] = []
-        pages = done = 0
-        tombstone = -self.reach
+        best = pages = done = 0
+        tombstone = -self.reach  # the number of pages up to the last one without a window side
         for number, node in enumerate(found.nodes, 1):
             done += len(node.key)
             if self.reach and not node.has_window:
                 tombstone = done
             elif done - tombstone >= self.reach and (node.state or not self._has_states):
-                nodes, pages = found.nodes[:number], done
+                best, pages = number, done
+        nodes = found.nodes[:best]
         return Match(pages, nodes, [run for node in nodes for run in node.runs], nodes[-1] if nodes else self.root)
 
     def known(self, node: Node, key: list[Page]) -> Match:

@@ -376,7 +376,7 @@ class Manager:
             if not run.prepared_end:
                 raise Refusal("OP-1", f"{run.name} has nothing to launch")
 
-        if self.config.tracking_states:
+        if self.config.num_states:
             for run in batch:
                 self.pool.states.track(run.kv, run.launched_len, run.prepared_end, self.config.page_size)
         flight = Launch(launch)
@@ -686,13 +686,15 @@ class Manager:
     @property
     def _swa(self) -> SWAAllocator | None:
         """The allocator, if its pages have window sides."""
-        return self.allocator if isinstance(self.allocator, SWAAllocator) else None
+        allocator = self.allocator
+        return allocator if isinstance(allocator, SWAAllocator) else None
 
     def _freed(self) -> Runs:
         return compress(self.allocator.drain_freed())
 
     def _window_freed(self) -> Runs | None:
-        return None if self._swa is None else compress(self._swa.window.drain_freed())
+        swa = self._swa
+        return None if swa is None else compress(swa.window.drain_freed())
 
     def _states_freed(self) -> Runs | None:
         return compress(self.pool.states.drain_freed()) if self.config.num_states else None

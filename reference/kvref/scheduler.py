@@ -190,7 +190,7 @@ class Scheduler:
             if room is None and self.waiting_queue and not self._batch_is_full:
                 room = self._room()
             batch = self._plan_prefill(limit, room or 0)
-            self._hybrid.give_back([req for req, _ in batch])
+            self._hybrid.give_back(batch)
             if not batch:
                 return []
             try:
@@ -229,8 +229,7 @@ class Scheduler:
             need = ceil_pages(req.length + growth, self.memory.page_size)
             if not req.lent:  # a slot's pages were counted as room before they were lent
                 need -= req.prefix_len // self.memory.page_size
-            fits = self._hybrid.plan(req) and need <= room
-            if not fits and (batch or self.running_batch):
+            if not (self._hybrid.plan(req) and need <= room) and (batch or self.running_batch):
                 self._batch_is_full = True
                 break
             count = policy.prefill_len(req.length - req.prefix_len, budget, self.config, may_chunk=may_chunk)
@@ -281,7 +280,7 @@ class Scheduler:
         """The batch was extended."""
         chunked_req = None
         ending = []
-        self._hybrid.admitted([req for req, _ in batch])
+        self._hybrid.admitted(batch)
         for req, seq_len in batch:
             if req is not self.chunked_req:
                 self.waiting_queue.remove(req)

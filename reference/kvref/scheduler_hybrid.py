@@ -52,15 +52,14 @@ class HybridPools:
 
     def plan(self, req: Req) -> bool:
         """Plan one more request; whether there is room for all that are planned."""
-        self._window_planned += self._window_pages(req.length)
+        if self._memory.sliding_window:
+            self._window_planned += self._window_pages(req.length)
         self._states_planned += self._states_each
         return self._window_planned <= self._window_room and self._states_planned <= self._states_room
 
     def _window_pages(self, length: int) -> int:
         """Window pages that a request of `length` tokens holds or has locked at most, once its window slides."""
         memory = self._memory
-        if not memory.sliding_window:
-            return 0
         return min(ceil_pages(length, memory.page_size), policy.window_pages_alone(self._decode_len - 1, memory))
 
     # Windows
@@ -102,15 +101,17 @@ class HybridPools:
             else:
                 self._early.add(req)
 
-    def admitted(self, reqs: Iterable[Req]) -> None:
+    def admitted(self, batch: list[tuple[Req, int]]) -> None:
         """Requests have got their rows: the slots that they took early are their records' now."""
-        self._early.difference_update(reqs)
+        if self._early:
+            self._early.difference_update(req for req, _ in batch)
 
-    def give_back(self, planned: Iterable[Req]) -> None:
-        """Who is not among `planned` is not admitted now, and gives its slot back (17850)."""
-        for req in self._early.difference(planned):
-            self._step(FreeState(req.name))
-            self._early.remove(req)
+    def give_back(self, batch: list[tuple[Req, int]]) -> None:
+        """Who is not in the batch is not admitted now, and gives the slot back that it took early (17850)."""
+        if self._early:
+            for req in self._early.difference(req for req, _ in batch):
+                self._step(FreeState(req.name))
+                self._early.remove(req)
 
 
 def _sum(known: tuple[int | None, ...], otherwise: int) -> int:

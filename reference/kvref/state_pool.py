@@ -45,7 +45,7 @@ class StatePool(TokenAllocator):
         The tracking slot that keeps nothing is written, or else the one that keeps the older border.
         """
         border = end - end % page_size
-        if border <= start:
+        if border <= start or not self.tracking_states:
             return
         unused = [slot for slot in kv.states[1:] if slot not in kv.tracked.values()]
         kv.tracked[border] = unused[0] if unused else kv.tracked.pop(min(kv.tracked))

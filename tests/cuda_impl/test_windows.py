@@ -149,19 +149,21 @@ def test_moves_that_touch_the_same_sides_do_not_share_a_launch() -> None:
         return memory.epoch - epoch
 
     epoch = memory.epoch
-    memory.shed(1, 0, 1)
     memory.shed(0, 2, 3)
-    memory.replace(1, 0, [Run(0, 1)], cursor=1)  # rewrites what the first one reads
+    memory.replace(1, 0, [Run(0, 1)])
+    assert memory.epoch == epoch
+    memory.shed(1, 1, 2)
+    memory.replace(1, 1, [Run(1, 1)], cursor=2)  # rewrites what the line before reads
     assert memory.epoch == epoch + 1
     memory.drop([Run(1, 1)])
-    memory.revive(1, 1, [Run(1, 1)])
+    memory.revive(1, 2, [Run(1, 1)])
     assert memory.epoch == epoch + 2
     memory.drop([Run(1, 1)])
     assert memory.epoch == epoch + 3
     assert launches() == 1
-    memory.shed(1, 2, 3)
+    memory.shed(1, 3, 4)
     memory.free(0, 2, 4, 3)
-    memory.free(1, 2, 4, 3)
+    memory.free(1, 3, 4, 4)
     assert launches() == 1
     assert sides(memory) == {1: 1}
 

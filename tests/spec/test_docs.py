@@ -19,7 +19,7 @@ from kvconform.docs.pages import defect_page
 from kvconform.docs.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
 from kvconform.runner import check_trace
 from kvspec import batch
-from kvspec.model import OPERATIONS, judging, leaving, looking, running, state, waiting
+from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, running, state, waiting
 from kvspec.rules import RULES
 
 SHORTEST_PROSE = 25
@@ -107,7 +107,7 @@ def test_the_prose_refuses_what_the_model_refuses(op: str) -> None:
 
 def _refusals(form: Callable[..., object]) -> set[str]:
     """The rules by which an executable form refuses, itself or in what it calls."""
-    modules = (waiting, running, leaving, looking, judging, batch, state)
+    modules = (waiting, running, leaving, looking, hybrid, judging, batch, state)
     known: dict[str, ast.FunctionDef] = {}
     for module in modules:
         for node in ast.walk(ast.parse(inspect.getsource(module))):
@@ -126,8 +126,10 @@ def _refusals(form: Callable[..., object]) -> set[str]:
                 rules |= {str(one.value) for one in ast.walk(known["kvspec.batch.broken_rule"]) if _is_rule(one)}
             elif isinstance(call.func, ast.Name):
                 left += [full for module in modules if (full := f"{module.__name__}.{called}") in known.keys() - seen]
-            elif isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "state":
-                left += [full for full in (f"{state.__name__}.{called}",) if full in known.keys() - seen]
+            elif isinstance(call.func, ast.Attribute):
+                owner = {"state": state, "hybrid": hybrid}.get(getattr(call.func.value, "id", ""))
+                full = "" if owner is None else f"{owner.__name__}.{called}"
+                left += [full] if full in known.keys() - seen else []
     return rules
 
 

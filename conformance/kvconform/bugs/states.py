@@ -117,6 +117,7 @@ BUGS = (
         rule="MAMBA-3",
         symptom="A request goes on with a state of zeros and answers as if it had not seen its prompt.",
         factory=_MatchWithoutAState,
+        also=("STORE-5",),
         pool="recurrent_states",
         synthetic=True,
     ),

@@ -23,10 +23,14 @@ class _HeldIgnoresTheCursor(WindowEngine):
         figures, page_size = super().report(mode), self.config.page_size
         slots = [slot.kv for slot in self.session_cache.slots.values() if slot.kv is not None]
         idle = [kv for kv in slots if kv not in self.holders.values()]
-        return figures if figures.window_available is None else replace(
-            figures,
-            window_session_held=sum(window_held_tokens(kv.lengths, 0, page_size) for kv in idle),
-            window_uncached=sum(window_held_tokens(kv.lengths, 0, page_size) for kv in self.holders.values()),
+        return (
+            figures
+            if figures.window_available is None
+            else replace(
+                figures,
+                window_session_held=sum(window_held_tokens(kv.lengths, 0, page_size) for kv in idle),
+                window_uncached=sum(window_held_tokens(kv.lengths, 0, page_size) for kv in self.holders.values()),
+            )
         )
 
 
@@ -114,7 +118,7 @@ class _CursorOnePageTooFar(WindowEngine):
         if cursor + page_size <= kv.kv_committed_len and isinstance(self.allocator, SWAAllocator):
             self.allocator.free_window(self.pool.req_to_token[kv.req_pool_idx][cursor // page_size :][:1])
             kv.swa_evicted_seqlen += page_size
-            freed = [*answer.window_freed or (), *compress(self.allocator.window.drain_freed())]
+            freed = [*(answer.window_freed or ()), *compress(self.allocator.window.drain_freed())]
             return SwaEvictAnswer(kv.swa_evicted_seqlen, freed)
         return answer
 

@@ -48,6 +48,7 @@ ORDER = (
     "retract-and-abort.md",
     "speculative-decoding.md",
     "overlap-and-races.md",
+    "hybrid-pools.md",
     "accounting.md",
     "trace-format.md",
     "how-to-conform.md",

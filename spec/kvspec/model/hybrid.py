@@ -194,6 +194,19 @@ def state_to_publish(state: State, request: Request, record: int, length: int) -
     return None if key in state.store.states else key
 
 
+def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | None) -> None:
+    """A locked tombstone gets a window side from the holder's duplicate; freeing the tombstone instead breaks SWA-6."""
+    if not revived or freed is None:
+        return
+    state.judged["SWA-6"] += 1
+    gone = set(expand(freed))
+    for tombstone, _ in revived:
+        if tombstone in gone:
+            raise Violation(
+                "SWA-6", f"page {tombstone} of the prefix store was freed while somebody has locked it", observed=freed
+            )
+
+
 def publish_copy(
     state: State, op: CacheUnfinished, obs: PublishAnswer, record: int, key: PrefixKey | None, border: int
 ) -> None:

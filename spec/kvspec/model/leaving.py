@@ -146,8 +146,9 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     key = None if keeps_out else hybrid.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
+    hybrid.judge_revival(state, plan.revived, obs.freed)
     judge_freed(state, "STORE-5", freed, obs.freed)
-    judge_window_freed(state, "SWA-6" if plan.revived else "SWA-1", sides, obs.window_freed)
+    judge_window_freed(state, "SWA-1", sides, obs.window_freed)
     if keeps_out and state.config.prefix_cache:
         state.reached["session kept out of the store"] += 1
     hybrid.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
@@ -189,6 +190,7 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
         sides += state.window_sides(rest)
     key = hybrid.state_to_publish(state, request, record, plan.length)
     obs = op.obs or hybrid.release_answer(state, record, freed, sides, gives_state=key is not None)
+    hybrid.judge_revival(state, plan.revived, obs.freed)
     judge_freed(state, "PAGE-1", freed, obs.freed)
     judge_window_freed(state, "SWA-3", sides, obs.window_freed)
     hybrid.publish_own(state, obs, record, key)

@@ -76,6 +76,8 @@ class Engine:
             mamba_cache_chunk_size=1,
             enable_mamba_extra_buffer_lazy=lambda: False,
         )
+        # What it tells when there is no room; some releases can tell it of some caches only.
+        _replace(self.common, "available_and_evictable_str", lambda _: "")
         flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
         for module in (self.batches, self.common, self.base, self.radix, self.state_radix):
             _replace(module, "get_global_server_args", lambda: self.server_args)
