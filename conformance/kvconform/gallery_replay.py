@@ -3,13 +3,14 @@
 Every mode, small memories, every answer checked, and a watch on whether anybody gets on.
 """
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from kvconform.bugs.bug import Bug
+from kvconform.bugs.bug import Bug, Pool
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.runner import Demonstration, Factory, unanswered
 from kvref.policy import SchedulerConfig
@@ -79,8 +80,9 @@ def replay(bug: Bug, runs: int, seed: int) -> Replayed:
     run = Run(Config(1, 1, 1, 1), _MODES[0], [])
     for number in range(runs):
         draw = random.Random(seed * 1_000_003 + number)
-        config = sizes(draw)
-        run = Run(config, _MODES[number % len(_MODES)], list(traffic(draw, config)))
+        config = with_pool(sizes(draw), bug.pool, draw)
+        mode = mode_for(_MODES[number % len(_MODES)], config)
+        run = Run(config, mode, list(traffic(draw, config)))
         operations, finding = carry_out(bug.factory, bug.scheduler, run)
         requests += sum(isinstance(op, Submit) for op in operations)
         if finding is not None:
@@ -156,6 +158,25 @@ def sizes(draw: random.Random) -> Config:
         max_context_len=64,
         prefix_cache=draw.random() < 0.9,
     )
+
+
+def with_pool(config: Config, pool: Pool, draw: random.Random) -> Config:
+    """The same memory with a hybrid pool that traffic does not fit into at once."""
+    match pool:
+        case "sliding_window":
+            return replace(
+                config,
+                sliding_window=draw.choice((config.page_size, 5, 24)),
+                num_window_pages=ceil_pages(draw.choice((68, 96)), config.page_size) + 2,
+            )
+        case "recurrent_states":
+            return replace(config, num_states=draw.choice((4, 7, 10)))
+    return config
+
+
+def mode_for(mode: SchedulerConfig, config: Config) -> SchedulerConfig:
+    """The mode, without what a memory of this kind cannot do: recurrent states take no speculative step back."""
+    return dataclasses.replace(mode, drafts=0) if config.num_states else mode
 
 
 def traffic(draw: random.Random, config: Config) -> Iterator[GenerateReq]:

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvconform.gallery_replay import Run, carry_out, sizes, traffic
+from kvconform.adapters.features import lacks, needs_of_config
+from kvconform.bugs.bug import Pool
+from kvconform.gallery_replay import Run, carry_out, sizes, traffic, with_pool
 from kvconform.protocol import load
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
@@ -31,6 +33,7 @@ SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
 """The scheduler's modes, each with the settings that it is tried with; `{}` is off."""
 
 PAGE_SIZES = (1, 4, 16, 64)
+POOLS: tuple[Pool, ...] = ("", "sliding_window", "recurrent_states")
 
 
 class Combination(NamedTuple):
@@ -39,17 +42,20 @@ class Combination(NamedTuple):
     mode: SchedulerConfig
     page_size: int
     prefix_cache: bool
+    pool: Pool
+    """The pool that the memory has besides pages and rows."""
 
 
 def combinations() -> Iterator[Combination]:
-    """Every mode with every other, at every page size, with the radix cache and the chunk cache."""
+    """Every mode with every other, at every page size, with the radix cache and the chunk cache, in every memory."""
     for settings in product(*SWITCHES.values()):
         merged: dict[str, object] = {}
         for setting in settings:
             merged.update(setting)
         mode = SchedulerConfig(**merged)  # type: ignore[arg-type]
-        for page_size, prefix_cache in product(PAGE_SIZES, (True, False)):
-            yield Combination(mode, page_size, prefix_cache)
+        for page_size, prefix_cache, pool in product(PAGE_SIZES, (True, False), POOLS):
+            if not (mode.drafts and pool == "recurrent_states"):
+                yield Combination(mode, page_size, prefix_cache, pool)
 
 
 def runs(seed: int) -> Iterator[tuple[Combination, Run]]:
@@ -66,6 +72,7 @@ def runs(seed: int) -> Iterator[tuple[Combination, Run]]:
             num_pages=max(2, drawn.num_pages * drawn.page_size // combination.page_size),
             prefix_cache=combination.prefix_cache,
         )
+        config = with_pool(config, combination.pool, draw)
         yield combination, Run(config, combination.mode, list(traffic(draw, config)))
         number += 1
 
@@ -85,6 +92,7 @@ def soak(
         kvspec soak --minutes 5 --seed 3
     """
     factory = load(impl)
+    lacking = lacks(factory)
     start = time.monotonic()
     elapsed = 0.0
     operations: Counter[str] = Counter()
@@ -96,6 +104,8 @@ def soak(
         task = progress.add_task("soaking", total=minutes * 60)
         while elapsed < minutes * 60:
             combination, run = next(endless)
+            if needs_of_config(run.config) & lacking:
+                continue
             done, finding = carry_out(factory, Scheduler, run)
             operations.update(str(op.__struct_config__.tag) for op in done)
             tried[combination] += 1

@@ -44,16 +44,13 @@ class _MatchWithoutAState(StateEngine):
     tree_class = _MatchesBeyondStates
 
 
-class _PublishesWhateverStateThereIs(MambaRadixCache):
+class _NeverLooksForAState(MambaRadixCache):
     def _lacks_state(self, kv: KvRecord) -> bool:
-        border = kv.cache_protected_len
-        if border and kv.last_node.mamba_value is None and border not in kv.tracked and len(kv.states) > 2:
-            kv.tracked[border] = kv.states[1]
-        return super()._lacks_state(kv)
+        return kv.cache_protected_len in kv.tracked
 
 
-class _StateOfAnotherLength(StateEngine):
-    tree_class = _PublishesWhateverStateThereIs
+class _StatePublishedTwice(StateEngine):
+    tree_class = _NeverLooksForAState
 
 
 class _LocksNoStates(MambaRadixCache):
@@ -122,13 +119,12 @@ BUGS = (
         synthetic=True,
     ),
     Bug(
-        name="state-of-another-length",
-        title="The store takes a state for a border at which the request has kept none.",
+        name="state-published-twice",
+        title="The store takes the state at the end of a published prefix though it has one already.",
         source=("17850",),
         rule="MAMBA-4",
-        symptom="A cached prefix has the state of a longer or shorter one.",
-        factory=_StateOfAnotherLength,
-        also=("MAMBA-2",),
+        symptom="With every request that repeats a prompt one state slot is gone.",
+        factory=_StatePublishedTwice,
         pool="recurrent_states",
         synthetic=True,
     ),
