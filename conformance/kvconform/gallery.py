@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from kvconform.adapters.features import lacks, needs_of_config
 from kvconform.bugs import BUGS
 from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
@@ -104,8 +105,10 @@ def _rule_found(fuzzed: FoundByFuzzing | None) -> str:
 
 def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
     """The vectors that find a defect."""
-    found = []
+    found, lacking = [], lacks(bug.factory)
     for vector in vectors:
+        if needs_of_config(vector.header.config) & lacking:
+            continue
         outcome = run_vector(vector, bug.factory)
         match outcome.finding:
             case None:

@@ -31,12 +31,15 @@ class Symptom(msgspec.Struct, forbid_unknown_fields=True, rename={"with_": "with
     operations: list[str] = []
     with_: list[str] = []
     says: str = ""
+    pool: Literal["window", "states"] | None = None
 
     def fits(self, found: "Found") -> bool:
         """Whether a finding shows it."""
         if found.rule not in self.rules or self.says not in found.what:
             return False
         if self.operations and found.operation not in self.operations:
+            return False
+        if self.pool is not None and found.pool != self.pool:
             return False
         return not Counter(self.with_) - Counter(found.trace)
 
@@ -74,6 +77,8 @@ class Found(msgspec.Struct):
     """The vector, or a random walk."""
     trace: list[str]
     """The operations, by their names."""
+    pool: Literal["window", "states"] | None = None
+    """The second pool, if there is one."""
     explanation: str | None = None
     """The id of what explains it."""
     file: str = ""
@@ -104,16 +109,23 @@ def explanations() -> list[Explained]:
     return msgspec.convert(tomllib.loads(text)["explained"], list[Explained])
 
 
-def describe(shown: Demonstration, source: str, release: str) -> Found:
+def describe(shown: Demonstration, config: Config, source: str, release: str) -> Found:
     """Name the rule of a finding, and look for what explains it."""
     finding = shown.finding
     last = finding.op or shown.operations[-1]
-    found = Found(_rule(finding), _tag(last), str(finding), source, [_tag(op) for op in shown.operations])
+    trace = [_tag(op) for op in shown.operations]
+    found = Found(_rule(finding), _tag(last), str(finding), source, trace, _second_pool(config))
     for explained in explanations():
         if explained.covers(found, release):
             found.explanation = explained.id
             break
     return found
+
+
+def _second_pool(config: Config) -> Literal["window", "states"] | None:
+    if config.sliding_window:
+        return "window"
+    return "states" if config.num_states else None
 
 
 def _rule(finding: RuleBroken | ImplementationFailed) -> str:
@@ -137,7 +149,7 @@ class Findings:
 
     def add(self, shown: Demonstration, config: Config, source: str) -> None:
         """Take a demonstration in, unless a shorter one shows the same."""
-        found = describe(shown, source, self.release)
+        found = describe(shown, config, source, self.release)
         key = found.rule, found.explanation or f"{found.operation}: {found.what}"
         known = self._best.get(key)
         if known is None or len(shown.operations) < len(known[1].operations):

@@ -38,21 +38,17 @@ class EvictionQueue:
         """A node has left the tree. Its entry goes with the next clearing, so that entries never outgrow nodes."""
         self._tickets.pop(node, None)
         if len(self._heap) > 2 * len(self._tickets) + MAX_STALE:
-            self._heap = [entry for entry in self._heap if self._is_valid(entry)]
+            self._heap = [entry for entry in self._heap if self._tickets.get(entry[2]) == entry[1]]
             heapify(self._heap)
 
     def pop(self) -> "TreeNode | None":
         """Take out the node that was used longest ago, or `None` if none may be evicted."""
         while self._heap:
-            entry = heappop(self._heap)
-            if not self._is_valid(entry):
+            queued_at, ticket, node = heappop(self._heap)
+            if self._tickets.get(node) != ticket:
                 continue
-            queued_at, _, node = entry
             del self._tickets[node]
             if node.last_access == queued_at and self._is_evictable(node):
                 return node
             self.offer(node)
         return None
-
-    def _is_valid(self, entry: "tuple[int, int, TreeNode]") -> bool:
-        return self._tickets.get(entry[2]) == entry[1]

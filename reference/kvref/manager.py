@@ -261,8 +261,9 @@ class Manager:
     def _check_room(self, *, pages: int = 0, rows_short: int = 0, states: int = 0) -> None:
         """Refuse what needs more than is free: rows, state slots, and pages with a window side behind each (17850)."""
         swa = self._swa
-        pages_short, states_short = self.allocator.short_of(pages), self.pool.states.short_of(states)
+        pages_short = self.allocator.short_of(pages)
         window_short = 0 if swa is None else swa.window.short_of(pages)
+        states_short = self.pool.states.short_of(states) if states else 0
         if pages_short or rows_short or window_short or states_short:
             raise Refusal(
                 "CAP-1",

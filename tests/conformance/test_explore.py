@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 from rich.console import Console
@@ -42,6 +43,21 @@ SMALL = Scope(
     operations=frozenset(("cache_unfinished", "retract", "preempt", "evict")),
     sometimes=frozenset(),
 )
+
+
+POOLS = {
+    "": {},
+    "sliding window": {"sliding_window": 1, "num_window_pages": 2},
+    "recurrent states": {"num_states": 4},
+}
+
+
+def small_with(pools: str) -> Scope:
+    """The small scope, with a second pool."""
+    return SMALL._replace(
+        config=msgspec.structs.replace(SMALL.config, **POOLS[pools]),
+        operations=SMALL.operations | {"swa_evict", "take_state", "free_state"},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -364,11 +380,13 @@ def test_the_result_does_not_depend_on_the_number_of_processes(small: Explored, 
     assert exhaust(SMALL, jobs=jobs)._replace(seconds=0) == small._replace(seconds=0)
 
 
-def test_every_trace_to_something_reached_shows_it_at_its_end(small: Explored) -> None:
-    assert small.holds
-    assert len(small.witnesses) > 8
-    for label, trace in small.witnesses.items():
-        model = Model(SMALL.config)
+@pytest.mark.parametrize("pools", POOLS)
+def test_every_trace_to_something_reached_shows_it_at_its_end(small: Explored, pools: str) -> None:
+    result = exhaust(small_with(pools)) if pools else small
+    assert result.holds
+    assert len(result.witnesses) > 8
+    for label, trace in result.witnesses.items():
+        model = Model(result.scope.config)
         for op in trace[:-1]:
             model.step(op)  # type: ignore[arg-type]
         assert not model.reached[label]
@@ -559,8 +577,9 @@ def test_requests_that_wait_with_a_state_each_are_a_deadlock_unless_they_give_it
 # Implementations
 
 
-def test_the_reference_conforms_in_every_state() -> None:
-    result = compare(SMALL._replace(arrivals=SMALL.arrivals[:2]), Manager)
+@pytest.mark.parametrize("pools", POOLS)
+def test_the_reference_conforms_in_every_state(pools: str) -> None:
+    result = compare(small_with(pools)._replace(arrivals=SMALL.arrivals[:2]), Manager)
     assert result.complete
     assert result.finding is None
     assert result.states > 100

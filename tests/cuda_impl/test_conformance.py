@@ -33,15 +33,24 @@ CONFIGS = {
 }
 
 
+def walk(config: Config, due: set[str], count: int) -> None:
+    """Random walks of `count` proposals each, at most six, until they have come by everything that is `due`."""
+    missing = set(due)
+    for seed in range(6):
+        model = Model(config)
+        checked = Checked(Manager(config), model, snapshot_every=1)
+        for op in proposals(model.state, RandomDraw(seed), count):
+            carry_out(checked, op)
+        assert model.judged["PAGE-3"] > count // 3
+        missing -= {name for name, times in model.reached.items() if times}
+        if not missing:
+            return
+    pytest.fail(f"never came by {missing}")
+
+
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_no_violation_is_found_by_fuzzing(config: Config) -> None:
-    model = Model(config)
-    checked = Checked(Manager(config), model, snapshot_every=1)
-    for op in proposals(model.state, RandomDraw(seed=7), 300):
-        carry_out(checked, op)
-    assert model.judged["PAGE-3"] > 100
-    assert model.reached["row withheld"]
-    assert model.reached["prefix published"] or not config.prefix_cache
+    walk(config, {"row withheld", "prefix published"} if config.prefix_cache else {"row withheld"}, 300)
 
 
 TOMBSTONES = {
@@ -68,11 +77,7 @@ HYBRID = {
 
 @pytest.mark.parametrize(("config", "due"), HYBRID.values(), ids=HYBRID)
 def test_no_violation_of_hybrid_pools_is_found_by_fuzzing(config: Config, due: set[str]) -> None:
-    model = Model(config)
-    checked = Checked(Manager(config), model, snapshot_every=1)
-    for op in proposals(model.state, RandomDraw(seed=0), 400):
-        carry_out(checked, op)
-    assert due <= {name for name, times in model.reached.items() if times}
+    walk(config, due, 400)
 
 
 @pytest.mark.gpu

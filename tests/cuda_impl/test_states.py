@@ -1,8 +1,10 @@
 """State slots: which one keeps which page border, and what becomes of it. The rest is held against the model."""
 
+import pytest
+
 from kvcuda.device_manager import DeviceManager
 from kvcuda.records import KvRecord, Tracked
-from kvspec.events import Config
+from kvspec.events import Config, Refusal
 
 
 def running(manager: DeviceManager, req: str, tokens: list[int], session: str | None = None) -> KvRecord:
@@ -78,6 +80,20 @@ def test_turn_resumes_at_the_last_border_whose_state_is_kept() -> None:
     assert manager.extend([("a", 6)]).states == {}
 
 
+def test_turn_resumes_at_the_border_whose_state_the_store_has() -> None:
+    """Its own tracking slot for that border has become the store's, and the store cannot evict it meanwhile."""
+    manager = DeviceManager(Config(2, 20, 2, 20, num_states=6))
+    manager.open_session("s")
+    running(manager, "a", [1, 2, 3, 4, 5], "s")
+    assert manager.cache_unfinished("a").state_cached == 2
+    manager.decode(["a"])
+    manager.launch(1, ["a"])
+    manager.retract("a")
+    assert manager.evict_pages(9, states=9) == (0, 0, [])
+    answer = manager.match_prefix("a")
+    assert (answer.prefix_len, answer.protected_len, answer.states_freed) == (4, 4, [])
+
+
 def test_early_slot_becomes_the_one_that_is_computed_in() -> None:
     manager = DeviceManager(Config(2, 20, 2, 20, num_states=6))
     manager.submit("a", [1, 2, 3])
@@ -89,3 +105,26 @@ def test_early_slot_becomes_the_one_that_is_computed_in() -> None:
     assert manager.extend([("a", 3)]).states == {"a": [3, 4]}
     assert manager.holders["a"].states == [2, 3, 4]
     assert manager.abort("a").states_freed == [2, 3, 4]
+
+
+def test_speculative_step_is_refused() -> None:
+    manager = DeviceManager(Config(2, 20, 2, 20, num_states=6))
+    running(manager, "a", [1, 2, 3])
+    with pytest.raises(Refusal, match="speculative"):
+        manager.decode(["a"], 2)
+    decode(manager, "a", 1)
+
+
+def test_batch_that_lacks_states_changes_nothing() -> None:
+    manager = DeviceManager(Config(2, 20, 3, 20, num_states=5))
+    running(manager, "a", [1, 2, 3])
+    manager.submit("b", [4])
+    manager.match_prefix("b")
+    manager.take_state("b")
+    with pytest.raises(Refusal) as refusal:
+        manager.extend([("b", 1)])
+    refused = refusal.value.refused
+    assert (refused.rule, refused.pages_short, refused.rows_short, refused.states_short) == ("CAP-1", 0, 0, 1)
+    assert (manager.states.available, manager.rows.available, manager.memory.available) == (1, 2, 18)
+    manager.finish("a")
+    assert manager.extend([("b", 1)]).states is not None

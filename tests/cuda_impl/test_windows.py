@@ -166,6 +166,26 @@ def test_moves_that_touch_the_same_sides_do_not_share_a_launch() -> None:
     memory.free(1, 3, 4, 4)
     assert launches() == 1
     assert sides(memory) == {1: 1}
+    prefill(memory, 3, 0, 2)
+    memory.shed(3, 0, 1)
+    memory.flush()
+    epoch = memory.epoch
+    memory.drop([Run(0, 1)])
+    memory.replace(3, 0, [Run(0, 1)], cursor=1)
+    assert memory.epoch == epoch
+
+
+def test_window_sides_that_leave_with_their_pages_count() -> None:
+    manager = DeviceManager(Config(1, 20, 4, 8, sliding_window=1, num_window_pages=20))
+    for number in range(3):
+        manager.submit("a", [number, 7, 7])
+        manager.match_prefix("a")
+        manager.extend([("a", 3)])
+        manager.launch(0, ["a"])
+        manager.complete(0, {"a": 1})
+        manager.finish("a")
+    assert manager.evict_pages(1, window=3) == (1, 3, [])
+    assert manager.evict_pages(9, window=9) == (8, 6, [])
 
 
 def test_pages_without_room_for_their_sides_change_nothing() -> None:

@@ -186,7 +186,7 @@ def window() -> str:
     pages, sides = (7, 3, 12, 5, 9, 8), (0, 4, 2, 0, 6, 1)
     left, width = 110, 104
     canvas = Canvas(
-        760, 300, "A row whose pages have window sides from the cursor on, behind locked pages of the store"
+        760, 275, "A row whose pages have window sides from the cursor on, behind locked pages of the store"
     )
     canvas.text(12, 70, "pages", "strong", "start")
     canvas.text(12, 112, "window sides", "strong", "start")
@@ -198,27 +198,16 @@ def window() -> str:
         canvas.box(x + 2, 94, width - 4, 28, kind, f"side {side}" if side else "tombstone" if shared else "given back")
     marks = (("protected", protected), ("cursor", cursor), ("first read", first), ("next", following))
     for place, (name, value) in enumerate(marks):
-        x, y = left + value * width / page_size, 150 + 20 * (place % 2)
+        x, y = left + value * width // page_size, 150 + 20 * (place % 2)
         canvas.line(x, 46, x, y - 12, "mark")
         canvas.text(x, y, f"{name} {value}", "strong")
-    canvas.brace(left, left + width, 196, "evicted: outside every lock", below=True)
+    canvas.brace(left, left + width, 196, "no lock: evicted", below=True)
     canvas.brace(left + width, left + 3 * width, 196, "locked: the window reaches 2 pages", below=True)
     canvas.brace(left + 3 * width, left + 4 * width, 196, "left behind", below=True)
     canvas.brace(left + 4 * width, left + 6 * width, 196, "private, still read", below=True)
-    canvas.text(
-        left,
-        246,
-        "Pages of 4 tokens, a window of 5. Who matches these pages later must find the window sides of",
-        "small",
-        "start",
-    )
-    canvas.text(
-        left,
-        262,
-        "its last two pages: so a match may end after table[2], and never after table[0] or table[1].",
-        "small",
-        "start",
-    )
+    rule = "A match must find the window sides of its last two pages: it may end after table[2], and not before."
+    canvas.text(left, 246, "Pages of 4 tokens, a window of 5.", "small", "start")
+    canvas.text(left, 262, rule, "small", "start")
     return canvas.svg()
 
 

@@ -29,6 +29,7 @@ from kvspec.events import (
     Evict,
     Extend,
     Finish,
+    FreeState,
     Launch,
     MatchPrefix,
     Operation,
@@ -38,6 +39,8 @@ from kvspec.events import (
     Retract,
     Snapshot,
     Submit,
+    SwaEvict,
+    TakeState,
     Verify,
 )
 from kvspec.model import Model
@@ -215,8 +218,23 @@ def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
     for launch in list(state.flights)[1:]:
         yield Complete(launch)
     yield Evict(0)
+    yield from _hybrid_misuses(scope, state)
     if any(request.record is not None for request in state.requests.values()):
         yield Report("idle")
+
+
+def _hybrid_misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
+    """The same of the operations on window sides and recurrent states."""
+    for req, request in sorted(state.requests.items()):
+        if scope.config.sliding_window and not request.running:
+            yield SwaEvict(req)
+        if scope.config.num_states:
+            if request.state is None:
+                yield FreeState(req)
+            if request.state is not None or request.record is not None or request.prefix_len is None:
+                yield TakeState(req)
+            if request.running:
+                yield Decode([req], 2)
 
 
 def _trace(

@@ -583,7 +583,9 @@ class Adapter:
             sessions={name: self._view(slot) for name, slot in slots.items()},
         )
         if free.window is not None:
-            told.window_sides = self.pools.sides(range(1, self.config.num_pages + 1))
+            # What the mapping says of a page that is free is left from its last holder.
+            in_use = set(range(1, self.config.num_pages + 1)) - free.pages.keys()
+            told.window_sides = self.pools.sides(in_use)
         if free.states is not None:
             told.free_states = compress(sorted(free.states.elements()))
             told.store_states = compress(sorted(self._store_states()))
