@@ -71,7 +71,7 @@ def config(draw: Draw, lacks: Collection[str] = ()) -> Config:
         prefix_cache=draw.choice((True, True, True, False)),
     )
     hybrid = [feature for feature in ("sliding_window", "recurrent_states") if feature not in lacks]
-    match draw.choice(("", "", *hybrid)):
+    match draw.choice(("", *hybrid)):
         case "sliding_window":
             return _windowed(plain, draw)
         case "recurrent_states":
@@ -395,7 +395,7 @@ GENERATORS: dict[Generator, int] = {
     close_session: 1,
     preempt: 1,
     evict: 1,
-    swa_evict: 1,
+    swa_evict: 3,
     take_state: 1,
     free_state: 1,
     hasty: 2,

@@ -47,7 +47,7 @@ SMALL = Scope(
 
 POOLS = {
     "": {},
-    "sliding window": {"sliding_window": 1, "num_window_pages": 2},
+    "sliding window": {"sliding_window": 1, "num_window_pages": 3},
     "recurrent states": {"num_states": 4},
 }
 

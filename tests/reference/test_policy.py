@@ -1,6 +1,7 @@
 """What the scheduler decides."""
 
 import pytest
+from msgspec.structs import replace
 
 from kvref import policy
 from kvref.policy import SchedulerConfig
@@ -73,3 +74,33 @@ def test_an_interval_of_0_is_never() -> None:
 def test_budgets_with_which_nothing_could_run_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="less than"):
         SchedulerConfig(**wrong)  # type: ignore[arg-type]
+
+
+WINDOWED = Config(4, 100, 4, 1000, sliding_window=9, num_window_pages=20)
+
+
+def test_a_chunk_leaves_room_for_the_window_before_it() -> None:
+    """Of 20 window pages, three are locked at the end of the prefix and four are before the chunk."""
+    assert policy.fitted(SchedulerConfig(), WINDOWED).chunked_prefill_size == 13 * 4
+    assert policy.fitted(SchedulerConfig(chunked_prefill_size=7), WINDOWED).chunked_prefill_size == 7
+    assert policy.fitted(SchedulerConfig(), replace(WINDOWED, num_window_pages=3)).chunked_prefill_size == 4
+    assert policy.fitted(SchedulerConfig(), replace(WINDOWED, sliding_window=0)) == SchedulerConfig()
+
+
+def test_recurrent_states_bound_what_can_be_switched_on() -> None:
+    memory = Config(4, 100, 4, 1000, num_states=3)
+    assert policy.fitted(SchedulerConfig(), memory) == SchedulerConfig()
+    assert policy.fitted(SchedulerConfig(), Config(4, 100, 4, 1000, False, num_states=1)) == SchedulerConfig()
+    with pytest.raises(ValueError, match="cannot take drafts back"):
+        policy.fitted(SchedulerConfig(drafts=1), memory)
+    with pytest.raises(ValueError, match="2 state slots are fewer than the 3"):
+        policy.fitted(SchedulerConfig(), replace(memory, num_states=2))
+
+
+def test_a_request_that_needs_more_windows_than_there_are_never_fits() -> None:
+    assert policy.window_pages_alone(0, WINDOWED) == 3 + 1 + 4
+    assert policy.window_pages_alone(7, WINDOWED) == 3 + 1 + 5
+    few = replace(WINDOWED, num_window_pages=7)
+    assert policy.never_fits(28, 0, 0, few) is None, "its pages are not more than all window pages"
+    assert policy.never_fits(28, 1, 0, few) == "8 window pages are more than all 7"
+    assert policy.never_fits(300, 50, 0, WINDOWED) is None

@@ -217,7 +217,7 @@ BUGS = (
         rule="SWA-4",
         symptom="Answers that ignore, or mix up, the last tokens of a cached prompt.",
         factory=_TombstoneMatched,
-        also=("SWA-2",),
+        also=("SWA-2", "STORE-5"),
         pool="sliding_window",
     ),
     Bug(

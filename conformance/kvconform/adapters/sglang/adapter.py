@@ -11,6 +11,9 @@ a request what the scheduler sets. Where it has to choose how an operation of th
   sets and releases without publishing; of a waiting request it does what SGLang does, which is to drop it.
 - Sessions are opened, given turns and closed by SGLang's own session controller.
 - Launches are only noted: no forward pass runs.
+- A window is moved by the batch's own function, at moments at which the scheduler may do it; in others it stays.
+- A state slot is taken by the match that copies a cached state, and otherwise from the pool. States are kept at page
+  borders: SGLang's interval and chunk size are set so.
 """
 
 from collections.abc import Iterable, Iterator
