@@ -1,5 +1,6 @@
 """`kvspec matrix`: the vectors and random walks against several releases of an engine, as one table."""
 
+import string
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ INSTALLED = "installed"
 
 ALL_EXPLAINED, UNEXPLAINED = 0, 1
 
-MARKS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MARKS = string.ascii_letters[26:] + string.ascii_letters[:26]
 
 
 def matrix(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kvconform.codec import TraceReader
 from kvconform.engines import NotFetched, fetch
-from kvconform.matrix import show_matrix
+from kvconform.matrix import MARKS, show_matrix
 from kvconform.matrix_findings import RAISES, Found, ReleaseReport, explanations, told
 from kvconform.matrix_walk import Walker, supported
 from kvconform.matrix_worker_task import Task
@@ -55,6 +55,17 @@ def test_an_explanation_needs_its_operations_as_often_as_listed() -> None:
     twice = found("SESS-2", "match_prefix", ["retract", "match_prefix", "retract", "match_prefix"])
     assert explaining(once, "0.5.12") is None
     assert explaining(twice, "0.5.12") == "retracted-twice"
+
+
+def test_an_explanation_may_hold_for_one_pool_only() -> None:
+    cut_short = found("STORE-5", "cache_unfinished", ["cache_unfinished"], "STORE-5: protected_len is wrong")
+    assert explaining(cut_short, "0.5.12") is None
+    cut_short.pool = "states"
+    assert explaining(cut_short, "0.5.12") == "state-branch"
+
+
+def test_there_is_a_letter_for_each_explanation() -> None:
+    assert len(explanations()) <= len(set(MARKS))
 
 
 def test_a_finding_without_an_explanation_says_whom_to_suspect() -> None:

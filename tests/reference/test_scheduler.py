@@ -204,6 +204,13 @@ def test_windows_slide_once_that_is_worth_it_and_give_back_all_when_short() -> N
     assert any(op.refused and op.refused.window_short for op in watched.done)
 
 
+def test_the_window_slides_between_the_chunks_of_a_turn_which_publishes_none() -> None:
+    memory = Config(4, 200, 4, 1000, sliding_window=4, num_window_pages=200)
+    config = SchedulerConfig(chunked_prefill_size=12)
+    watched, _ = run(memory, [request("t", 60, 1, session="s")], config)
+    assert [op.obs.evicted_len for op in watched.all(SwaEvict)] == [8, 20, 32, 44]
+
+
 def test_a_shortage_of_windows_is_answered_in_the_window_pool() -> None:
     memory = Config(4, 400, 8, 1000, sliding_window=12, num_window_pages=12)
     grow = [request(name, 5, 40) for name in ("a", "b", "c", "d")]

@@ -3,6 +3,8 @@
 import pytest
 
 from kvref import Manager
+from kvref.eviction_queue import MAX_STALE
+from kvref.mamba_radix_cache import MambaRadixCache
 from kvref.radix_cache import TreeNode
 from kvref.request import KvRecord, Request
 from kvref.state_pool import StatePool, resumable_len, rewind
@@ -190,14 +192,42 @@ def test_a_session_keeps_its_states_over_turns_and_gives_them_back() -> None:
 def test_a_turn_that_was_retracted_past_its_last_token_goes_back_to_a_border() -> None:
     manager = Manager(CONFIG)
     manager.open_session("s")
-    begin(manager, "t", [1, 2, 3, 4, 5], "s")
-    manager.extend([("t", 5)])
-    manager.launch(0, ["t"])
+    begin(manager, "t", [1, 2, 3, 4, 5, 6, 7, 8], "s")
+    for launch, end in enumerate((5, 8)):
+        manager.extend([("t", end)])
+        manager.launch(launch, ["t"])
     manager.retract("t")
-    manager.complete(0, {})
-    assert manager.match_prefix("t").prefix_len == 4, "the state stands at 5, and the one at 4 is kept"
+    assert manager.match_prefix("t").prefix_len == 4, (
+        "the state stands at 8, and of those kept only that at 4 is of use"
+    )
+    kv = manager.holders["t"]
+    assert (kv.state_len, list(kv.tracked)) == (4, [4])
 
 
 def test_a_window_and_states_at_once_are_no_configuration() -> None:
     with pytest.raises(ValueError, match="at once"):
         Manager(Config(2, 8, 2, 16, sliding_window=2, num_window_pages=4, num_states=4))
+
+
+def test_evicted_states_do_not_stay_among_the_candidates() -> None:
+    manager = Manager(CONFIG)
+    for number in range(2 * MAX_STALE):
+        begin(manager, "r", [number, 2, 3])
+        prefill(manager, "r")
+        manager.finish("r")
+        manager.evict(1)
+    tree = manager.tree_cache
+    assert isinstance(tree, MambaRadixCache)
+    assert len(tree._states._heap) <= MAX_STALE + 2
+
+
+def test_a_state_that_the_store_has_is_not_taken_again() -> None:
+    manager = Manager(CONFIG)
+    for req in "ab":
+        begin(manager, req, [1, 2, 3])
+    for req in "ab":
+        prefill(manager, req)
+    assert manager.cache_unfinished("a").state_cached is not None
+    answer = manager.finish("b")
+    assert answer.state_cached is None
+    assert len(expand(answer.states_freed or ())) == 3

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvref.eviction_queue import MAX_STALE
 from kvref.radix_cache import TreeNode
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.swa_radix_cache import SWARadixCache
@@ -123,3 +124,20 @@ def test_a_lock_reaches_as_far_as_the_window_and_no_page_further() -> None:
     tree.evict(0, 100)
     assert tree.live == set()
     assert tree.cache.evictable_size == 6
+
+
+def test_evicted_nodes_do_not_stay_among_the_candidates() -> None:
+    tree = Tree(reach=1)
+    for number in range(10 * MAX_STALE):
+        tree.insert((f"k{number}",), 0)
+        tree.evict(1, 0)
+    assert len(tree.cache._windows._heap) <= MAX_STALE + 2
+
+
+def test_what_a_lock_splits_off_was_used_when_the_whole_was() -> None:
+    tree = Tree(reach=1)
+    tree.insert(tuple("c"), 0)
+    tree.insert(tuple("ab"), 0)
+    tree.match(tuple("ab"), lock=True)
+    tree.evict(0, 1)
+    assert tree.live == {tuple("a"), tuple("ab")}

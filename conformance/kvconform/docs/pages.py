@@ -58,6 +58,10 @@ def sizes(config: Config) -> str:
     """How large a memory is, in words."""
     tokens = "1 token" if config.page_size == 1 else f"{config.page_size} tokens"
     store = "" if config.prefix_cache else ", without a prefix store"
+    if config.sliding_window:
+        store += f", a sliding window of {config.sliding_window} with {config.num_window_pages} window pages"
+    if config.num_states:
+        store += f", {config.num_states} state slots"
     return f"{config.num_pages} pages of {tokens}, {config.num_rows} row{'s'[: config.num_rows != 1]}{store}"
 
 

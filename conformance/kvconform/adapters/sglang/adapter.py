@@ -16,6 +16,7 @@ a request what the scheduler sets. Where it has to choose how an operation of th
   borders: SGLang's interval and chunk size are set so.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -188,7 +189,7 @@ class Adapter:
                 pages[entry.name] = new
         rows = {entry.name: self._row(entry.req) for entry, _, _ in batch}
         states: dict[str, Runs] = {
-            entry.name: compress(sorted(set(self._states_of(entry.req)) - set(had[entry.name])))
+            entry.name: compress(sorted((self._states_of(entry.req) - had[entry.name]).elements()))
             for entry, _, _ in batch
         }
         return ExtendAnswer(rows, _runs(pages), self._sides_of(pages), None if self.pools.states is None else states)
@@ -568,7 +569,7 @@ class Adapter:
             told.states_available = int(pools.states.available_size())
             told.states_evictable = int(self.prefix_cache.mamba_evictable_size()) if self.config.prefix_cache else 0
             told.states_protected = int(self.prefix_cache.mamba_protected_size()) if self.config.prefix_cache else 0
-            told.states_requests = sum(len(self._states_of(entry.req)) for entry in self.book.entries.values())
+            told.states_requests = sum(self._states_of(entry.req).total() for entry in self.book.entries.values())
             if has_sessions and hasattr(self.tree_cache, "session_held_mamba_slots"):
                 told.states_sessions = int(self.tree_cache.session_held_mamba_slots(*known))
         return told
@@ -616,16 +617,16 @@ class Adapter:
             int(holder.kv_committed_len),
             int(holder.kv_allocated_len),
             None if self.pools.window is None else _cursor(holder),
-            None if self.pools.states is None else compress(sorted(self._states_of(holder))),
+            None if self.pools.states is None else compress(sorted(self._states_of(holder).elements())),
         )
 
-    def _states_of(self, holder: Any) -> list[int]:
+    def _states_of(self, holder: Any) -> Counter[int]:
         """The state slots that a request or a session slot names."""
         if self.pools.states is None:
-            return []
+            return Counter()
         working, kept = holder.mamba_pool_idx, holder.mamba_ping_pong_track_buffer
         slots = [*([] if working is None else [working]), *([] if kept is None else kept)]
-        return [self.pools.state(slot) for slot in slots]
+        return Counter(self.pools.state(slot) for slot in slots)
 
     def _row(self, holder: Any) -> int:
         return int(holder.req_pool_idx) - self.first_row
