@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from kvconform.adapters.sglang.book import Book, Entry, Run
+from kvconform.adapters.sglang.book import Book, Entry, Room, Run
 from kvspec.events import (
     Config,
     DecodeAnswer,
@@ -203,7 +203,8 @@ class Adapter:
         return DecodeAnswer(pages)
 
     def _check_room(self, pages: int, rows: int) -> None:
-        self.book.check_room(pages, len(self.engine.free_pages), rows, len(self.engine.free_rows))
+        free = Room(len(self.engine.free_pages), len(self.engine.free_rows))
+        self.book.check_room(Room(pages, rows), free)
 
     def launch(self, launch: int, reqs: list[str]) -> Done:
         """No device: only noted."""

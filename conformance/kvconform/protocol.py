@@ -238,7 +238,7 @@ class Implementation(Protocol):
 class HybridImplementation(Implementation, Protocol):
     """What a memory manager with a sliding window or with recurrent states implements besides.
 
-    One that has neither declares `lacks = frozenset({"sliding_window", "recurrent_states"})` and needs none of this.
+    A class without `swa_evict` is never given a sliding window, one without `take_state` never recurrent states.
 
     With a **sliding window** (`config.sliding_window`, in tokens) each page that `extend` and `decode` give out has a
     *window side*: a page of a second pool, answered as `window_pages`. A page that is freed frees its window side if

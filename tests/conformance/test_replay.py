@@ -97,8 +97,8 @@ def test_a_recorded_replay_passes_the_check(trace: str, tmp_path: Path, capsys: 
 class KeepsALeaf(Manager):
     """Says that one page more was evicted than there was."""
 
-    def evict(self, n: int) -> EvictAnswer:
-        evicted = super().evict(n).evicted
+    def evict(self, n: int, window: int = 0, states: int = 0) -> EvictAnswer:
+        evicted = super().evict(n, window, states).evicted
         return EvictAnswer([*evicted, *evicted[:1]])
 
 

@@ -197,11 +197,20 @@ def test_windows_slide_once_that_is_worth_it_and_give_back_all_when_short() -> N
     watched, _ = run(memory, [request("r", 8, 200)])
     freed = [len(expand(op.obs.window_freed)) for op in watched.all(SwaEvict)]
     assert freed == [0] + [2] * 20, "first it learns what is protected; then a quarter of the window at a time"
-    # 22 pages: two windows of 8 pages, and what each leaves behind.
-    memory = msgspec.structs.replace(memory, sliding_window=36, num_window_pages=22)
+    # Two windows of nine pages, a page that is cut, and two locked pages each; hardly anything may be left behind.
+    memory = msgspec.structs.replace(memory, sliding_window=36, num_window_pages=26)
     watched, scheduler = run(memory, [request("a", 8, 150), request("b", 9, 150)])
     assert scheduler.finished == 2
     assert any(op.refused and op.refused.window_short for op in watched.done)
+    assert not watched.all(Retract), "what was left behind sufficed"
+
+
+def test_the_window_of_a_request_that_was_retracted_begins_anew() -> None:
+    memory = Config(1, 200, 4, 1000, False, sliding_window=5, num_window_pages=30)
+    config = SchedulerConfig(retract_interval=5)
+    watched, scheduler = run(memory, [request("a", 60, 30), request("b", 60, 30)], config)
+    assert scheduler.finished == 2
+    assert watched.all(Retract)
 
 
 def test_the_window_slides_between_the_chunks_of_a_turn_which_publishes_none() -> None:

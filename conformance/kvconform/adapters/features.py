@@ -56,7 +56,7 @@ FEATURES = {
 
 
 def lacks(factory: object) -> frozenset[str]:
-    """What an implementation declares that it does not have.
+    """What an implementation declares that it does not have, and the hybrid pools whose operations its class lacks.
 
     Raises:
         ValueError: it declares something that is no feature.
@@ -65,7 +65,13 @@ def lacks(factory: object) -> frozenset[str]:
     unknown = declared - FEATURES.keys()
     if unknown:
         raise ValueError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
-    return declared
+    if not isinstance(factory, type):
+        return declared
+    return declared | {feature for feature, method in _HYBRID.items() if not callable(getattr(factory, method, None))}
+
+
+_HYBRID = {"sliding_window": "swa_evict", "recurrent_states": "take_state"}
+"""A hybrid pool, and the operation that only managers with such a pool have."""
 
 
 def why_not(missing: Iterable[str]) -> str:

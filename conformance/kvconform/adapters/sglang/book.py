@@ -19,8 +19,8 @@ class Room(NamedTuple):
 
     pages: int
     rows: int
-    window: int
-    states: int
+    window: int = 0
+    states: int = 0
 
 
 @dataclass(eq=False)
