@@ -20,8 +20,10 @@ from kvspec.events import (
     CloseSession,
     Config,
     Decode,
+    Evict,
     Extend,
     Finish,
+    FreeState,
     Launch,
     MatchPrefix,
     OpenSession,
@@ -30,6 +32,8 @@ from kvspec.events import (
     Refusal,
     Retract,
     Submit,
+    SwaEvict,
+    TakeState,
     Verify,
 )
 from kvspec.model import Model
@@ -41,7 +45,7 @@ FEATURES = {
     "speculative": "decode steps of more than one position, and their verification",
     "page_keys": "prompts that are given as keys of whole pages",
     "chunk_cache": "running without a prefix cache",
-    "sliding_window": "a second pool for layers with a sliding window",
+    "sliding_window": "second pool for layers with a sliding window",
     "recurrent_states": "slots for the recurrent states of state space layers",
     "withheld_rows": "keeping a row back while a launch in flight still reads it",
     "release_before_launch": "retracting or aborting a request that has unlaunched work, or is amid its prompt",
@@ -119,6 +123,13 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
             found.add("deep_overlap")
         case OpenSession():
             found.add("sessions")
+        case SwaEvict():
+            found.add("sliding_window")
+        case TakeState() | FreeState():
+            found.add("recurrent_states")
+        case Evict():
+            found |= {"sliding_window"} if op.window else set()
+            found |= {"recurrent_states"} if op.states else set()
         case Extend() if state.config.num_states:
             found |= _needs_to_chunk(state, op)
         case CacheUnfinished():
