@@ -80,7 +80,8 @@ def _facts(finding: Finding, config: Config, shortest: Demonstration | None) -> 
         yield "rule", finding.rule.statement
         yield "why", finding.rule.reason
         yield "origin", origin(finding.rule)
-    yield "sizes", ", ".join(f"{name} {getattr(config, name)}" for name in config.__struct_fields__)
+    sizes = ((name, getattr(config, name)) for name in config.__struct_fields__)
+    yield "sizes", ", ".join(f"{name} {size}" for name, size in sizes if size != 0 or name == "prefix_cache")
     if finding.op is not None:
         yield "operation", _operation(finding.op)
         yield "answer", _answer(finding.op)
