@@ -127,7 +127,7 @@ def _judge_holders(
         return
     for rule in ("LEN-1", "ROW-1", "ROW-4"):
         state.judged[rule] += 1
-    for name in expected.keys() | observed.keys():
+    for name in expected | observed:
         if name not in observed:
             raise Violation("ROW-1", f"{kind} {name} should hold a row", expected=expected[name], observed=None)
         if name not in expected:
@@ -169,7 +169,7 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
         state.unjudged["PAGE-3"] += 1
         return
     state.judged["PAGE-3"] += 1
-    for row in expected.keys() | observed.keys():
+    for row in expected | observed:
         if row < 0:
             continue
         if row not in observed or row not in expected:

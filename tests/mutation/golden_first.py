@@ -1,0 +1,8 @@
+"""The conftest.py of a mutation run: the test that notices most goes first, because a run stops at the first failure."""
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The other tests stay in their order."""
+    items.sort(key=lambda item: "test_findings" not in item.nodeid)
