@@ -1,4 +1,4 @@
-"""The conftest.py of a mutation run: the test that notices most goes first, because a run stops at the first failure."""
+"""The conftest.py of a mutation run, which stops at the first failure: the test that notices most goes first."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Prints how a mutation run came out: the score, and every mutant that no test noticed.
 
-    python score.py FOLDER    # where mutmut ran
+python score.py FOLDER    # where mutmut ran
 """
 
 import json
@@ -28,7 +28,9 @@ def main(folder: Path) -> None:
         if status not in ("killed", "timeout"):
             print(f"{status}: {name}")
     noticed = counts["killed"] + counts["timeout"]
-    print(", ".join(f"{counts[status]} {status}" for status in ("killed", "timeout", "survived", "no tests", "not run")))
+    print(
+        ", ".join(f"{counts[status]} {status}" for status in ("killed", "timeout", "survived", "no tests", "not run"))
+    )
     print(f"{noticed} of {len(found)} mutants were noticed: {100 * noticed / max(1, len(found)):.1f} %")
 
 

@@ -39,6 +39,9 @@ STEPS = 60
 STRIDE = 9
 """At every so manieth step operations of every kind are tried, and looks at the whole state."""
 
+ON_THE_WAY = "on the way"
+UNANSWERED = "unanswered"
+
 
 class Source(NamedTuple):
     """Where operations come from."""
@@ -102,7 +105,8 @@ class _Names:
                 ]
             elif name == "tokens" and isinstance(value, dict):
                 plain[name] = {self._name("r", req): token for req, token in value.items()}
-        return msgspec.convert(plain, type(op))
+        renamed: Operation[Any] = msgspec.convert(plain, type(op))
+        return renamed
 
     def _name(self, kind: str, old: str) -> str:
         return self._new[kind].setdefault(old, f"{kind}{len(self._new[kind]) + 1}")
@@ -119,14 +123,14 @@ def outcomes(source: Source) -> Iterator[Outcome]:
             for attempt in tries.operations(model.state):
                 yield from _tried(model, attempt, only_refused=True)
         told: Answer | None = ANSWERS[type(op)]() if source.blind and not isinstance(op, events.Evict) else None
-        yield _judge(model, replace(op, obs=told), "on the way")
+        yield _judge(model, replace(op, obs=told), ON_THE_WAY)
 
 
 def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> Iterator[Outcome]:
     """`op` with the right answer and with all wrong ones, each on a copy."""
     right: Any = replace(op, obs=None, refused=None)
     due = _refusal(model, right)
-    yield _judge(_copied(model), right, "unanswered")
+    yield _judge(_copied(model), right, UNANSWERED)
     if due is not None:
         nothing: Answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
         yield _judge(_copied(model), replace(right, obs=nothing), "carried out")
@@ -181,8 +185,11 @@ def _everything(state: State) -> str:
 
 
 def _written(op: Operation[Any]) -> str:
-    arguments = [repr(value) for name, value in asdict(op).items() if name not in ("obs", "refused")]
-    return f"{op.__struct_config__.tag}({', '.join(arguments)})"
+    arguments = [value for name, value in asdict(op).items() if name not in ("obs", "refused")]
+    written = [
+        f"{len(value)} tokens" if isinstance(value, list) and len(value) > 9 else repr(value) for value in arguments
+    ]
+    return f"{op.__struct_config__.tag}({', '.join(written)})"
 
 
 def _shown(part: Answer | Refused) -> str:
@@ -216,8 +223,8 @@ class Kinds:
 
     def add(self, outcome: Outcome) -> None:
         """Take an outcome in."""
-        if _sort(outcome) == "answers" or (_sort(outcome) == "refusals" and "short" not in outcome.verdict):
-            return  # the reason of a refusal stands in the finding for who carried it out
+        if outcome.change in (ON_THE_WAY, UNANSWERED) and "short" not in outcome.verdict:
+            return  # why it must be refused stands in the finding for who carries it out
         kinds = self._kinds.setdefault(outcome.op.split("(")[0], {})
         _, changes = kinds.setdefault(
             (_sort(outcome), _plain(outcome.verdict)), (f"{outcome.verdict}\n    {outcome.op}", {})

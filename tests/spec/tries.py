@@ -54,11 +54,11 @@ def pages(state: State, right: Runs) -> Iterator[Change[Runs]]:
     numbers = expand(right)
     if numbers:
         yield "no pages", []
-        yield "the last page missing", numbers[:-1]
         yield "the first page twice", [*numbers, numbers[0]]
-        yield "the first page twice, the last missing", [numbers[0], *numbers[:-1]]
         yield "as runs", compress(numbers)
     if len(numbers) > 1:
+        yield "the last page missing", numbers[:-1]
+        yield "the first page twice, the last missing", [numbers[0], *numbers[:-1]]
         yield "the first page missing", numbers[1:]
         yield "backwards", numbers[::-1]
     for kind, page in strange_pages(state):
