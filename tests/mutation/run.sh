@@ -16,7 +16,7 @@ cd build/mutation
 find src/kvspec -name '*.py' -exec "$venv/bin/python" "$mutation/undecorated.py" {} +
 
 # The same draws for each mutant, and few of them, because there are thousands. A mutant that eats memory ends early.
-export CI=1 KVSPEC_CONTRACTS=0 KVSPEC_TEST_SEEDS=${KVSPEC_TEST_SEEDS:-8}
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 CI=1 KVSPEC_CONTRACTS=0 KVSPEC_TEST_SEEDS=${KVSPEC_TEST_SEEDS:-8}
 unset PYTHONPATH
 ulimit -v 6000000
 "$venv/bin/mutmut" run "$@"

@@ -207,6 +207,39 @@ def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
     assert model.unjudged["PAGE-1"] >= 2 and model.unjudged["ROW-1"] == 1
 
 
+def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2, 3]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 3)], obs=events.ExtendAnswer(pages={"a": [1]})),
+        events.Snapshot(obs=events.SnapshotAnswer(rows={1: [(4, 3)]})),
+    ):
+        model.step(op)
+
+
+def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_them() -> None:
+    model = idle_session()
+    assert model.lengths_of("s") == (0, 6, 6)
+    for op in (events.OpenSession("empty"), events.Submit("r", [1])):
+        model.step(op)
+    assert [model.lengths_of(name) for name in ("empty", "r", "nobody")] == [None, None, None]
+    for op in (events.MatchPrefix("r"), events.Extend([("r", 1)])):
+        model.step(op)
+    assert model.lengths_of("r") == (0, 1, 1)
+    assert model.figures() == events.Figures(
+        available=20,
+        evictable=0,
+        protected=0,
+        session_held=8,
+        uncached=4,
+        rows_available=0,
+        rows_requests=1,
+        rows_sessions=1,
+        rows_withheld=0,
+    )
+
+
 def test_an_empty_list_of_pages_says_the_same_as_none() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
