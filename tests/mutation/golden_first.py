@@ -1,6 +1,7 @@
 """The conftest.py of a mutation run, which stops at the first failure: the test that notices most goes first."""
 
 import gc
+import re
 
 import pytest
 
@@ -12,4 +13,4 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The other tests stay in their order."""
-    items.sort(key=lambda item: "test_findings" not in item.nodeid)
+    items.sort(key=lambda item: not re.search(r"/test_(findings|vectors)\.py::", item.nodeid))

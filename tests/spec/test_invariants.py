@@ -149,6 +149,10 @@ def more_rows_than_there_are(state: State) -> None:
         state.readers[row] = deque([1])
 
 
+def twice_in_the_store(state: State) -> None:
+    state.store.entries[b"other"] = state.store.entries[state.requests["w"].tokens.key(0)]
+
+
 def page_of_the_store(state: State, page: int) -> None:
     """The first page of w's prefix becomes `page`."""
     key = state.requests["w"].tokens.key(0)
@@ -214,6 +218,7 @@ BROKEN: list[tuple[str, Callable[[State], object]]] = [
     ("ROW-1: row 2 has 0 holders (expected 1, observed None)", lambda state: let_go_of(state, "a")),
     ("ROW-1: row 2 has 0 holders (expected 1, observed None)", lambda state: change_record(state, "a", 77)),
     ("ROW-1: row 2 is not marked as its holder's", marked_for_another),
+    ("ROW-1: a holder's row is gone", lend_another),
     ("ROW-1: more rows are in use than there are (expected None, observed 5)", more_rows_than_there_are),
     ("ROW-3: request w brings a row without committed KV", lambda state: change_lengths(state, "w", Lengths(0, 0, 5))),
     (
@@ -245,6 +250,7 @@ BROKEN: list[tuple[str, Callable[[State], object]]] = [
     ("PAGE-1: pages are neither free nor anybody's (expected None, observed [20])", orphan_a_page),
     ("PAGE-1: pages are neither free nor anybody's (expected None, observed [])", figures_do_not_add_up),
     ("PAGE-1: page 7 is in the store and belongs to request a", private_page_in_the_store),
+    ("PAGE-1: page 4 is in the store and belongs to the store", twice_in_the_store),
     (
         "PAGE-1: a page is in use that does not exist (expected None, observed 8)",
         lambda state: page_of_the_store(state, 0),
@@ -338,6 +344,13 @@ def test_what_is_just_allowed(rule: str, changes: Callable[[State], object]) -> 
     state = busy_state()
     changes(state)
     CHECKS[rule](state)
+
+
+def test_a_check_is_found_by_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invariants, "CHECKS", {})
+    register = invariants.checks("ROW-1")
+    assert register(other_content) is other_content
+    assert list(invariants.CHECKS.items()) == [("ROW-1", other_content)]
 
 
 def test_every_check_is_seen_to_fail() -> None:

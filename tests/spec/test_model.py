@@ -218,6 +218,22 @@ def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() ->
         model.step(op)
 
 
+def test_rows_that_were_told_are_judged_beside_invented_ones() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2, 3]),
+        events.Submit("b", [1, 2, 3]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 3)], obs=events.ExtendAnswer(pages={"a": [1]})),
+        events.Extend([("b", 3)], obs=events.ExtendAnswer({"b": 0}, {"b": [2]})),
+    ):
+        model.step(op)
+    model.step(events.Snapshot(obs=events.SnapshotAnswer(rows={1: [(4, 3)], 0: [(8, 3)]})))
+    with pytest.raises(Violation, match="PAGE-3: position 2 of row 0"):
+        model.step(events.Snapshot(obs=events.SnapshotAnswer(rows={1: [(4, 3)], 0: [(8, 2), 12]})))
+
+
 def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_them() -> None:
     model = idle_session()
     assert model.lengths_of("s") == (0, 6, 6)
