@@ -237,11 +237,11 @@ def test_rows_that_were_told_are_judged_beside_invented_ones() -> None:
 def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_them() -> None:
     model = idle_session()
     assert model.lengths_of("s") == (0, 6, 6)
-    for op in (events.OpenSession("empty"), events.Submit("r", [1])):
-        model.step(op)
+    model.step(events.OpenSession("empty"))
+    model.step(events.Submit("r", [1]))
     assert [model.lengths_of(name) for name in ("empty", "r", "nobody")] == [None, None, None]
-    for op in (events.MatchPrefix("r"), events.Extend([("r", 1)])):
-        model.step(op)
+    model.step(events.MatchPrefix("r"))
+    model.step(events.Extend([("r", 1)]))
     assert model.lengths_of("r") == (0, 1, 1)
     assert model.figures() == events.Figures(
         available=20,
