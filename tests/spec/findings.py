@@ -24,7 +24,7 @@ from kvconform import generate
 from kvconform.codec import read_vector
 from kvconform.protocol import ANSWERS
 from kvspec import events
-from kvspec.events import Answer, Operation, Refusal, Refused
+from kvspec.events import Answer, Config, Operation, Refusal, Refused
 from kvspec.model import Model
 from kvspec.model.state import State
 from kvspec.rules import Violation
@@ -76,13 +76,26 @@ def sources() -> Iterator[Source]:
         if not re.search(r"_p(16|64)$", path.stem):  # they differ from those with other page sizes in numbers alone
             vector = read_vector(path)
             names = _Names()
-            yield Source(path.stem, Model(vector.header.config), (names.renamed(step.op) for step in vector.steps))
+            yield Source(path.stem, _fresh(vector.header.config), (names.renamed(step.op) for step in vector.steps))
     for seed in range(WALKS):
         draw = RandomDraw(seed)
-        model = Model(generate.config(draw))
+        model = _fresh(generate.config(draw))
         blind = seed % 3
         name = f"walk {seed}{('', ', blind', ', half blind')[blind]}"
         yield Source(name, model, proposals(model.state, draw, STEPS), blind)
+
+
+class _FromOne(Counter[str]):
+    """Everything has been counted once already: what is counted now is seen to be added."""
+
+    def __missing__(self, key: str) -> int:
+        return 1
+
+
+def _fresh(config: Config) -> Model:
+    model = Model(config)
+    model.state.judged, model.state.unjudged, model.state.reached = _FromOne(), _FromOne(), _FromOne()
+    return model
 
 
 class _Names:

@@ -289,6 +289,59 @@ def idle_session() -> Model:
     return model
 
 
+def idle_and_lent_sessions() -> Model:
+    """Pages of 4: session s is idle as above, and the slot of session u, with 5 positions, is lent to request w."""
+    model = idle_session()
+    for op in (
+        events.OpenSession("u"),
+        events.Submit("v", [1, 2, 3, 4, 5], "u"),
+        events.MatchPrefix("v"),
+        events.Extend([("v", 5)]),
+        events.Launch(2, ["v"]),
+        events.Complete(2, {"v": 6}),
+        events.Finish("v"),
+        events.Submit("w", [1, 2, 3, 4, 5, 6, 7], "u"),
+        events.MatchPrefix("w"),
+    ):
+        model.step(op)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"session_held": 16}, "SESS-3"),
+        ({"session_held": 16, "rows_sessions": 2}, "SESS-3"),
+        ({"session_held": 16, "rows_sessions": 2, "uncached": 0}, "SESS-3"),
+        ({"session_held": 12}, "ACC-1"),
+        ({"session_held": 0}, "ACC-1"),
+        ({"session_held": 16, "uncached": 0}, "ACC-1"),
+    ],
+)
+def test_sess_3_a_lent_slot_that_is_counted_twice_is_told_from_a_wrong_count(
+    changes: dict[str, int], rule: str
+) -> None:
+    model = idle_and_lent_sessions()
+    right = model.figures()
+    assert (right.session_held, right.uncached, right.rows_sessions) == (8, 8, 1)
+    with pytest.raises(Violation) as violation:
+        model.step(events.Report(obs=msgspec.structs.replace(right, **changes)))
+    assert violation.value.rule.id == rule
+
+
+@pytest.mark.parametrize(
+    ("count", "listed"), [(1, "1"), (8, "1, 2, 3, 4, 5, 6, 7, 8"), (9, "1, 2, 3, 4, 5, 6, 7, 8, ..."), (10, ", 8, ...")]
+)
+def test_a_finding_lists_eight_pages_at_most(count: int, listed: str) -> None:
+    model = Model(Config(1, 12, 1, 16, prefix_cache=False))
+    model.step(events.Submit("a", [1] * count))
+    model.step(events.MatchPrefix("a"))
+    model.step(events.Extend([("a", count)]))
+    with pytest.raises(Violation) as violation:
+        model.step(events.Abort("a", obs=events.ReleaseAnswer([])))
+    assert f"{listed} were not freed" in violation.value.what
+
+
 @pytest.mark.parametrize(("allocated", "allowed"), [(6, True), (8, True), (5, True), (9, False), (4, False)])
 def test_a_slot_may_forget_slots_only_inside_a_page_that_it_keeps(allocated: int, allowed: bool) -> None:
     view = events.HolderView(row=0, protected_len=0, committed_len=6, allocated_len=allocated)
