@@ -256,6 +256,25 @@ def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_
     )
 
 
+def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 2)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 3}),
+        events.Decode(["a"], 3),
+        events.Launch(2, ["a"]),
+        events.Complete(2),
+        events.Verify("a", 2, [4]),
+    ):
+        model.step(op)
+    with pytest.raises(Refusal, match="^position 4 of a has no token to decode$") as refusal:
+        model.step(events.Decode(["a"]))
+    assert refusal.value.refused == Refused("position 4 of a has no token to decode", "OP-1")
+
+
 def test_an_empty_list_of_pages_says_the_same_as_none() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
