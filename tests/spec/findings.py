@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, fields, replace
 
 from kvconform import generate
 from kvconform.codec import read_vector
@@ -204,7 +204,9 @@ def _written(op: Operation[Any]) -> str:
 
 
 def _shown(part: Answer | Refused) -> str:
-    return ", ".join(f"{name} {value!r}" for name, value in asdict(part).items() if value)
+    """All that is told; an empty list is, `None` is not."""
+    told = [(field.name, getattr(part, field.name), field.default) for field in fields(part)]
+    return ", ".join(f"{name} {value!r}" for name, value, default in told if value != default)
 
 
 def summary(source: Source, seen: Callable[[Outcome], object] = lambda outcome: None) -> str:

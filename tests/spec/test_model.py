@@ -256,6 +256,24 @@ def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_
     )
 
 
+def test_data_1_what_is_published_holds_its_tokens() -> None:
+    """No sequence of operations leads here; the check is a second line of defence, so the state is broken by hand."""
+    model = Model(Config(2, 8, 1, 16))
+    for op in (
+        events.Submit("a", [1, 2, 3, 4]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 4)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 5}),
+    ):
+        model.step(op)
+    model.state.content[2] = (1, 0)
+    with pytest.raises(Violation) as violation:
+        model.step(events.CacheUnfinished("a"))
+    assert str(violation.value) == "DATA-1: page 2 is published, but does not hold its tokens"
+    assert violation.value.observed == (1, 0)
+
+
 def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
