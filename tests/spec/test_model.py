@@ -274,6 +274,22 @@ def test_data_1_what_is_published_holds_its_tokens() -> None:
     assert violation.value.observed == (1, 0)
 
 
+def test_chunk_1_a_request_that_left_takes_no_token_from_those_launched_with_it() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.Submit("b", [3]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 2), ("b", 1)]),
+        events.Launch(1, ["a", "b"]),
+        events.Abort("a"),
+        events.Complete(1, {"b": 7}),
+    ):
+        model.step(op)
+    assert model.state.requests["b"].tokens.elements() == [3, 7]
+
+
 def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
