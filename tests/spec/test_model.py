@@ -290,6 +290,40 @@ def test_chunk_1_a_request_that_left_takes_no_token_from_those_launched_with_it(
     assert model.state.requests["b"].tokens.elements() == [3, 7]
 
 
+def test_len_1_a_request_whose_tokens_have_outgrown_the_context_runs_no_more() -> None:
+    model = Model(Config(2, 8, 2, 4))
+    for op in (
+        events.Submit("a", [1, 2, 3, 4]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 4)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 5}),
+        events.Retract("a"),
+        events.MatchPrefix("a"),
+    ):
+        model.step(op)
+    with pytest.raises(Refusal) as refusal:
+        model.step(events.Extend([("a", 5)]))
+    assert refusal.value.refused == Refused("seq_len 5 of a exceeds the context of 4", "LEN-1")
+
+
+def test_page_1_is_judged_wherever_pages_were_given() -> None:
+    model = Model(Config(2, 8, 2, 8))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.Submit("b", [1]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 2), ("b", 1)]),
+        events.Launch(1, ["a", "b"]),
+        events.Complete(1, {"a": 3, "b": 3}),
+    ):
+        model.step(op)
+    judged = model.judged["PAGE-1"]
+    model.step(events.Decode(["a", "b"], obs=events.DecodeAnswer({"a": [3], "b": []})))
+    assert model.judged["PAGE-1"] == judged + 1
+
+
 def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
