@@ -314,13 +314,12 @@ def test_page_1_is_judged_wherever_pages_were_given() -> None:
         events.Submit("b", [1]),
         events.MatchPrefix("a"),
         events.MatchPrefix("b"),
-        events.Extend([("a", 2), ("b", 1)]),
-        events.Launch(1, ["a", "b"]),
-        events.Complete(1, {"a": 3, "b": 3}),
+        events.Extend([("a", 1)]),
+        events.Launch(1, ["a"]),
     ):
         model.step(op)
     judged = model.judged["PAGE-1"]
-    model.step(events.Decode(["a", "b"], obs=events.DecodeAnswer({"a": [3], "b": []})))
+    model.step(events.Extend([("b", 1), ("a", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, {"b": [3], "a": []})))
     assert model.judged["PAGE-1"] == judged + 1
 
 
