@@ -185,7 +185,7 @@ def locks_are_what_holders_hold(state: State) -> None:
             covered.add(key)
             key = state.store.entries[key].parent
     if covered != state.store.pins.keys():
-        wrong = [state.store.entries[key].page for key in covered ^ state.store.pins.keys()]
+        wrong = sorted(state.store.entries[key].page for key in covered ^ state.store.pins.keys())
         raise Violation("STORE-2", "pages are locked by nobody, or not locked by who needs them", observed=wrong)
 
 

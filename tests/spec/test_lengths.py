@@ -11,6 +11,9 @@ from kvspec.lengths import Lengths, held_tokens, private_pages, tail
 
 PAGE_SIZES = (1, 2, 16, 64)
 
+with_contracts = pytest.mark.skipif(not CHECKED, reason="the contracts are off")
+"""`make mutation` turns them off; `test_contracts_are_checked_in_tests` sees to it that nothing else does."""
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -95,6 +98,12 @@ def test_verify_commits_within_what_is_allocated(holder: Holder, data: st.DataOb
         accepted = data.draw(st.integers(1, room))
         after = lengths.verify(holder.lengths, accepted, holder.page_size)
         assert after == (holder.lengths.protected, holder.lengths.committed + accepted, holder.lengths.allocated)
+
+
+@with_contracts
+@given(holders())
+def test_verify_commits_no_more_than_is_allocated(holder: Holder) -> None:
+    room = holder.lengths.allocated - holder.lengths.committed
     with pytest.raises(icontract.ViolationError):
         lengths.verify(holder.lengths, room + 1, holder.page_size)
 
@@ -107,12 +116,17 @@ def test_held_tokens_are_whole_pages_past_the_protected_ones(holder: Holder) -> 
     assert held // holder.page_size == len({position // holder.page_size for position in positions})
 
 
+@with_contracts
 def test_len_3_a_turn_cannot_resume_below_protected() -> None:
     with pytest.raises(icontract.ViolationError):
         lengths.resume(Lengths(8, 10, 12), 7, 4)
 
 
-def test_extend_needs_a_record_without_a_tail() -> None:
+def test_extend_writes_and_commits_up_to_seq_len() -> None:
     assert lengths.extend(Lengths(4, 6, 6), 9, 4) == (4, 9, 9)
+
+
+@with_contracts
+def test_extend_needs_a_record_without_a_tail() -> None:
     with pytest.raises(icontract.ViolationError):
         lengths.extend(Lengths(4, 6, 7), 9, 4)

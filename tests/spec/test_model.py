@@ -213,6 +213,141 @@ def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
     assert model.unjudged["PAGE-1"] >= 2 and model.unjudged["ROW-1"] == 1
 
 
+def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2, 3]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 3)], obs=events.ExtendAnswer(pages={"a": [1]})),
+        events.Snapshot(obs=events.SnapshotAnswer(rows={1: [(4, 3)]})),
+    ):
+        model.step(op)
+
+
+def test_rows_that_were_told_are_judged_beside_invented_ones() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2, 3]),
+        events.Submit("b", [1, 2, 3]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 3)], obs=events.ExtendAnswer(pages={"a": [1]})),
+        events.Extend([("b", 3)], obs=events.ExtendAnswer({"b": 0}, {"b": [2]})),
+    ):
+        model.step(op)
+    model.step(events.Snapshot(obs=events.SnapshotAnswer(rows={1: [(4, 3)], 0: [(8, 3)]})))
+    with pytest.raises(Violation, match="PAGE-3: position 2 of row 0"):
+        model.step(events.Snapshot(obs=events.SnapshotAnswer(rows={1: [(4, 3)], 0: [(8, 2), 12]})))
+
+
+def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_them() -> None:
+    model = idle_session()
+    assert model.lengths_of("s") == (0, 6, 6)
+    model.step(events.OpenSession("empty"))
+    model.step(events.Submit("r", [1]))
+    assert [model.lengths_of(name) for name in ("empty", "r", "nobody")] == [None, None, None]
+    model.step(events.MatchPrefix("r"))
+    model.step(events.Extend([("r", 1)]))
+    assert model.lengths_of("r") == (0, 1, 1)
+    assert model.figures() == events.Figures(
+        available=20,
+        evictable=0,
+        protected=0,
+        session_held=8,
+        uncached=4,
+        rows_available=0,
+        rows_requests=1,
+        rows_sessions=1,
+        rows_withheld=0,
+    )
+
+
+def test_data_1_what_is_published_holds_its_tokens() -> None:
+    """No sequence of operations leads here; the check is a second line of defence, so the state is broken by hand."""
+    model = Model(Config(2, 8, 1, 16))
+    for op in (
+        events.Submit("a", [1, 2, 3, 4]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 4)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 5}),
+    ):
+        model.step(op)
+    model.state.content[2] = (1, 0)
+    with pytest.raises(Violation) as violation:
+        model.step(events.CacheUnfinished("a"))
+    assert str(violation.value) == "DATA-1: page 2 is published, but does not hold its tokens"
+    assert violation.value.observed == (1, 0)
+
+
+def test_chunk_1_a_request_that_left_takes_no_token_from_those_launched_with_it() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.Submit("b", [3]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 2), ("b", 1)]),
+        events.Launch(1, ["a", "b"]),
+        events.Abort("a"),
+        events.Complete(1, {"b": 7}),
+    ):
+        model.step(op)
+    assert model.state.requests["b"].tokens.elements() == [3, 7]
+
+
+def test_len_1_a_request_whose_tokens_have_outgrown_the_context_runs_no_more() -> None:
+    model = Model(Config(2, 8, 2, 4))
+    for op in (
+        events.Submit("a", [1, 2, 3, 4]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 4)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 5}),
+        events.Retract("a"),
+        events.MatchPrefix("a"),
+    ):
+        model.step(op)
+    with pytest.raises(Refusal) as refusal:
+        model.step(events.Extend([("a", 5)]))
+    assert refusal.value.refused == Refused("seq_len 5 of a exceeds the context of 4", "LEN-1")
+
+
+def test_page_1_is_judged_wherever_pages_were_given() -> None:
+    model = Model(Config(2, 8, 2, 8))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.Submit("b", [1]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 1)]),
+        events.Launch(1, ["a"]),
+    ):
+        model.step(op)
+    judged = model.judged["PAGE-1"]
+    model.step(events.Extend([("b", 1), ("a", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, {"b": [3], "a": []})))
+    assert model.judged["PAGE-1"] == judged + 1
+
+
+def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
+    model = Model(Config(4, 8, 2, 16))
+    for op in (
+        events.Submit("a", [1, 2]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 2)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 3}),
+        events.Decode(["a"], 3),
+        events.Launch(2, ["a"]),
+        events.Complete(2),
+        events.Verify("a", 2, [4]),
+    ):
+        model.step(op)
+    with pytest.raises(Refusal, match="position 4 of a has no token to decode") as refusal:
+        model.step(events.Decode(["a"]))
+    assert refusal.value.refused == Refused("position 4 of a has no token to decode", "OP-1")
+
+
 def test_an_empty_list_of_pages_says_the_same_as_none() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
@@ -244,6 +379,59 @@ def idle_session() -> Model:
     ):
         model.step(op)
     return model
+
+
+def idle_and_lent_sessions() -> Model:
+    """Pages of 4: session s is idle as above, and the slot of session u, with 5 positions, is lent to request w."""
+    model = idle_session()
+    for op in (
+        events.OpenSession("u"),
+        events.Submit("v", [1, 2, 3, 4, 5], "u"),
+        events.MatchPrefix("v"),
+        events.Extend([("v", 5)]),
+        events.Launch(2, ["v"]),
+        events.Complete(2, {"v": 6}),
+        events.Finish("v"),
+        events.Submit("w", [1, 2, 3, 4, 5, 6, 7], "u"),
+        events.MatchPrefix("w"),
+    ):
+        model.step(op)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"session_held": 16}, "SESS-3"),
+        ({"session_held": 16, "rows_sessions": 2}, "SESS-3"),
+        ({"session_held": 16, "rows_sessions": 2, "uncached": 0}, "SESS-3"),
+        ({"session_held": 12}, "ACC-1"),
+        ({"session_held": 0}, "ACC-1"),
+        ({"session_held": 16, "uncached": 0}, "ACC-1"),
+    ],
+)
+def test_sess_3_a_lent_slot_that_is_counted_twice_is_told_from_a_wrong_count(
+    changes: dict[str, int], rule: str
+) -> None:
+    model = idle_and_lent_sessions()
+    right = model.figures()
+    assert (right.session_held, right.uncached, right.rows_sessions) == (8, 8, 1)
+    with pytest.raises(Violation) as violation:
+        model.step(events.Report(obs=msgspec.structs.replace(right, **changes)))
+    assert violation.value.rule.id == rule
+
+
+@pytest.mark.parametrize(
+    ("count", "listed"), [(1, "1"), (8, "1, 2, 3, 4, 5, 6, 7, 8"), (9, "1, 2, 3, 4, 5, 6, 7, 8, ..."), (10, ", 8, ...")]
+)
+def test_a_finding_lists_eight_pages_at_most(count: int, listed: str) -> None:
+    model = Model(Config(1, 12, 1, 16, prefix_cache=False))
+    model.step(events.Submit("a", [1] * count))
+    model.step(events.MatchPrefix("a"))
+    model.step(events.Extend([("a", count)]))
+    with pytest.raises(Violation) as violation:
+        model.step(events.Abort("a", obs=events.ReleaseAnswer([])))
+    assert f"{listed} were not freed" in violation.value.what
 
 
 @pytest.mark.parametrize(("allocated", "allowed"), [(6, True), (8, True), (5, True), (9, False), (4, False)])

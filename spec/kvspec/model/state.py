@@ -141,7 +141,8 @@ class State:
 
         self.virtual_page = 0
         """The last invented page: pages that no answer named are negative."""
-        self.virtual_row = -1
+        self.virtual_row = 0
+        """The last invented row, negative too."""
         self.judged: Counter[str] = Counter()
         self.unjudged: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()

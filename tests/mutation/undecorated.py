@@ -1,0 +1,46 @@
+"""Rewrites Python files so that mutmut changes every function: it leaves decorated ones alone.
+
+    python undecorated.py FILE...
+
+- A contract (`@require`, `@ensure`) goes: what is measured is what tests notice, and contracts have proofs.
+- `@property` goes, and the name becomes a property that calls the method.
+- Any other decorator of a function is applied below it, to a function that calls it.
+
+All else stays as it is, line for line, so that mutants are easy to read.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+CONTRACTS = {"require", "ensure"}
+
+
+def undecorated(source: str) -> str:
+    """`source` with its functions undecorated."""
+    lines = source.splitlines()
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    for function in sorted(functions, key=lambda function: -function.lineno):
+        below = []
+        for decorator in reversed(function.decorator_list):
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            name = called.id if isinstance(called, ast.Name) else ""
+            indent = " " * function.col_offset
+            if name in ("classmethod", "staticmethod"):  # mutmut knows them
+                continue
+            if name == "property":
+                line = lines[function.lineno - 1]
+                lines[function.lineno - 1] = line.replace(f"def {function.name}(", f"def get_{function.name}(")
+                below.append(f"{indent}{function.name} = property(lambda self: self.get_{function.name}())")
+            elif name not in CONTRACTS:
+                below.append(f"{indent}{ast.unparse(decorator)}(lambda *args: {function.name}(*args))")
+            assert function.end_lineno is not None and decorator.end_lineno is not None
+            lines[function.end_lineno : function.end_lineno] = below
+            del lines[decorator.lineno - 1 : decorator.end_lineno]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        path = Path(argument)
+        path.write_text(undecorated(path.read_text()))

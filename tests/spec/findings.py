@@ -1,0 +1,300 @@
+"""What the model says of right and wrong answers, written down: `findings.txt` is the file to read and to compare with.
+
+    python -m tests.spec.findings            # writes findings.txt anew, from the root of the repository
+    python -m tests.spec.findings NAME       # prints everything that is tried in one vector or walk
+
+Every embedded vector and a few random walks are carried out on the model. On the way, in each state, copies of the
+model are told the right answer changed in every way of `tries`, and now and then operations of every kind are tried.
+The file shows each *kind* of verdict once, by its first example, with the changes that lead to it. All verdicts of a
+vector, the states that they lead to and what was counted are summed up in a digest, so that nothing changes unseen.
+"""
+
+import hashlib
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import asdict, fields, replace
+
+from kvconform import generate
+from kvconform.codec import read_vector
+from kvconform.protocol import ANSWERS
+from kvspec import events
+from kvspec.events import Answer, Config, Operation, Refusal, Refused
+from kvspec.model import Model
+from kvspec.model.state import State
+from kvspec.rules import Violation
+from tests.spec import tries
+from tests.walk import RandomDraw, proposals
+
+FILE = Path(__file__).with_name("findings.txt")
+VECTORS = Path(generate.__file__).with_name("vectors")
+WALKS = 18
+STEPS = 40
+"""Operations of a walk."""
+STRIDE = 9
+"""At every so manieth step operations of every kind are tried, and looks at the whole state."""
+
+ON_THE_WAY = "on the way"
+UNANSWERED = "unanswered"
+
+
+class Source(NamedTuple):
+    """Where operations come from."""
+
+    name: str
+    model: Model
+    operations: Iterator[Operation[Any]]
+    """Each is made when the one before it has been carried out on the model."""
+    blind: int = 0
+    """1 where the implementation observes as little as it may, 2 where it does so at every second step."""
+
+
+class Outcome(NamedTuple):
+    """What the model says of one operation with one answer."""
+
+    op: str
+    """The operation and its arguments."""
+    change: str
+    """What was told in place of the right answer."""
+    verdict: str
+    state: str
+    """The state that it leads to and what was counted, all of it."""
+
+    def __str__(self) -> str:
+        """All but the state."""
+        return f"{self.op}, {self.change}\n    {self.verdict}"
+
+
+def sources() -> Iterator[Source]:
+    """The vectors, the short ones first, and then walks: so the examples are small, and what is wrong shows soon."""
+    for path in sorted(VECTORS.glob("*.jsonl"), key=lambda path: (path.stat().st_size, path.name)):
+        if not re.search(r"_p(16|64)$", path.stem):  # they differ from those with other page sizes in numbers alone
+            vector = read_vector(path)
+            names = _Names()
+            yield Source(path.stem, _fresh(vector.header.config), (names.renamed(step.op) for step in vector.steps))
+    for seed in range(WALKS):
+        draw = RandomDraw(seed)
+        model = _fresh(generate.config(draw))
+        blind = seed % 3
+        name = f"walk {seed}{('', ', blind', ', half blind')[blind]}"
+        yield Source(name, model, proposals(model.state, draw, STEPS), blind)
+
+
+class _FromOne(Counter[str]):
+    """Everything has been counted once already: what is counted now is seen to be added."""
+
+    def __missing__(self, key: str) -> int:
+        return 1
+
+
+def _fresh(config: Config) -> Model:
+    model = Model(config)
+    model.state.judged, model.state.unjudged, model.state.reached = _FromOne(), _FromOne(), _FromOne()
+    return model
+
+
+class _Names:
+    """Calls the requests of a vector r1, r2, ... and its sessions s1, s2, ..., so that findings look the same."""
+
+    def __init__(self) -> None:
+        self._new: dict[str, dict[str, str]] = {"r": {}, "s": {}}
+
+    def renamed(self, op: Operation[Any]) -> Operation[Any]:
+        plain = msgspec.to_builtins(op)
+        for name, value in plain.items():
+            if name == "session" and value is not None:
+                plain[name] = self._name("s", value)
+            elif name == "req":
+                plain[name] = self._name("r", value)
+            elif name == "reqs":
+                plain[name] = [
+                    self._name("r", one) if isinstance(one, str) else [self._name("r", one[0]), one[1]] for one in value
+                ]
+            elif name == "tokens" and isinstance(value, dict):
+                plain[name] = {self._name("r", req): token for req, token in value.items()}
+        renamed: Operation[Any] = msgspec.convert(plain, type(op))
+        return renamed
+
+    def _name(self, kind: str, old: str) -> str:
+        return self._new[kind].setdefault(old, f"{kind}{len(self._new[kind]) + 1}")
+
+
+def outcomes(source: Source) -> Iterator[Outcome]:
+    """Everything that is tried on the way through `source`, and the way itself."""
+    model = source.model
+    for step, op in enumerate(source.operations):
+        yield from _tried(model, op)
+        if step % STRIDE == STRIDE - 1:
+            yield from _tried(model, events.Report())
+            yield from _tried(model, events.Snapshot())
+            for attempt in tries.operations(model.state):
+                yield from _tried(model, attempt, only_refused=True)
+        unseen = source.blind and step % source.blind == 0 and not isinstance(op, events.Evict)
+        told: Answer | None = ANSWERS[type(op)]() if unseen else None
+        yield _judge(model, replace(op, obs=told), ON_THE_WAY)
+
+
+def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> Iterator[Outcome]:
+    """`op` with the right answer and with all wrong ones, each on a copy."""
+    right: Any = replace(op, obs=None, refused=None)
+    due = _refusal(model, right)
+    yield _judge(_copied(model), right, UNANSWERED)
+    if due is not None:
+        nothing: Answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
+        yield _judge(_copied(model), replace(right, obs=nothing), "carried out")
+        for change, refused in tries.refusals(due):
+            yield _judge(_copied(model), replace(right, refused=refused), f"refused, {change}")
+    elif not only_refused:
+        for change, answer in tries.answers(model.state, right):
+            yield _judge(_copied(model), replace(right, obs=answer), change)
+        for change, undue in tries.UNDUE.items():
+            yield _judge(_copied(model), replace(right, obs=None, refused=undue), change)
+
+
+def _refusal(model: Model, op: Any) -> Refused | None:
+    try:
+        _copied(model).step(replace(op))
+    except Refusal as refusal:
+        return refusal.refused
+    return None
+
+
+def _judge(model: Model, op: Any, change: str) -> Outcome:
+    """Let `model` take a step."""
+    answered = op.obs is not None or op.refused is not None
+    try:
+        model.step(op)
+    except Refusal as refusal:
+        verdict = f"must be refused: {_shown(refusal.refused)}"
+    except Violation as violation:
+        verdict = f"{violation} (expected {violation.expected!r}, observed {violation.observed!r})"
+    else:
+        verdict = "allowed" if answered else f"answer: {_shown(op.obs)}"
+    return Outcome(_written(op), change, verdict, f"{model.steps}, {_everything(model.state)}")
+
+
+def _copied(model: Model) -> Model:
+    other = Model(model.state.config)
+    other.state = model.state.copy()
+    return other
+
+
+def _everything(state: State) -> str:
+    """Everything that a state holds, in words that do not depend on the order of sets."""
+    plain = vars(state).copy()
+    del plain["config"]
+    plain["store"] = (state.store.entries, state.store.children, state.store.pins)
+    plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
+    plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
+    plain["mid_prefill"] = sorted(state.mid_prefill)
+    return str(plain)
+
+
+def _written(op: Operation[Any]) -> str:
+    arguments = [value for name, value in asdict(op).items() if name not in ("obs", "refused")]
+    written = [
+        f"{len(value)} tokens" if isinstance(value, list) and len(value) > 9 else repr(value) for value in arguments
+    ]
+    return f"{op.__struct_config__.tag}({', '.join(written)})"
+
+
+def _shown(part: Answer | Refused) -> str:
+    """All that is told; an empty list is, `None` is not."""
+    told = [(field.name, getattr(part, field.name), field.default) for field in fields(part)]
+    return ", ".join(f"{name} {value!r}" for name, value, default in told if value != default)
+
+
+def summary(source: Source, seen: Callable[[Outcome], object] = lambda outcome: None) -> str:
+    """All outcomes of `source` in a line; `seen` is given each."""
+    kinds: Counter[str] = Counter()
+    digest = hashlib.blake2b(digest_size=8)
+    for outcome in outcomes(source):
+        seen(outcome)
+        kinds[_sort(outcome)] += 1
+        digest.update("\n".join(outcome).encode())
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ("answers", "allowed", "refusals", "findings"))
+    return f"{source.name}: {counted}; {digest.hexdigest()}"
+
+
+def _sort(outcome: Outcome) -> str:
+    start = outcome.verdict.split(":")[0]
+    return {"answer": "answers", "allowed": "allowed", "must be refused": "refusals"}.get(start, "findings")
+
+
+class Kinds:
+    """The kinds of verdicts: the same words, whatever the numbers and names."""
+
+    def __init__(self) -> None:
+        """Nothing seen yet."""
+        self._kinds: dict[str, dict[tuple[str, str], tuple[str, dict[str, None]]]] = {}
+        """Operation -> verdict without numbers, and its sort -> its first example, and the changes that led to it."""
+
+    def add(self, outcome: Outcome) -> None:
+        """Take an outcome in."""
+        if outcome.change in (ON_THE_WAY, UNANSWERED) and "short" not in outcome.verdict:
+            return  # why it must be refused stands in the finding for who carries it out
+        kinds = self._kinds.setdefault(outcome.op.split("(")[0], {})
+        _, changes = kinds.setdefault(
+            (_sort(outcome), _plain(outcome.verdict)), (f"{outcome.verdict}\n    {outcome.op}", {})
+        )
+        changes.setdefault(_plain(outcome.change))
+
+    def __str__(self) -> str:
+        """A paragraph for each operation, in alphabetic order."""
+        parts = []
+        for tag, kinds in sorted(self._kinds.items()):
+            lines = [tag, "=" * len(tag), ""]
+            for _, (example, changes) in sorted(kinds.items()):
+                lines += [example, *(f"    - {change}" for change in changes), ""]
+            parts.append("\n".join(lines))
+        return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    """`text` without numbers, and without lengths of lists."""
+    text = re.sub(r"b'[^']*'|b\"[^\"]*\"", "#", text)
+    text = re.sub(r"\b[rs]\d+\b|\bstranger\b|\bnobody\b|\bnowhere\b", "#", text)
+    text = re.sub(r"(?<![A-Z]-)(?<!\w)-?\d+", "#", text)
+    text = re.sub(r"\(#, #\)", "#", text)
+    text = re.sub(r"#(, #)+", "#", text)
+    text = re.sub(r"\{[^{}]*\}", "{#}", text)
+    return text.replace("[]", "[#]")
+
+
+HEAD = """\
+Written by `python -m tests.spec.findings`; its docstring says how. Read the difference before you commit it.
+
+"""
+SUMMARIES = "Everything that was tried\n=========================\n\n"
+
+
+def text(kinds: Kinds, lines: list[str]) -> str:
+    """The whole file."""
+    return f"{HEAD}{kinds}\n{SUMMARIES}" + "\n".join(lines) + "\n"
+
+
+def golden() -> dict[str, str]:
+    """The committed line of each source, by its name."""
+    lines = FILE.read_text().partition(SUMMARIES)[2].splitlines()
+    return {line.split(":")[0]: line for line in lines}
+
+
+def main(names: list[str]) -> None:
+    """Write the file, or print what is tried in some sources."""
+    if names:
+        for source in sources():
+            if source.name in names:
+                print(*outcomes(source), sep="\n")
+        return
+    kinds = Kinds()
+    lines = [summary(source, kinds.add) for source in sources()]
+    FILE.write_text(text(kinds, lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
