@@ -23,7 +23,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
-from kvconform.adapters.sglang.book import Book, Chat, Entry, Run
+from kvconform.adapters.book import Book, Chat, Entry, Run
 from kvconform.adapters.sglang.engine import Engine
 from kvconform.adapters.sglang.pools import Free, Freed, Pools
 from kvspec.events import (

@@ -1,8 +1,8 @@
 """The scheduler's book: which request is where, and which operations make sense now.
 
-SGLang's scheduler never asks its memory classes for what makes no sense, and they do not look. So that the engine is
-never driven outside its contract, the adapter plays the scheduler's part here: every check is made before the engine
-is touched, and none of it asks the engine anything but how much room there is.
+An engine's scheduler never asks its memory classes for what makes no sense, and they do not look. So that an engine is
+never driven outside its contract, its adapter plays the scheduler's part with this: every check is made before the
+engine is touched, and none of it asks the engine anything but how much room there is.
 """
 
 from collections import deque
