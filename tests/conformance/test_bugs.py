@@ -77,6 +77,15 @@ DEMANDED = {
     "publish that frees the shared page instead of the duplicate": "publish-frees-the-shared-page",
     "eviction of a locked page": "locked-page-evicted",
     "lock taken on a retry and never released": "lock-taken-at-retry",
+    "held window tokens that ignore the eviction cursor": "window-held-ignores-the-cursor",
+    "window freed twice around the cursor": "window-freed-twice-around-the-cursor",
+    "idle check that mixes the pools": "idle-check-mixes-the-pools",
+    "idle sanity check that demands unlocked nodes while sessions hold locks": "idle-check-forbids-window-locks",
+    "last token's slot leaked on finish with SWA": "window-last-token-leaked",
+    "state slot freed with the row and again with the store": "state-freed-with-the-row",
+    "state slot leaked when admission fails after the state was taken": "state-of-the-rejected-leaked",
+    "tombstone matched as if alive": "tombstone-matched",
+    "window lock released one node too far": "window-lock-released-too-far",
 }
 
 
