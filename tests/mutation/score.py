@@ -25,13 +25,13 @@ def main(folder: Path) -> None:
     found = dict(verdicts(folder))
     counts = Counter(found.values())
     for name, status in found.items():
-        if status not in ("killed", "timeout"):
+        if status in ("survived", "no tests"):
             print(f"{status}: {name}")
-    noticed = counts["killed"] + counts["timeout"]
+    noticed, tried = counts["killed"] + counts["timeout"], len(found) - counts["not run"]
     print(
         ", ".join(f"{counts[status]} {status}" for status in ("killed", "timeout", "survived", "no tests", "not run"))
     )
-    print(f"{noticed} of {len(found)} mutants were noticed: {100 * noticed / max(1, len(found)):.1f} %")
+    print(f"{noticed} of {tried} mutants were noticed: {100 * noticed / max(1, tried):.1f} %")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 - A contract (`@require`, `@ensure`) goes: what is measured is what tests notice, and contracts have proofs.
 - `@property` goes, and the name becomes a property that calls the method.
+  One that can be set as well stays as it is.
 - Any other decorator of a function is applied below it, to a function that calls it.
 
 All else stays as it is, line for line, so that mutants are easy to read.
@@ -20,8 +21,11 @@ def undecorated(source: str) -> str:
     """`source` with its functions undecorated."""
     lines = source.splitlines()
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    settable = {function.name for function in functions if _has_setter(function)}
     for function in sorted(functions, key=lambda function: -function.lineno):
         below = []
+        if function.name in settable:
+            continue
         for decorator in reversed(function.decorator_list):
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             name = called.id if isinstance(called, ast.Name) else ""
@@ -38,6 +42,12 @@ def undecorated(source: str) -> str:
             lines[function.end_lineno : function.end_lineno] = below
             del lines[decorator.lineno - 1 : decorator.end_lineno]
     return "\n".join(lines) + "\n"
+
+
+def _has_setter(function: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(decorator, ast.Attribute) and decorator.attr == "setter" for decorator in function.decorator_list
+    )
 
 
 if __name__ == "__main__":

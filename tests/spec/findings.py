@@ -9,6 +9,7 @@ The file shows each *kind* of verdict once, by its first example, with the chang
 vector, the states that they lead to and what was counted are summed up in a digest, so that nothing changes unseen.
 """
 
+import copy
 import hashlib
 import re
 import sys
@@ -179,8 +180,8 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
 
 
 def _copied(model: Model) -> Model:
-    other = Model(model.state.config)
-    other.state = model.state.copy()
+    other = copy.copy(model)
+    other.state, other.steps = model.state.copy(), 0
     return other
 
 
@@ -188,7 +189,7 @@ def _everything(state: State) -> str:
     """Everything that a state holds, in words that do not depend on the order of sets."""
     plain = vars(state).copy()
     del plain["config"]
-    plain["store"] = (state.store.entries, state.store.children, state.store.pins)
+    plain["store"] = [getattr(state.store, name) for name in sorted(state.store.__slots__)]
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
     plain["mid_prefill"] = sorted(state.mid_prefill)

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,9 +17,11 @@ def key(prefix: Prefix) -> bytes:
 class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
     """The store against the plainest thing that means the same: a set of prefixes and a list of locks."""
 
+    REACH = 2
+
     def __init__(self) -> None:
         super().__init__()
-        self.store = PrefixStore()
+        self.store = PrefixStore(self.REACH)
         self.pages: dict[Prefix, int] = {}
         self.locks: list[Prefix] = []
         self.next_page = 1
@@ -72,6 +76,10 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
         }
         assert self.store.pins.keys() == {key(prefix) for prefix in self.pages if self.locked(prefix)}
         assert self.store.evictable == sum(not self.locked(prefix) for prefix in self.pages)
+        ends = Counter(lock for lock in self.locks if lock)
+        assert self.store.state_pins == {key(lock): count for lock, count in ends.items()}
+        reached = Counter(lock[:length] for lock in self.locks for length in range(len(lock), 0, -1)[: self.REACH])
+        assert self.store.window_pins == {key(prefix): count for prefix, count in reached.items()}
         for prefix in self.pages:
             path = [self.pages[prefix[:length]] for length in range(1, len(prefix) + 1)]
             assert self.store.path(key(prefix)) == path
@@ -79,3 +87,35 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
 
 
 TestStoreIsAMapOfPrefixes = StoreIsAMapOfPrefixes.TestCase
+
+
+def small_store() -> PrefixStore:
+    """The prefixes 1 and 1 2, both with a state."""
+    store = PrefixStore(2)
+    store.insert(key((1,)), ROOT, 1)
+    store.insert(key((1, 2)), key((1,)), 2)
+    store.states = {key((1,)): 7, key((1, 2)): 8}
+    return store
+
+
+def test_a_copy_is_independent_and_the_same() -> None:
+    store = small_store()
+    store.lock(key((1, 2)))
+    other = store.copy()
+    assert {name: getattr(other, name) for name in store.__slots__} == {
+        name: getattr(store, name) for name in store.__slots__
+    }
+    other.unlock(key((1, 2)))
+    assert (store.pins, store.window_pins, store.state_pins) == (
+        {key((1,)): 1, key((1, 2)): 1},
+        {key((1,)): 1, key((1, 2)): 1},
+        {key((1, 2)): 1},
+    )
+    assert not other.pins and not other.window_pins and not other.state_pins
+
+
+def test_without_a_sliding_window_a_lock_reaches_no_window_side() -> None:
+    store = PrefixStore()
+    store.insert(key((1,)), ROOT, 1)
+    store.lock(key((1,)))
+    assert store.reach == 0 and not store.window_pins and store.state_pins == {key((1,)): 1}

@@ -4,14 +4,25 @@ Each comes with a few words that say what was changed. There is no chance in her
 in the same order.
 """
 
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import asdict, replace
 
 from kvconform.protocol import ANSWERS
 from kvspec import events
-from kvspec.events import Answer, Event, Figures, HolderView, Operation, Refused, SnapshotAnswer
+from kvspec.events import (
+    Answer,
+    Event,
+    Figures,
+    HolderView,
+    MatchAnswer,
+    Operation,
+    PublishAnswer,
+    Refused,
+    ReleaseAnswer,
+    SnapshotAnswer,
+)
 from kvspec.lengths import held_tokens
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, compress, expand
@@ -24,18 +35,57 @@ STRANGER = "stranger"
 """A request or a session that nobody has heard of."""
 
 
-def strange_pages(state: State) -> Iterator[Change[int]]:
-    """A page of every kind there is, and some that there are not."""
-    yield "page 0", 0
-    yield "a page past the pool", state.config.num_pages + 1
-    yield "a negative page", -99
+class Pool(NamedTuple):
+    """One of the pools whose numbers are told."""
+
+    thing: str
+    size: int
+    kind: Callable[[State, int], str]
+    """What one of its numbers is, in words."""
+
+
+def _pages(state: State) -> Pool:
+    return Pool("page", state.config.num_pages, _page_kind)
+
+
+def _window_pages(state: State) -> Pool:
+    return Pool("window page", state.config.num_window_pages, _window_page_kind)
+
+
+def _states(state: State) -> Pool:
+    return Pool("state slot", state.config.num_states, _state_kind)
+
+
+POOLS = {
+    "freed": _pages,
+    "evicted": _pages,
+    "pages": _pages,
+    "free_pages": _pages,
+    "store_pages": _pages,
+    "window_freed": _window_pages,
+    "window_evicted": _window_pages,
+    "window_pages": _window_pages,
+    "states_freed": _states,
+    "states_evicted": _states,
+    "states": _states,
+    "free_states": _states,
+    "store_states": _states,
+}
+"""Parts of answers that are numbers of a pool, or lists of them for each request."""
+
+
+def strange(state: State, pool: Pool) -> Iterator[Change[int]]:
+    """A number of every kind there is in a pool, and some that there are not."""
+    yield f"{pool.thing} 0", 0
+    yield f"a {pool.thing} past the pool", pool.size + 1
+    yield f"a negative {pool.thing}", -99
     kinds: dict[str, int] = {}
-    for page in range(1, state.config.num_pages + 1):
-        kinds.setdefault(_kind(state, page), page)
+    for number in range(1, pool.size + 1):
+        kinds.setdefault(pool.kind(state, number), number)
     yield from kinds.items()
 
 
-def _kind(state: State, page: int) -> str:
+def _page_kind(state: State, page: int) -> str:
     owner = state.owner.get(page)
     if owner is None:
         return "a free page"
@@ -45,47 +95,69 @@ def _kind(state: State, page: int) -> str:
         return "a page below a cached one" if state.store.children.get(owner) else "a cached page"
     index = state.tables[owner].index(page)
     committed = index * state.config.page_size < state.lengths[owner].committed
-    whose = "a request" if any(owner == request.record for request in state.requests.values()) else "a slot"
-    return f"a page of {whose}, {'committed' if committed else 'past what is committed'}"
+    return f"a page of {_holder_kind(state, owner)}, {'committed' if committed else 'past what is committed'}"
 
 
-def pages(state: State, right: Runs) -> Iterator[Change[Runs]]:
-    """Changes of a list of pages."""
-    numbers = expand(right)
+def _holder_kind(state: State, record: int) -> str:
+    return "a request" if any(record == request.record for request in state.requests.values()) else "a slot"
+
+
+def _window_page_kind(state: State, window_page: int) -> str:
+    page = state.window_owner.get(window_page)
+    if page is None:
+        return "a free window page"
+    owner = state.owner[page]
+    if isinstance(owner, bytes):
+        return "a locked window page" if owner in state.store.window_pins else "a cached window page"
+    return f"a window page of {_holder_kind(state, owner)}"
+
+
+def _state_kind(state: State, slot: int) -> str:
+    owner = state.state_owner.get(slot)
+    if owner is None:
+        return "a free state slot"
+    if isinstance(owner, bytes):
+        return "a locked state slot" if owner in state.store.state_pins else "a cached state slot"
+    return "a state slot without a row" if isinstance(owner, str) else f"a state slot of {_holder_kind(state, owner)}"
+
+
+def listed(state: State, name: str, right: Runs) -> Iterator[Change[Runs]]:
+    """Changes of a list of numbers, told as `name`."""
+    pool, numbers = POOLS[name](state), expand(right)
+    thing = pool.thing
     if numbers:
-        yield "no pages", []
-        yield "the first page twice", [*numbers, numbers[0]]
+        yield f"no {thing}s", []
+        yield f"the first {thing} twice", [*numbers, numbers[0]]
         yield "as runs", compress(numbers)
     if len(numbers) > 1:
-        yield "the last page missing", numbers[:-1]
-        yield "the first page twice, the last missing", [numbers[0], *numbers[:-1]]
-        yield "the first page missing", numbers[1:]
+        yield f"the last {thing} missing", numbers[:-1]
+        yield f"the first {thing} twice, the last missing", [numbers[0], *numbers[:-1]]
+        yield f"the first {thing} missing", numbers[1:]
         yield "backwards", numbers[::-1]
-    for kind, page in strange_pages(state):
-        if page not in numbers:
-            yield f"{kind} as well", [*numbers, page]
+    for kind, number in strange(state, pool):
+        if number not in numbers:
+            yield f"{kind} as well", [*numbers, number]
             if numbers:
-                yield f"{kind} in place of the last", [*numbers[:-1], page]
+                yield f"{kind} in place of the last", [*numbers[:-1], number]
 
 
-def given_pages(state: State, right: dict[str, Runs], names: list[str]) -> Iterator[Change[dict[str, Runs]]]:
-    """Changes of the pages that the requests of a batch were given."""
+def given(state: State, part: str, right: dict[str, Runs], names: list[str]) -> Iterator[Change[dict[str, Runs]]]:
+    """Changes of the pages, window pages or state slots that the requests of a batch were given."""
+    pool = POOLS[part](state)
+    free = next((number for number in range(1, pool.size + 1) if pool.kind(state, number) == f"a free {pool.thing}"), 1)
+    things = f"{pool.thing}s"
     for name in names:
-        for change, wrong in pages(state, right.get(name, ())):
-            yield f"pages of {name}: {change}", {**right, name: wrong}
+        for change, wrong in listed(state, part, right.get(name, ())):
+            yield f"{things} of {name}: {change}", {**right, name: wrong}
         if name in right:
-            yield f"pages of {name}: not told", {other: kept for other, kept in right.items() if other != name}
+            yield f"{things} of {name}: not told", {other: kept for other, kept in right.items() if other != name}
     if len(right) > 1:
         one, other, *_ = right
-        yield "pages of two requests: swapped", {**right, one: right[other], other: right[one]}
-        yield "pages of two requests: the same", {**right, other: right[one]}
-    yield "pages of a stranger: none", {**right, STRANGER: []}
-    yield "pages of a stranger: one", {**right, STRANGER: [next(_free_pages(state), 1)]}
-    yield "pages of a stranger: a run", {**right, STRANGER: [(next(_free_pages(state), 1), 2)]}
-
-
-def _free_pages(state: State) -> Iterator[int]:
-    return (page for page in range(1, state.config.num_pages + 1) if page not in state.owner)
+        yield f"{things} of two requests: swapped", {**right, one: right[other], other: right[one]}
+        yield f"{things} of two requests: the same", {**right, other: right[one]}
+    yield f"{things} of a stranger: none", {**right, STRANGER: []}
+    yield f"{things} of a stranger: one", {**right, STRANGER: [free]}
+    yield f"{things} of a stranger: a run", {**right, STRANGER: [(free, 2)]}
 
 
 def given_rows(state: State, right: dict[str, int]) -> Iterator[Change[dict[str, int]]]:
@@ -149,12 +221,36 @@ def figures(state: State, right: Figures) -> Iterator[Change[Figures]]:
         "a row of a slot too many": {"rows_sessions": 1},
         "a page and a row of a slot too many": {"session_held": page, "rows_sessions": 1},
     }
+    yield from _mistaken(right, told, mistakes)
+    if state.config.sliding_window:
+        yield from _mistaken(right, told, _pool_mistakes("window", page), "window_")
+    if state.config.num_states:
+        yield from _mistaken(right, told, _pool_mistakes("states", 1), "states_")
+
+
+def _pool_mistakes(pool: str, unit: int) -> dict[str, dict[str, int]]:
+    """The mistakes of a hybrid pool's figures, which are told in units of so many."""
+    protected, evictable = f"{pool}_protected", f"{pool}_evictable"
+    return {
+        f"{pool}: unlocked too early": {protected: -unit, evictable: unit},
+        f"{pool}: locked too long": {protected: unit, evictable: -unit},
+        f"{pool}: two evictable too many, one locked too few": {protected: -unit, evictable: 2 * unit},
+    }
+
+
+def _mistaken(
+    right: Figures, told: dict[str, int], mistakes: dict[str, dict[str, int]], pool: str = ""
+) -> Iterator[Change[Figures]]:
+    """What `mistakes` make of the figures of a pool: all of them told, and all but one."""
+    of_pool = [
+        name for name in told if (name.startswith(pool) if pool else not name.startswith(("window_", "states_")))
+    ]
     for mistake, shifts in mistakes.items():
         if not any(shifts.values()):
             continue
         wrong = replace(right, **{name: told[name] + shift for name, shift in shifts.items()})
         yield mistake, wrong
-        for name in told:
+        for name in of_pool:
             yield f"{mistake}; {name} not told", replace(wrong, **{name: None})
 
 
@@ -177,17 +273,47 @@ def snapshots(state: State, right: SnapshotAnswer) -> Iterator[Change[SnapshotAn
             yield f"{kind}, {name}: there", replace(right, **{kind: {**told, name: HolderView(0, 0, 1, 1)}})
     for change, rows in _rows(state, right.rows or {}):
         yield f"rows, {change}", replace(right, rows=rows)
-    for kind, runs in (("free_pages", right.free_pages or []), ("store_pages", right.store_pages or [])):
-        for change, wrong_runs in pages(state, runs):
-            yield f"{kind}: {change}", replace(right, **{kind: wrong_runs})
+    for kind in ("free_pages", "store_pages", "free_states", "store_states"):
+        runs = getattr(right, kind)
+        if runs is not None:
+            for change, wrong_runs in listed(state, kind, runs):
+                yield f"{kind}: {change}", replace(right, **{kind: wrong_runs})
+    if right.window_sides is not None:
+        for change, sides in _sides(state, right.window_sides):
+            yield f"window_sides: {change}", replace(right, window_sides=sides)
 
 
 def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
     yield "another row", replace(view, row=view.row + 1)
-    for name in ("protected_len", "committed_len", "allocated_len"):
+    for name in ("protected_len", "committed_len", "allocated_len", "swa_evicted_len"):
         length = getattr(view, name)
-        for change, shift in (("one more", 1), ("one less", -1), ("a page more", state.config.page_size)):
-            yield f"{name} {change}", replace(view, **{name: length + shift})
+        if length is not None:
+            for change, wrong in _lengths(state, length):
+                yield f"{name} {change}", replace(view, **{name: wrong})
+    if view.swa_evicted_len is not None:
+        yield "swa_evicted_len not told", replace(view, swa_evicted_len=None)
+    if view.states is not None:
+        yield "states not told", replace(view, states=None)
+        for change, slots in listed(state, "states", view.states):
+            yield f"states: {change}", replace(view, states=slots)
+
+
+def _lengths(state: State, right: int) -> Iterator[Change[int]]:
+    page_size = state.config.page_size
+    for change, shift in (("one more", 1), ("one less", -1), ("a page more", page_size), ("a page less", -page_size)):
+        yield change, right + shift
+
+
+def _sides(state: State, right: dict[int, int]) -> Iterator[Change[dict[int, int]]]:
+    """Changes of which window page is behind which page."""
+    for page, side in list(right.items())[:: max(1, len(right) - 1)]:
+        yield "one missing", {other: kept for other, kept in right.items() if other != page}
+        yield "the next one", {**right, page: side + 1}
+    if len(right) > 1:
+        one, other, *_ = right
+        yield "two swapped", {**right, one: right[other], other: right[one]}
+        yield "one behind two pages", {**right, one: right[other]}
+    yield "behind a page that has none", {**right, max(right, default=0) + 1: 1}
 
 
 def _rows(state: State, right: dict[int, Runs]) -> Iterator[Change[dict[int, Runs]]]:
@@ -220,26 +346,97 @@ def answers(state: State, op: Operation[Any]) -> Iterator[Change[Answer]]:
         case SnapshotAnswer():
             yield from snapshots(state, right)
         case events.ExtendAnswer() | events.DecodeAnswer():
-            if isinstance(right, events.ExtendAnswer):
-                yield "rows not told", replace(right, rows=None)
-                for change, rows in given_rows(state, right.rows or {}):
-                    yield change, replace(right, rows=rows)
-            yield "pages not told", replace(right, pages=None)
-            names = list(dict(op.reqs)) if isinstance(op, events.Extend) else list(getattr(op, "reqs", ()))
-            for change, given in given_pages(state, right.pages or {}, names):
-                yield change, replace(right, pages=given)
-        case events.EvictAnswer():
-            for change, runs in pages(state, right.evicted):
-                yield f"evicted: {change}", replace(right, evicted=runs)
-        case events.MatchAnswer() | events.PublishAnswer() | events.ReleaseAnswer():
-            for name in right.__struct_fields__:
-                yield f"{name} not told", replace(right, **{name: None})
-                value = getattr(right, name)
-                if isinstance(value, int):
-                    for change, shift in (("one more", 1), ("one less", -1), ("a page more", state.config.page_size)):
-                        yield f"{name} {change}", replace(right, **{name: value + shift})
-            for change, runs in pages(state, right.freed or ()):
-                yield f"freed: {change}", replace(right, freed=runs)
+            yield from _new(state, op, right)
+        case None | events.Done():
+            pass
+        case _:
+            yield from _parts(state, right)
+            if isinstance(right, events.EvictAnswer):
+                yield from _evicted(state, right)
+            if isinstance(right, MatchAnswer | PublishAnswer | ReleaseAnswer):
+                yield from _exchanged(state, right)
+            if isinstance(right, PublishAnswer | ReleaseAnswer):
+                yield from _published(state, op, right)
+
+
+def _new(
+    state: State, op: Operation[Any], right: events.ExtendAnswer | events.DecodeAnswer
+) -> Iterator[Change[Answer]]:
+    """Changes of what the requests of a batch were given."""
+    if isinstance(right, events.ExtendAnswer):
+        yield "rows not told", replace(right, rows=None)
+        for change, rows in given_rows(state, right.rows or {}):
+            yield change, replace(right, rows=rows)
+    names = list(dict(op.reqs)) if isinstance(op, events.Extend) else list(getattr(op, "reqs", ()))
+    for part in ("pages", "window_pages", "states"):
+        told = getattr(right, part, None)
+        if told is not None:
+            yield f"{part} not told", replace(right, **{part: None})
+            for change, wrong in given(state, part, told, names):
+                yield change, replace(right, **{part: wrong})
+
+
+def _parts(state: State, right: Any) -> Iterator[Change[Answer]]:
+    """Changes of one part of an answer: a length, a state slot, or numbers that went back."""
+    for name in right.__struct_fields__:
+        value = getattr(right, name)
+        if name in POOLS:
+            if not POOLS[name](state).size:
+                continue
+            for change, numbers in listed(state, name, value or ()):
+                yield f"{name}: {change}", replace(right, **{name: numbers})
+        elif name.startswith("state"):
+            for kind, slot in strange(state, _states(state)) if state.config.num_states else ():
+                if slot != value:
+                    yield f"{name}: {kind}", replace(right, **{name: slot})
+        elif value is not None:
+            for change, length in _lengths(state, value):
+                yield f"{name} {change}", replace(right, **{name: length})
+        if value is not None and name != "evicted":
+            yield f"{name} not told", replace(right, **{name: None})
+
+
+def _evicted(state: State, right: events.EvictAnswer) -> Iterator[Change[Answer]]:
+    """Other pages evicted, and what goes with them not told."""
+    if state.config.hybrid:
+        for change, numbers in listed(state, "evicted", right.evicted):
+            yield f"evicted: {change}; what goes with them not told", events.EvictAnswer(numbers)
+
+
+def _exchanged(state: State, right: MatchAnswer | PublishAnswer | ReleaseAnswer) -> Iterator[Change[Answer]]:
+    """A tombstone revived the other way round: the store takes the holder's page, and frees its own."""
+    freed, sides = expand(right.freed or ()), set(expand(right.window_freed or ()))
+    for page in freed:
+        holds = state.content.get(page)
+        if state.window_of.get(page, 0) in sides | {0} or not isinstance(holds, tuple):
+            continue
+        record, index = holds
+        (tokens,) = (request.tokens for request in state.requests.values() if request.record == record)
+        tombstone = state.store.entries[tokens.key(index)].page
+        others = [other for other in freed if other != page]
+        yield "the tombstone freed in place of the page that revives it", replace(right, freed=[*others, tombstone])
+        yield "neither the tombstone freed nor the page that revives it", replace(right, freed=others)
+        yield "the tombstone freed besides the page that revives it", replace(right, freed=[*freed, tombstone])
+
+
+def _published(state: State, op: Any, right: PublishAnswer | ReleaseAnswer) -> Iterator[Change[Answer]]:
+    """The store takes another of the holder's state slots, or the holder's where the right answer is a copy."""
+    request = state.requests.get(getattr(op, "req", ""))
+    record = None if request is None else request.record
+    for number, slot in enumerate(() if record is None else state.records[record].states, 1):
+        if isinstance(right, ReleaseAnswer):
+            others = [other for other in (*expand(right.states_freed or ()), right.state_cached) if other != slot]
+            yield (
+                f"state slot number {number} of its own for the store",
+                replace(right, state_cached=slot, states_freed=[other for other in others if other is not None]),
+            )
+        else:
+            yield f"state slot number {number} of its own for the store", replace(right, state_cached=slot)
+    if isinstance(right, PublishAnswer) and record is not None:
+        for kind, slot in strange(state, _states(state)) if state.config.num_states else ():
+            yield f"a copy in {kind}", replace(right, state_cached=slot, state_taken=slot)
+        if right.state_cached is not None:
+            yield "no state for the store", replace(right, state_cached=None, state_taken=None)
 
 
 def refusals(due: Refused) -> Iterator[Change[Refused]]:
@@ -250,7 +447,7 @@ def refusals(due: Refused) -> Iterator[Change[Refused]]:
     yield "as it should be", due
     yield "without a reason", Refused()
     yield "for another rule", replace(due, rule="OP-1")
-    for name in ("pages_short", "rows_short"):
+    for name in ("pages_short", "rows_short", "window_short", "states_short"):
         for change, shift in (("one more", 1), ("one less", -1)):
             yield f"{name} {change}", replace(due, **{name: getattr(due, name) + shift})
         yield f"{name} not told", replace(due, **{name: 0})
@@ -261,6 +458,8 @@ UNDUE = {
     "refused, for CAP-1": Refused("no", "CAP-1"),
     "refused, a page short": Refused("no", pages_short=1),
     "refused, a row short": Refused("no", rows_short=1),
+    "refused, a window page short": Refused("no", window_short=1),
+    "refused, a state slot short": Refused("no", states_short=1),
 }
 """Ways to refuse what must not be refused."""
 
@@ -312,6 +511,18 @@ def operations(state: State) -> Iterator[Event]:
         yield events.Launch(number, list(state.prepared))
     yield events.Complete(99)
     yield from (events.Decode([]), events.Evict(0), events.Evict(1), events.Evict(2), events.Evict(size * 1000))
+    for n, window, states in (
+        (0, 1, 0),
+        (0, 99, 0),
+        (1, 1, 0),
+        (0, 0, 1),
+        (0, 0, 99),
+        (1, 0, 1),
+        (1, -1, 1),
+        (-1, 2, 0),
+    ):
+        yield events.Evict(n, window, states)
+    yield events.Evict(2, 0, -1)
     yield from (events.Report("idle"), events.Report("busy"), events.Snapshot())
 
 
@@ -334,3 +545,6 @@ def _on_one(state: State, req: str) -> Iterator[Event]:
     yield events.Finish(req)
     yield events.Retract(req)
     yield events.Abort(req)
+    yield events.SwaEvict(req)
+    yield events.TakeState(req)
+    yield events.FreeState(req)

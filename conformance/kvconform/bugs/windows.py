@@ -257,10 +257,10 @@ BUGS = (
         "locked.",
         source=("20070",),
         rule="SWA-6",
-        symptom="A request that went on from the cached prefix reads a page that has been given to another.",
+        symptom="A request that went on from the cached prefix reads a page that has been given to another: SGLang's "
+        "releases up to 0.5.14, as the matrix of engines shows.",
         factory=_RevivalFreesALockedPage,
         also=("STORE-5", "PAGE-1"),
         pool="sliding_window",
-        synthetic=True,
     ),
 )

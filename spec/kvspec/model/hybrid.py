@@ -216,7 +216,8 @@ def publish_copy(
     """
     if key is None:
         if obs.state_cached is not None or obs.state_taken is not None:
-            raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
+            told = obs.state_taken if obs.state_cached is None else obs.state_cached
+            raise Violation("MAMBA-4", "the store took a state that is not due", observed=told)
         return
     states = state.records[record].states
     if op.obs is None:
@@ -247,8 +248,10 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
         return
     states = state.records[record].states
     given = obs.state_cached
-    if (given is None) != (key is None):
-        raise Violation("MAMBA-4", "the store took the wrong state", expected="one" if key else "none", observed=given)
+    if given is None and key is not None:
+        raise Violation("MAMBA-4", "the store did not take the state that is due", expected=list(states))
+    if given is not None and key is None:
+        raise Violation("MAMBA-4", "the store took a state that is not due", observed=given)
     if given is not None and given not in states:
         raise Violation("MAMBA-4", f"the store took state slot {given}", expected=list(states), observed=given)
     kept = tuple(slot for slot in states if slot != given)

@@ -12,10 +12,11 @@ from kvspec.rules import Violation
 def carried_out(state: State, op: Operation[A]) -> None:
     """The operation is allowed and fits: raise a violation if it was refused all the same."""
     if op.refused is not None:
-        room = op.refused.pages_short or op.refused.rows_short or op.refused.rule == "CAP-1"
+        told = op.refused
+        short = told.pages_short or told.rows_short or told.window_short or told.states_short
         raise Violation(
-            "CAP-1" if room else "OP-1",
-            f"the operation was refused ({op.refused.reason or 'no reason given'}), but nothing stands in its way",
+            "CAP-1" if short or told.rule == "CAP-1" else "OP-1",
+            f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way",
             expected="carried out",
             observed="refused",
         )

@@ -278,11 +278,14 @@ def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Run
         state.unjudged[rule] += 1
         return
     state.judged[rule] += 1
-    wanted, found = set(expand(expected)), set(expand(observed))
-    if wanted != found or len(found) != len(expand(observed)):
+    told = expand(observed)
+    wanted, found = set(expand(expected)), set(told)
+    if wanted != found:
         raise Violation(
             rule,
             f"{name} differ",
             expected=f"also {compress(sorted(wanted - found))}" if wanted - found else "no others",
             observed=f"also {compress(sorted(found - wanted))}" if found - wanted else "no others",
         )
+    if len(found) != len(told):
+        raise Violation(rule, f"{name}: some are there twice", observed=sorted(told))
