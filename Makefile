@@ -26,7 +26,7 @@ explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minut
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20
 
-mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (half an hour)
+mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (an hour)
 	@tests/mutation/run.sh
 
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)

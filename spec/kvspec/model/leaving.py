@@ -353,6 +353,8 @@ def evict(state: State, op: Evict) -> EvictAnswer:
         key = state.owner.get(page)
         if not isinstance(key, bytes):
             whose = "is free" if key is None else "is a holder's private page"
+            if not 1 <= page <= state.config.num_pages:
+                whose = "does not exist"
             raise Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
         if key in keys:
             raise Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)

@@ -259,7 +259,8 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
         if row < 0 or (state.virtual_row and row not in expected):  # no answer told whose row it is
             continue
         if row not in observed or row not in expected:
-            raise Violation("ROW-1", f"row {row}", expected=expected.get(row), observed=observed.get(row))
+            told = "is held, but not told" if row in expected else "is told, but nobody holds it"
+            raise Violation("ROW-1", f"row {row} {told}", expected=expected.get(row), observed=observed.get(row))
         wanted, found = expand(expected[row]), expand(observed[row])
         if not _same_pages(state, len(wanted), len(found)):
             raise Violation(
@@ -270,7 +271,9 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
             )
         for position, (want, have) in enumerate(zip(wanted, found, strict=False)):
             if want not in (have, 0):
-                raise Violation("PAGE-3", f"position {position} of row {row}", expected=want, observed=have)
+                raise Violation(
+                    "PAGE-3", f"position {position} of row {row} is another slot", expected=want, observed=have
+                )
 
 
 def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Runs | None) -> None:
