@@ -355,7 +355,8 @@ def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
         page = state.window_owner[window_page]
         state.release_window(page)
         state.reached["tombstone left"] += state.owner[page] not in keys
-    state.reached["window eviction stopped at a lock"] += len(evicted) < op.window
+    if len(evicted) < op.window and state.store.window_pins:
+        state.reached["window eviction stopped at a lock"] += 1
 
 
 def _evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
