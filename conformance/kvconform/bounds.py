@@ -162,6 +162,8 @@ def _natural(name: str, number: int | None) -> None:
 
 def _each(kind: str, numbers: Iterable[int], allowed: range) -> None:
     for number in numbers:
+        if not allowed:
+            raise OutOfRange(f"{kind} {number} is told, but these sizes have no {kind}s")
         if number not in allowed:
             raise OutOfRange(f"{kind} {number} is not in {allowed.start}..{allowed.stop - 1}")
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from kvconform import engines, replay
 from kvconform import fuzz as fuzzing
 from kvconform import prove as proving
-from kvconform.adapters.features import lacks, needs
+from kvconform.adapters.features import UnknownFeatureError, lacks, needs
 from kvconform.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.explore.command import explore
 from kvconform.gallery import bugs
@@ -45,7 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Check the KV-cache bookkeeping of an inference engine against an executable specification.\n\n"
-    "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong.",
+    "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong, 70 "
+    "kvspec itself failed.",
 )
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
@@ -111,7 +112,7 @@ def run(
 def _lacking(factory: Factory, impl: str) -> frozenset[str]:
     try:
         return lacks(factory)
-    except ValueError as error:
+    except UnknownFeatureError as error:
         raise typer.BadParameter(f"implementation {impl!r}: {error}") from error
 
 
@@ -243,10 +244,10 @@ def rules(
 
     kvspec rules TAIL-1
     """
-    if rule is not None and rule not in RULES:
+    if rule is not None and rule.upper() not in RULES:
         raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
     out = _Output()
-    for one in RULES.values() if rule is None else (RULES[rule],):
+    for one in RULES.values() if rule is None else (RULES[rule.upper()],):
         show_rule(out, one)
 
 

@@ -84,7 +84,7 @@ def misfit(expect: Expect, op: Operation[Any]) -> str | None:
     if expect.refused is not None and expect.answer is not None:
         return "an operation that is refused has no answer to expect"
     if expect.refused != "CAP-1" and any(getattr(expect, name) is not None for name in _SHORT):
-        return "pages_short and rows_short belong to a refusal by CAP-1"
+        return f"{', '.join(_SHORT)} belong to a refusal by CAP-1"
     if (expect.same_row or expect.different_row) and not isinstance(op, Extend):
         return "rows can only be compared after an extend"
     tag, fields = op.__struct_config__.tag, ANSWERS[type(op)].__struct_fields__

@@ -179,7 +179,8 @@ def prove_partition(console: Console, jobs: int = 2) -> bool:
     table.add_column("seconds", justify="right")
     faults = []
     for operation, told in results.items():
-        ways = ", ".join(dict.fromkeys(verdict.way for verdict in told))
+        several = len({verdict.way for verdict in told}) > 1
+        ways = ", ".join(dict.fromkeys(verdict.way or "plain" * several for verdict in told))
         failed = [verdict for verdict in told if verdict.outcome != "proved"]
         verdict = _marked(failed[0].outcome) if failed else Text("proved for any size", "green")
         table.add_row(operation, ways, verdict, f"{sum(verdict.seconds for verdict in told):.1f}")

@@ -1,5 +1,6 @@
 """`kvspec replay`: real traffic through the scheduler, checked."""
 
+import re
 import sys
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvconform import codec
+from kvconform.adapters.features import check_supported
 from kvconform.bounds import LARGEST, OutOfRange, check_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import LoadError, load
@@ -107,6 +109,10 @@ class Tally:
         self.peak_states = max(self.peak_states, len(state.state_owner))
 
 
+class CannotRunError(Exception):
+    """No request can run: the memory and the scheduler's mode do not go together. The message says why."""
+
+
 class Replay:
     """One workload on its way through the scheduler and one implementation, under the eye of the model."""
 
@@ -125,6 +131,7 @@ class Replay:
 
         Raises:
             ImplementationFailed: the implementation could not be made.
+            CannotRunError: no request could run in this memory, or not in this mode.
         """
         self.entries = entries
         self.memory = memory
@@ -136,7 +143,10 @@ class Replay:
         self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
         self.tally = Tally(self.checked)
         requests = traffic.requests(entries, memory.page_size, sessions=sessions)
-        self.scheduler = Scheduler(self.tally, memory, requests, scheduling)
+        try:
+            self.scheduler = Scheduler(self.tally, memory, requests, scheduling)
+        except ValueError as error:
+            raise CannotRunError(str(error)) from None
 
     def run(self, look: Callable[[], object] = lambda: None) -> RuleBroken | ImplementationFailed | None:
         """Replay all of it, up to the first finding; `look` is called now and then.
@@ -237,7 +247,7 @@ def mooncake(
     try:
         check_config(memory)
     except OutOfRange as error:
-        raise typer.BadParameter(str(error).replace("_", "-")) from None
+        raise typer.BadParameter(re.sub(r"\b(sliding_window|num_\w+)", _as_option, str(error))) from None
     scheduling = SchedulerConfig(
         max_prefill_tokens=max_prefill_tokens,
         chunked_prefill_size=chunked_prefill_size,
@@ -248,6 +258,7 @@ def mooncake(
         retract_interval=retract_interval,
     )
     factory = load(impl)
+    check_supported(factory, impl, memory)
     entries = traffic.read(file, limit)
     out = Console()
     writer = None if record is None else codec.TraceWriter(record, codec.Header(codec.VERSION, impl, memory))
@@ -262,6 +273,8 @@ def mooncake(
             snapshot_every=snapshot_every,
         )
         timed = _timed(replay)
+    except CannotRunError as error:
+        raise typer.BadParameter(str(error)) from None
     except ImplementationFailed as failure:
         show_finding(out, Place(file, 0), failure, memory, Shortest(None, "No operation was carried out."))
         raise typer.Exit(1) from None
@@ -274,6 +287,12 @@ def mooncake(
     if timed.finding is not None:
         show_finding(out, Place(file, 0), timed.finding, memory, _shortest(replay, factory))
         raise typer.Exit(1)
+    if not replay.scheduler.finished:
+        raise typer.BadParameter("none of the requests fits into this memory: nothing was checked")
+
+
+def _as_option(name: re.Match[str]) -> str:
+    return "--" + name[0].replace("_", "-")
 
 
 def _timed(replay: Replay) -> Timed:
@@ -306,7 +325,7 @@ def _table(replay: Replay, timed: Timed) -> Table:
         ("requests", f"{len(replay.entries):,}"),
         ("  of them further turns of a session", f"{turns:,}"),
         ("  finished", f"{scheduler.finished:,}"),
-        ("  larger than the pool, not run", f"{len(scheduler.rejected):,}"),
+        ("  larger than the memory, not run", f"{len(scheduler.rejected):,}"),
         ("prompt tokens", f"{prompt_tokens:,}"),
         ("output tokens", f"{sum(entry.output_length for entry in replay.entries):,}"),
         ("cache hit tokens", f"{tally.hit_tokens:,} ({tally.hit_tokens / prompt_tokens:.1%})"),

@@ -223,7 +223,7 @@ BAD_VECTORS: dict[str, tuple[list[dict[str, Any]], int, str]] = {
     "shortage without a capacity miss": (
         [VECTOR, LIFE[2], {"op": "expect", "refused": "OP-1", "pages_short": 2}],
         3,
-        "pages_short and rows_short belong to a refusal by CAP-1",
+        "pages_short, rows_short, window_short, states_short belong to a refusal by CAP-1",
     ),
     "rows after a finish": (
         [VECTOR, LIFE[5], {"op": "expect", "same_row": {"r": "r"}}],

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvconform.codec import Vector
+from kvconform.protocol import LoadError
 from kvconform.runner import unanswered
 from kvspec.events import (
     Abort,
@@ -59,16 +60,31 @@ FEATURES = {
 """Every feature that may be lacking, in words."""
 
 
+class UnknownFeatureError(LoadError, ValueError):
+    """An implementation declares to lack what is no feature."""
+
+
+def check_supported(factory: object, impl: str, config: Config) -> None:
+    """Refuse a memory that an implementation declares it cannot be made with.
+
+    Raises:
+        LoadError: it lacks a pool or a cache that `config` has.
+    """
+    missing = needs_of_config(config) & lacks(factory)
+    if missing:
+        raise LoadError(f"implementation {impl!r} cannot be made with this memory: {why_not(missing)}")
+
+
 def lacks(factory: object) -> frozenset[str]:
     """What an implementation declares that it does not have, and the hybrid pools whose operations its class lacks.
 
     Raises:
-        ValueError: it declares something that is no feature.
+        UnknownFeatureError: it declares something that is no feature.
     """
     declared = frozenset(getattr(factory, "lacks", ()))
     unknown = declared - FEATURES.keys()
     if unknown:
-        raise ValueError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
+        raise UnknownFeatureError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
     if not isinstance(factory, type):
         return declared
     return declared | {feature for feature, method in _HYBRID.items() if not callable(getattr(factory, method, None))}

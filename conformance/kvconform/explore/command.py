@@ -12,6 +12,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from kvconform.adapters.features import check_supported
 from kvconform.bugs import BUGS
 from kvconform.explore.lockstep import Compared, compare
 from kvconform.explore.scope import OPTIONAL, SCOPES, Scope
@@ -105,6 +106,7 @@ def _exhaust(console: Console, scopes: Sequence[Scope], jobs: int) -> bool:
 def _compare(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
     results = []
     for scope in scopes:
+        check_supported(factory, name, scope.config)
         with _progress() as progress:
             task = progress.add_task(scope.name)
             result = compare(scope, factory, progress=lambda *seen: _tell(progress, task, scope, *seen))  # noqa: B023
