@@ -260,3 +260,41 @@ def test_made_traffic_reads_back(tmp_path: Path) -> None:
     assert mooncake.read(synthetic.write(tmp_path / "made.jsonl", entries)) == entries
     with pytest.raises(InputError):
         mooncake.read(tmp_path / "none.jsonl")
+
+
+WINDOW = ["--sliding-window", "1024", "--num-window-pages", "40"]
+
+
+@pytest.mark.parametrize(("hybrid", "row"), [(WINDOW, "window pages left behind"), (["--num-states", "8"], "states")])
+def test_real_traffic_goes_through_a_hybrid_pool(
+    trace: str, capsys: pytest.CaptureFixture[str], hybrid: list[str], row: str
+) -> None:
+    arguments = ["--sessions", "--num-pages", "75", "--num-rows", "6", "--schedule-conservativeness", "0"]
+    assert run_command(["replay", "mooncake", trace, *arguments, *hybrid, "--snapshot-every", "200"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"finished +120\b", told) and re.search(r"violations +0\b", told)
+    assert int(re.search(rf"{row}[a-z ]* ([\d,]+)", told)[1].replace(",", "")) > 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--num-states", "1"], "1 state slots are fewer than the 3 that each request needs"),
+        (["--num-states", "9", "--drafts", "2"], "speculative decoding does not go with recurrent states"),
+        (["--sliding-window", "128", "--num-window-pages", "1"], "none of the requests fits into this memory"),
+        (["--sliding-window", "128"], "--sliding-window and --num-window-pages go together"),
+        (["--impl", "tests.conformance.test_replay:WithoutStates", "--num-states", "9"], "cannot be made with this"),
+    ],
+)
+def test_a_memory_in_which_nothing_can_run_is_told_in_one_line(
+    trace: str, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert run_command(["replay", "mooncake", trace, "--limit", "5", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1
+
+
+class WithoutStates(Manager):
+    """Has no recurrent states."""
+
+    lacks = frozenset({"recurrent_states"})
