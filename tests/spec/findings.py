@@ -40,6 +40,30 @@ STEPS = 40
 STRIDE = 9
 """At every so manieth step operations of every kind are tried, and looks at the whole state."""
 
+TELLING = (
+    "close_idle",
+    "state_taken_early_goes_with_the_row",
+    "swa_last_token_released",
+    "abort_before_match",
+    "state_chunk_cache",
+    "swa_window_lock_reaches_the_window",
+    "state_resumes_at_a_page_border",
+    "state_abort_wipes_the_session",
+    "swa_release_around_the_cursor",
+    "state_duplicate_stays_with_its_holder",
+    "decode_up_to_page_border",
+    "row_withheld_after_retract",
+    "state_capacity_miss",
+    "overshoot_plain",
+    "swa_idle_session_holds_locks",
+    "close_in_flight",
+    "swa_tombstone_revived",
+    "swa_tombstone_is_not_matched",
+    "swa_revival_of_a_locked_tombstone",
+    "state_eviction_stops_at_locks",
+)
+"""Vectors that show most of all kinds between them. They come first, so that what is wrong shows soon."""
+
 ON_THE_WAY = "on the way"
 UNANSWERED = "unanswered"
 
@@ -71,19 +95,29 @@ class Outcome(NamedTuple):
         return f"{self.op}, {self.change}\n    {self.verdict}"
 
 
-def sources() -> Iterator[Source]:
-    """The vectors, the short ones first, and then walks: so the examples are small, and what is wrong shows soon."""
-    for path in sorted(VECTORS.glob("*.jsonl"), key=lambda path: (path.stat().st_size, path.name)):
-        if not re.search(r"_p(16|64)$", path.stem):  # they differ from those with other page sizes in numbers alone
-            vector = read_vector(path)
-            names = _Names()
-            yield Source(path.stem, _fresh(vector.header.config), (names.renamed(step.op) for step in vector.steps))
-    for seed in range(WALKS):
-        draw = RandomDraw(seed)
-        model = _fresh(generate.config(draw))
-        blind = seed % 3
-        name = f"walk {seed}{('', ', blind', ', half blind')[blind]}"
-        yield Source(name, model, proposals(model.state, draw, STEPS), blind)
+def names() -> list[str]:
+    """The vectors, the telling and the short ones first, so that examples are small; then walks."""
+    paths = sorted(VECTORS.glob("*.jsonl"), key=_rank)
+    # Vectors for large pages differ from those for small ones in numbers alone.
+    vectors = [path.stem for path in paths if not re.search(r"_p(16|64)$", path.stem)]
+    return [*vectors, *(f"walk {seed}{('', ', blind', ', half blind')[seed % 3]}" for seed in range(WALKS))]
+
+
+def _rank(path: Path) -> tuple[int, int, str]:
+    telling = TELLING.index(path.stem) if path.stem in TELLING else len(TELLING)
+    return telling, path.stat().st_size, path.name
+
+
+def source(name: str) -> Source:
+    """The vector or the walk of that name, from its start."""
+    if not name.startswith("walk "):
+        vector = read_vector(VECTORS / f"{name}.jsonl")
+        renames = _Names()
+        return Source(name, _fresh(vector.header.config), (renames.renamed(step.op) for step in vector.steps))
+    seed = int(name.removeprefix("walk ").split(",")[0])
+    draw = RandomDraw(seed)
+    model = _fresh(generate.config(draw))
+    return Source(name, model, proposals(model.state, draw, STEPS), blind=seed % 3)
 
 
 class _FromOne(Counter[str]):
@@ -285,15 +319,14 @@ def golden() -> dict[str, str]:
     return {line.split(":")[0]: line for line in lines}
 
 
-def main(names: list[str]) -> None:
+def main(chosen: list[str]) -> None:
     """Write the file, or print what is tried in some sources."""
-    if names:
-        for source in sources():
-            if source.name in names:
-                print(*outcomes(source), sep="\n")
+    if chosen:
+        for name in chosen:
+            print(*outcomes(source(name)), sep="\n")
         return
     kinds = Kinds()
-    lines = [summary(source, kinds.add) for source in sources()]
+    lines = [summary(source(name), kinds.add) for name in names()]
     FILE.write_text(text(kinds, lines))
 
 

@@ -51,7 +51,7 @@ def test_what_is_held_is_what_stands_from_the_cursor_on(holder: tuple[Lengths, i
         for index in range(held.protected // page_size, ceil_pages(held.allocated, page_size))
         if index * page_size >= cursor
     ]
-    assert window_pages(held, cursor, page_size) == len(whole)
+    assert repr(window_pages(held, cursor, page_size)) == str(len(whole)), "a whole number"
     assert window_held_tokens(held, cursor, page_size) == len(whole) * page_size
 
 
@@ -81,6 +81,7 @@ def test_window_pages_are_conserved_by_every_change_of_lengths(
     ):
         taken = max(0, ceil_pages(after.allocated, page_size) - ceil_pages(start.allocated, page_size))
         let_go = sides_let_go(start, after, cursor, page_size)
+        assert isinstance(let_go, int)
         assert window_pages(after, cursor, page_size) + let_go == window_pages(start, cursor, page_size) + taken
 
 
@@ -155,6 +156,7 @@ def test_borders_that_no_launch_has_kept(borders: tuple[int, ...]) -> None:
     ("borders", "protected", "target", "cached", "expected"),
     [
         ((4, 8), 0, 9, False, 8),
+        ((4, 8), 0, 8, False, 8),
         ((4, 8), 0, 7, False, 4),
         ((4, 8), 0, 3, False, 0),
         ((4, 8), 8, 9, False, 8),

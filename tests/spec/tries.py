@@ -289,7 +289,8 @@ def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
         length = getattr(view, name)
         if length is not None:
             for change, wrong in _lengths(state, length):
-                yield f"{name} {change}", replace(view, **{name: wrong})
+                if wrong >= 0:
+                    yield f"{name} {change}", replace(view, **{name: wrong})
     if view.swa_evicted_len is not None:
         yield "swa_evicted_len not told", replace(view, swa_evicted_len=None)
     if view.states is not None:

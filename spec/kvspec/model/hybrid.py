@@ -226,7 +226,12 @@ def publish_copy(
     (new,) = judge_new_states(state, [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
     cached = new if obs.state_cached is None else obs.state_cached
     if cached != new and cached not in states:
-        raise Violation("MAMBA-4", f"the store took state slot {cached}", expected=[new, *states], observed=cached)
+        raise Violation(
+            "MAMBA-4",
+            f"the store took state slot {cached}, which is not the request's",
+            expected=[new, *states],
+            observed=cached,
+        )
     state.judged["MAMBA-4"] += 1
     kept = tuple(new if slot == cached else slot for slot in states)
     state.records[record] = state.records[record]._replace(states=kept)
@@ -253,7 +258,12 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
     if given is not None and key is None:
         raise Violation("MAMBA-4", "the store took a state that is not due", observed=given)
     if given is not None and given not in states:
-        raise Violation("MAMBA-4", f"the store took state slot {given}", expected=list(states), observed=given)
+        raise Violation(
+            "MAMBA-4",
+            f"the store took state slot {given}, which is not the request's",
+            expected=list(states),
+            observed=given,
+        )
     kept = tuple(slot for slot in states if slot != given)
     judge_states_freed(state, "MAMBA-2", list(kept), obs.states_freed)
     state.records[record] = state.records[record]._replace(states=kept)
@@ -339,7 +349,9 @@ def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
     leaving = state.window_sides(keys.values())
     evicted = leaving if obs.window_evicted is None else expand(obs.window_evicted)
     if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
-        raise Violation("SWA-1", "the window sides of evicted pages", expected=leaving, observed=evicted)
+        raise Violation(
+            "SWA-1", "the window sides of evicted pages stay, or leave twice", expected=leaving, observed=evicted
+        )
     for window_page in evicted:
         page = state.window_owner.get(window_page)
         key = None if page is None else state.owner[page]
@@ -364,7 +376,12 @@ def _evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKe
     leaving = {states[key] for key in keys if key in states}
     evicted = sorted(leaving) if obs.states_evicted is None else expand(obs.states_evicted)
     if len(set(evicted)) < len(evicted) or not leaving <= set(evicted):
-        raise Violation("MAMBA-1", "the states of evicted pages", expected=sorted(leaving), observed=evicted)
+        raise Violation(
+            "MAMBA-1",
+            "the states of evicted pages stay, or leave twice",
+            expected=sorted(leaving),
+            observed=evicted,
+        )
     for slot in evicted:
         key = state.state_owner.get(slot)
         if not isinstance(key, bytes):

@@ -137,6 +137,8 @@ def _judge_each_once(
 def _window_side(state: State, window_page: int) -> tuple[str, str]:
     """The rule that freeing a window page breaks, and what it is."""
     page = state.window_owner.get(window_page)
+    if not 1 <= window_page <= state.config.num_window_pages:
+        return "SWA-1", "does not exist"
     if page is None:
         return "SWA-1", "is free already"
     owner = state.owner[page]
@@ -147,6 +149,8 @@ def _window_side(state: State, window_page: int) -> tuple[str, str]:
 
 def _state_use(state: State, slot: int) -> tuple[str, str]:
     """The rule that freeing a state slot breaks, and what it is."""
+    if not 1 <= slot <= state.config.num_states:
+        return "MAMBA-1", "does not exist"
     owner = state.state_owner.get(slot)
     return "MAMBA-1", "is free already" if owner is None else f"belongs to {state_owner_name(state, slot)}"
 

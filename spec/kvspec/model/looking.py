@@ -157,7 +157,7 @@ def _judge_window_sides(state: State, observed: dict[int, int] | None) -> None:
         if state.window_of.get(page) != observed.get(page):
             raise Violation(
                 "SWA-3",
-                f"the window side of page {page}",
+                f"the window side of page {page} is wrong",
                 expected=state.window_of.get(page),
                 observed=observed.get(page),
             )

@@ -156,11 +156,12 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
     window_short = max(0, pages - state.free_window_pages) if state.config.sliding_window else 0
     states_short = max(0, states - state.free_states)
     if pages_short or rows_short or window_short or states_short:
-        hybrid_room = f", {state.free_window_pages} window pages and {state.free_states} of {states} state slots"
+        window = f"; {state.free_window_pages} window pages are free" if state.config.sliding_window else ""
+        slots = f"; {states} state slots are needed, {state.free_states} are free" if state.config.num_states else ""
         raise Refusal(
             "CAP-1",
-            f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows}"
-            f"{hybrid_room if state.config.hybrid else ''} are free",
+            f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows} are free"
+            f"{window}{slots}",
             pages_short=pages_short,
             rows_short=rows_short,
             window_short=window_short,

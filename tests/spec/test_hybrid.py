@@ -1,0 +1,169 @@
+"""Where the specification of hybrid pools leaves a choice: revival by exchange, states copied or given away."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from kvspec.events import (
+    CacheUnfinished,
+    Complete,
+    Config,
+    Decode,
+    Event,
+    Evict,
+    EvictAnswer,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    PublishAnswer,
+    ReleaseAnswer,
+    Retract,
+    Submit,
+    SwaEvict,
+)
+from kvspec.invariants import check
+from kvspec.model import Model
+from kvspec.rules import Violation
+
+PROMPT = list(range(20))
+
+
+def carried_out(model: Model, ops: Iterable[Event]) -> Model:
+    for op in ops:
+        model.step(op)
+        check(model.state)
+    return model
+
+
+def prefill(req: str, tokens: list[int], launch: int, session: str | None = None) -> list[Event]:
+    return [
+        Submit(req, [*tokens], session),
+        MatchPrefix(req),
+        Extend([(req, len(tokens))]),
+        Launch(launch, [req]),
+        Complete(launch, {req: 900}),
+    ]
+
+
+def tombstones(*, locked: bool = False) -> Model:
+    """P = 4 = window: the store has pages 1..5, of which 1..4 are tombstones; b has written the first two again.
+
+    It has them in pages 6, 7, 8 with window pages 1, 2, 3 behind them, or each one more if a request has locked the
+    prefix.
+    """
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16))
+    carried_out(model, [*prefill("a", PROMPT, 1), SwaEvict("a"), Finish("a")])
+    if locked:
+        carried_out(model, prefill("holder", [*PROMPT, 7], 2))
+    return carried_out(model, prefill("b", [*PROMPT[:8], 50], 3))
+
+
+def cached_pages(model: Model, pages: int) -> list[int]:
+    entries, prompt = model.state.store.entries, model.state.requests["c"].tokens
+    return [entries[prompt.key(index)].page for index in range(pages)]
+
+
+@pytest.mark.parametrize(
+    ("freed", "cached"),
+    [([6, 7, 8], [1, 2]), ([1, 2, 8], [6, 7]), ([1, 7, 8], [6, 2]), ([6, 2, 8], [1, 7]), (None, [1, 2])],
+)
+@pytest.mark.parametrize("at_finish", [True, False])
+def test_swa_6_a_tombstone_is_revived_one_way_or_the_other(
+    freed: list[int] | None, cached: list[int], at_finish: bool
+) -> None:
+    model = tombstones()
+    if at_finish:
+        ops: list[Event] = [Finish("b", obs=ReleaseAnswer(freed, [3]))]
+    else:
+        told = None if freed is None else freed[:2]
+        ops = [CacheUnfinished("b", obs=PublishAnswer(8, told, [])), Finish("b", obs=ReleaseAnswer([8], [3]))]
+    carried_out(model, [*ops, Submit("c", [*PROMPT[:9]])])
+    assert cached_pages(model, 2) == cached
+    assert [model.state.window_of[page] for page in cached] == [1, 2]
+    match = MatchPrefix("c")
+    model.step(match)
+    assert match.obs is not None and match.obs.prefix_len == 8
+
+
+@pytest.mark.parametrize("at_finish", [True, False])
+def test_swa_6_a_locked_tombstone_stays(at_finish: bool) -> None:
+    model = tombstones(locked=True)
+    with pytest.raises(Violation, match="SWA-6: page 1 of the prefix store was freed while somebody has") as violation:
+        if at_finish:
+            model.step(Finish("b", obs=ReleaseAnswer([1, 8, 9], [4])))
+        else:
+            model.step(CacheUnfinished("b", obs=PublishAnswer(8, [1, 8], [])))
+    assert violation.value.observed == ([1, 8, 9] if at_finish else [1, 8])
+
+
+def with_states(num_states: int = 8) -> Model:
+    """P = 4: request a has slots 1, 2, 3 and kept the state at 8; the store has none."""
+    model = Model(Config(4, 20, 4, 64, num_states=num_states))
+    return carried_out(model, prefill("a", PROMPT[:9], 1))
+
+
+@pytest.mark.parametrize(
+    ("cached", "taken", "kept", "borders"),
+    [(4, 4, (1, 2, 3), (8,)), (8, 8, (1, 2, 3), (8,)), (2, 5, (1, 5, 3), ()), (1, 4, (4, 2, 3), ())],
+)
+def test_mamba_4_a_state_is_copied_or_given_away_for_a_fresh_slot(
+    cached: int, taken: int, kept: tuple[int, ...], borders: tuple[int, ...]
+) -> None:
+    model = with_states()
+    carried_out(model, [CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, taken))])
+    (record,) = model.state.records
+    assert model.state.records[record].states == kept
+    assert model.state.borders[record] == borders
+    assert list(model.state.store.states.values()) == [cached]
+    told = Finish("a")
+    carried_out(model, [told])
+    assert told.obs is not None and told.obs.states_freed == list(kept) and told.obs.state_cached is None
+
+
+def test_mamba_4_without_a_free_slot_nothing_is_taken_before_the_end() -> None:
+    model = with_states(3)
+    with pytest.raises(Violation, match="MAMBA-4: the store took a state that is not due") as violation:
+        model.step(CacheUnfinished("a", obs=PublishAnswer(8, [], None, 2, None)))
+    assert violation.value.observed == 2
+    carried_out(model, [CacheUnfinished("a"), Finish("a", obs=ReleaseAnswer([3], None, [1, 3], 2))])
+    assert list(model.state.store.states.values()) == [2]
+
+
+def test_mamba_3_a_turn_goes_back_to_the_state_that_it_gave_to_the_store() -> None:
+    """The step at position 9 is launched, but its token never comes: the working state stands past what is resumed."""
+    model = Model(Config(4, 20, 4, 64, num_states=8))
+    carried_out(
+        model,
+        [
+            OpenSession("s"),
+            *prefill("a", PROMPT[:9], 1, "s"),
+            CacheUnfinished("a", obs=PublishAnswer(8, [], None, 2, 5)),
+            Decode(["a"]),
+            Launch(2, ["a"]),
+            Retract("a"),
+            Complete(2),
+        ],
+    )
+    match = MatchPrefix("a")
+    carried_out(model, [match])
+    assert match.obs is not None and (match.obs.prefix_len, match.obs.states_freed) == (8, [])
+    assert model.reached["resumed at a page border"] == 1 and not model.reached["slot given up"]
+
+
+def test_mamba_3_a_turn_goes_back_to_its_first_token() -> None:
+    model = Model(Config(1, 20, 4, 64, num_states=8))
+    ops = [OpenSession("s"), *prefill("a", [7], 1, "s"), Decode(["a"]), Launch(2, ["a"]), Retract("a"), Complete(2)]
+    match = MatchPrefix("a")
+    carried_out(model, [*ops, match])
+    assert match.obs is not None and match.obs.prefix_len == 1
+    assert model.reached["resumed at a page border"] == 1
+
+
+def test_a_window_side_and_a_state_leave_the_store_without_their_page() -> None:
+    model = carried_out(tombstones(), [Finish("b")])
+    carried_out(model, [Evict(0, 2, obs=EvictAnswer([], [2, 5]))])
+    assert len(model.state.store.entries) == 5 and model.state.window_owner.keys() == {1}
+    model = carried_out(with_states(), [Finish("a"), Evict(0, states=1)])
+    assert len(model.state.store.entries) == 2 and not model.state.state_owner
