@@ -18,6 +18,8 @@ def test_the_model_says_what_findings_txt_says(name: str) -> None:
 
 
 def test_findings_txt_shows_nothing_else() -> None:
-    if list(LINES) != names():
-        pytest.skip("not all of it was tried")
-    assert text(KINDS, list(LINES.values())) == FILE.read_text()
+    kinds, lines = KINDS, LINES
+    if list(lines) != names():  # another process has seen the rest
+        kinds = Kinds()
+        lines = {name: summary(source(name), kinds.add) for name in names()}
+    assert text(kinds, list(lines.values())) == FILE.read_text()

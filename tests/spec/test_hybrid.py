@@ -1,5 +1,6 @@
 """Where the specification of hybrid pools leaves a choice: revival by exchange, states copied or given away."""
 
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -96,6 +97,27 @@ def test_swa_6_a_locked_tombstone_stays(at_finish: bool) -> None:
         else:
             model.step(CacheUnfinished("b", obs=PublishAnswer(8, [1, 8], [])))
     assert violation.value.observed == ([1, 8, 9] if at_finish else [1, 8])
+
+
+def speculating_turn() -> Model:
+    """P = 2: turn a of session s has 3 tokens in pages 1 and 2, and pages 3 and 4 for drafts that are not verified."""
+    model = Model(Config(2, 20, 4, 64, sliding_window=2, num_window_pages=16))
+    return carried_out(model, [OpenSession("s"), *prefill("a", [1, 2], 1, "s"), Decode(["a"], 5)])
+
+
+def test_swa_1_pages_past_the_tokens_of_a_turn_go_with_their_window_sides() -> None:
+    model = carried_out(speculating_turn(), [Retract("a", obs=ReleaseAnswer([3, 4], [3, 4]))])
+    assert model.state.window_owner.keys() == {1, 2} and model.judged["SWA-1"]
+
+
+@pytest.mark.parametrize(
+    ("window_freed", "found"),
+    [([3], "window page(s) 4 were not freed"), ([3, 4, 2], "window page 2 was freed, but"), ([3, 3], "freed twice")],
+)
+def test_swa_1_a_window_side_that_stays_without_its_page_is_found(window_freed: list[int], found: str) -> None:
+    with pytest.raises(Violation, match=re.escape(found)) as violation:
+        speculating_turn().step(Retract("a", obs=ReleaseAnswer([3, 4], list(window_freed))))
+    assert violation.value.rule.id == ("SWA-2" if 2 in window_freed else "SWA-1")
 
 
 def with_states(num_states: int = 8) -> Model:

@@ -438,6 +438,21 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: private_side(state, "b", 2),
     ),
     (
+        "SWA-2: request a would read pages without a window side (expected None, observed [3])",
+        windowed_state,
+        lambda state: change_lengths(state, "a", Lengths(0, 3, 6)),
+    ),
+    (
+        "SWA-2: request a would read pages without a window side (expected None, observed [3])",
+        windowed_state,
+        lambda state: state.written.update({record_of(state, "a"): 3}),
+    ),
+    (
+        "SWA-2: request a would read pages without a window side (expected None, observed [3])",
+        windowed_state,
+        lambda state: state.requests.update(a=state.requests["a"]._replace(tokens=Tokens(2, [1, 2, 3, 4]))),
+    ),
+    (
         "SWA-3: the window side of page 3 of request a, whose cursor is 2",
         windowed_state,
         side_before_the_cursor,
@@ -547,6 +562,7 @@ def test_the_check_of_a_hybrid_rule_fails_when_it_is_broken(
         ("SWA-1", windowed_state, lambda state: side_of(state, 1, 10)),
         ("SWA-2", windowed_state, lambda state: private_side(state, "b", 0)),
         ("SWA-3", windowed_state, lambda state: private_side(state, "b", 0)),
+        ("SWA-3", windowed_state, lambda state: state.cursor.update({record_of(state, "b"): 4})),
         ("MAMBA-1", state_with_states, lambda state: other_slot(state, 8)),
         ("MAMBA-2", busy_state, lambda _: None),
         ("ACC-2", state_with_states, lambda state: private_side(state, "b", 0)),
