@@ -477,3 +477,13 @@ def test_data_1_a_page_that_comes_back_to_its_holder_holds_nothing_before_its_la
     assert 3 not in model.state.content
     model.step(events.Launch(3, ["t"]))
     assert 3 in model.state.content
+
+
+@pytest.mark.parametrize(("closing", "rule"), [(True, "SESS-4"), (False, "ROW-1")])
+def test_a_slot_that_is_gone_was_released_too_early_where_its_session_is_closing(closing: bool, rule: str) -> None:
+    model = idle_session()
+    model.step(events.Submit("u", [*range(1, 8), 9], "s"))
+    if closing:
+        model.step(events.CloseSession("s"))
+    with pytest.raises(Violation, match=f"{rule}: session s should hold a row"):
+        model.step(events.Snapshot(obs=events.SnapshotAnswer(sessions={})))
