@@ -249,8 +249,8 @@ class HybridImplementation(Implementation, Protocol):
     passed, so that these can be published. `extend` gives out what is missing (`states`), every release gives back
     (`states_freed`) what the store does not take (`state_cached`), and CAP-1 also tells `states_short`. A match ends
     where the store has a state; speculative steps are refused. `cache_unfinished` gives the store the state at the
-    border that it publishes, if the store lacks it, the request has kept it, and a slot is free (`state_taken`). What the
-    store takes has to be told, like what `evict` takes away: nothing else tells which state it has.
+    border that it publishes, if the store lacks it, the request has kept it, and a slot is free (`state_taken`). What
+    the store takes has to be told, like what `evict` takes away: nothing else tells which state it has.
     """
 
     def evict(self, n: int, window: int = 0, states: int = 0, /) -> events.EvictAnswer:
