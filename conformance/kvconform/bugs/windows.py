@@ -94,9 +94,7 @@ class _TombstoneMatched(WindowEngine):
 
 class _UnlocksOneNodeMore(SWARadixCache):
     def dec_lock_ref(self, node: TreeNode) -> None:
-        beyond = node
-        for beyond in [parent_of(inside) for inside in self._in_reach(node)]:  # noqa: B007
-            pass
+        beyond = [node, *(parent_of(inside) for inside in self._in_reach(node))][-1]
         super().dec_lock_ref(node)
         if beyond.swa_lock_ref:
             beyond.swa_lock_ref -= 1
