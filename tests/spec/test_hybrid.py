@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from kvspec.events import (
+    Abort,
     CacheUnfinished,
     Complete,
     Config,
@@ -14,6 +15,7 @@ from kvspec.events import (
     Evict,
     EvictAnswer,
     Extend,
+    ExtendAnswer,
     Finish,
     Launch,
     MatchPrefix,
@@ -189,3 +191,23 @@ def test_a_window_side_and_a_state_leave_the_store_without_their_page() -> None:
     assert len(model.state.store.entries) == 5 and model.state.window_owner.keys() == {1}
     model = carried_out(with_states(), [Finish("a"), Evict(0, states=1)])
     assert len(model.state.store.entries) == 2 and not model.state.state_owner
+
+
+@pytest.mark.parametrize(
+    ("freed", "allowed"), [([3, 4, 5], True), ([3, 3, 5], False), ([3, 4, 99], False), ([3, 4], False)]
+)
+def test_window_pages_that_were_never_told_excuse_no_impossible_ones(freed: list[int], allowed: bool) -> None:
+    model = Model(Config(2, 10, 2, 16, sliding_window=2, num_window_pages=8))
+    for op in (
+        Submit("a", [1, 2, 3, 4, 5]),
+        MatchPrefix("a"),
+        Extend([("a", 5)], obs=ExtendAnswer(rows={"a": 0}, pages={"a": [1, 2, 3]})),
+    ):
+        model.step(op)
+    abort = Abort("a", obs=ReleaseAnswer([1, 2, 3], window_freed=freed))
+    if allowed:
+        model.step(abort)
+        return
+    with pytest.raises(Violation) as violation:
+        model.step(abort)
+    assert violation.value.rule.id in ("SWA-1", "SWA-3")

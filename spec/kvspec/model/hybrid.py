@@ -281,6 +281,12 @@ def release_answer(
     return ReleaseAnswer(freed, sides, slots, states[-1] if gives_state else None)
 
 
+def judge_no_state_cached(obs: ReleaseAnswer) -> None:
+    """The store takes a state over only where a plain request ends."""
+    if obs.state_cached is not None:
+        raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
+
+
 def release_waiting(state: State, op: Abort, request: Request, rule: str) -> ReleaseAnswer:
     """A request leaves that holds no row of its own: all that may go back is a state slot (17850)."""
     slots = state_slots(state, () if request.state is None else (request.state,))
@@ -288,6 +294,7 @@ def release_waiting(state: State, op: Abort, request: Request, rule: str) -> Rel
     judge_freed(state, rule, [], obs.freed)
     judge_window_freed(state, "SWA-1", window_sides(state, []), obs.window_freed)
     judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
+    judge_no_state_cached(obs)
     if request.state is not None:
         del state.state_owner[request.state]
         state.reached["state given back"] += 1

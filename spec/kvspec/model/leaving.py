@@ -226,6 +226,7 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     table = state.tables[record]
     if op.obs is not None:
         judge_states_freed(state, "MAMBA-2", hybrid.state_slots(state, ()), op.obs.states_freed)
+        hybrid.judge_no_state_cached(op.obs)
     if op.obs is None or not op.obs.freed or returned >= before.allocated:
         if op.obs is None or op.obs.freed is None:
             state.unjudged["PAGE-1"] += op.obs is not None
@@ -261,6 +262,7 @@ def _release(
     judge_states_freed(
         state, "MAMBA-2", None if expected.states_freed is None else expand(expected.states_freed), obs.states_freed
     )
+    hybrid.judge_no_state_cached(obs)
     if record is not None:
         state.forget_record(record)
     return obs
@@ -319,10 +321,14 @@ def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
         raise Refusal("OP-1", f"session {op.session} is closing already")
     carried_out(state, op)
     if session.turn is not None:
-        judge_freed(state, "SESS-4", [], op.obs.freed if op.obs else [])
+        obs = op.obs or hybrid.release_answer(state, None, [], hybrid.window_sides(state, []))
+        judge_freed(state, "SESS-4", [], obs.freed)
+        judge_window_freed(state, "SESS-4", hybrid.window_sides(state, []), obs.window_freed)
+        judge_states_freed(state, "SESS-4", hybrid.state_slots(state, ()), obs.states_freed)
+        hybrid.judge_no_state_cached(obs)
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
-        return op.obs or ReleaseAnswer([])
+        return obs
     obs = _release(state, op, session.record, "PAGE-1")
     if session.record is not None:
         state.reached["idle session closed"] += 1
