@@ -31,8 +31,9 @@ from kvcuda.device_manager import DeviceManager
 from kvcuda.digest_step import DigestStep
 from kvcuda.kernels import empty_kernel
 from kvcuda.lanes import default_lanes
-from kvcuda.memory import DeviceMemory, Ints
+from kvcuda.memory import DeviceMemory
 from kvcuda.row_table import ints
+from kvcuda.tensors import Ints
 from kvspec.events import Config
 from kvspec.pages import ceil_pages
 

@@ -6,8 +6,8 @@ import torch
 
 from kvcuda import digest_kernels
 from kvcuda.backend import DEVICE
-from kvcuda.device_manager import ForwardBatch
 from kvcuda.digest_step import DigestStep
+from kvcuda.forward import ForwardBatch
 from kvcuda.staging import Slot, padded
 from kvcuda.words import FIELDS
 

@@ -7,7 +7,7 @@ import torch
 
 from kvcuda import digest_kernels
 from kvcuda.backend import DEVICE
-from kvcuda.device_manager import ForwardBatch
+from kvcuda.forward import ForwardBatch
 from kvcuda.memory import DeviceMemory
 from kvcuda.staging import Slot, Staging
 from kvcuda.words import FIELDS

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kvcuda.device_manager import DeviceManager, ForwardBatch
+from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import DigestModel, Sampling, generate, sample, states
+from kvcuda.forward import ForwardBatch
 from kvcuda.lanes import Lanes
 from kvspec import events
 from kvspec.events import A, Config, Operation

@@ -1,48 +1,27 @@
-"""The device's memory: rows, the ring of free pages, the arena of cached ones, and the launches that change them.
+"""The device's memory: room for tokens in rows, taken from the ring of free pages, and the launches that write it.
 
-The host knows every *number* of pages by arithmetic, and where on the ring and in the arena they lie; which pages
-they are only the device knows. Nothing here waits for the device, reads from it, or allocates.
+Nothing here waits for the device, reads from it, or allocates, but for `check` and a batch that is larger than any
+before it.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from kvcuda import kernels
-from kvcuda.arena import Run
 from kvcuda.backend import DEVICE
 from kvcuda.lanes import Event, Lanes
-from kvcuda.staging import Slot, Staging
-from kvcuda.window_pool import WindowPool
-from kvcuda.words import FIELDS, Fault, Move
+from kvcuda.moves import PageMoves
+from kvcuda.staging import Slot
+from kvcuda.tensors import MAX_JOBS, Ints
+from kvcuda.words import FIELDS, Fault
 from kvspec.events import Config, Refusal
 
-Ints: TypeAlias = Any
-"""A numpy array of int64. Types of numpy, torch and triton are not checked: they need not be installed."""
-
-_OF_ARENA = frozenset({Move.EVICT, Move.DROP})
-_RETURNS_PAGES = frozenset({Move.FREE, Move.EVICT, Move.REPLACE, Move.REVIVE})
-_RETURNS_SIDES = frozenset({Move.FREE, Move.EVICT, Move.REPLACE, Move.SHED, Move.DROP})
-_OF_WINDOWS = frozenset({Move.REVIVE, Move.SHED, Move.DROP})
-_REWRITES = frozenset({Move.REPLACE, Move.REVIVE})
-_WAITS_FOR = {
-    Move.EVICT: {Move.PUBLISH, Move.REVIVE},
-    Move.DROP: {Move.PUBLISH, Move.REVIVE},
-    Move.PUBLISH: {Move.EVICT},
-    Move.REVIVE: {Move.DROP},
-}
-"""A move on the left is not carried out in one launch with those on the right: one writes what the other reads, the
-place of a page in the arena or the window side behind it."""
-
-MAX_PAGE_SIZE = 256
-MAX_JOBS = 2048
-"""Jobs a launch; what needs more is carried out in several."""
 OUT_BUFFERS = 4
 """Prepared batches whose `out_cache_loc` is there at a time."""
 EXTEND_BLOCK = 1024
-MOVE_BLOCK = 512
 LANES = 256
 
 
@@ -59,8 +38,8 @@ class DeviceFault(Exception):
     """The debug mode found that the device's memory is corrupt."""
 
 
-class DeviceMemory:
-    """The tensors of one manager, and the counters that the host keeps of them."""
+class DeviceMemory(PageMoves):
+    """The memory of one manager: what can be done to the tensors, and where the slots of new tokens are told."""
 
     def __init__(self, config: Config, lanes: Lanes, *, debug: bool = False, out_tokens: int = 1 << 18) -> None:
         """Everything is free.
@@ -70,45 +49,11 @@ class DeviceMemory:
         Raises:
             ValueError: sizes that the device's 32-bit slot indices and job words cannot express.
         """
-        page_size, num_pages, num_rows, max_context_len, _ = _sizes(config)
-        if not 1 <= page_size <= MAX_PAGE_SIZE:
-            raise ValueError(f"page_size {page_size} is not in 1..{MAX_PAGE_SIZE}")
-        if (num_pages + 1) * page_size > 2**31:
-            raise ValueError(f"{num_pages} pages of {page_size} tokens have slot indices past 2^31")
-        if max_context_len > 2**30:
-            raise ValueError(f"max_context_len {max_context_len} is past 2^30")
-        if config.sliding_window and config.num_states:
-            raise ValueError("a sliding window and recurrent states exclude each other")
-        self.config = config
-        self.lanes = lanes
-        self.debug = debug
-        self.popped = 0
-        """Pages that were taken off the ring since the start."""
-        self.pushed = 0
-        """Pages that were put back on it."""
-
-        self.req_to_token: Any = torch.zeros((num_rows, max_context_len), dtype=torch.int32, device=DEVICE)
-        """int32 [num_rows, max_context_len]: position -> slot index. Zeroed, so that even a stray read is of a slot."""
-        self.ring: Any = torch.arange(1, num_pages + 1, dtype=torch.int32, device=DEVICE)
-        """int32 [num_pages]: the free pages are the `available` ones from `popped % num_pages` on."""
-        self.arena: Any = torch.zeros(num_pages, dtype=torch.int32, device=DEVICE)
-        """int32 [num_pages]: the prefix store's pages, at the places that the host's tree names."""
-        self._page_used: Any = torch.zeros(num_pages + 1 if debug else 1, dtype=torch.int32, device=DEVICE)
-        self._fault: Any = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        self.windows = WindowPool(config, debug=debug)
+        super().__init__(config, lanes, debug=debug)
         self.batches = 0
         """Batches prepared since the start."""
         self._outs: list[Any] = []
-        self._make_out(min(out_tokens, num_pages * page_size))
-
-        self._staging = Staging((1 + MAX_JOBS) * FIELDS, DEVICE, lanes)
-        self.epoch = 1
-        """Counts launches of moves: what is queued now will be carried out in the launch of this number."""
-        self._moves: Slot | None = None
-        self._num_moves = self._widest_move = 0
-        self._queued: set[Move] = set()
-        self._shed: set[int] = set()
-        """Rows that the queued moves take window sides from."""
+        self._make_out(min(out_tokens, config.num_pages * config.page_size))
 
     def _make_out(self, tokens: int) -> None:
         self.out_tokens = tokens
@@ -122,13 +67,6 @@ class DeviceMemory:
     def oldest_batch(self) -> int:
         """The first batch, as `batches` counts, that `out_cache_loc` still has."""
         return max(self._out_since, self.batches - OUT_BUFFERS)
-
-    @property
-    def available(self) -> int:
-        """Free pages."""
-        return self.config.num_pages + self.pushed - self.popped
-
-    # Room for tokens
 
     def extend(self, rows: Ints, starts: Ints, ends: Ints, copies: Sequence[Copy] = ()) -> int:
         """Give slots to positions [start, end) of each row, and write what fresh rows matched.
@@ -277,11 +215,6 @@ class DeviceMemory:
                 window_short=windows.short(needed),
             )
 
-    def _check_rows(self, rows: Ints) -> None:
-        # A negative row is a large one without its sign, so one comparison finds both.
-        if not len(rows) or int(rows.view(np.uint64).max()) >= self.config.num_rows:
-            raise ValueError(f"rows {rows.tolist()} are not in 0..{self.config.num_rows - 1}")
-
     def _next_out(self, tokens: int) -> int:
         """Where in `out_cache_loc` the next batch of new tokens goes."""
         if tokens > self.out_tokens:
@@ -298,171 +231,6 @@ class DeviceMemory:
         """The slots of these batches, counted as `batches` counts, are read by a launch until an event."""
         for batch in batches:
             self._out_readers[batch % OUT_BUFFERS] = until
-
-    # Moves of whole pages: queued, and carried out together before the next batch needs their outcome
-
-    def free(self, row: int, first: int, last: int, cursor: int = 0) -> None:
-        """Pages `first..last - 1` of a row go back to the ring; those before page `cursor` have no window side."""
-        self._move(Move.FREE, row, first, last - first, 0, cursor - first)
-
-    def free_all(self, rows: Ints, firsts: Ints, lasts: Ints, cursors: Ints | None = None) -> None:
-        """Pages `first..last - 1` of each row go back to the ring; int64 [rows] each.
-
-        Those of a row before its page `cursor` have no window side any more.
-        """
-        for begin in range(0, len(rows), MAX_JOBS):
-            part = slice(begin, begin + MAX_JOBS)
-            if self._num_moves + len(rows[part]) > MAX_JOBS:
-                self.flush()
-            self._free_part(rows[part], firsts[part], lasts[part], None if cursors is None else cursors[part])
-
-    def _free_part(self, rows: Ints, firsts: Ints, lasts: Ints, cursors: Ints | None) -> None:
-        config = self.config
-        counts = lasts - firsts
-        self._check_rows(rows)
-        if (
-            int(firsts.min()) < 0
-            or int(counts.min()) < 0
-            or int(lasts.max()) * config.page_size >= (config.max_context_len + config.page_size)
-        ):
-            raise ValueError(f"pages are not in 0..{config.max_context_len // config.page_size}")
-        ends = np.cumsum(counts)
-        self._check_return(int(ends[-1]))
-        first = 1 + self._num_moves
-        entries = self._open_moves()[first : first + len(rows)]
-        if self.windows.size:
-            bare = counts * 0 if cursors is None else np.clip(cursors - firsts, 0, counts)
-            side_ends = np.cumsum(counts - bare)
-            entries[:, 6] = bare
-            tail = self.windows.take_back(int(side_ends[-1]))
-            entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size
-        entries[:, 0] = Move.FREE
-        entries[:, 1] = rows
-        entries[:, 2] = firsts
-        entries[:, 3] = counts
-        entries[:, 4] = (self.pushed + ends - counts) % config.num_pages
-        entries[:, 5] = 0
-        self._num_moves += len(rows)
-        self._widest_move = max(self._widest_move, int(counts.max()))
-        self.pushed += int(ends[-1])
-
-    def publish(self, row: int, first: int, runs: Sequence[Run]) -> None:
-        """The store takes over a row's pages from page `first` on: the arena lists them at `runs`."""
-        for place, count in runs:
-            self._move(Move.PUBLISH, row, first, count, place)
-            first += count
-
-    def replace(self, row: int, first: int, runs: Sequence[Run], cursor: int = 0) -> None:
-        """A row's pages from page `first` on go back to the ring; the row names the arena's pages at `runs` instead.
-
-        Those before page `cursor` have no window side. What the arena lists there must not be queued itself: the jobs
-        of one launch run in no order.
-        """
-        for place, count in runs:
-            self._move(Move.REPLACE, row, first, count, place, cursor - first)
-            first += count
-
-    def revive(self, row: int, first: int, runs: Sequence[Run]) -> None:
-        """As `replace`; the window sides of the row's pages move behind the arena's, which have none."""
-        for place, count in runs:
-            self._move(Move.REVIVE, row, first, count, place)
-            first += count
-
-    def shed(self, row: int, first: int, last: int) -> None:
-        """The window sides of pages `first..last - 1` of a row go back to their ring; the pages stay."""
-        self._move(Move.SHED, row, first, last - first, 0)
-
-    def evict(self, runs: Sequence[Run], *, sided: bool = True) -> None:
-        """The arena's pages at `runs` go back to the ring; `sided` tells whether they have window sides."""
-        for place, count in runs:
-            self._move(Move.EVICT, 0, 0, count, place, 0 if sided else count)
-
-    def drop(self, runs: Sequence[Run]) -> None:
-        """The window sides of the arena's pages at `runs` go back to their ring; the pages stay."""
-        for place, count in runs:
-            self._move(Move.DROP, 0, 0, count, place)
-
-    def _move(self, kind: Move, row: int, first: int, count: int, place: int, bare: int = 0) -> None:
-        config = self.config
-        if count <= 0:
-            return
-        if not 0 <= row < config.num_rows:
-            raise ValueError(f"row {row} is not in 0..{config.num_rows - 1}")
-        if first < 0 or (kind not in _OF_ARENA and (first + count - 1) * config.page_size >= config.max_context_len):
-            raise ValueError(f"pages {first}..{first + count - 1} of row {row} are past its {config.max_context_len}")
-        if place < 0 or place + count > config.num_pages:
-            raise ValueError(f"places {place}..{place + count - 1} are not in the arena")
-        returned = count if kind in _RETURNS_PAGES else 0
-        if returned:
-            self._check_return(count)
-        window_at = 0
-        if self.windows.size:
-            bare = min(max(bare, 0), count)
-            window_at = self.windows.take_back(count - bare if kind in _RETURNS_SIDES else 0)
-        elif kind in _OF_WINDOWS:
-            raise ValueError("there is no sliding window")
-        if (
-            self._num_moves == MAX_JOBS
-            or (kind in _WAITS_FOR and not self._queued.isdisjoint(_WAITS_FOR[kind]))
-            or (self._shed and kind in _REWRITES and row in self._shed)
-        ):
-            self.flush()
-        words = self._open_moves()
-        self._queued.add(kind)
-        if kind == Move.SHED:
-            self._shed.add(row)
-        self._num_moves += 1
-        words[self._num_moves] = kind, row, first, count, self.pushed % config.num_pages, place, bare, window_at
-        if count > self._widest_move:
-            self._widest_move = count
-        self.pushed += returned
-
-    def _check_return(self, count: int) -> None:
-        if self.available + count > self.config.num_pages:
-            raise ValueError(f"{count} pages go back, but only {self.config.num_pages - self.available} are in use")
-
-    def _open_moves(self) -> Any:
-        if self._moves is None:
-            self._moves = self._staging.take()
-        return self._moves.words.reshape(-1, FIELDS)
-
-    def flush(self) -> None:
-        """Carry the queued moves out, in one launch."""
-        slot, jobs = self._moves, self._num_moves
-        if slot is None or not jobs:
-            return
-        grid = (jobs, -(-self._widest_move // MOVE_BLOCK))
-        self._moves = None
-        self._num_moves = self._widest_move = 0
-        self._queued.clear()
-        self._shed.clear()
-        self.epoch += 1
-        config = self.config
-
-        def work() -> None:
-            slot.upload((1 + jobs) * FIELDS)
-            kernels.move_kernel[grid](
-                slot.device,
-                self.req_to_token,
-                self.ring,
-                self.arena,
-                self._page_used,
-                self._fault,
-                *self.windows.tensors,
-                config.num_pages,
-                self.windows.size,
-                config.max_context_len,
-                P=config.page_size,
-                BLOCK=MOVE_BLOCK,
-                DEBUG=self.debug,
-            )
-
-        self._run(slot, work)
-
-    def _run(self, slot: Slot, work: Any) -> None:
-        lane = self.lanes.scheduler
-        lane.run(work)
-        lane.record(slot.passed)
 
     # Debug mode
 
@@ -489,7 +257,3 @@ class DeviceMemory:
         of_window = kind in (Fault.WINDOW_DOUBLE_FREE, Fault.WINDOW_DOUBLE_USE, Fault.WINDOW_BOUNDS)
         name = "window page" if of_window else "page"
         raise DeviceFault(f"{name} {page - (page >> 31 << 32)} of row {row} {what}")
-
-
-def _sizes(config: Config) -> tuple[int, int, int, int, bool]:
-    return config.page_size, config.num_pages, config.num_rows, config.max_context_len, config.prefix_cache

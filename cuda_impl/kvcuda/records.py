@@ -1,13 +1,11 @@
 """What is remembered of requests, runs, sessions and launches. Lengths are columns of the `RowTable`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kvcuda.lanes import Event
+from kvcuda.prefix_tree import Node
 from kvspec.tokens import Tokens
-
-if TYPE_CHECKING:
-    from kvcuda.prefix_tree import Node
 
 
 class Tracked(NamedTuple):
@@ -26,7 +24,7 @@ class KvRecord:
 
     __slots__ = ("last_node", "row", "state", "tracked")
 
-    def __init__(self, row: int, last_node: "Node", states: Sequence[int] = ()) -> None:
+    def __init__(self, row: int, last_node: Node, states: Sequence[int] = ()) -> None:
         """Take a row, and state slots where there are any: the one to compute in comes first."""
         self.row = row
         self.last_node = last_node

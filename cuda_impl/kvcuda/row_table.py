@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcuda.memory import Ints
+from kvcuda.tensors import Ints
 from kvspec.lengths import Lengths
 
 

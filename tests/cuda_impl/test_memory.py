@@ -147,7 +147,7 @@ def test_eviction_and_publication_do_not_share_a_launch() -> None:
 
 
 def test_moves_beyond_one_launch_are_carried_out_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvcuda.memory.MAX_JOBS", 4)
+    monkeypatch.setattr("kvcuda.moves.MAX_JOBS", 4)
     memory = make(Config(1, 20, 10, 2))
     for row in range(10):
         prefill(memory, row, 0, 2)

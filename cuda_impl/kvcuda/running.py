@@ -1,0 +1,183 @@
+"""Decode steps, and launches with what they bring."""
+
+import numpy as np
+
+from kvcuda.forward import Forward, ForwardBatch
+from kvcuda.lanes import Event
+from kvcuda.manager_state import ManagerState
+from kvcuda.memory import OUT_BUFFERS
+from kvcuda.records import Flight, Run
+from kvcuda.row_table import ints
+from kvcuda.staging import Slot
+from kvcuda.tensors import Ints
+from kvspec import lengths
+from kvspec.events import DecodeAnswer, Done, Refusal
+
+
+class Running(ManagerState):
+    """Operations on requests that run: room for their next tokens, and the forward passes that write them."""
+
+    def decode(self, reqs: list[str], n: int = 1) -> DecodeAnswer:
+        """Make room for `n` tokens of each request past its committed ones; one alone is committed at once (994).
+
+        The step's tokens need not be there yet: with overlap the launch in flight is about to bring them.
+
+        Raises:
+            Refusal: `n` is no number of tokens, some request cannot decode now, or the batch does not fit.
+        """
+        self.memory.run_decode(self.stage_decode(reqs, n), len(reqs))
+        return DecodeAnswer()
+
+    def stage_decode(self, reqs: list[str], n: int = 1) -> Slot:
+        """The host's part of `decode`: everything but the kernel, whose words are in the slot that is returned.
+
+        Raises:
+            Refusal: as `decode`.
+        """
+        rows, committed = self._check_decode(reqs, n)
+        allocated, out, slot = self.memory.stage_decode(rows, committed, self.rows.allocated[rows], n)
+        self._decoded(rows, committed, allocated, n, out)
+        return slot
+
+    def _check_decode(self, reqs: list[str], n: int) -> tuple[Ints, Ints]:
+        """The rows and committed lengths of a decode step, or a refusal for anything but lack of room."""
+        if n < 1:
+            raise Refusal("OP-1", f"n is {n}")
+        if n > 1 and self.states.size:
+            raise Refusal("OP-1", "recurrent states cannot take a speculative step back")
+        runs, rows = self._running_batch(reqs)
+        table = self.rows
+        committed = table.committed[rows]
+        drafts = table.drafts[rows]
+        ready = (committed < table.promised[rows]) & ((table.prepared[rows] | drafts) == 0)
+        if not ready.all() or not self.chunked.isdisjoint(reqs):
+            unready = next(
+                run for run, is_ready in zip(runs, ready.tolist(), strict=True) if run.mid_prefill or not is_ready
+            )
+            rule = "SPEC-1" if drafts.any() else "OP-1"
+            raise Refusal(rule, f"{unready.name} has a step that is not done or verified, or no token to decode")
+        longest = int(committed.max()) + n
+        if longest > self.config.max_context_len:
+            raise Refusal("LEN-1", f"a request would grow to {longest}, past {self.config.max_context_len}")
+        return rows, committed
+
+    def _decoded(self, rows: Ints, committed: Ints, allocated: Ints, n: int, out: int) -> None:
+        """Note a decode step that is on its way."""
+        table = self.rows
+        table.allocated[rows] = allocated
+        table.prepared[rows] = committed + n
+        table.drafts[rows] = n if n > 1 else 0
+        if n == 1:
+            table.committed[rows] = committed + 1
+        self._note_prepared(rows, committed, out + n * np.arange(len(rows)))
+
+    def launch(self, launch: int, reqs: list[str], forward: Forward | None = None) -> Done:
+        """Hand what was prepared to the device, which reads the rows from now on (17850).
+
+        `forward` is this launch's own forward pass, where it is not the manager's.
+
+        Raises:
+            Refusal: a launch of this number is in flight, or some request has nothing prepared.
+            ValueError: a forward pass is attached, and what it reads of `out_cache_loc` was prepared too long ago.
+        """
+        if any(launch == other.number for other in self.launches):
+            raise Refusal("OP-1", f"launch {launch} is in flight")
+        runs, rows = self._running_batch(reqs)
+        table = self.rows
+        ends = table.prepared[rows]
+        if not ends.all():
+            idle = next(run for run, end in zip(runs, ends.tolist(), strict=True) if not end)
+            raise Refusal("OP-1", f"{idle.name} has nothing to launch")
+        forward = forward or self.forward
+        done = None if forward is None else self._hand_over(forward, launch, reqs, rows, ends)
+
+        sampled, last = runs, rows
+        if not self.chunked.isdisjoint(reqs):
+            sampled = [run for run in runs if not run.mid_prefill]
+            last = ints([run.kv.row for run in sampled])
+        drafted: list[Run] = []
+        drafts = table.drafts[last]
+        if drafts.any():
+            drafted = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if count]
+            sampled = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if not count]
+        if self.config.tracking_states:
+            borders = ends - ends % self.config.page_size
+            for i in np.flatnonzero(borders > table.start[rows]).tolist():
+                runs[i].kv.pass_border(int(borders[i]))
+        table.launched[rows] = ends
+        table.prepared[rows] = 0
+        table.promised[last] += 1
+        table.begin_read(rows, ends)
+        self.launches.append(Flight(launch, sampled, drafted, done))
+        return Done()
+
+    def _hand_over(self, forward: Forward, launch: int, reqs: list[str], rows: Ints, ends: Ints) -> Event:
+        """Enqueue a forward pass behind the row writes that it depends on; returns the event of its end."""
+        table, memory, lanes = self.rows, self.memory, self.lanes
+        batches = set(table.batch[rows].tolist())
+        if min(batches) < memory.oldest_batch:
+            raise ValueError(
+                f"launch {launch} comes too late: {OUT_BUFFERS} batches were prepared since, or a larger one"
+            )
+        batch = ForwardBatch(launch, list(reqs), rows, table.start[rows], ends, table.out[rows])
+        written, done = lanes.event(), lanes.event()
+        lanes.scheduler.record(written)
+        lanes.forward.wait(written)
+        forward(batch)
+        lanes.forward.record(done)
+        memory.out_is_read(batches, done)
+        return done
+
+    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+        """The oldest launch in flight has completed and brought `tokens` (17850).
+
+        Nothing waits here but the scheduler's lane: rows that were withheld for the launch are written again only
+        behind its end.
+
+        Raises:
+            Refusal: another launch is older, or `tokens` are not for exactly the runs that it sampled.
+        """
+        flight = self.launches[0] if self.launches else None
+        if flight is None or flight.number != launch:
+            in_flight = any(launch == other.number for other in self.launches)
+            raise Refusal("LAUNCH-1" if in_flight else "OP-1", f"launch {launch} is not the oldest in flight")
+        due = [run for run in flight.sampled if not run.ended] if flight.thinned else flight.sampled
+        try:
+            brought = [tokens[run.name] for run in due]
+        except KeyError as missing:
+            raise Refusal("CHUNK-1", f"no token came for {missing.args[0]}") from None
+        if len(tokens) > len(brought):
+            stranger = min(tokens.keys() - {run.name for run in due})
+            raise Refusal("CHUNK-1", f"a token came for {stranger}, which launch {launch} did not sample for")
+        for run, token in zip(due, brought, strict=True):
+            run.tokens.append(token)
+        for run in flight.drafted:
+            run.verifiable = True
+        self.launches.popleft()
+        if flight.done is not None:
+            self.lanes.scheduler.wait(flight.done)
+        self.rows.end_read()
+        return Done()
+
+    def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
+        """Commit `accepted` positions of the completed speculative launch; the request keeps `tokens` (22862).
+
+        Raises:
+            Refusal: nothing waits for a verify, or the amounts are not what was written.
+        """
+        run = self._run(req)
+        if not run.verifiable:
+            raise Refusal("SPEC-1", f"{req} has no completed speculative launch to verify")
+        row = run.kv.row
+        most = int(self.rows.drafts[row])
+        if not 1 <= accepted <= most:
+            raise Refusal("SPEC-1", f"{accepted} accepted positions are not in 1..{most}")
+        if not 1 <= len(tokens) <= accepted:
+            raise Refusal("SPEC-1", f"{len(tokens)} tokens for {accepted} accepted positions")
+        run.verifiable = False
+        self.rows.drafts[row] = 0
+        self.rows.set_lengths(row, lengths.verify(self.rows.lengths(row), accepted, self.config.page_size))
+        for token in tokens:
+            run.tokens.append(token)
+        self.rows.promised[row] += len(tokens) - 1
+        return Done()
