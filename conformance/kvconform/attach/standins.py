@@ -1,0 +1,107 @@
+"""Stand-ins for what an engine imports beside its bookkeeping, so that its own classes run from a bare wheel."""
+
+import importlib.abc
+import importlib.machinery
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class EngineError(Exception):
+    """An engine's release that cannot be had; the message is one line that says why."""
+
+
+class _StandInType(type):
+    """Any attribute of a stand-in class is another stand-in."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StandIn
+
+    def __or__(cls, other: object) -> Any:
+        return cls
+
+    __ror__ = __or__
+
+
+class StandIn(metaclass=_StandInType):
+    """Whatever is asked of it: a base class, a decorator, a type's parameter, a value that is false."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Take anything."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Take anything."""
+
+    def __class_getitem__(cls, item: object) -> Any:
+        return cls
+
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
+        """As a decorator it gives back what it decorates."""
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else StandIn()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StandIn()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+class _StandInModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (StandIn,), {"__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Answers the imports of modules that are stood in for, and leaves the rest to Python.
+
+    A package on the way to a real module is a stand-in too, but one in which its real modules are found.
+    """
+
+    def __init__(self, stood_in: Sequence[str], real: Sequence[str], root: Path) -> None:
+        """Stand in for what lies at or below `stood_in`, except what lies at or below `real`.
+
+        `root` is the folder in which the engine's package lies.
+        """
+        self._stood_in = stood_in
+        self._real = real
+        self._root = root
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """A stand-in's spec; `None` for what is real, or none of its business."""
+        if not below(fullname, self._stood_in) or below(fullname, self._real):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """A module in which every name is there."""
+        return _StandInModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Say where its real modules lie."""
+        on_the_way = any(below(name, (module.__name__,)) for name in self._real)
+        module.__path__ = [str(self._root.joinpath(*module.__name__.split(".")))] if on_the_way else []
+
+
+def below(name: str, roots: Sequence[str]) -> bool:
+    """Whether a module is one of `roots` or lies below one."""
+    return any(name == root or name.startswith(f"{root}.") for root in roots)

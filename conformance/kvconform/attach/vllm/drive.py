@@ -1,0 +1,164 @@
+"""A drive: vLLM's own scheduler under random overlapping traffic, with launches that complete later."""
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvconform.attach.vllm.engine import make_request, make_scheduler
+from kvconform.attach.vllm.workload import Workload
+
+
+@dataclass
+class Launch:
+    """One `schedule()`: what it was to compute, and whose tokens it samples."""
+
+    output: Any
+    sampling: set[str]
+
+
+@dataclass
+class Drive:
+    """One workload on one scheduler. `run` ends when every request has ended and nothing is on its way."""
+
+    work: Workload
+    scheduler: Any = field(init=False)
+    happened: Counter[str] = field(default_factory=Counter)
+    """How often what happened: the evidence that a drive reached what it is for."""
+    _dice: random.Random = field(init=False)
+    _in_flight: deque[Launch] = field(default_factory=deque)
+    _arrived: int = 0
+    _turns: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.work.seed + 2)
+        self.scheduler = make_scheduler(self.work)
+
+    def run(self, steps: int = 5000) -> Counter[str]:
+        """Run to the end.
+
+        Raises:
+            StuckError: requests are left and `steps` steps brought no end.
+            Exception: whatever the engine raises.
+        """
+        for _ in range(steps):
+            self._traffic()
+            self._step()
+            if self._done():
+                return self.happened
+        raise StuckError(f"{len(self.scheduler.requests)} requests are left after {steps} steps")
+
+    def _done(self) -> bool:
+        return self._arrived >= self.work.requests and not self.scheduler.requests and not self._in_flight
+
+    def _step(self) -> None:
+        """Launch if there is room; process the oldest launch if there is none, or now and then."""
+        if len(self._in_flight) < self.work.launches and self.scheduler.has_requests():
+            before = self._preemptions()
+            output = self.scheduler.schedule()
+            self.happened["preemptions"] += self._preemptions() - before
+            self.happened["launches"] += bool(output.total_num_scheduled_tokens)
+            requests = self.scheduler.requests
+            sampling = {name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk}
+            self._in_flight.append(Launch(output, sampling))
+        full = len(self._in_flight) == self.work.launches
+        if self._in_flight and (full or not self.scheduler.has_requests() or self._dice.random() < 0.3):
+            self._complete(self._in_flight.popleft())
+
+    def _preemptions(self) -> int:
+        return sum(request.num_preemptions for request in self.scheduler.requests.values())
+
+    def _complete(self, launch: Launch) -> None:
+        from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+
+        if self._dice.random() < self.work.abort:
+            self._abort()
+        output = launch.output
+        names = list(output.num_scheduled_tokens)
+        sampled = [self._sample(output, name) if name in launch.sampling else [] for name in names]
+        result = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: number for number, name in enumerate(names)},
+            sampled_token_ids=sampled,
+        )
+        connector = self.scheduler.connector
+        if connector is not None:
+            result.kv_connector_output = connector.arrived(output.kv_connector_metadata)
+            if result.kv_connector_output is not None:
+                self.happened["transfers"] += 1
+                self.happened["failed loads"] += bool(
+                    result.kv_connector_output.invalid_block_ids
+                    or getattr(result.kv_connector_output, "failed_recving", ())
+                )
+        self.scheduler.update_from_output(output, result)
+        if self.work.drafts and self.work.launches == 1:
+            drafted = [[self._token() for _ in range(self.work.drafts)] for _ in names]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafted))
+
+    def _sample(self, output: Any, name: str) -> list[int]:
+        """The token that is sampled, and before it as many of the drafts as were right."""
+        drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+        accepted = self._dice.randrange(drafts + 1)
+        self.happened["rejected drafts"] += drafts - accepted
+        return [self._token() for _ in range(accepted + 1)]
+
+    def _token(self) -> int:
+        """A token; 0 ends a request."""
+        return self._dice.randrange(1, 9) if self._dice.random() < 0.97 else 0
+
+    def _traffic(self) -> None:
+        if self._arrived < self.work.requests and self._dice.random() < 0.5:
+            self._arrive()
+        if self._dice.random() < self.work.abort / 2:
+            self._abort()
+        if self._dice.random() < self.work.reset:
+            self._reset()
+        if self._turns and self._dice.random() < 0.5:
+            self._next_turn(self._dice.choice(sorted(self._turns)))
+
+    def _prompt(self) -> list[int]:
+        document = list(self._dice.choice(self.work.documents or ((1, 2, 3, 4, 5, 6, 7, 8),)))
+        prompt = document[: self._dice.randrange(1, len(document) + 1)]
+        prompt += [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(8))]
+        return prompt[: self.work.longest // 2]
+
+    def _arrive(self) -> None:
+        name = f"r{self._arrived}"
+        self._arrived += 1
+        more: dict[str, Any] = {"priority": self._dice.randrange(3), "arrival_time": float(self._arrived)}
+        if self._dice.random() < self.work.sessions:
+            self._turns[name] = self._dice.randrange(1, 4)
+            more["resumable"] = True
+        request = make_request(self.work, name, self._prompt(), self._dice.randrange(1, 12), **more)
+        self.scheduler.add_request(request)
+        self.happened["requests"] += 1
+
+    def _next_turn(self, name: str) -> None:
+        """A session's next input, or its end."""
+        if name not in self.scheduler.requests:
+            del self._turns[name]
+            return
+        self._turns[name] -= 1
+        last = not self._turns[name]
+        prompt = [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(1, 6))]
+        update = make_request(self.work, name, prompt, self._dice.randrange(1, 8), resumable=not last)
+        self.happened["turns"] += 1
+        self.scheduler.add_request(update)
+        if last:
+            del self._turns[name]
+
+    def _abort(self) -> None:
+        from vllm.v1.request import RequestStatus
+
+        if self.scheduler.requests:
+            name = self._dice.choice(sorted(self.scheduler.requests))
+            self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+            self.happened["aborts"] += 1
+
+    def _reset(self) -> None:
+        done = self.scheduler.reset_prefix_cache(reset_running_requests=self._dice.random() < 0.7)
+        self.happened["resets"] += bool(done)
+
+
+class StuckError(Exception):
+    """Requests that never end."""

@@ -1,0 +1,97 @@
+"""What one drive of vLLM's scheduler looks like: its configuration and how often which event occurs."""
+
+import random
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A configuration of the scheduler, and the traffic that it gets. Lengths are tokens, probabilities per step."""
+
+    seed: int = 0
+    requests: int = 40
+    """Requests that arrive in all."""
+    blocks: int = 40
+    """Pages of the pool, the null block counted."""
+    groups: tuple[tuple[str, int, int], ...] = (("full", 4, 0),)
+    """KV cache groups: kind (`full`, `window` or `state`), block size, window."""
+    launches: int = 2
+    """Launches that are queued at once; 1 is the synchronous scheduler."""
+    policy: str = "fcfs"
+    """Who is preempted: `fcfs` the last one, `priority` the least important one."""
+    drafts: int = 0
+    """Draft tokens of a speculative step."""
+    eagle: bool = False
+    """The drafter has KV of its own: it writes behind what is scheduled, and the last hit block is computed again."""
+    budget: int = 24
+    """Tokens of one launch."""
+    chunk: int = 0
+    """The longest chunk of a prefill while others run; 0 has no limit."""
+    running: int = 6
+    """Requests that run at once."""
+    connector: str = ""
+    """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too."""
+    stores: float = 0.5
+    """How often a finished request's pages are sent away."""
+    failing: float = 0.0
+    """How often a load fails."""
+    on_failure: str = "recompute"
+    """What becomes of a request whose load failed: `recompute` or `fail`."""
+    abort: float = 0.05
+    reset: float = 0.0
+    """How often the prefix cache is reset while requests run."""
+    sessions: float = 0.0
+    """How often a request is a streaming session of several turns."""
+    documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    """What prompts begin with."""
+    fence: bool = True
+    """Whether the scheduler's own `defer_block_free` stays as it sets it."""
+
+    @property
+    def longest(self) -> int:
+        """The longest context that fits: tokens, in the smallest group's pages."""
+        smallest = min(size for _, size, _ in self.groups)
+        return smallest * (self.blocks - 2) // max(1, len(self.groups))
+
+
+GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
+    (("full", 4, 0),),
+    (("full", 4, 0),),
+    (("full", 1, 0),),
+    (("window", 4, 8),),
+    (("full", 4, 0), ("window", 4, 6)),
+    (("full", 8, 0), ("window", 4, 9)),
+    (("full", 4, 0), ("state", 4, 0)),
+)
+
+
+def random_workload(seed: int) -> Workload:
+    """One of all workloads: every seed gives the same one each time."""
+    dice = random.Random(seed)
+    documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(6, 40))) for _ in range(3))
+    groups = dice.choice(GROUPS)
+    connector = (
+        dice.choice(("", "", "sync", "async", "async")) if not any(kind == "state" for kind, _, _ in groups) else ""
+    )
+    drafts = dice.choice((0, 0, 1, 3))
+    reset = dice.choice((0.0, 0.04)) if not connector else 0.0
+    return Workload(
+        seed=seed,
+        requests=dice.randrange(20, 60),
+        blocks=dice.randrange(24, 64) * (2 if len(groups) > 1 else 1) * (3 if groups[0][1] == 1 else 1),
+        groups=groups,
+        launches=dice.choice((1, 2, 2, 2, 3)),
+        policy=dice.choice(("fcfs", "fcfs", "priority")),
+        drafts=drafts,
+        eagle=bool(drafts) and dice.random() < 0.5,
+        budget=dice.randrange(12, 48),
+        chunk=dice.choice((0, 0, 6)),
+        running=dice.randrange(2, 9),
+        connector=connector,
+        failing=dice.choice((0.0, 0.3)) if connector else 0.0,
+        on_failure=dice.choice(("recompute", "fail")),
+        abort=dice.choice((0.0, 0.05, 0.15)),
+        reset=reset,
+        sessions=dice.choice((0.0, 0.0, 0.4)) if not reset else 0.0,
+        documents=documents,
+    )
