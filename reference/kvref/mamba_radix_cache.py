@@ -7,9 +7,10 @@ split keeps its state in its lower part.
 
 from kvref.allocator import TokenAllocator
 from kvref.eviction_queue import EvictionQueue
-from kvref.radix_cache import CachedState, MatchResult, RadixCache, TreeNode
+from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.request import KvRecord
+from kvref.tree_node import TreeNode
 from kvspec.tokens import Page, Tokens
 
 

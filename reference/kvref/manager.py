@@ -12,8 +12,8 @@ from kvref.launch import Launch
 from kvref.parts import make_allocator, make_pool, make_tree_cache
 from kvref.radix_cache import MatchResult
 from kvref.release import evict_swa, release_kv_cache
-from kvref.request import KvRecord, Request, Run
-from kvref.session_cache import SessionCache, SessionSlot
+from kvref.request import KvRecord, Request, Run, SessionSlot
+from kvref.session_cache import SessionCache
 from kvref.window_pool import SWAAllocator
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule

@@ -1,13 +1,8 @@
-"""What is remembered of a request: its tokens while it waits, its memory while it runs."""
+"""What is remembered of sessions and requests: their tokens while they wait, their memory while they have some."""
 
-from typing import TYPE_CHECKING
-
+from kvref.tree_node import TreeNode
 from kvspec.lengths import Lengths
 from kvspec.tokens import Tokens
-
-if TYPE_CHECKING:
-    from kvref.radix_cache import TreeNode
-    from kvref.session_cache import SessionSlot
 
 
 class KvRecord:
@@ -29,7 +24,7 @@ class KvRecord:
         "tracked",
     )
 
-    def __init__(self, req_pool_idx: int, lengths: Lengths, last_node: "TreeNode") -> None:
+    def __init__(self, req_pool_idx: int, lengths: Lengths, last_node: TreeNode) -> None:
         """Take a row, of which the prefix that ends at `last_node` is locked in the store."""
         self.req_pool_idx = req_pool_idx
         self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len = lengths
@@ -53,12 +48,30 @@ class KvRecord:
         self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len = lengths
 
 
+class SessionSlot:
+    """One open session."""
+
+    __slots__ = ("closing", "history", "kv", "lent", "name", "turn")
+
+    def __init__(self, name: str, history: Tokens) -> None:
+        """A session that has seen `history` and holds no memory."""
+        self.name = name
+        self.history = history
+        """The tokens of the last finished turn, output included."""
+        self.kv: KvRecord | None = None
+        self.lent = False
+        """Whether the turn in flight has the record; the slot only remembers it."""
+        self.turn: str | None = None
+        """The request that is the turn in flight."""
+        self.closing = False
+
+
 class Request:
     """One request, from its submission to the end of its last run."""
 
     __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "state", "tokens")
 
-    def __init__(self, name: str, tokens: Tokens, slot: "SessionSlot | None") -> None:
+    def __init__(self, name: str, tokens: Tokens, slot: SessionSlot | None) -> None:
         """Take a request in; with a slot it is a turn of that slot's session."""
         self.name = name
         self.tokens = tokens

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from kvref import policy
 from kvref.policy import SchedulerConfig
 from kvref.scheduler_hybrid import HybridPools
-from kvref.scheduler_req import Flight, GenerateReq, Req
-from kvref.scheduler_sessions import Session, SessionController
+from kvref.scheduler_req import Flight, GenerateReq, Req, Session
+from kvref.scheduler_sessions import SessionController
 from kvref.shortage import NOTHING, Shortage, evicted, released, shortage
 from kvspec.events import (
     Abort,

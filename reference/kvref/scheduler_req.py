@@ -1,12 +1,10 @@
-"""What the scheduler knows of a request, and of a launch that is in flight."""
+"""What the scheduler knows of a request, of its session, and of a launch that is in flight."""
 
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kvspec.tokens import Element
-
-if TYPE_CHECKING:
-    from kvref.scheduler_sessions import Session
 
 
 class GenerateReq(NamedTuple):
@@ -21,6 +19,27 @@ class GenerateReq(NamedTuple):
     session: str | None = None
     last_turn: bool = True
     """Whether its session is closed after it."""
+
+
+class Session:
+    """One streaming session."""
+
+    __slots__ = ("busy_until", "closing", "complete", "is_open", "name", "turn", "turns")
+
+    def __init__(self, name: str) -> None:
+        """A session that nobody has opened yet."""
+        self.name = name
+        self.turns: deque[Req] = deque()
+        """Turns that wait for the one before them to end (SESS-1)."""
+        self.turn: Req | None = None
+        """The turn in flight."""
+        self.is_open = False
+        self.closing = False
+        """Closed while its turn is in flight: it goes when the turn ends (SESS-4)."""
+        self.complete = False
+        """No further turn will come."""
+        self.busy_until = 0
+        """The last launch that may still read its row (RACE-1)."""
 
 
 class Req:
@@ -41,7 +60,7 @@ class Req:
         "tokens",
     )
 
-    def __init__(self, request: GenerateReq, prompt_len: int, session: "Session | None") -> None:
+    def __init__(self, request: GenerateReq, prompt_len: int, session: Session | None) -> None:
         """Take a request in."""
         self.name = request.name
         self.tokens = request.tokens

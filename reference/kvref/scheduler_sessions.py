@@ -1,30 +1,7 @@
 """The streaming sessions as the scheduler sees them: turns in order, and whose idle KV to give up first."""
 
-from collections import deque
-
-from kvref.scheduler_req import Req
+from kvref.scheduler_req import Req, Session
 from kvspec.events import CloseSession, OpenSession, Preempt, ReleaseAnswer, Step, Submit
-
-
-class Session:
-    """One streaming session."""
-
-    __slots__ = ("busy_until", "closing", "complete", "is_open", "name", "turn", "turns")
-
-    def __init__(self, name: str) -> None:
-        """A session that nobody has opened yet."""
-        self.name = name
-        self.turns: deque[Req] = deque()
-        """Turns that wait for the one before them to end (SESS-1)."""
-        self.turn: Req | None = None
-        """The turn in flight."""
-        self.is_open = False
-        self.closing = False
-        """Closed while its turn is in flight: it goes when the turn ends (SESS-4)."""
-        self.complete = False
-        """No further turn will come."""
-        self.busy_until = 0
-        """The last launch that may still read its row (RACE-1)."""
 
 
 class SessionController:

@@ -12,28 +12,10 @@ from kvref.allocator import TokenAllocator
 from kvref.radix_cache import CachedState, RadixCache
 from kvref.release import release_kv_cache
 from kvref.req_to_token_pool import ReqToTokenPool
-from kvref.request import KvRecord, Request, Run
+from kvref.request import KvRecord, Request, Run, SessionSlot
 from kvref.state_pool import resumable_len, rewind
 from kvspec import lengths
 from kvspec.tokens import Tokens
-
-
-class SessionSlot:
-    """One open session."""
-
-    __slots__ = ("closing", "history", "kv", "lent", "name", "turn")
-
-    def __init__(self, name: str, history: Tokens) -> None:
-        """A session that has seen `history` and holds no memory."""
-        self.name = name
-        self.history = history
-        """The tokens of the last finished turn, output included."""
-        self.kv: KvRecord | None = None
-        self.lent = False
-        """Whether the turn in flight has the record; the slot only remembers it."""
-        self.turn: str | None = None
-        """The request that is the turn in flight."""
-        self.closing = False
 
 
 class SessionMatch(NamedTuple):

@@ -8,8 +8,9 @@ the same window locks: a node is split where that would change.
 from collections.abc import Iterator
 
 from kvref.eviction_queue import EvictionQueue
-from kvref.radix_cache import MatchResult, RadixCache, TreeNode, parent_of
+from kvref.radix_cache import MatchResult, RadixCache
 from kvref.req_to_token_pool import ReqToTokenPool
+from kvref.tree_node import TreeNode, parent_of
 from kvref.window_pool import SWAAllocator
 from kvspec.pages import ceil_pages
 from kvspec.tokens import Page

@@ -1,7 +1,7 @@
 """Candidates for eviction: the least recently used first, and no longer list than there are nodes."""
 
 from kvref.eviction_queue import MAX_STALE, EvictionQueue
-from kvref.radix_cache import TreeNode
+from kvref.tree_node import TreeNode
 
 
 def node(last_access: int) -> TreeNode:

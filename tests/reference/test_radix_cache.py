@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvref.allocator import TokenAllocator
-from kvref.radix_cache import RadixCache, TreeNode
+from kvref.radix_cache import RadixCache
 from kvref.req_to_token_pool import ReqToTokenPool
+from kvref.tree_node import TreeNode
 from kvspec.tokens import Page
 
 Prefix = tuple[Page, ...]

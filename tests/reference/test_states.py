@@ -5,9 +5,9 @@ import pytest
 from kvref import Manager
 from kvref.eviction_queue import MAX_STALE
 from kvref.mamba_radix_cache import MambaRadixCache
-from kvref.radix_cache import TreeNode
 from kvref.request import KvRecord, Request
 from kvref.state_pool import StatePool, resumable_len, rewind
+from kvref.tree_node import TreeNode
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths
 from kvspec.pages import expand

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvref.eviction_queue import MAX_STALE
-from kvref.radix_cache import TreeNode
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.swa_radix_cache import SWARadixCache
+from kvref.tree_node import TreeNode
 from kvref.window_pool import SWAAllocator
 from kvspec.tokens import Page
 

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from kvconform.bugs.bug import Bug, StateEngine, TrustingStatePool
 from kvref.mamba_radix_cache import MambaRadixCache
-from kvref.radix_cache import CachedState, MatchResult, RadixCache, TreeNode
+from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.request import KvRecord, Request
+from kvref.tree_node import TreeNode
 from kvspec.events import Figures, ReleaseAnswer
 from kvspec.tokens import Page, Tokens
 

@@ -1,9 +1,10 @@
 """Defects of the prefix store: its pages and its locks."""
 
 from kvconform.bugs.bug import Bug, Engine
-from kvref.radix_cache import RadixCache, TreeNode
+from kvref.radix_cache import RadixCache
 from kvref.request import Request, Run
 from kvref.session_cache import SessionCache, SessionMatch
+from kvref.tree_node import TreeNode
 
 
 class _FreesTheShared(RadixCache):

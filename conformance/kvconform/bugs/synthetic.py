@@ -6,12 +6,12 @@ others, and found by the same means. Their `source` is where the *rule* comes fr
 
 from kvconform.bugs.bug import Bug, Engine
 from kvref.manager import Prefill
-from kvref.radix_cache import RadixCache, TreeNode
-from kvref.request import KvRecord, Request
+from kvref.radix_cache import RadixCache
+from kvref.request import KvRecord, Request, SessionSlot
 from kvref.scheduler import Scheduler
-from kvref.scheduler_req import Req
-from kvref.scheduler_sessions import Session
-from kvref.session_cache import SessionCache, SessionMatch, SessionSlot
+from kvref.scheduler_req import Req, Session
+from kvref.session_cache import SessionCache, SessionMatch
+from kvref.tree_node import TreeNode
 from kvspec.events import CacheUnfinished, DecodeAnswer, Done, PublishAnswer
 from kvspec.pages import Runs, ceil_pages, compress, expand
 from kvspec.tokens import Tokens

@@ -6,9 +6,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from kvconform.bugs.bug import Bug, TrustingSWAAllocator, WindowEngine
-from kvref.radix_cache import CachedState, MatchResult, RadixCache, TreeNode, parent_of
+from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.request import KvRecord
 from kvref.swa_radix_cache import SWARadixCache
+from kvref.tree_node import TreeNode, parent_of
 from kvref.window_pool import SWAAllocator
 from kvspec.events import Figures, Refusal, SwaEvictAnswer
 from kvspec.pages import compress
