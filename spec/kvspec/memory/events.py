@@ -1,0 +1,278 @@
+"""What happens to memory, in the words of any engine's allocator.
+
+A *pool* has pages: KV pages, request rows, window pages, state slots, pages of a host tier, the objects of a storage. A
+*holder* is a stretch of work that refers to pages: a run of a request, a session slot, a transfer. A second turn or a
+recompute is another holder. An *operation* is work handed to a device or a transfer engine; it reads and writes
+slots. A *label* names content: for KV, the token prefix that ends there. `label_size` slots in a row share a label, and
+slot `i` of a label means its `i`-th token: equal labels mean equal content at equal offsets.
+
+Every event may say `at`: the place in the engine that caused it, for the report. What is not told is not judged.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Page = int | str
+"""The number of a page, or in a key-addressed pool its key."""
+Pages = list[int | str | tuple[int, int]]
+"""Pages in order; a pair `(first, count)` stands for `first, first + 1, ...`."""
+Label = str
+OpId = int | str
+
+
+class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One pool, as the header of a trace names it. Sizes in slots and pages."""
+
+    page_size: int = 1
+    """Slots a page."""
+    num_pages: int | None = None
+    """Pages are numbered `first_page`, `first_page + 1`, ... up to so many; `None`: not told, or keys."""
+    first_page: int = 1
+    label_size: int = 0
+    """Slots a label; it divides `page_size`. 0: a whole page has one label."""
+    sinks: list[int] = []
+    """Padding pages: anybody may write them, nobody may read them for a position, nobody takes them."""
+    keyed: bool = False
+    """Pages are named by keys and belong to nobody: a storage. No page is taken or held."""
+    writes_told: bool = True
+    """Whether all writes are told; if not, a slot that was never written is not judged."""
+
+
+class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Slots that an operation reads or writes: positions of a table, or slots of pages.
+
+    `start` and `stop` are positions: in the table, or in the pages one after the other. `stop` 0 is the end of them.
+    """
+
+    table: str | None = None
+    pool: str | None = None
+    pages: Pages = []
+    start: int = 0
+    stop: int = 0
+    labels: list[Label] | None = None
+    """What the operation means to find or will leave there: a label for each `label_size` slots that the use touches.
+    `None`: what the table says, and for pages untold."""
+    holder: str | None = None
+    """For whom pages are used; a table has its holder. `None`: not told."""
+    may: bool = False
+    """An upper bound: what of it is written is not known."""
+
+
+class Event(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", kw_only=True):
+    """What all events share."""
+
+    at: str | None = None
+    """Where in the engine: a function, or file and line."""
+
+
+class Take(Event, tag="take", kw_only=False):
+    """The allocator hands free pages out; what was in them counts no more."""
+
+    holder: str
+    pool: str
+    pages: Pages
+
+
+class Share(Event, tag="share", kw_only=False):
+    """One more reference to pages that are in use or published: a cache hit, a lock, a fork."""
+
+    holder: str
+    pool: str
+    pages: Pages
+    keys: list[str] | None = None
+    """The names under which the pages were found, one a page."""
+    pin: bool = False
+    """It only keeps the page from being handed out (a transfer's source, a deferred free): it does not share it."""
+
+
+class Release(Event, tag="release", kw_only=False):
+    """One reference less to each page. A page without references and names is free."""
+
+    holder: str
+    pool: str
+    pages: Pages
+
+
+class PassOn(Event, tag="pass_on", kw_only=False):
+    """References change hands: from a request to a session slot, a transfer, a deferred free."""
+
+    old: str
+    new: str
+    pool: str | None = None
+    pages: Pages | None = None
+    """`None`: all that `old` has, in `pool` or everywhere; its tables go along."""
+
+
+class Publish(Event, tag="publish", kw_only=False):
+    """Pages can be found by a name from now on, one key a page."""
+
+    pool: str
+    pages: Pages
+    keys: list[str]
+    labels: list[Label] | None = None
+    """What the names promise: a label for each `label_size` slots of each page. `None`: not told."""
+    slots: int = 0
+    """How many slots of each page the names promise; 0: all."""
+    planned: bool = False
+    """What the names promise is still to be written."""
+
+
+class Drop(Event, tag="drop", kw_only=False):
+    """Names are withdrawn."""
+
+    pool: str
+    pages: Pages
+    keys: list[str] | None = None
+    """One a page; `None`: every name of these pages."""
+
+
+class Map(Event, tag="map", kw_only=False):
+    """A holder's block table names pages from page index `index` on. Uses then say `table`, from, to."""
+
+    table: str
+    holder: str
+    pool: str
+    index: int = 0
+    pages: Pages = []
+    labels: list[Label] | None = None
+    """What these positions mean, as in `Use`. `None`: not told."""
+
+
+class Unmap(Event, tag="unmap", kw_only=False):
+    """A table ends before page index `index`."""
+
+    table: str
+    index: int = 0
+
+
+class Renew(Event, tag="renew", kw_only=False):
+    """A holder uses pages afresh in its own table, without the allocator (a ring of window pages)."""
+
+    holder: str
+    pool: str
+    pages: Pages
+
+
+class Move(Event, tag="move", kw_only=False):
+    """Holders and names of a page follow to a free page (compaction, swapping). What is in it needs a copy."""
+
+    pool: str
+    page: Page
+    to: Page
+    to_pool: str | None = None
+
+
+class Reserve(Event, tag="reserve", kw_only=False):
+    """So many further pages are promised to a holder: free or cached ones that it may take later. 0 ends it."""
+
+    holder: str
+    pool: str
+    pages: int
+
+
+class Begin(Event, tag="begin", kw_only=False):
+    """An operation is queued: a forward pass, a copy, a transfer, a write of a row.
+
+    On the stream `host` it is done at once. Without a stream it is ordered after what the host has seen only.
+    """
+
+    id: OpId
+    stream: str | None = None
+    reads: list[Use] = []
+    writes: list[Use] = []
+    copies: list[tuple[Use, Use]] = []
+    """Source and target; what is read goes to the target, so that hooks need to know no tokens."""
+    after: list[OpId] = []
+    """Operations that it waits for by itself, as a whole or layer by layer."""
+    sees_own: bool = True
+    """Whether its reads see its own writes. Attention does; a recurrent state is read before it is written."""
+
+
+class Wait(Event, tag="wait", kw_only=False):
+    """What is queued on `stream` from now on comes after an operation, or after all that `on` has queued so far."""
+
+    stream: str
+    id: OpId | None = None
+    on: str | None = None
+    part: Literal["all", "reads"] = "all"
+    """`reads`: the operation is only known to have read what it reads."""
+
+
+class End(Event, tag="end", kw_only=False):
+    """The host has seen an operation complete: it, and all that is ordered before it."""
+
+    id: OpId
+    part: Literal["all", "reads"] = "all"
+    """`reads`: only its reads are done; it stays in flight."""
+    unwritten: list[Use] = []
+    """What it meant to write and did not: a load that failed, a transfer that was cut off."""
+
+
+class Deliver(Event, tag="deliver", kw_only=False):
+    """What an operation computed for a holder leaves the engine: a token to a client, a block to another machine."""
+
+    id: OpId
+    holder: str
+
+
+class Learn(Event, tag="learn", kw_only=False):
+    """Two labels are the same, in their first `slots` slots, or wholly (0): what was sampled in flight is known now."""
+
+    label: Label
+    same: Label
+    slots: int = 0
+
+
+class Leave(Event, tag="leave", kw_only=False):
+    """A holder is gone: nothing of it may be left."""
+
+    holder: str
+
+
+class Idle(Event, tag="idle", kw_only=False):
+    """The engine is idle: only `keepers` may hold anything."""
+
+    keepers: list[str] = []
+
+
+class Count(Event, tag="count", kw_only=False):
+    """The engine's own figures, or its lists: how many pages are free, published and unreferenced, held; who holds."""
+
+    pool: str
+    free: int | Pages | None = None
+    cached: int | Pages | None = None
+    held: int | Pages | None = None
+    references: dict[int, int] | None = None
+    """Reference counts, pins included, of pages by number."""
+
+
+class Failed(Event, tag="failed", kw_only=False):
+    """The engine gave up: it is the finding."""
+
+    kind: Literal["assertion", "exhausted", "stuck"]
+    what: str
+
+
+MemoryEvent = (
+    Take
+    | Share
+    | Release
+    | PassOn
+    | Publish
+    | Drop
+    | Map
+    | Unmap
+    | Renew
+    | Move
+    | Reserve
+    | Begin
+    | Wait
+    | End
+    | Deliver
+    | Learn
+    | Leave
+    | Idle
+    | Count
+    | Failed
+)
