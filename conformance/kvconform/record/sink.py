@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import zstandard
 
-from kvconform.codec import Header, compressed, encode
+from kvconform.codec import compressed, encode
 from kvspec.events import Operation
 
-Line = Callable[[], Operation[Any]]
-"""Makes one operation, in the writer's thread."""
+Line = Callable[[], Operation[Any] | bytes]
+"""Makes one operation, or a line without its end, in the writer's thread."""
 
 INTERVAL = 0.1
 """Seconds between two looks of the writer."""
@@ -53,7 +54,7 @@ class Sink:
         self._kept: deque[list[Path]] = deque()
         self._path = path
         self._part_bytes, self._max_bytes, self._keep, self._max_waiting = part_bytes, max_bytes, keep, max_waiting
-        self._waiting: deque[tuple[Line, int] | Header | None] = deque()
+        self._waiting: deque[tuple[Line, int] | msgspec.Struct | None] = deque()
         self._weight = 0
         self._written_weight = 0
         self._file: BinaryIO | None = None
@@ -69,7 +70,7 @@ class Sink:
         """The files that are kept, in order."""
         return [path for recording in list(self._kept) for path in list(recording)]
 
-    def begin(self, header: Header) -> None:
+    def begin(self, header: msgspec.Struct) -> None:
         """Begin a new recording."""
         self.problem = None
         self._waiting.append(header)
@@ -122,7 +123,7 @@ class Sink:
             if size > BATCH or not isinstance(item, tuple):
                 self._write(b"".join(batch))
                 batch, size = [], 0
-            if isinstance(item, Header):
+            if isinstance(item, msgspec.Struct):
                 self._begin_file(item)
             elif item is None:
                 self._close_file()
@@ -136,12 +137,13 @@ class Sink:
         if self._file is None:
             return b""
         try:
-            return encode(compressed(line())) + b"\n"
+            made = line()
+            return (made if isinstance(made, bytes) else encode(compressed(made))) + b"\n"
         except Exception as error:
             self._give_up(f"a line could not be made: {type(error).__name__}: {error}")
             return b""
 
-    def _begin_file(self, header: Header) -> None:
+    def _begin_file(self, header: msgspec.Struct) -> None:
         self._close_file()
         self._recording += 1
         self._part = self._size = 0
