@@ -1,7 +1,7 @@
 """Defects of what may share a prefill batch, and of what counts as a chunk."""
 
 from kvconform.bugs.bug import Bug, Engine
-from kvref.manager import Prefill
+from kvref.manager.prefill import Prefill
 from kvref.scheduler import Scheduler
 from kvref.scheduler_req import Req
 from kvspec.events import Done, Refusal

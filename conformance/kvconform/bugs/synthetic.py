@@ -5,7 +5,7 @@ others, and found by the same means. Their `source` is where the *rule* comes fr
 """
 
 from kvconform.bugs.bug import Bug, Engine
-from kvref.manager import Prefill
+from kvref.manager.prefill import Prefill
 from kvref.radix_cache import RadixCache
 from kvref.request import KvRecord, Request, SessionSlot
 from kvref.scheduler import Scheduler

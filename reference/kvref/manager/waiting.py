@@ -1,13 +1,13 @@
 """Operations on requests that wait."""
 
-from kvcuda.manager_state import ManagerState
-from kvcuda.records import Request
+from kvref.manager.state import ManagerState
+from kvref.request import Request, SessionSlot
 from kvspec.events import Done, MatchAnswer, Refusal, StateAnswer
 from kvspec.tokens import Element, Tokens
 
 
 class Waiting(ManagerState):
-    """From `submit` to the moment before the first `extend`."""
+    """Up to the moment before the first `extend`."""
 
     def open_session(self, session: str) -> Done:
         """Open a streaming session.
@@ -15,7 +15,9 @@ class Waiting(ManagerState):
         Raises:
             Refusal: it is open already.
         """
-        self.sessions.open(session)
+        if session in self.session_cache.slots:
+            raise Refusal("OP-1", f"session {session} is open already")
+        self.session_cache.open(session)
         return Done()
 
     def submit(self, req: str, tokens: list[Element], session: str | None = None) -> Done:
@@ -34,11 +36,22 @@ class Waiting(ManagerState):
             raise Refusal("OP-1", f"request {req} has no tokens")
         if len(sequence) > self.config.max_context_len:
             raise Refusal("LEN-1", f"{len(sequence)} tokens exceed the context of {self.config.max_context_len}")
-        slot = None if session is None else self.sessions.slot_for_turn(session, sequence)
+        slot = None if session is None else self._slot_for_turn(session, sequence)
         self.requests[req] = Request(req, sequence, slot)
         if slot is not None:
             slot.turn = req
         return Done()
+
+    def _slot_for_turn(self, session: str, tokens: Tokens) -> SessionSlot:
+        """The slot of a session that `tokens` may continue, or a refusal (20476, 22862)."""
+        slot = self._slot(session)
+        if slot.closing:
+            raise Refusal("OP-1", f"session {session} is closing")
+        if slot.turn is not None:
+            raise Refusal("SESS-1", f"session {session} has a turn in flight: {slot.turn}")
+        if not _begins_with(tokens, slot.history):
+            raise Refusal("SESS-6", f"the tokens do not begin with the history of session {session}")
+        return slot
 
     def match_prefix(self, req: str) -> MatchAnswer:
         """How much of a waiting request is cached already. Repeatable (20476).
@@ -49,39 +62,50 @@ class Waiting(ManagerState):
         request = self._request(req)
         if req in self.running:
             raise Refusal("OP-1", f"request {req} is running")
-        states = self.states.pushed
-        match = self.sessions.match(request)
+        match = self.session_cache.match_prefix(request)
         request.prefix_len = match.prefix_len
         request.resumed = match.lent is not None
         if match.lent is not None:
             self.holders[req] = match.lent
-        return MatchAnswer(match.prefix_len, match.protected_len, states_freed=self.states.since(states))
+        return MatchAnswer(
+            match.prefix_len, match.protected_len, self._freed(), self._window_freed(), self._states_freed()
+        )
 
     def take_state(self, req: str) -> StateAnswer:
-        """A matched request that waits takes the state slot that it will compute in, before it has a row (17850).
+        """A matched request that waits takes the state slot that it will compute in (17850).
 
         Raises:
-            Refusal: there are no recurrent states, the request has a slot or has not matched, or none is free.
+            Refusal: there are no states, or the request has one, runs or has not matched, or no slot is free.
         """
         request = self._request(req)
-        if not self.states.size:
+        if not self.config.num_states:
             raise Refusal("OP-1", "there are no recurrent states")
-        if req in self.holders or request.state:
+        if req in self.holders or request.state is not None:
             raise Refusal("OP-1", f"request {req} has a state slot already")
         if request.prefix_len is None:
             raise Refusal("OP-1", f"{req} has not matched its prefix")
-        if not self.states.available:
-            raise Refusal("CAP-1", "no state slot is free", states_short=1)
-        request.state = self.states.take()
-        return StateAnswer(request.state)
+        self._check_room(states=1)
+        return StateAnswer(self.pool.states.alloc_early(request))
 
     def free_state(self, req: str) -> StateAnswer:
-        """A request that was not admitted gives back the state slot that it took (17850).
+        """A waiting request that was not admitted gives its state slot back (17850).
 
         Raises:
-            Refusal: it took none, or has a row by now.
+            Refusal: it has taken none.
         """
         request = self._request(req)
-        if not request.state:
+        if request.state is None:
             raise Refusal("OP-1", f"request {req} has no state slot without a row")
-        return StateAnswer(self._give_state_back(request))
+        answer = StateAnswer(request.state)
+        self.pool.states.free_early(request)
+        self.pool.states.drain_freed()
+        return answer
+
+
+def _begins_with(tokens: Tokens, history: Tokens) -> bool:
+    """Whether a turn's tokens begin with its session's history (SESS-6)."""
+    full, rest = len(history.pages), history.rest
+    if tokens.pages[:full] != history.pages:
+        return False
+    following = tokens.pages[full] if len(tokens.pages) > full else tuple(tokens.rest)
+    return not rest or (not isinstance(following, str) and list(following[: len(rest)]) == rest)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from kvcuda.manager_state import ManagerState
+from kvcuda.device_manager.state import ManagerState
 from kvspec.events import Figures, Refusal
 
 

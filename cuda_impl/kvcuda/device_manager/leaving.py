@@ -1,7 +1,7 @@
 """Operations by which memory moves to the prefix store, to a session's slot, or back to the free pages."""
 
+from kvcuda.device_manager.state import ManagerState
 from kvcuda.holdings import Evicted
-from kvcuda.manager_state import ManagerState
 from kvcuda.records import Run
 from kvspec.events import PublishAnswer, Refusal, SwaEvictAnswer
 from kvspec.events import ReleaseAnswer as Released

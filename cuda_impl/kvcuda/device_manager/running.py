@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from kvcuda.device_manager.state import ManagerState
 from kvcuda.forward import Forward, ForwardBatch
 from kvcuda.lanes import Event
-from kvcuda.manager_state import ManagerState
 from kvcuda.memory import OUT_BUFFERS
 from kvcuda.records import Flight, Run
 from kvcuda.row_table import ints
