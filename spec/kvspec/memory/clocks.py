@@ -9,22 +9,21 @@ moment that lies before.
 from typing import NamedTuple
 
 from kvspec.contracts import ensure
-from kvspec.memory.events import OpId
+from kvspec.memory.events import Begin, OpId
 
 Clock = dict[str, int]
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
+_REMEMBERED = 10_000
+"""Operations that the host knows to be complete and has not been told to have ended."""
 
 
-@ensure(
-    lambda clock, earlier, result: result == (earlier != clock and any(clock.get(s, 0) < n for s, n in earlier.items()))
-)
-def lacks(clock: Clock, earlier: Clock) -> bool:
-    """Whether `earlier` knows a moment that `clock` does not."""
-    return any(clock.get(stream, 0) < moment for stream, moment in earlier.items())
+def covers(clock: Clock, earlier: Clock) -> bool:
+    """Whether `clock` comes after all that `earlier` comes after."""
+    return all(clock.get(stream, 0) >= moment for stream, moment in earlier.items())
 
 
-@ensure(lambda clock, earlier: not lacks(clock, earlier))
+@ensure(covers)
 def join(clock: Clock, earlier: Clock) -> None:
     """Let `clock` come after all that `earlier` comes after."""
     for stream, moment in earlier.items():
@@ -35,7 +34,7 @@ def join(clock: Clock, earlier: Clock) -> None:
 class Flight(NamedTuple):
     """An operation in flight."""
 
-    id: OpId
+    event: Begin
     stream: str
     moment: int
     """When it is done; it has read at the moment before."""
@@ -48,37 +47,36 @@ class Flight(NamedTuple):
 
 
 class Clocks:
-    """The streams, what the host has seen, and the operations in flight."""
+    """The streams, what the host has seen, and the operations in flight, oldest first."""
 
     def __init__(self) -> None:
         """Nothing is queued."""
         self.host: Clock = {}
         self.streams: dict[str, Clock] = {HOST: self.host}
         self.flights: dict[OpId, Flight] = {}
+        self._seen: dict[OpId, None] = {}
+        """Operations that are complete because a later one is; their own end may still be told."""
         self._lanes: list[str] = []
         """Streams of operations that have none: free again once the host has seen the last operation there."""
         self._made = 0
 
-    def begin(self, id: OpId, stream: str | None, after: list[OpId]) -> Flight:
+    def begin(self, event: Begin) -> Flight:
         """Queue an operation."""
+        stream = event.stream
         if stream is None:
-            if not self._lanes:
-                self._made += 1
-                self._lanes.append(f"(alone {self._made})")
-            stream = self._lanes.pop()
-        clock = self.streams.get(stream)
-        if clock is None:
-            clock = self.streams[stream] = {}
+            self._made += not self._lanes
+            stream = self._lanes.pop() if self._lanes else f"(alone {self._made})"
+        clock = self.streams.setdefault(stream, {})
         if clock is not self.host:
             join(clock, self.host)
-        for earlier in after:
+        for earlier in event.after:
             if earlier in self.flights:
                 join(clock, self.flights[earlier].clock)
-        moment = clock.get(stream, 0) + 2
-        clock[stream] = moment
-        flight = Flight(id, stream, moment, clock if stream == HOST else clock.copy())
-        if stream != HOST:
-            self.flights[id] = flight
+        moment = clock[stream] = clock.get(stream, 0) + 2
+        flight = Flight(event, stream, moment, clock.copy())
+        if clock is not self.host:
+            self.flights[event.id] = flight
+            self._seen.pop(event.id, None)
         return flight
 
     def wait(self, stream: str, id: OpId | None, on: str | None, part: str) -> None:
@@ -88,19 +86,27 @@ class Clocks:
             join(clock, self.flights[id].at(part))
         if on is not None and on in self.streams:
             join(clock, self.streams[on])
+        if clock is self.host:
+            self._forget()
 
-    def end(self, id: OpId, part: str) -> Flight | None:
-        """The host has seen it; `None` if it is not in flight."""
+    def end(self, id: OpId, part: str) -> bool:
+        """The host has seen it, and all that is ordered before it; false if it is not in flight."""
         flight = self.flights.get(id)
         if flight is None:
-            return None
+            return self._seen.pop(id, self) is None
         join(self.host, flight.at(part))
+        self._forget()
         if part == "all":
-            del self.flights[id]
-            if flight.stream.startswith("(alone"):
-                self._lanes.append(flight.stream)
-        return flight
+            del self._seen[id]
+        return True
 
-    def seen(self, stream: str, moment: int) -> bool:
-        """Whether the host knows of this moment: whatever is queued from now on comes after it."""
-        return self.host.get(stream, 0) >= moment
+    def _forget(self) -> None:
+        """What the host knows to be complete is in flight no longer."""
+        for id, flight in list(self.flights.items()):
+            if self.host.get(flight.stream, 0) >= flight.moment:
+                del self.flights[id]
+                self._seen[id] = None
+                if flight.event.stream is None:
+                    self._lanes.append(flight.stream)
+        while len(self._seen) > _REMEMBERED:
+            del self._seen[next(iter(self._seen))]

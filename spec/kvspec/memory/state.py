@@ -3,18 +3,18 @@
 A free page that nothing uses is not remembered, so the state is as large as what is in use, never as the pool.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from kvspec.memory.clocks import Clocks
-from kvspec.memory.events import Begin, Label, OpId, Page, Pages, Pool
+from kvspec.memory.events import Label, OpId, Page, Pages, Pool
 from kvspec.memory.labels import Labels
 
 PAGES_AN_EVENT = 1 << 20
-"""An event names at most so many pages: its cost follows what it names."""
+"""An event names at most so many pages one by one: its cost follows what it names."""
 
 
 class Malformed(ValueError):
@@ -39,7 +39,7 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Span(NamedTuple):
-    """Slots of a page that an operation uses."""
+    """Slots of a page, or positions of a table, that an operation uses, and when."""
 
     start: int
     stop: int
@@ -57,19 +57,22 @@ class Content(NamedTuple):
     """`None`: something untold."""
     offset: int = 0
     failed: bool = False
-    """It was to be written and was not, or was computed from such slots."""
+    """It was computed from what was to be written and was not."""
 
     def cut(self, start: int, stop: int) -> "Content":
         """The part within `start` to `stop`."""
-        first, last = max(start, self.start), min(stop, self.stop)
-        return Content(first, last, self.label, self.offset + first - self.start, self.failed)
+        first = max(start, self.start)
+        return Content(first, min(stop, self.stop), self.label, self.offset + first - self.start, self.failed)
+
+    def shifted(self, by: int) -> "Content":
+        """The same in slots that lie `by` further."""
+        return self._replace(start=self.start + by, stop=self.stop + by)
 
 
 class Promise(NamedTuple):
-    """What a name promises of a page."""
+    """What a name promises of a page: what its first slots hold, and whether that is still to be written."""
 
-    slots: int
-    labels: tuple[Label, ...] | None
+    meant: tuple[Content, ...]
     planned: bool
 
 
@@ -93,49 +96,43 @@ class PageState:
         """The event of the first finding on it since it was handed out."""
 
     @property
-    def free(self) -> bool:
-        """Whether nobody holds it and no name finds it."""
-        return not (self.holders or self.pins or self.keys)
-
-    @property
     def kind(self) -> str:
-        """Whether it counts as held, cached or free."""
+        """Whether it counts as held, as cached (a name finds it) or as free."""
         return "held" if self.holders or self.pins else "cached" if self.keys else "free"
 
-    def held_by(self, holder: str | None) -> bool:
-        """Whether a holder has it; for one that is not told, whether anybody or a name does."""
-        return not self.free if holder is None else holder in self.holders or holder in self.pins
-
-    def pieces(self, start: int, stop: int) -> Iterator[Content | tuple[int, int]]:
-        """The content of slots `start` to `stop`, in order; a gap, as a pair, was never written."""
+    def pieces(self, start: int, stop: int) -> Iterator[Content | int]:
+        """The content of slots `start` to `stop`, in order; a number is the first of slots that were never written."""
         for content in self.content:
             if content.stop <= start:
                 continue
             if content.start >= stop:
                 break
             if content.start > start:
-                yield start, content.start
+                yield start
             yield content if start <= content.start and content.stop <= stop else content.cut(start, stop)
             start = content.stop
         if start < stop:
-            yield start, stop
+            yield start
+
+    def erase(self, start: int, stop: int) -> None:
+        """Slots were not written after all."""
+        parts = [part for old in self.content for part in (old.cut(0, start), old.cut(stop, old.stop))]
+        self.content = [part for part in parts if part.start < part.stop]
 
     def put(self, new: Content) -> None:
         """Slots are written."""
-        old = self.content
-        if old and old[-1].stop <= new.start:
-            last = old[-1]
-            follows = last.stop == new.start and last.label == new.label and last.failed == new.failed
-            if follows and (new.label is None or last.offset + last.stop - last.start == new.offset):
-                old[-1] = last._replace(stop=new.stop)
-            else:
-                old.append(new)
-            return
-        kept = [part for part in old if part.stop <= new.start]
-        kept += [part.cut(0, new.start) for part in old if part.start < new.start < part.stop]
-        kept.append(new)
-        kept += [part.cut(new.stop, part.stop) for part in old if part.stop > new.stop]
-        self.content = kept
+        content = self.content
+        last = content[-1] if content else None
+        if last is None or last.stop < new.start:
+            content.append(new)
+        elif last.stop > new.start:
+            self.erase(new.start, new.stop)
+            self.content.append(new)
+            self.content.sort()
+        elif last[2:] == (new.label, new.offset - last.stop + last.start, new.failed):
+            content[-1] = last._replace(stop=new.stop)
+        else:
+            content.append(new)
 
 
 class View:
@@ -149,21 +146,6 @@ class View:
         self.changed: set[int] = set()
 
 
-class Table:
-    """A block table or a row: the pages of a holder's positions, and what these mean."""
-
-    __slots__ = ("holder", "labels", "name", "pages", "pool", "reads", "views")
-
-    def __init__(self, name: str, holder: str, pool: "PoolState") -> None:
-        """An empty table."""
-        self.name, self.holder, self.pool = name, holder, pool
-        self.pages: list[Page] = []
-        self.labels: list[Label | None] = []
-        self.views: dict[str, View] = {}
-        self.reads: dict[str, list[Span]] = {}
-        """Stream -> positions that its operations read and that the host has not seen read."""
-
-
 class PoolState:
     """One pool: its sizes, its pages in use, and what is promised of it."""
 
@@ -173,18 +155,20 @@ class PoolState:
         Raises:
             Malformed: the sizes make no sense.
         """
-        self.name, self.pool = name, pool
-        self.size = pool.page_size
-        self.unit = pool.label_size or pool.page_size
-        if self.size < 1 or self.unit < 0 or self.size % self.unit or (pool.num_pages or 0) < 0:
-            raise Malformed(f"pool {name}: page_size {self.size}, label_size {pool.label_size}: not whole and positive")
+        self.name, self.keyed, self.writes_told = name, pool.keyed, pool.writes_told
+        self.size, self.unit = pool.page_size, pool.label_size or pool.page_size
+        if self.size < 1 or self.unit < 1 or self.size % self.unit or (pool.num_pages or 0) < 0:
+            raise Malformed(f"pool {name}: sizes must be whole and positive, and label_size divide page_size")
         self.sinks = frozenset[Page](pool.sinks)
-        first, count = pool.first_page, pool.num_pages
-        self.total = None if count is None else count - sum(first <= sink < first + count for sink in set(pool.sinks))
+        count = (1 << 62) if pool.num_pages is None else pool.num_pages
+        self.numbers = range(pool.first_page, pool.first_page + count)
+        self.total = None if pool.num_pages is None else count - sum(sink in self.numbers for sink in self.sinks)
         """Pages that can be handed out; `None`: not told."""
+        self.pages: dict[Page, PageState] = {}
         self.kinds = Counter[str]()
         """Pages that are held, and cached."""
-        self.pages: dict[Page, PageState] = {}
+        self.names: dict[str, dict[Page, None]] = {}
+        """Key -> the pages that it finds."""
         self.reserved: dict[str, int] = {}
         self.told: dict[str, object] = {}
         """Figure -> how it was last told to be wrong."""
@@ -198,28 +182,14 @@ class PoolState:
         out: list[Page] = []
         for run in pages:
             if isinstance(run, tuple):
-                if run[1] < 0 or len(out) + run[1] > PAGES_AN_EVENT:
+                if not 0 <= run[1] <= PAGES_AN_EVENT - len(out):
                     raise Malformed(f"a run of {run[1]:,} pages: an event names 0 to {PAGES_AN_EVENT:,}")
                 out.extend(range(run[0], run[0] + run[1]))
             else:
                 out.append(run)
-        if self.pool.keyed != any(isinstance(page, str) for page in out) and out:
-            raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.pool.keyed else 'numbers'}")
+        if out and self.keyed != isinstance(out[0], str):
+            raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.keyed else 'numbers'}")
         return out
-
-    def recount(self, was: str, page: PageState) -> None:
-        """A page that was free, held or cached may be something else now."""
-        now = page.kind
-        if now != was:
-            self.kinds[was] -= 1
-            self.kinds[now] += 1
-
-    def exists(self, page: Page) -> bool:
-        """Whether the pool has such a page, and it is not padding."""
-        if isinstance(page, str) or page in self.sinks:
-            return isinstance(page, str)
-        first, count = self.pool.first_page, self.pool.num_pages
-        return page >= first and (count is None or page < first + count)
 
     def page(self, page: Page) -> PageState:
         """The state of a page."""
@@ -228,36 +198,75 @@ class PoolState:
             state = self.pages[page] = PageState()
         return state
 
+    def recount(self, was: str, page: PageState) -> None:
+        """A page that was free, held or cached may be something else now."""
+        now = page.kind
+        if now != was:
+            self.kinds[was] -= 1
+            self.kinds[now] += 1
+
+    def meant(
+        self, labels: list[Label | None] | list[Label] | None, start: int, stop: int, position: int = 0, first: int = 0
+    ) -> list[Content]:
+        """What slots `start` to `stop` of a page are meant to hold.
+
+        Slot 0 stands at `position` of what the labels are for, and the first label is for unit `first` of it.
+        """
+        if labels is None:
+            return [Content(start, stop, None)]
+        if self.unit == self.size:
+            return [Content(start, stop, labels[position // self.unit - first], start)]
+        return [
+            Content(
+                max(at, start),
+                min(at + self.unit, stop),
+                labels[(position + at) // self.unit - first],
+                max(start - at, 0),
+            )
+            for at in range(start - start % self.unit, stop, self.unit)
+        ]
+
+
+class Table:
+    """A block table or a row: the pages of a holder's positions, and what these mean."""
+
+    __slots__ = ("holder", "labels", "name", "pages", "pool", "reads", "views")
+
+    def __init__(self, name: str, holder: str, pool: PoolState) -> None:
+        """An empty table."""
+        self.name, self.holder, self.pool = name, holder, pool
+        self.pages: list[Page] = []
+        self.labels: list[Label | None] = []
+        self.views: dict[str, View] = {}
+        self.reads: dict[str, list[Span]] = {}
+        """Stream -> positions that its operations read and that the host has not seen read."""
+
 
 class State:
     """The whole state of the law."""
 
     def __init__(self, pools: dict[str, Pool]) -> None:
         """Pools in which everything is free."""
+        if not pools:
+            raise Malformed("there are no pools")
         self.pools = {name: PoolState(name, pool) for name, pool in pools.items()}
         self.clocks = Clocks()
         self.labels = Labels()
-        self.labels_swept = 1024
+        self._labels_kept = 1024
         self.tables: dict[str, Table] = {}
         self.holdings: dict[str, Counter[tuple[str, Page]]] = {}
         """Holder -> how often it refers to each page of each pool, pins included."""
         self.gone: set[str] = set()
         """Holders whose leak was told."""
-        self.holder_cause: dict[str, int] = {}
+        self.causes: dict[str, int] = {}
         """Holder -> the event of the first finding on it."""
-        self.flying: dict[OpId, Begin] = {}
-        """Each operation in flight, oldest first, as it was told."""
         self.spoilt: dict[OpId, dict[str | None, int | None]] = {}
-        """Operation -> the holders whose results are spoilt, with the event of the finding, if there was one."""
-        self.ended: deque[OpId] = deque()
-        """Spoilt operations that have ended, oldest first: only the last ones are remembered."""
-
+        """Operation -> the holders whose results are worthless, with the event of the finding, if there was one."""
         self.event = 0
         self.at: str | None = None
         self.findings: list[Finding] = []
         """Of the event at hand."""
         self.unjudged: Counter[str] = Counter()
-        self.reached: Counter[str] = Counter()
 
     def pool(self, name: str) -> PoolState:
         """The pool, or `Malformed`."""
@@ -267,42 +276,24 @@ class State:
         return pool
 
     def find(
-        self,
-        rule: str,
-        what: str,
-        pool: PoolState | None = None,
-        page: Page | None = None,
-        holder: str | None = None,
-        earlier: Span | None = None,
-    ) -> int:
+        self, rule: str, what: str, pool: PoolState | None = None, number: Page | None = None, holder: str | None = None
+    ) -> Finding:
         """Note a finding, and mark page and holder, so that what follows from it is told as a consequence.
 
-        A race marks nothing: what hides behind it is a finding of its own.
+        A race marks nothing, and is nobody's consequence: what hides behind it is a finding of its own.
         """
-        state = None if pool is None or page is None else pool.page(page)
-        race = rule in ("MEM-RACE", "MEM-REWRITE")
-        cause = None if state is None else state.cause
-        if cause is None and holder is not None:
-            cause = self.holder_cause.get(holder)
-        if not race:
-            if state is not None and state.cause is None:
-                state.cause = self.event
-            if holder is not None:
-                self.holder_cause.setdefault(holder, self.event)
-        self.findings.append(
-            Finding(
-                rule,
-                what,
-                self.event,
-                self.at,
-                None if pool is None else pool.name,
-                page,
-                holder,
-                None if race else cause,
-                None if earlier is None else earlier.at,
-            )
-        )
-        return self.event
+        found = Finding(rule, what, self.event, self.at, None if pool is None else pool.name, number, holder)
+        self.findings.append(found)
+        if rule in ("MEM-RACE", "MEM-REWRITE"):
+            return found
+        page = None if pool is None or number is None else pool.page(number)
+        if holder is not None:
+            found.cause = self.causes.get(holder)
+            self.causes.setdefault(holder, self.event)
+        if page is not None:
+            found.cause = found.cause if page.cause is None else page.cause
+            page.cause = page.cause or self.event
+        return found
 
     def changed(self, page: PageState, by: str | None = None, stream: str | None = None) -> None:
         """A page changed: every table that names it has to be checked there again, but for its writer's."""
@@ -318,21 +309,31 @@ class State:
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names and nothing in flight uses need not be remembered."""
-        if page.free and not page.tables:
+        if page.kind == "free" and not page.tables and not pool.keyed:
             page.reads, page.writes = self.live(page.reads), self.live(page.writes)
             if not (page.reads or page.writes):
-                del pool.pages[number]
+                pool.pages.pop(number, None)
+
+    def agree(self, one: Content, other: Content) -> bool | None:
+        """Whether two contents are the same where they overlap; `None`: not told."""
+        if one.label is None or other.label is None:
+            return None
+        start, stop = max(one.start, other.start), min(one.stop, other.stop)
+        offset = one.offset + start - one.start
+        if start >= stop:
+            return True
+        if offset != other.offset + start - other.start:
+            return False
+        return one.label == other.label or self.labels.same(one.label, other.label, offset, offset + stop - start)
 
     def sweep_labels(self) -> None:
         """Forget labels that nothing bears any more, each time that their number has doubled."""
-        if len(self.labels) < self.labels_swept:
+        if len(self.labels) < self._labels_kept:
             return
-        live: set[Label] = set()
+        live = {label for table in self.tables.values() for label in table.labels}
         for pool in self.pools.values():
             for page in pool.pages.values():
-                live.update(content.label for content in page.content if content.label is not None)
-                live.update(label for promise in page.keys.values() for label in promise.labels or ())
-        for table in self.tables.values():
-            live.update(label for label in table.labels if label is not None)
-        self.labels.keep(live)
-        self.labels_swept = max(1024, 2 * len(self.labels))
+                live.update(content.label for content in page.content)
+                live.update(content.label for promise in page.keys.values() for content in promise.meant)
+        self.labels.keep({label for label in live if label is not None})
+        self._labels_kept = max(1024, 2 * len(self.labels))

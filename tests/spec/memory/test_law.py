@@ -1,0 +1,397 @@
+"""Each rule of the law on the fewest events that break it, beside the same events done right."""
+
+import pytest
+
+from kvspec.memory import Law, Malformed, Pool
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Deliver,
+    Drop,
+    End,
+    Event,
+    Failed,
+    Idle,
+    Learn,
+    Leave,
+    Map,
+    Move,
+    PassOn,
+    Publish,
+    Release,
+    Renew,
+    Reserve,
+    Share,
+    Take,
+    Unmap,
+    Use,
+    Wait,
+)
+
+POOLS = {
+    "kv": Pool(page_size=4, num_pages=8, sinks=[8]),
+    "rows": Pool(page_size=16, label_size=4),
+    "disk": Pool(keyed=True),
+}
+
+
+def found(*events: Event) -> list[tuple[str, int]]:
+    """Rule and event number of each finding."""
+    law = Law(POOLS)
+    return [(finding.rule, finding.event) for event in events for finding in law.step(event)]
+
+
+def take(holder: str, *pages: int) -> Take:
+    return Take(holder, "kv", list(pages))
+
+
+def of(holder: str | None, *pages: int, label: str | None = None, start: int = 0, stop: int = 0) -> Use:
+    return Use(
+        pool="kv", pages=list(pages), holder=holder, labels=None if label is None else [label], start=start, stop=stop
+    )
+
+
+def write(id: int, holder: str, page: int, label: str | None = None, stream: str | None = "s") -> Begin:
+    return Begin(id, stream, writes=[of(holder, page, label=label)])
+
+
+def read(id: int, holder: str, page: int, label: str | None = None, stream: str | None = "s") -> Begin:
+    return Begin(id, stream, reads=[of(holder, page, label=label)])
+
+
+def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) -> Map:
+    return Map(name, holder, "kv", 0, list(pages), labels)
+
+
+BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
+    "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
+    "taken while published": (
+        [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1]), take("b", 1)],
+        ("MEM-TAKE", 5),
+    ),
+    "out of range": ([take("a", 9)], ("MEM-TAKE", 1)),
+    "padding taken": ([take("a", 8)], ("MEM-TAKE", 1)),
+    "moved to a held page": ([take("a", 1, 2), Move("kv", 1, 2)], ("MEM-TAKE", 2)),
+    "free page shared": ([Share("a", "kv", [1])], ("MEM-SHARE", 1)),
+    "shared under another key": (
+        [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Share("b", "kv", [1], ["other"])],
+        ("MEM-SHARE", 4),
+    ),
+    "freed twice": ([take("a", 1), Release("a", "kv", [1]), Release("a", "kv", [1])], ("MEM-RELEASE", 3)),
+    "passed on by a stranger": ([take("a", 1), PassOn("b", "c", "kv", [1])], ("MEM-RELEASE", 2)),
+    "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE", 2)),
+    "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE", 1)),
+    "used through a stale table": (
+        [take("a", 1), table("t", "a", 1), Release("a", "kv", [1]), Begin(1, "s", writes=[Use(table="t")])],
+        ("MEM-USE", 4),
+    ),
+    "a hole": ([take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 3)),
+    "no table": ([Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 1)),
+    "padding read": ([Begin(1, "s", reads=[of(None, 8)])], ("MEM-USE", 1)),
+    "left with a page": ([take("a", 1), Leave("a")], ("MEM-LEAK", 2)),
+    "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK", 2)),
+    "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT", 2)),
+    "held and in the free list": ([take("a", 1), Count("kv", free=[1, (3, 5)])], ("MEM-COUNT", 2)),
+    "twice in the free list": ([take("a", 1), Count("kv", free=[(2, 5), 3])], ("MEM-COUNT", 2)),
+    "a reference too many": ([take("a", 1), Count("kv", references={1: 2})], ("MEM-COUNT", 2)),
+    "read before written": ([take("a", 1), read(1, "a", 1)], ("MEM-WRITTEN", 2)),
+    "read after handed out again": (
+        [take("a", 1), write(1, "a", 1), Release("a", "kv", [1]), take("a", 1), read(2, "a", 1)],
+        ("MEM-WRITTEN", 5),
+    ),
+    "a state read before it is written": (
+        [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], sees_own=False)],
+        ("MEM-WRITTEN", 2),
+    ),
+    "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT", 3)),
+    "other content through a table": (
+        [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), Begin(2, "s", [Use(table="t")])],
+        ("MEM-CONTENT", 4),
+    ),
+    "other content after a copy": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            Begin(2, "s", copies=[(of("a", 1), of("a", 2))]),
+            read(3, "a", 2, "y"),
+        ],
+        ("MEM-CONTENT", 4),
+    ),
+    "published unwritten": ([take("a", 1), Publish("kv", [1], ["k"])], ("MEM-NAME", 2)),
+    "published with other content": (
+        [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["y"])],
+        ("MEM-NAME", 3),
+    ),
+    "one key, two contents": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            write(2, "a", 2, "y"),
+            Publish("kv", [1], ["k"], ["x"]),
+            Publish("kv", [2], ["k"], ["y"]),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "a plan that nobody is left to keep": (
+        [take("a", 1), Publish("kv", [1], ["k"], planned=True), Release("a", "kv", [1])],
+        ("MEM-NAME", 3),
+    ),
+    "a failed load keeps its name": (
+        [
+            take("a", 1),
+            write(1, "a", 1),
+            Publish("kv", [1], ["k"]),
+            End(1, unwritten=[of("a", 1)]),
+            Release("a", "kv", [1]),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "a plan that is written with something else": (
+        [take("a", 1), Publish("kv", [1], ["k"], ["x"], planned=True), write(1, "a", 1, "y")],
+        ("MEM-NAME", 3),
+    ),
+    "withdrawn twice": ([take("a", 1), Drop("kv", [1], ["k"])], ("MEM-NAME", 2)),
+    "published overwritten": (
+        [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"]), write(2, "a", 1, "y")],
+        ("MEM-OVERWRITE", 4),
+    ),
+    "shared overwritten": (
+        [take("a", 1), write(1, "a", 1, "x"), Share("b", "kv", [1]), write(2, "b", 1, "y")],
+        ("MEM-OVERWRITE", 4),
+    ),
+    "used afresh while shared": ([take("a", 1), Share("b", "kv", [1]), Renew("a", "kv", [1])], ("MEM-OVERWRITE", 3)),
+    "an object overwritten": (
+        [
+            Begin(1, "s", writes=[Use(pool="disk", pages=["k"], labels=["x"])]),
+            Begin(2, "s", writes=[Use(pool="disk", pages=["k"], labels=["y"])]),
+        ],
+        ("MEM-OVERWRITE", 2),
+    ),
+    "read on another stream": ([take("a", 1), write(1, "a", 1), read(2, "a", 1, stream="t")], ("MEM-RACE", 3)),
+    "written under a read": (
+        [take("a", 1), write(1, "a", 1), End(1), read(2, "a", 1), write(3, "a", 1, stream="t")],
+        ("MEM-RACE", 5),
+    ),
+    "handed on under a read through a table": (
+        [
+            take("a", 1),
+            table("t", "a", 1),
+            Begin(1, "s", writes=[Use(table="t")]),
+            End(1),
+            Begin(2, "s", [Use(table="t")]),
+            Unmap("t"),
+            Release("a", "kv", [1]),
+            take("b", 1),
+            write(3, "b", 1, stream="t"),
+        ],
+        ("MEM-RACE", 9),
+    ),
+    "only its reads are done": (
+        [take("a", 1), write(1, "a", 1), End(1, "reads"), write(2, "a", 1, stream="t")],
+        ("MEM-RACE", 4),
+    ),
+    "rewritten under a read": (
+        [take("a", 1), write(1, "a", 1, "x"), End(1), read(2, "a", 1), write(3, "a", 1, "x", "t")],
+        ("MEM-REWRITE", 5),
+    ),
+    "ended twice": ([take("a", 1), write(1, "a", 1), End(1), End(1)], ("MEM-ORDER", 4)),
+    "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER", 3)),
+    "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE", 3)),
+    "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE", 2)),
+    "gave up": ([Failed("stuck", "no progress")], ("MEM-FAILED", 1)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken(name: str) -> None:
+    events, due = BROKEN[name]
+    assert found(*events) == [due]
+
+
+def test_worthless_results_are_delivered() -> None:
+    load = Begin(1, "t", writes=[of("a", 1)])
+    step = Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1])
+    failed: list[Event] = [take("a", 1, 2), load, step, End(1, unwritten=[of("a", 1)])]
+    assert found(*failed, Deliver(2, "a")) == [("MEM-DELIVER", 5)]
+    assert found(*failed, Deliver(2, "b")) == []
+    assert found(*failed, read(3, "a", 2), Deliver(3, "a")) == [("MEM-DELIVER", 6)]
+    assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
+
+
+def test_a_delivery_after_other_content_is_its_consequence() -> None:
+    law = Law(POOLS)
+    events = [take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y"), Deliver(2, "a")]
+    findings = [finding for event in events for finding in law.step(event)]
+    assert [(finding.rule, finding.cause) for finding in findings] == [("MEM-CONTENT", None), ("MEM-DELIVER", 3)]
+
+
+def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
+    law = Law(POOLS)
+    events = [
+        take("a", 1),
+        take("b", 1),
+        write(1, "a", 1),
+        write(2, "b", 1, stream="t"),
+        Release("a", "kv", [1]),
+        Release("a", "kv", [1]),
+    ]
+    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
+    assert findings == [("MEM-TAKE", None), ("MEM-RACE", None), ("MEM-RELEASE", 2)]
+
+
+RIGHT: dict[str, list[Event]] = {
+    "a page goes round": [
+        take("a", 1),
+        write(1, "a", 1, "k"),
+        Publish("kv", [1], ["k"], ["k"]),
+        Release("a", "kv", [1]),
+        Share("b", "kv", [1], ["k"]),
+        read(2, "b", 1, "k"),
+        Release("b", "kv", [1]),
+        Drop("kv", [1], ["k"]),
+        Count("kv", free=7, held=0, cached=0),
+        take("c", 1),
+        write(3, "c", 1, "z"),
+        Release("c", "kv", [1]),
+        Leave("c"),
+        Idle(),
+    ],
+    "a plan that is kept": [
+        take("a", 1),
+        Publish("kv", [1], ["k"], ["x"], planned=True),
+        write(1, "a", 1, "x"),
+        Release("a", "kv", [1]),
+    ],
+    "a label that is learned": [take("a", 1), write(1, "a", 1, "a/0"), Learn("a/0", "k"), read(2, "a", 1, "k")],
+    "the first slots of a label are learned": [
+        take("a", 1),
+        write(1, "a", 1, "a/0"),
+        Learn("a/0", "k", 2),
+        Begin(2, "s", reads=[of("a", 1, label="k", stop=2)]),
+    ],
+    "waits order": [take("a", 1), write(1, "a", 1), Wait("t", 1), write(2, "a", 1, stream="t")],
+    "waits for a stream order": [take("a", 1), write(1, "a", 1), Wait("t", on="s"), write(2, "a", 1, stream="t")],
+    "order goes on": [
+        take("a", 1, 2),
+        write(1, "a", 1),
+        Begin(2, "t", writes=[of("a", 2)], after=[1]),
+        Begin(3, "u", writes=[of("a", 1)], after=[2]),
+    ],
+    "the host has seen it": [take("a", 1), write(1, "a", 1), End(1), write(2, "a", 1, stream="t")],
+    "the host has synchronized": [
+        take("a", 1),
+        write(1, "a", 1),
+        Wait("host", on="s"),
+        write(2, "a", 1, stream="t"),
+        End(1),
+    ],
+    "its reads are done": [
+        take("a", 1),
+        write(1, "a", 1),
+        End(1),
+        read(2, "a", 1),
+        Wait("t", 2, part="reads"),
+        write(3, "a", 1, stream="t"),
+    ],
+    "attention sees what it writes": [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)])],
+    "padding is written": [Begin(1, "s", writes=[of(None, 8)]), Begin(2, "t", writes=[of(None, 8)])],
+    "a pin does not share": [
+        take("a", 1),
+        write(1, "a", 1, "x"),
+        Share("b", "kv", [1], pin=True),
+        write(2, "a", 1, "y"),
+        Release("a", "kv", [1]),
+        Release("b", "kv", [1]),
+    ],
+    "a turn takes the slot's pages up": [
+        take("a", 1),
+        table("t", "a", 1, labels=["x"]),
+        Begin(1, "s", writes=[Use(table="t")]),
+        PassOn("a", "b"),
+        Leave("a"),
+        Begin(2, "s", [Use(table="t")]),
+    ],
+    "a page moves": [
+        take("a", 1),
+        write(1, "a", 1, "x"),
+        Begin(2, "s", copies=[(of("a", 1), of("a", 1))]),
+        Move("kv", 1, 2),
+        Begin(3, "s", writes=[of("a", 2, label="x")]),
+        Release("a", "kv", [2]),
+        take("b", 1),
+    ],
+    "a promise that is taken up": [Reserve("a", "kv", 2), take("a", 1, 2), take("b", 3, 4, 5, 6, 7)],
+    "a row's entries are labels": [
+        Take("a", "rows", [1]),
+        Begin(1, "host", writes=[Use(pool="rows", pages=[1], holder="a", stop=6, labels=["17", "4"])]),
+        Begin(2, "s", reads=[Use(pool="rows", pages=[1], holder="a", start=4, stop=6, labels=["4"])]),
+    ],
+    "the rest of a page is written later": [
+        take("a", 1),
+        Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
+        Begin(2, "s", [of("a", 1, label="x")], [of("a", 1, label="x", start=3)]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str) -> None:
+    assert found(*RIGHT[name]) == []
+
+
+MALFORMED: dict[str, Event] = {
+    "no such pool": Take("a", "xv", [1]),
+    "a key where pages have numbers": Take("a", "kv", ["k"]),
+    "a storage has no allocator": Take("a", "disk", ["k"]),
+    "more pages than an event may name": Take("a", "kv", [(1, 1 << 31)]),
+    "keys that do not fit": Publish("kv", [1], ["k", "l"]),
+    "labels that do not fit": Publish("kv", [1], ["k"], ["x", "y"]),
+    "slots backwards": Begin(1, "s", writes=[of("a", 1, start=3, stop=2)]),
+    "a use of nothing": Begin(1, "s", writes=[Use()]),
+    "a copy to fewer slots": Begin(1, "s", copies=[(of("a", 1), of("a", 1, stop=2))]),
+    "a table with a gap": Map("t", "a", "kv", 2, [1]),
+    "less than nothing reserved": Reserve("a", "kv", -1),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed(name: str) -> None:
+    with pytest.raises(Malformed):
+        found(MALFORMED[name])
+
+
+def test_a_finding_on_a_page_is_told_once() -> None:
+    """A wrong read of a table is not told again at each step, only where something changed."""
+    steps = [Begin(id, "s", [Use(table="t")]) for id in range(2, 6)]
+    broken: list[Event] = [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), *steps]
+    assert found(*broken) == [("MEM-CONTENT", 4)]
+    assert found(*broken, write(9, "a", 1, "z"), Begin(10, "s", [Use(table="t")])) == [
+        ("MEM-CONTENT", 4),
+        ("MEM-CONTENT", 9),
+    ]
+
+
+def test_labels_that_nothing_bears_are_forgotten() -> None:
+    law = Law(POOLS)
+    law.step(take("a", 1))
+    for step in range(5000):
+        law.step(write(step, "a", 1, f"a/{step}"))
+        law.step(Learn(f"a/{step}", f"k{step}"))
+        law.step(End(step))
+    assert len(law.state.labels) < 2100
+
+
+def test_what_is_over_is_forgotten() -> None:
+    law = Law(POOLS)
+    for step in range(0, 1000, 2):
+        for event in (
+            take("a", 1),
+            write(step, "a", 1),
+            write(step + 1, "a", 1),
+            End(step + 1),
+            Release("a", "kv", [1]),
+        ):
+            assert law.step(event) == []
+    assert not law.state.clocks.flights
+    assert not law.state.pool("kv").pages
+    assert not law.state.holdings
