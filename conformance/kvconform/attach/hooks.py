@@ -1,0 +1,105 @@
+"""What all attachments share: hooks that never disturb the engine, and the trace that they tell."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kvconform.attach.patches import Patches
+from kvspec.memory.events import Failed, MemoryEvent, Pool
+
+_log = logging.getLogger(__name__)
+
+
+class Trace(Protocol):
+    """Whoever takes what the hooks tell."""
+
+    def begin(self, producer: str, pools: dict[str, Pool]) -> None:
+        """A memory with these pools is there now, and it is empty: what follows is about it."""
+
+    def tell(self, event: MemoryEvent) -> None:
+        """One event, in the order in which they happen."""
+
+
+class Hooks:
+    """Functions of an engine with something before and after them.
+
+    An error in a hook ends the telling, and never reaches the engine; an error of the engine goes on as it would.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        """Nothing is hooked yet."""
+        self.trace = trace
+        self.problem: str | None = None
+        """Why nothing more is told; `None` while all is well."""
+        self._patches = Patches()
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Tell an event."""
+        if self.problem is None:
+            self.trace.tell(event)
+
+    def set(self, owner: Any, name: str, value: object) -> None:
+        """Replace an attribute of the engine."""
+        self._patches.set(owner, name, value)
+
+    def hook(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., None] | None = None,
+    ) -> None:
+        """Call `before(*arguments)`, then the function, then `after(seen, answer, *arguments)`.
+
+        `seen` is what `before` answered. After an error of the engine there is no `after`.
+        """
+        original = getattr(owner, name)
+
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            seen = self.guarded(before, *args, **kwargs) if before is not None else None
+            answer = original(*args, **kwargs)
+            if after is not None:
+                self.guarded(after, seen, answer, *args, **kwargs)
+            return answer
+
+        hooked.__wrapped__ = original  # type: ignore[attr-defined]
+        self._patches.set(owner, name, hooked)
+
+    def watch(self, owner: Any, name: str) -> None:
+        """Tell it when the engine gives up in this function."""
+        original = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {error}"))
+                raise
+
+        self._patches.set(owner, name, watched)
+
+    def guarded(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What `do` answers; `None` if it fails, and then nothing more is told."""
+        if self.problem is not None:
+            return None
+        try:
+            return do(*args, **kwargs)
+        except Exception as error:
+            self.problem = f"{getattr(do, '__qualname__', do)}: {type(error).__name__}: {error}"
+            _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True)
+            return None
+
+    def detach(self) -> None:
+        """Take the hooks out."""
+        self._patches.undo()
+
+
+def chained(label: str, tokens: object) -> str:
+    """The label of the content that ends with `tokens` and has `label` before it. It shows no token."""
+    return f"{hash((label_number(label), tokens)) & 0xFFFF_FFFF_FFFF_FFFF:x}"
+
+
+def label_number(label: str) -> int:
+    """The number in a label that `chained` made; 0 for the empty one, which is before everything."""
+    return int(label, 16) if label else 0

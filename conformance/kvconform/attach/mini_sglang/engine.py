@@ -1,0 +1,79 @@
+"""Makes a checkout of mini-sglang importable where there is no GPU and no model."""
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvconform.attach.device import Stream
+from kvconform.attach.standins import EngineError, Finder, stand_in
+
+STOOD_IN = (
+    "flashinfer",
+    "huggingface_hub",
+    "minisgl.attention",
+    "minisgl.distributed",
+    "minisgl.layers",
+    "minisgl.models",
+    "minisgl.moe",
+    "minisgl.utils.hf",
+    "minisgl.utils.mp",
+    "msgpack",
+    "safetensors",
+    "sgl_kernel",
+    "tqdm",
+    "transformers",
+    "tvm_ffi",
+    "zmq",
+)
+"""What has nothing to do with the bookkeeping of memory, or needs a GPU."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine's own modules."""
+
+    torch: Any
+    core: Any
+    engine: Any
+    graph: Any
+    sample: Any
+    message: Any
+    scheduler: Any
+    cache: Any
+    prefill: Any
+    decode: Any
+    table: Any
+    radix: Any
+    config: Any
+
+
+def _first_difference(one: Any, other: Any) -> int:
+    """How many leading tokens two keys share: what the engine's own C++ function answers."""
+    length = min(len(one), len(other))
+    differ = (one[:length] != other[:length]).nonzero()
+    return int(differ[0]) if len(differ) else length
+
+
+def load(checkout: Path) -> Engine:
+    """The engine's classes from a checkout. A process can hold one.
+
+    Raises:
+        EngineError: the folder is no checkout of mini-sglang, or torch is missing.
+    """
+    root = checkout / "python"
+    if not (root / "minisgl" / "scheduler").is_dir():
+        raise EngineError(f"{checkout} holds no mini-sglang")
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise EngineError("torch is not installed; mini-sglang's classes need it") from error
+    if "minisgl" not in sys.modules:
+        sys.path.insert(0, str(root))
+        sys.meta_path.insert(0, Finder(STOOD_IN, (), root))
+        stand_in("minisgl.kernel", fast_compare_key=_first_difference)
+    names = ("core", "message", "engine.engine", "engine.graph", "engine.sample", "kvcache.radix_cache")
+    names += tuple(f"scheduler.{name}" for name in ("scheduler", "cache", "prefill", "decode", "table", "config"))
+    found = {name.split(".")[-1]: importlib.import_module(f"minisgl.{name}") for name in names}
+    return Engine(torch=torch, radix=found.pop("radix_cache"), **found)

@@ -1,0 +1,26 @@
+"""Attributes of modules and classes that are replaced for a while."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Patches:
+    """What was replaced, and how to put it back."""
+
+    _undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def set(self, owner: Any, name: str, value: object) -> None:
+        """Replace an attribute of `owner`, or add it."""
+        if name in vars(owner):
+            before = vars(owner)[name]
+            self._undo.append(lambda: setattr(owner, name, before))
+        else:
+            self._undo.append(lambda: delattr(owner, name))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Put everything back, the last first."""
+        while self._undo:
+            self._undo.pop()()

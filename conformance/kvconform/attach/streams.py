@@ -1,0 +1,96 @@
+"""Observes streams and events: what waits for what, and what the host has seen complete.
+
+An event stands for what its stream held when it was recorded. If the last thing on the stream was an operation, it
+stands for that; if it was a wait, an operation without uses is told in its place.
+"""
+
+from typing import Any
+
+from kvconform.attach.hooks import Hooks
+from kvspec.memory.events import Begin, End, Use, Wait
+
+
+class Streams:
+    """The streams of one process, and what its hooks have queued on them."""
+
+    def __init__(self, hooks: Hooks, stream: Any, event: Any) -> None:
+        """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in."""
+        self._hooks = hooks
+        self._cuda: Any = None
+        self._last: dict[str, int | None] = {}
+        """Stream -> what was queued last; `None`: a wait."""
+        self._flying: dict[int, str] = {}
+        self._queued = 0
+        hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
+        hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
+        hooks.hook(stream, "synchronize", after=lambda _, __, stream: self._seen(self._last.get(name(stream))))
+        hooks.hook(event, "record", after=lambda _, __, event, stream=None: self._records(event, stream))
+        hooks.hook(event, "wait", after=lambda _, __, event, stream=None: self._waits_for(self.name(stream), event))
+        hooks.hook(event, "synchronize", after=lambda _, __, event: self._seen(_recorded(event)))
+        hooks.hook(event, "query", after=self._queried)
+
+    def clear(self, cuda: Any) -> None:
+        """A new trace begins; `cuda` is the module that knows the current stream."""
+        self._cuda = cuda
+        self._last.clear()
+        self._flying.clear()
+
+    def name(self, stream: Any = None) -> str:
+        """A stream's name; of the current one if none is given."""
+        return name(self._cuda.current_stream() if stream is None else stream)
+
+    def begin(
+        self,
+        what: str,
+        reads: list[Use],
+        writes: list[Use],
+        copies: list[tuple[Use, Use]] | None = None,
+        stream: Any = None,
+    ) -> int:
+        """Tell that an operation is queued, on the current stream if none is given; its id."""
+        self._queued += 1
+        queued = self._queued
+        on = self.name(stream)
+        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], at=what))
+        self._last[on] = queued
+        self._flying[queued] = on
+        return queued
+
+    def _waits(self, stream: str, other: str) -> None:
+        if stream != other:
+            self._hooks.tell(Wait(stream, on=other))
+            self._last[stream] = None
+
+    def _waits_for(self, stream: str, event: Any) -> None:
+        recorded = _recorded(event)
+        if recorded is not None and self._flying.get(recorded, stream) != stream:
+            self._hooks.tell(Wait(stream, id=recorded))
+            self._last[stream] = None
+
+    def _records(self, event: Any, stream: Any) -> None:
+        on = self.name(stream)
+        recorded = self._last.get(on, 0)
+        event.kvspec_recorded = self.begin("record", [], [], stream=stream) if recorded is None else recorded
+
+    def _queried(self, _: None, happened: bool, event: Any) -> None:
+        if happened:
+            self._seen(_recorded(event))
+
+    def _seen(self, queued: int | None) -> None:
+        on = self._flying.get(queued) if queued is not None else None
+        if on is None or queued is None:
+            return
+        self._hooks.tell(End(queued))
+        # What its stream queued earlier is over as well, and nobody has to say so.
+        for earlier in [op for op, stream in self._flying.items() if stream == on and op <= queued]:
+            del self._flying[earlier]
+
+
+def _recorded(event: Any) -> int | None:
+    """What an event stands for; `None` if it was never recorded, 0 if its stream held nothing."""
+    return getattr(event, "kvspec_recorded", None)
+
+
+def name(stream: Any) -> str:
+    """A stream's name, the same for every object that stands for it."""
+    return f"stream {stream.cuda_stream}"
