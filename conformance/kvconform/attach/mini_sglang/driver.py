@@ -92,6 +92,7 @@ def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
             self.num_pages = config.num_page_override
             self.max_seq_len = self.num_pages * config.page_size
             self.page_table = torch.zeros((config.max_running_req + 1, self.max_seq_len), dtype=torch.int32)
+            self.ctx.kvspec_launches = self.stream
             self.ctx.page_table = self.page_table
             self.ctx.attn_backend = self.attn_backend = _Attention()
             self.sampler = engine.sample.Sampler(self.device, shape.alphabet + 1)

@@ -96,7 +96,7 @@ class Attached:
         hooks.hook(tree, "evict", after=self._evicted)
         hooks.hook(engine.cache, "_write_page_table", after=self._table_written)
         hooks.hook(manager, "_free", before=lambda _, freed: self._freed(freed))
-        hooks.hook(manager, "cache_req", before=lambda _, req, finished: self._acts(req))
+        hooks.hook(manager, "cache_req", before=lambda _, req, finished: self._acts(req), after=self._cached)
         hooks.set(manager, "lazy_free_region", self._lazily(manager.lazy_free_region))
         hooks.hook(scheduler, "_free_req_resources", before=lambda _, req: self._acts(req), after=self._left)
         hooks.hook(engine.engine.Engine, "forward_batch", before=self._launch)
@@ -175,6 +175,18 @@ class Attached:
             self._rows[row] = row_pages, run.name
             self.hooks.tell(Map(run.name, run.name, KV, first, new, run.labels([], first, last)))
 
+    def _cached(self, _: None, __: None, manager: Any, req: Any, finished: bool) -> None:
+        """A row may name other pages now: those of the tree, instead of duplicates that were given back."""
+        named = self._rows[req.table_idx][0] if req.table_idx in self._rows else []
+        pages = self._pages(manager.page_table[req.table_idx, : req.cached_len])
+        first = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), None)
+        if finished or first is None:
+            return
+        run = self._run(req.uid)
+        named[first : len(pages)] = pages[first:]
+        labels = run.labels([], first, len(named))
+        self.hooks.tell(Map(run.name, run.name, KV, first, named[first:], labels))
+
     # The free list and the tree
 
     def _freed(self, freed: Any) -> None:
@@ -231,7 +243,7 @@ class Attached:
     def _evicted(self, _: None, evicted: Any, *__: Any) -> None:
         pages = self._pages(evicted)
         for page in pages:
-            del self._keys[page]
+            self._keys.pop(page, None)
         if pages:
             self.hooks.tell(Drop(KV, list(pages)))
 
