@@ -1,0 +1,1 @@
+"""SGLang with its host cache: the trees, pools and transfer controllers of a release, without a model."""

@@ -1,0 +1,377 @@
+"""One memory with a host tier, made of a release's own classes; only the KV tensors are not there.
+
+`UnifiedMemory` and `RadixMemory` do with a request what the scheduler's lines of their releases do: match, admit with
+a load-back, extend, publish, release.
+"""
+
+import threading
+from array import array
+from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from kvconform.attach.patches import Patches
+from kvconform.attach.sglang.release import Release
+
+LAYERS = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big a memory is; pages and rows in numbers, lengths in tokens."""
+
+    page_size: int
+    pages: int
+    host_pages: int
+    rows: int
+    context: int
+    write_policy: str
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+class Memory:
+    """What both kinds have in common."""
+
+    def __init__(self, release: Release, shape: Shape) -> None:
+        """Pools, allocator, rows."""
+        self.release, self.shape = release, shape
+        self._finished = object()
+        torch = release.torch
+
+        class Tensors(release.pools.MHATokenToKVPool):  # type: ignore[misc]
+            """A KV pool without tensors."""
+
+            def __init__(self) -> None:
+                self.size = shape.pages * shape.page_size
+                self.page_size = shape.page_size
+                self.layer_num = self.end_layer = LAYERS
+                self.start_layer = 0
+                self.device = "cpu"
+                self.dtype = self.store_dtype = torch.float16
+                self.layer_shard_enabled = False
+
+            def register_layer_transfer_counter(self, counter: Any) -> None:
+                self.counter = counter
+
+        self.tensors = Tensors()
+        self.rows = release.pools.ReqToTokenPool(shape.rows, shape.context, "cpu", False)
+        size = shape.pages * shape.page_size
+        arguments = (torch.float16, "cpu", self.tensors, False)
+        if shape.page_size == 1:
+            self.allocator = release.allocators.TokenToKVPoolAllocator(size, *arguments)
+        else:
+            self.allocator = release.allocators.PagedTokenToKVPoolAllocator(size, shape.page_size, *arguments)
+
+    def _params(self, **more: Any) -> Any:
+        return self.release.init_params.CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=self.shape.page_size,
+            **more,
+        )
+
+    def _host_class(self) -> Any:
+        base = self.release.host.HostKVCache
+        return type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
+
+    @property
+    def controller(self) -> Any:
+        """What queues transfers and starts them."""
+        return self.cache.cache_controller
+
+    cache: Any
+
+    @property
+    def room(self) -> int:
+        """Tokens that can be had: free ones, and those that an eviction frees."""
+        return int(self.allocator.available_size() + self.cache.evictable_size())
+
+    def pages(self, tokens: int) -> int:
+        """Pages for so many tokens."""
+        return -(-tokens // self.shape.page_size)
+
+    def _allocate(self, row: int, start: int, stop: int) -> bool:
+        """Pages for the positions `start` to `stop` of a row, where it has none; whether there were enough."""
+        size = self.shape.page_size
+        first, last = self.pages(start), self.pages(stop)
+        if first == last:
+            return True
+        need = (last - first) * size
+        short = need - self.allocator.available_size()
+        if short > 0:
+            self.cache.evict(self.release.base.EvictParams(num_tokens=short))
+        slots = self.allocator.alloc(need)
+        if slots is None:
+            return False
+        self.rows.write((row, slice(first * size, last * size)), slots.to(self.release.torch.int32))
+        return True
+
+
+class UnifiedMemory(Memory):
+    """`UnifiedRadixCache` with `HybridCacheController` and `L2TransferEngine` (from 0.5.21)."""
+
+    def __init__(self, release: Release, shape: Shape) -> None:
+        """As the assembler of a plain model's stack does it."""
+        super().__init__(release, shape)
+        full, pool_name = release.component.ComponentType.FULL, release.assembler.PoolName.KV
+        params = self._params(tree_components=(full,), tree_core_backend="python")
+        self.cache = release.tree.UnifiedRadixCache(params)
+        self.host = self._host_class()(
+            dtype=release.torch.float16,
+            device_capacity_tokens=shape.pages * shape.page_size,
+            size_per_token=1,
+            start_layer=0,
+            end_layer=LAYERS,
+            host_to_device_ratio=1.0,
+            host_size=0,
+            page_size=shape.page_size,
+            layout="layer_first",
+            pin_memory=False,
+            device="cpu",
+            is_dummy=True,
+            host_token_capacity=shape.host_pages * shape.page_size,
+        )
+        entry = release.assembler.build_pool_entry(
+            name=pool_name,
+            host_pool=self.host,
+            device_pool=self.tensors,
+            layer_mapping={layer: layer for layer in range(LAYERS)},
+            transfer_layer_id_max=LAYERS,
+            is_anchor=True,
+        )
+        group = release.group.HostPoolGroup([entry])
+        controller = release.hybrid.HybridCacheController(
+            self.allocator,
+            group,
+            shape.page_size,
+            None,
+            load_cache_event=threading.Event(),
+            write_policy=shape.write_policy,
+            io_backend="kernel",
+            transfer_layer_id_max=LAYERS,
+        )
+        result = release.assembler.StackBuildResult(
+            host_pool_group=group, cache_controller=controller, component_host_pools={full: self.host}
+        )
+        release.assembler._apply_stack_result(self.cache, self.tensors, params, result)
+        self.cache.tree_core.set_hicache_enabled()
+        self.cache.write_through_threshold = 1 if shape.write_policy == "write_through" else 2
+        self.cache.is_write_back = shape.write_policy == "write_back"
+        self.cache.load_back_threshold = 1
+
+    @contextmanager
+    def configured(self) -> Iterator[None]:
+        """The configuration that a server would have published, while requests are driven."""
+        patches = Patches()
+        spec = SimpleNamespace(speculative_algorithm=None)
+        serving = SimpleNamespace(strip_thinking_cache=False)
+        for module in (self.release.common, self.release.batches):
+            for name, value in (("get_spec", spec), ("get_serving", serving)):
+                if hasattr(module, name):
+                    patches.set(module, name, lambda value=value: value)
+        try:
+            yield
+        finally:
+            patches.undo()
+
+    def request(self, rid: str, tokens: list[int]) -> Any:
+        """A request as the scheduler makes one."""
+        sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
+        return self.release.batches.Req(rid, "", array("q", tokens), sampling)
+
+    def match(self, req: Any) -> int:
+        """Tokens that the tree has, on the device and on the host."""
+        req.refresh_fill_ids()
+        self.release.common.match_kv_cache(req, self.cache)
+        return int(req.prefix_len + req.host_hit_length)
+
+    def admit(self, req: Any) -> int:
+        """Lock what the tree has and begin to load what only the host has; the tokens that are there then."""
+        cache = self.cache
+        with ExitStack() as stack:
+            pinned = cache.lock(req.last_node)
+            stack.callback(cache.unlock, pinned)
+            if req.needs_host_load_back():
+                anchor = cache.lock(req.best_match_node)
+                stack.callback(cache.unlock, anchor)
+                host = cache.inc_host_lock_ref(req.best_match_node).to_dec_params()
+                stack.callback(cache.dec_host_lock_ref, req.best_match_node, host)
+                loaded, req.last_node = cache.init_load_back(
+                    self.release.base.InitLoadBackParams(
+                        best_match_node=req.best_match_node, host_hit_length=req.host_hit_length, req=req
+                    )
+                )
+                req.prefix_len += loaded
+                req.kv.cache_protected_len = req.prefix_len
+            req.lock = cache.lock(req.last_node)
+        return int(req.prefix_len)
+
+    def start(self, req: Any) -> None:
+        """A row for a request that was admitted, with the prefix that it found."""
+        self.rows.alloc([req])
+        prefix = self.cache.prefix_device_indices(req)
+        self.rows.write((self.row(req), slice(0, len(prefix))), prefix.to(self.release.torch.int32))
+        req.kv.cache_protected_len = len(prefix)
+        req.kv.kv_allocated_len = req.kv.kv_committed_len = len(prefix)
+
+    def row(self, req: Any) -> int:
+        """The row of a request that has one."""
+        return int(req.kv.req_pool_idx)
+
+    def extend(self, req: Any, upto: int) -> bool:
+        """Pages up to position `upto`; whether there were enough."""
+        if not self._allocate(self.row(req), req.kv.kv_allocated_len, upto):
+            return False
+        req.kv.kv_allocated_len = req.kv.kv_committed_len = req.extend_end = upto
+        return True
+
+    def grow(self, req: Any, token: int) -> None:
+        """A token was sampled."""
+        req.output_ids.append(token)
+
+    def publish(self, req: Any, upto: int) -> None:
+        """Let the tree have what was computed, and go on with what it has."""
+        req.refresh_fill_ids()
+        req.extend_end = upto
+        self.release.common.checkpoint_kv_cache(req, self.cache)
+
+    def let_go(self, req: Any, *, publish: bool) -> None:
+        """A request finishes, or is retracted."""
+        if publish:
+            req.finished_reason = self._finished
+        self.release.common.release_kv_cache(req, self.cache, checkpoint=publish)
+
+    def again(self, req: Any) -> Any:
+        """A retracted request waits again, with what it has said so far."""
+        return self.request(req.rid + "'", [*req.origin_input_ids, *req.output_ids])
+
+
+class RadixMemory(Memory):
+    """`HiRadixCache` with `HiCacheController` (0.5.10)."""
+
+    def __init__(self, release: Release, shape: Shape) -> None:
+        """As the scheduler makes its tree."""
+        super().__init__(release, shape)
+        host_class = self._host_class()
+
+        def host(*_: Any, **__: Any) -> Any:
+            made = object.__new__(host_class)
+            made.page_size, made.size = shape.page_size, shape.host_pages * shape.page_size
+            made.device, made.layout, made.lock = "cpu", "layer_first", threading.RLock()
+            made.clear()
+            return made
+
+        arguments = SimpleNamespace(
+            hicache_ratio=1.0,
+            hicache_size=0,
+            hicache_mem_layout="layer_first",
+            hicache_storage_backend=None,
+            hicache_storage_backend_extra_config=None,
+            hicache_storage_prefetch_policy="best_effort",
+            hicache_write_policy=shape.write_policy,
+            hicache_io_backend="kernel",
+            served_model_name="",
+            extra_metric_labels=None,
+        )
+        patches = Patches()
+        patches.set(release.tree, "MHATokenToKVPoolHost", host)
+        patches.set(release.torch.distributed, "get_world_size", lambda group=None: 1)
+        try:
+            self.cache = release.tree.HiRadixCache(self._params(), arguments)
+        finally:
+            patches.undo()
+        self.host = self.cache.token_to_kv_pool_host
+        self.cache.load_back_threshold = 1
+
+    @contextmanager
+    def configured(self) -> Iterator[None]:
+        """The configuration that a server would have published, while requests are driven."""
+        patches = Patches()
+        arguments = SimpleNamespace(page_size=self.shape.page_size, speculative_algorithm=None)
+        for module in (self.release.common, self.release.batches):
+            if hasattr(module, "get_global_server_args"):
+                patches.set(module, "get_global_server_args", lambda: arguments)
+        try:
+            yield
+        finally:
+            patches.undo()
+
+    def request(self, rid: str, tokens: list[int]) -> Any:
+        """A request as the scheduler makes one."""
+        sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
+        return self.release.batches.Req(rid, "", list(tokens), sampling)
+
+    def match(self, req: Any) -> int:
+        """Tokens that the tree has, on the device and on the host."""
+        req.fill_ids = req.origin_input_ids + req.output_ids
+        key = self.release.radix.RadixKey(req.fill_ids[:-1], req.extra_key)
+        found = self.cache.match_prefix(self.release.base.MatchPrefixParams(key=key, req=req))
+        req.prefix_indices, req.last_node = found.device_indices, found.last_device_node
+        req.last_host_node, req.host_hit_length = found.last_host_node, found.host_hit_length
+        req.cache_protected_len = len(req.prefix_indices)
+        return len(req.prefix_indices) + int(found.host_hit_length)
+
+    def admit(self, req: Any) -> int:
+        """Lock what the tree has and begin to load what only the host has; the tokens that are there then."""
+        cache = self.cache
+        pinned = req.last_node
+        cache.inc_lock_ref(pinned)
+        if req.host_hit_length > 0:
+            found, req.last_node = cache.init_load_back(
+                self.release.base.InitLoadBackParams(
+                    last_host_node=req.last_host_node, host_hit_length=req.host_hit_length, req=req
+                )
+            )
+            req.prefix_indices = self.release.torch.cat([req.prefix_indices, found])
+            req.cache_protected_len = len(req.prefix_indices)
+        cache.inc_lock_ref(req.last_node)
+        cache.dec_lock_ref(pinned)
+        return len(req.prefix_indices)
+
+    def start(self, req: Any) -> None:
+        """A row for a request that was admitted, with the prefix that it found."""
+        self.rows.alloc([req])
+        prefix = req.prefix_indices
+        self.rows.write((self.row(req), slice(0, len(prefix))), prefix.to(self.release.torch.int32))
+        req.kv_allocated_len = req.kv_committed_len = len(prefix)
+
+    def row(self, req: Any) -> int:
+        """The row of a request that has one."""
+        return int(req.req_pool_idx)
+
+    def extend(self, req: Any, upto: int) -> bool:
+        """Pages up to position `upto`; whether there were enough."""
+        if not self._allocate(self.row(req), req.kv_allocated_len, upto):
+            return False
+        req.kv_allocated_len = req.kv_committed_len = upto
+        return True
+
+    def grow(self, req: Any, token: int) -> None:
+        """A token was sampled."""
+        req.output_ids.append(token)
+
+    def publish(self, req: Any, upto: int) -> None:
+        """Let the tree have what was computed, and go on with what it has."""
+        req.fill_ids = (req.origin_input_ids + req.output_ids)[:upto]
+        self.cache.cache_unfinished_req(req)
+
+    def let_go(self, req: Any, *, publish: bool) -> None:
+        """A request finishes, or is retracted."""
+        if publish:
+            req.finished_reason = self._finished
+        self.release.common.release_kv_cache(req, self.cache, is_insert=publish)
+
+    def again(self, req: Any) -> Any:
+        """A retracted request waits again, with what it has said so far."""
+        return self.request(req.rid + "'", [*req.origin_input_ids, *req.output_ids])
+
+
+def make(release: Release, shape: Shape) -> UnifiedMemory | RadixMemory:
+    """A memory of the kind that the release has."""
+    return UnifiedMemory(release, shape) if release.unified else RadixMemory(release, shape)

@@ -1,0 +1,87 @@
+"""Makes the host-cache classes of one SGLang release importable, from a folder that holds its unpacked wheel."""
+
+import importlib
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from kvconform.adapters.sglang.finder import REAL, STOOD_IN
+from kvconform.attach.standins import EngineError, Finder
+
+_CONTROLLER = "sglang.srt.managers.cache_controller"
+_HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"
+
+
+def load(folder: Path) -> "Release":
+    """The classes of the release in `folder`. A process can hold one.
+
+    Raises:
+        EngineError: there is none, it has no host cache that can be driven, or it cannot be imported.
+    """
+    root = folder / "sglang"
+    if not (root / "srt" / "mem_cache").is_dir():
+        raise EngineError(f"{folder} holds no SGLang release")
+    # The allocators' own kernels run on a CPU then.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    loaded = sys.modules.get("sglang")
+    if loaded is None:
+        package = types.ModuleType("sglang")
+        package.__path__ = [str(root)]
+        sys.modules["sglang"] = package
+        stood_in = [name for name in STOOD_IN if name != _HOST_POOL]
+        sys.meta_path.insert(0, Finder(stood_in, (*REAL, _CONTROLLER), folder))
+    elif [str(root)] != list(loaded.__path__):
+        raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
+    try:
+        return Release(root)
+    except (ImportError, AttributeError) as error:
+        raise EngineError(f"its host cache cannot be imported: {type(error).__name__}: {error}") from error
+
+
+class Release:
+    """The modules of one release; which kind it is shows in what it has, not in its number."""
+
+    def __init__(self, root: Path) -> None:
+        """Import them."""
+        self.torch = importlib.import_module("torch")
+        self.unified = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
+        """Whether the tree is `UnifiedRadixCache` and transfers are those of `L2TransferEngine`."""
+        memory = "sglang.srt.mem_cache"
+        self.controller = importlib.import_module(_CONTROLLER)
+        self.pools = importlib.import_module(f"{memory}.memory_pool")
+        self.allocators = importlib.import_module(f"{memory}.allocator")
+        self.common = importlib.import_module(f"{memory}.common")
+        self.base = importlib.import_module(f"{memory}.base_prefix_cache")
+        self.init_params = importlib.import_module(f"{memory}.cache_init_params")
+        self.radix = importlib.import_module(f"{memory}.radix_cache")
+        self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
+        if self.unified:
+            self.transfer = importlib.import_module(f"{memory}.l2_transfer")
+            self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
+            self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
+            self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
+            self.assembler = importlib.import_module(f"{memory}.hybrid_cache.hybrid_pool_assembler")
+            self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
+            self.group = importlib.import_module(f"{memory}.pool_host.group")
+            self.host = importlib.import_module(f"{memory}.pool_host.base")
+        else:
+            self.tree = importlib.import_module(f"{memory}.hiradix_cache")
+            self.host = importlib.import_module(_HOST_POOL)
+
+    @property
+    def cache_class(self) -> Any:
+        """The tree with a host tier."""
+        return self.tree.UnifiedRadixCache if self.unified else self.tree.HiRadixCache
+
+    @property
+    def controller_class(self) -> Any:
+        """What queues transfers and starts them."""
+        return self.hybrid.HybridCacheController if self.unified else self.controller.HiCacheController
+
+    @property
+    def modules_with_device(self) -> list[Any]:
+        """The modules that have looked up the device's streams and events when they were imported."""
+        candidates = [self.controller, *([self.transfer, self.hybrid] if self.unified else [])]
+        return [module for module in candidates if hasattr(module, "device_module")]
