@@ -1,7 +1,7 @@
 """What all attachments share: hooks that never disturb the engine, and the trace that they tell."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kvconform.attach.patches import Patches
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 class Trace(Protocol):
     """Whoever takes what the hooks tell."""
 
-    def begin(self, producer: str, pools: dict[str, Pool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """A memory with these pools is there now, and it is empty: what follows is about it."""
 
     def tell(self, event: MemoryEvent) -> None:

@@ -5,6 +5,7 @@ in is what needs a GPU: the model answers random logits, and the two streams are
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +82,9 @@ class _Tokenizer:
 def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
     """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, random logits for a model."""
 
-    class CpuEngine(engine.engine.Engine):  # type: ignore[misc]
+    base: Any = engine.engine.Engine
+
+    class CpuEngine(base):  # type: ignore[misc]
         def __init__(self, config: Any) -> None:
             torch = engine.torch
             self.device = torch.device("cpu")
@@ -117,15 +120,15 @@ class _Traffic:
         self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(3)]
         self.live: list[int] = []
         self._next = 0
-        self.idle = lambda: None
+        self.idle: Callable[[], None] = lambda: None
 
     def receive(self, blocking: bool = False) -> list[Any]:
         if blocking:
             self.idle()
             if not self._left:
                 raise _Done
-        messages = []
-        while self._left and (blocking and not messages or self._rng.random() < 0.4):
+        messages: list[Any] = []
+        while self._left and ((blocking and not messages) or self._rng.random() < 0.4):
             messages.append(self._request())
             self._left -= 1
         if self.live and self._rng.random() < self._shape.aborts:
@@ -167,23 +170,16 @@ def run(engine: Engine, seed: int, requests: int = 20, shape: Shape | None = Non
     seen = Seen()
     module = engine.scheduler
     engine.core._GLOBAL_CTX = None
-    before = module.load_tokenizer, engine_module(engine).Engine
-    module.load_tokenizer, engine_module(engine).Engine = lambda _: _Tokenizer(), _cpu_engine(engine, shape, rng)
+    before = module.load_tokenizer, engine.package.Engine
+    module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, shape, rng)
     try:
         with stood_in(engine.torch), engine.torch.inference_mode():
             _loop(engine, shape, rng, requests, seen)
     except (AssertionError, RuntimeError, IndexError, KeyError) as error:
         seen.failed.append(f"{type(error).__name__}: {error}")
     finally:
-        module.load_tokenizer, engine_module(engine).Engine = before
+        module.load_tokenizer, engine.package.Engine = before
     return seen
-
-
-def engine_module(engine: Engine) -> Any:
-    """The package that the scheduler takes its `Engine` from when it is made."""
-    import minisgl.engine
-
-    return minisgl.engine
 
 
 def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:

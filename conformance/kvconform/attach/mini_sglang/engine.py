@@ -2,12 +2,12 @@
 
 import importlib
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvconform.attach.device import Stream
-from kvconform.attach.standins import EngineError, Finder, stand_in
+from kvconform.attach.standins import EngineError, Finder
 
 STOOD_IN = (
     "flashinfer",
@@ -37,6 +37,8 @@ class Engine:
     torch: Any
     core: Any
     engine: Any
+    package: Any
+    """`minisgl.engine`, where the scheduler looks its `Engine` up when it is made."""
     graph: Any
     sample: Any
     message: Any
@@ -72,8 +74,19 @@ def load(checkout: Path) -> Engine:
     if "minisgl" not in sys.modules:
         sys.path.insert(0, str(root))
         sys.meta_path.insert(0, Finder(STOOD_IN, (), root))
-        stand_in("minisgl.kernel", fast_compare_key=_first_difference)
-    names = ("core", "message", "engine.engine", "engine.graph", "engine.sample", "kvcache.radix_cache")
+        kernel = types.ModuleType("minisgl.kernel")
+        kernel.__dict__["fast_compare_key"] = _first_difference
+        sys.modules["minisgl.kernel"] = kernel
+    names: tuple[str, ...] = (
+        "core",
+        "message",
+        "engine.engine",
+        "engine.graph",
+        "engine.sample",
+        "kvcache.radix_cache",
+    )
     names += tuple(f"scheduler.{name}" for name in ("scheduler", "cache", "prefill", "decode", "table", "config"))
     found = {name.split(".")[-1]: importlib.import_module(f"minisgl.{name}") for name in names}
-    return Engine(torch=torch, radix=found.pop("radix_cache"), **found)
+    return Engine(
+        torch=torch, package=importlib.import_module("minisgl.engine"), radix=found.pop("radix_cache"), **found
+    )

@@ -20,6 +20,7 @@ from kvspec.memory.events import (
     Learn,
     Leave,
     Map,
+    Pages,
     Pool,
     Publish,
     Release,
@@ -75,9 +76,9 @@ class Attached:
         self._page_size = 1
         self._width = 0
         self._runs: dict[int, Run] = {}
-        self._rows: dict[int, tuple[list[int], str]] = {}
+        self._rows: dict[int, tuple[Pages, str]] = {}
         """Row -> the pages that it names, and who wrote it last."""
-        self._keys: dict[int, str] = {}
+        self._keys: dict[object, str] = {}
         """Page of the tree -> the name under which it is found."""
         self._launches: dict[int, int] = {}
         """Batch, by identity -> its launch."""
@@ -113,7 +114,7 @@ class Attached:
             kept.clear()
         kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, sinks=[pages])
         row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, sinks=[rows - 1])
-        self.hooks.trace.begin("mini-sglang", {KV: kv, ROWS: row})
+        self.hooks.trace.header("mini-sglang", {KV: kv, ROWS: row})
         self._streams.clear(self._cuda)
 
     def _run(self, uid: int) -> Run:
@@ -125,7 +126,7 @@ class Attached:
     def _acts(self, req: Any) -> None:
         self._who = f"r{req.uid}"
 
-    def _pages(self, indices: Any) -> list[int]:
+    def _pages(self, indices: Any) -> Pages:
         return [index // self._page_size for index in indices[:: self._page_size].tolist()]
 
     # Rows and tables
@@ -149,7 +150,7 @@ class Attached:
         pages = self._pages(adder.table_manager.page_table[row, :cached])
         self._rows[row] = pages, run.name
         labels = run.labels(pending.input_ids[:cached].tolist(), 0, len(pages))
-        self.hooks.tell(Map(run.name, run.name, KV, 0, list(pages), labels))
+        self.hooks.tell(Map(run.name, run.name, KV, 0, pages, labels))
         if cached:
             self._streams.begin("_try_allocate_one", [], [self._row_use(run, row, 0, cached)])
 
@@ -191,7 +192,7 @@ class Attached:
 
     def _freed(self, freed: Any) -> None:
         if len(freed):
-            self.hooks.tell(Release(self._who, KV, list(self._pages(freed))))
+            self.hooks.tell(Release(self._who, KV, self._pages(freed)))
 
     def _lazily(self, region: Any) -> Any:
         hooks = self.hooks
@@ -220,10 +221,12 @@ class Attached:
     def _locked(self, path: list[tuple[Any, int]], _: None, tree: Any, handle: Any, unlock: bool = False) -> None:
         for node, before in reversed(path):
             pages = self._pages(node.value)
-            for _ in range(before, node.ref_count):
-                self.hooks.tell(Share(self._who, KV, list(pages), [self._keys.get(page, "") for page in pages]))
-            for _ in range(node.ref_count, before):
-                self.hooks.tell(Release(self._who, KV, list(pages)))
+            keys = [self._keys.get(page, "") for page in pages]
+            added = node.ref_count - before
+            for _again in range(added):
+                self.hooks.tell(Share(self._who, KV, pages, keys))
+            for _again in range(-added):
+                self.hooks.tell(Release(self._who, KV, pages))
 
     def _inserted(self, _: None, answer: Any, tree: Any, tokens: Any, indices: Any) -> None:
         uid = int(self._who[1:])
@@ -237,15 +240,15 @@ class Attached:
         new = self._pages(answer.handle.node.value)
         labels = run.labels(known, first, stop)
         self._keys.update(zip(new, labels, strict=True))
-        self.hooks.tell(Publish(KV, list(new), labels, list(labels)))
-        self.hooks.tell(Release(self._who, KV, list(new)))
+        self.hooks.tell(Publish(KV, new, labels, labels))
+        self.hooks.tell(Release(self._who, KV, new))
 
     def _evicted(self, _: None, evicted: Any, *__: Any) -> None:
         pages = self._pages(evicted)
         for page in pages:
             self._keys.pop(page, None)
         if pages:
-            self.hooks.tell(Drop(KV, list(pages)))
+            self.hooks.tell(Drop(KV, pages))
 
     def _left(self, _: None, __: None, scheduler: Any, req: Any) -> None:
         run = self._runs.pop(req.uid, None)
@@ -261,7 +264,7 @@ class Attached:
             run = self._run(req.uid)
             pages, writer = self._rows.get(req.table_idx, ([], run.name))
             if writer != run.name:
-                self.hooks.tell(Map(run.name, run.name, KV, 0, list(pages)))
+                self.hooks.tell(Map(run.name, run.name, KV, 0, pages))
             reads.append(Use(table=run.name, stop=req.device_len))
             writes.append(Use(table=run.name, start=req.cached_len, stop=req.device_len))
             reads.append(self._row_use(run, req.table_idx, req.cached_len, req.device_len))
@@ -294,4 +297,4 @@ class Attached:
             todo += node.children.values()
             references.update(dict.fromkeys(self._pages(node.value), node.ref_count))
         free = [index // self._page_size for index in manager.free_slots.tolist()]
-        self.hooks.tell(Count(KV, free=list(free), references=references))
+        self.hooks.tell(Count(KV, free=[*free], references=references))

@@ -57,7 +57,8 @@ class Run:
 
     def label_of(self, block: int) -> str:
         """What the engine says that a block of this table holds, when it publishes it."""
-        return self._labels[self.seq.block_table.index(block)]
+        table: list[int] = self.seq.block_table
+        return self._labels[table.index(block)]
 
 
 class Attached:
@@ -116,7 +117,7 @@ class Attached:
         manager.hash_to_block_id = names
         size = manager.block_size
         pool = Pool(page_size=size, num_pages=len(manager.blocks), first_page=0, label_size=size)
-        self.hooks.trace.begin("nano-vllm", {POOL: pool})
+        self.hooks.trace.header("nano-vllm", {POOL: pool})
         self._manager = manager
 
     def _acts(self, manager: Any, seq: Any, *_: Any) -> int:

@@ -8,7 +8,6 @@ loaded back. How far the streams have got is drawn at random.
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from kvconform.attach.device import Event, Stream, advance, stood_in
@@ -213,11 +212,7 @@ class Walk:
             self._retract(self._rng.choice(self._running))
         batch = Batch([], [], [], [])
         for turn in list(self._running):
-            if turn.gone:
-                continue
-            while not turn.gone and not self.memory.extend(turn.req, turn.done + 1):
-                self._retract(self._running[-1])
-            if turn.gone:
+            if not self._room_for_one(turn):
                 continue
             batch.reqs.append(turn.req)
             batch.turns.append(turn)
@@ -228,6 +223,12 @@ class Walk:
         for name in ("reqs", "turns", "prefix_lens", "seq_lens"):
             setattr(batch, name, [getattr(batch, name)[index] for index in keep])
         return batch if batch.turns else None
+
+    def _room_for_one(self, turn: Turn) -> bool:
+        """Room for one more token, if need be from who came last; whether the request is still there."""
+        while not turn.gone and not self.memory.extend(turn.req, turn.done + 1):
+            self._retract(self._running[-1])
+        return not turn.gone
 
     def _retract(self, turn: Turn) -> None:
         """Its pages go back while a launch may still write them; it waits again."""

@@ -6,8 +6,8 @@ a load-back, extend, publish, release.
 
 import threading
 from array import array
-from contextlib import ExitStack, contextmanager
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +43,9 @@ class Memory:
         self._finished = object()
         torch = release.torch
 
-        class Tensors(release.pools.MHATokenToKVPool):  # type: ignore[misc]
+        pool: Any = release.pools.MHATokenToKVPool
+
+        class Tensors(pool):  # type: ignore[misc]
             """A KV pool without tensors."""
 
             def __init__(self) -> None:
@@ -76,9 +78,15 @@ class Memory:
             **more,
         )
 
-    def _host_class(self) -> Any:
-        base = self.release.host.HostKVCache
-        return type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
+    def _host_pool(self) -> Any:
+        """The release's host pool, without a buffer."""
+        base, shape = self.release.host.HostKVCache, self.shape
+        made: Any = object.__new__(type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing)))
+        made.page_size, made.size, made.page_num = shape.page_size, shape.host_pages * shape.page_size, shape.host_pages
+        made.size_per_token, made.device, made.layout, made.lock = 1, "cpu", "layer_first", threading.RLock()
+        made.can_use_write_back_jit = False
+        made.clear()
+        return made
 
     @property
     def controller(self) -> Any:
@@ -122,21 +130,7 @@ class UnifiedMemory(Memory):
         full, pool_name = release.component.ComponentType.FULL, release.assembler.PoolName.KV
         params = self._params(tree_components=(full,), tree_core_backend="python")
         self.cache = release.tree.UnifiedRadixCache(params)
-        self.host = self._host_class()(
-            dtype=release.torch.float16,
-            device_capacity_tokens=shape.pages * shape.page_size,
-            size_per_token=1,
-            start_layer=0,
-            end_layer=LAYERS,
-            host_to_device_ratio=1.0,
-            host_size=0,
-            page_size=shape.page_size,
-            layout="layer_first",
-            pin_memory=False,
-            device="cpu",
-            is_dummy=True,
-            host_token_capacity=shape.host_pages * shape.page_size,
-        )
+        self.host = self._host_pool()
         entry = release.assembler.build_pool_entry(
             name=pool_name,
             host_pool=self.host,
@@ -258,15 +252,6 @@ class RadixMemory(Memory):
     def __init__(self, release: Release, shape: Shape) -> None:
         """As the scheduler makes its tree."""
         super().__init__(release, shape)
-        host_class = self._host_class()
-
-        def host(*_: Any, **__: Any) -> Any:
-            made = object.__new__(host_class)
-            made.page_size, made.size = shape.page_size, shape.host_pages * shape.page_size
-            made.device, made.layout, made.lock = "cpu", "layer_first", threading.RLock()
-            made.clear()
-            return made
-
         arguments = SimpleNamespace(
             hicache_ratio=1.0,
             hicache_size=0,
@@ -280,7 +265,7 @@ class RadixMemory(Memory):
             extra_metric_labels=None,
         )
         patches = Patches()
-        patches.set(release.tree, "MHATokenToKVPoolHost", host)
+        patches.set(release.tree, "MHATokenToKVPoolHost", lambda *_, **__: self._host_pool())
         patches.set(release.torch.distributed, "get_world_size", lambda group=None: 1)
         try:
             self.cache = release.tree.HiRadixCache(self._params(), arguments)
