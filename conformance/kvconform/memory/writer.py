@@ -173,14 +173,6 @@ class TraceWriter:
         """A table ends before page index `index`."""
         self._tell(events.Unmap, table, index, at=at)
 
-    def renew(self, holder: str, pool: str, pages: PagesLike, *, at: str | None = None) -> None:
-        """A holder uses pages afresh in its own table, without the allocator."""
-        self._tell(events.Renew, holder, pool, pages, at=at)
-
-    def move(self, pool: str, page: Page, to: Page, to_pool: str | None = None, *, at: str | None = None) -> None:
-        """Holders and names of a page follow to a free page."""
-        self._tell(events.Move, pool, page, to, to_pool, at=at)
-
     def reserve(self, holder: str, pool: str, pages: int, *, at: str | None = None) -> None:
         """So many further pages are promised to a holder; 0 ends it."""
         self._tell(events.Reserve, holder, pool, pages, at=at)

@@ -26,8 +26,6 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.PassOn: holding.pass_on,
     events.Publish: holding.publish,
     events.Drop: holding.drop,
-    events.Renew: holding.renew,
-    events.Move: holding.move,
     events.Reserve: holding.reserve,
     events.Leave: holding.leave,
     events.Idle: holding.idle,

@@ -146,23 +146,6 @@ class Unmap(Event, tag="unmap", kw_only=False):
     index: int = 0
 
 
-class Renew(Event, tag="renew", kw_only=False):
-    """A holder uses pages afresh in its own table, without the allocator (a ring of window pages)."""
-
-    holder: str
-    pool: str
-    pages: Pages
-
-
-class Move(Event, tag="move", kw_only=False):
-    """Holders and names of a page follow to a free page (compaction, swapping). What is in it needs a copy."""
-
-    pool: str
-    page: Page
-    to: Page
-    to_pool: str | None = None
-
-
 class Reserve(Event, tag="reserve", kw_only=False):
     """So many further pages are promised to a holder: free or cached ones that it may take later. 0 ends it."""
 
@@ -263,8 +246,6 @@ MemoryEvent = (
     | Drop
     | Map
     | Unmap
-    | Renew
-    | Move
     | Reserve
     | Begin
     | Wait

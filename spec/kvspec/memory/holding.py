@@ -1,4 +1,4 @@
-"""Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop, move."""
+"""Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -90,7 +90,7 @@ def publish(state: State, event: events.Publish) -> None:
     for index, (number, key) in enumerate(zip(numbers, _one_each(event.keys, numbers), strict=True)):
         assert key is not None
         page, was = pool.page(number), pool.page(number).kind
-        if was == "free":
+        if was == "free" and not pool.keyed:
             state.find("MEM-NAME", f"page {number} is published as {key}, but it is free", pool, number)
         labels = None if event.labels is None else event.labels[index * each : (index + 1) * each]
         promise = Promise(tuple(pool.meant(labels, 0, slots)), event.planned)
@@ -101,7 +101,7 @@ def publish(state: State, event: events.Publish) -> None:
         page.keys[key] = promise
         pool.names.setdefault(key, {})[number] = None
         pool.recount(was, page)
-        if not event.planned:
+        if not (event.planned and (pool.keyed or page.kind == "held")):
             check_promise(state, pool, number, page, key)
 
 
@@ -119,40 +119,6 @@ def drop(state: State, event: events.Drop) -> None:
         if pool.keyed:
             page.content = []
         state.forget_if_free(pool, number, page)
-
-
-def renew(state: State, event: events.Renew) -> None:
-    """A holder uses pages afresh in its own table, without the allocator."""
-    pool = state.pool(event.pool)
-    for number in pool.expand(event.pages):
-        page = pool.page(number)
-        if [*page.holders] != [event.holder] or page.keys:
-            what = f"page {number} is used afresh by {event.holder}, but {whose(page)}"
-            state.find("MEM-OVERWRITE", what, pool, number, event.holder)
-        page.content = []
-        state.changed(page)
-
-
-def move(state: State, event: events.Move) -> None:
-    """Holders and names of a page follow to a free page."""
-    source, target = state.pool(event.pool), state.pool(event.to_pool or event.pool)
-    old, new = source.page(event.page), target.page(event.to)
-    if new.kind != "free" or event.to not in target.numbers or event.to in target.sinks:
-        state.find("MEM-TAKE", f"page {event.to} is moved to, but {whose(new)}", target, event.to)
-    new.content = []
-    for references, others in ((old.holders, new.holders), (old.pins, new.pins)):
-        for holder in Counter(references).elements():
-            _unrefer(state, source, event.page, old, holder, "moved", references)
-            _refer(state, target, event.to, new, holder, others)
-    promises, was = dict(old.keys), new.kind
-    _unname(source, event.page, old, list(promises))
-    new.keys.update(promises)
-    for key in promises:
-        target.names.setdefault(key, {})[event.to] = None
-    target.recount(was, new)
-    state.changed(new)
-    state.changed(old)
-    state.forget_if_free(source, event.page, old)
 
 
 def reserve(state: State, event: events.Reserve) -> None:

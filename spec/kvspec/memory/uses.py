@@ -147,13 +147,14 @@ def deliver(state: State, event: events.Deliver) -> None:
             return
 
 
-def _resolve(state: State, use: Use) -> Target:
-    """The slots of a use, for whom they are used, and what they are meant to hold."""
+def _resolve(state: State, use: Use, *, judge: bool = True) -> Target:
+    """The slots of a use, for whom they are used, and what they are meant to hold; a hole is a finding."""
     holder, labels = use.holder, use.labels
     if use.table is not None:
         table = state.tables.get(use.table)
         if table is None:
-            state.find("MEM-USE", f"table {use.table} is used, but it names no page")
+            if judge:
+                state.find("MEM-USE", f"table {use.table} is used, but it names no page")
             return Target(next(iter(state.pools.values())), [], None, None, 0)
         pool, pages, holder, name = table.pool, table.pages, table.holder, use.table
     elif use.pool is not None:
@@ -167,9 +168,9 @@ def _resolve(state: State, use: Use) -> Target:
     first = start // pool.unit
     if labels is not None and len(labels) != (-(-stop // pool.unit) - first if stop > start else 0):
         raise Malformed(f"{len(labels)} labels for slots {start} to {stop}, {pool.unit} each")
-    if stop > room:
+    if stop > room and judge:
         state.find("MEM-USE", f"position {stop - 1} of {name} has no page", pool, holder=holder)
-        stop = room
+    stop = min(stop, room)
     indices = range(start // size, -(-stop // size)) if start < stop else ()
     slots = [Slots(pages[i], max(start - i * size, 0), min(stop - i * size, size), i * size) for i in indices]
     if labels is None and use.table is not None:
@@ -237,16 +238,18 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
         if not isinstance(piece, Content):
             if pool.writes_told:
                 what = f"{id} reads slot {piece} of page {number}, which was never written since it was handed out"
-                _spoil(state, flight, holder, state.find("MEM-WRITTEN", what, pool, number, holder).event)
+                found = state.find("MEM-WRITTEN", what, pool, number, holder)
+                _spoil(state, flight, holder, found.cause or found.event)
                 break
             continue
         if piece.failed:
-            _spoil(state, flight, holder, None)
+            _spoil(state, flight, holder, page.cause)
             spoilt = True
         wrong = next((want for want in meant if state.agree(piece, want) is False), None)
         if wrong is not None:
             what = f"{id} means to read {wrong.label} in page {number} and finds {piece.label}"
-            _spoil(state, flight, holder, state.find("MEM-CONTENT", what, pool, number, holder).event)
+            found = state.find("MEM-CONTENT", what, pool, number, holder)
+            _spoil(state, flight, holder, found.cause or found.event)
             break
         if piece.label is None or meant[0].label is None:
             state.unjudged["MEM-CONTENT"] += 1
@@ -319,20 +322,29 @@ def _write_slots(
 def _check_overwrite(
     state: State, flight: Flight, pool: PoolState, slots: Slots, page: PageState, new: list[Content]
 ) -> None:
-    """What is published or shared is not overwritten with something else, and a plan is kept."""
+    """What is published or shared is not overwritten with something else, and a plan is kept.
+
+    Of what is there a plan protects what it promises: the rest is to be overwritten.
+    """
     number, start, stop, _ = slots
-    promised = [want for promise in page.keys.values() for want in promise.meant]
-    if len(page.holders) <= 1 and not pool.keyed:
-        stop = min(stop, max(want.stop for want in promised))
+    promised = [(want, promise.planned) for promise in page.keys.values() for want in promise.meant]
+    shared = len(page.holders) > 1 or pool.keyed
     for piece in page.pieces(start, stop):
-        if isinstance(piece, Content) and any(state.agree(piece, content) is False for content in new):
+        if not isinstance(piece, Content) or all(state.agree(piece, content) is not False for content in new):
+            continue
+        there = [(state.agree(piece, want), plan) for want, plan in promised if _overlap(piece, want)]
+        if shared or any(agreed or (agreed is None and not plan) for agreed, plan in there):
             why = f"{next(iter(page.keys))} finds it" if page.keys else whose(page)
             what = f"{flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
             state.find("MEM-OVERWRITE", what, pool, number)
             return
-    if any(state.agree(want, content) is False for want in promised for content in new):
+    if any(state.agree(want, content) is False for want, _ in promised for content in new):
         what = f"{flight.event.id} writes into page {number} something else than {', '.join(page.keys)} promises"
         state.find("MEM-NAME", what, pool, number)
+
+
+def _overlap(one: Content, other: Content) -> bool:
+    return one.start < other.stop and other.start < one.stop
 
 
 def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
@@ -366,7 +378,7 @@ def _written(state: State, event: Begin) -> Iterable[tuple[Target, Slots]]:
     """What an operation wrote for the holders whose results are worthless."""
     holders = state.spoilt[event.id]
     for use in [*event.writes, *(target for _, target in event.copies)]:
-        target = _resolve(state, use)
+        target = _resolve(state, use, judge=False)
         if target.holder in holders or None in holders:
             yield from ((target, slots) for slots in target.slots if slots.page not in target.pool.sinks)
 
@@ -395,7 +407,9 @@ def _fail(state: State, event: events.End) -> None:
                 check_plans(state, target.pool, number, page)
     for id, flight in state.clocks.flights.items():
         begun = flight.event
-        for target in [_resolve(state, use) for use in [*begun.reads, *(source for source, _ in begun.copies)]]:
+        for target in [
+            _resolve(state, use, judge=False) for use in [*begun.reads, *(source for source, _ in begun.copies)]
+        ]:
             if any((target.pool.name, slots.page) in missing for slots in target.slots):
                 _spoil(state, flight, target.holder, None)
         if id in state.spoilt:

@@ -15,11 +15,9 @@ from kvspec.memory.events import (
     Learn,
     Leave,
     Map,
-    Move,
     PassOn,
     Publish,
     Release,
-    Renew,
     Reserve,
     Share,
     Take,
@@ -71,7 +69,6 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     ),
     "out of range": ([take("a", 9)], ("MEM-TAKE", 1)),
     "padding taken": ([take("a", 8)], ("MEM-TAKE", 1)),
-    "moved to a held page": ([take("a", 1, 2), Move("kv", 1, 2)], ("MEM-TAKE", 2)),
     "free page shared": ([Share("a", "kv", [1])], ("MEM-SHARE", 1)),
     "shared under another key": (
         [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Share("b", "kv", [1], ["other"])],
@@ -150,6 +147,16 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), Publish("kv", [1], ["k"], ["x"], planned=True), write(1, "a", 1, "y")],
         ("MEM-NAME", 3),
     ),
+    "a plan for a page that nobody holds": (
+        [
+            take("a", 1),
+            write(1, "a", 1, "x"),
+            Publish("kv", [1], ["k"], ["x"]),
+            Release("a", "kv", [1]),
+            Publish("kv", [1], ["l"], ["y"], planned=True),
+        ],
+        ("MEM-NAME", 5),
+    ),
     "withdrawn twice": ([take("a", 1), Drop("kv", [1], ["k"])], ("MEM-NAME", 2)),
     "published overwritten": (
         [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"]), write(2, "a", 1, "y")],
@@ -159,7 +166,6 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), write(1, "a", 1, "x"), Share("b", "kv", [1]), write(2, "b", 1, "y")],
         ("MEM-OVERWRITE", 4),
     ),
-    "used afresh while shared": ([take("a", 1), Share("b", "kv", [1]), Renew("a", "kv", [1])], ("MEM-OVERWRITE", 3)),
     "an object overwritten": (
         [
             Begin(1, "s", writes=[Use(pool="disk", pages=["k"], labels=["x"])]),
@@ -216,6 +222,13 @@ def test_worthless_results_are_delivered() -> None:
     assert found(*failed, Deliver(2, "b")) == []
     assert found(*failed, read(3, "a", 2), Deliver(3, "a")) == [("MEM-DELIVER", 6)]
     assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
+
+
+def test_a_run_that_has_left_is_not_judged_when_a_load_fails() -> None:
+    load = Begin(1, "t", writes=[of("a", 1)])
+    step = Begin(2, "s", [Use(table="t")], after=[1])
+    left = [Unmap("t"), Release("a", "kv", [1]), Leave("a")]
+    assert found(take("a", 1), table("t", "a", 1), load, step, *left, End(1, unwritten=[of(None, 1)])) == []
 
 
 def test_a_delivery_after_other_content_is_its_consequence() -> None:
@@ -311,14 +324,11 @@ RIGHT: dict[str, list[Event]] = {
         Leave("a"),
         Begin(2, "s", [Use(table="t")]),
     ],
-    "a page moves": [
+    "a plan is written over what was discarded": [
         take("a", 1),
-        write(1, "a", 1, "x"),
-        Begin(2, "s", copies=[(of("a", 1), of("a", 1))]),
-        Move("kv", 1, 2),
-        Begin(3, "s", writes=[of("a", 2, label="x")]),
-        Release("a", "kv", [2]),
-        take("b", 1),
+        write(1, "a", 1, "draft"),
+        Publish("kv", [1], ["k"], ["x"], planned=True),
+        write(2, "a", 1, "x"),
     ],
     "a promise that is taken up": [Reserve("a", "kv", 2), take("a", 1, 2), take("b", 3, 4, 5, 6, 7)],
     "a row's entries are labels": [

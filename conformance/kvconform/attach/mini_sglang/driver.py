@@ -81,7 +81,6 @@ class _Tokenizer:
 
 def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
     """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, random logits for a model."""
-
     base: Any = engine.engine.Engine
 
     class CpuEngine(base):  # type: ignore[misc]
