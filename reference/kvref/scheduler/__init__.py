@@ -1,0 +1,183 @@
+"""Continuous batching: turns requests into operations, and drives whatever carries them out.
+
+A cycle, in order:
+
+    receive             requests come in while few wait; a turn only after the turn before it
+    prefill             the request that is in the middle of its prefill, then new ones while tokens and room last
+    or decode           one step for everything that runs; with `mixed_chunk` both share a launch
+    launch, complete    with `overlap` the launch before this one completes only now
+    process             tokens arrive; prompts are published, finished requests leave
+
+A refusal for lack of room (CAP-1) is answered by making room, what costs least first: window sides that are left
+behind, what the prefix store has and nobody has locked, idle sessions (least recently used first), KV lent to turns
+that wait. If that is not enough, a prefill waits and a decode retracts the request that was admitted last, but never
+the only one. So the oldest request always goes on, and everything ends (LIVE-1).
+
+A layer for each concern, each built on those before it:
+
+    state      who waits, who runs, what is in flight
+    leaving    finished, retracted, aborted
+    room       what is given up when room is short
+    batches    whom to admit, how much to prefill, what to decode
+    Scheduler  the cycle, here
+"""
+
+import contextlib
+from collections.abc import Callable
+
+from kvref import policy
+from kvref.scheduler.batches import Batching, NotObserved
+from kvref.scheduler_req import Flight, GenerateReq, Req
+from kvspec.events import Abort, CacheUnfinished, Complete, Launch, Refusal, Submit, Verify
+from kvspec.rules import Violation
+
+__all__ = ["MAX_RECEIVED_PER_ROW", "MIN_WAITING", "NotObserved", "Scheduler"]
+
+MIN_WAITING = 16
+"""Requests are received while fewer wait."""
+MAX_RECEIVED_PER_ROW = 4
+"""Requests that are received and not done, turns behind their session's other turns included, for each row."""
+
+
+class Scheduler(Batching):
+    """Runs requests to their end on any implementation, through nothing but `step`."""
+
+    def run(self) -> None:
+        """Run all requests to their end.
+
+        Raises:
+            NotObserved: the implementation does not say how long a matched prefix is.
+            Violation: LIVE-1, nothing can go on although everything was given up that can be.
+        """
+        while self.cycle():
+            pass
+
+    def cycle(self) -> bool:
+        """Do one cycle, and return whether there was anything to do.
+
+        Raises:
+            NotObserved: the implementation does not say how long a matched prefix is.
+            Violation: LIVE-1, nothing can go on although everything was given up that can be.
+        """
+        self._disturb()
+        self._receive()
+        if not self._has_work() and not self._flights:
+            return False
+        prefill, decode = self._get_next_batch_to_run()
+        if prefill or decode:
+            self._launch(prefill, decode)
+        elif not self._flights and self._has_work():
+            raise Violation("LIVE-1", "requests wait, but neither prefill nor decode finds room in the empty memory")
+        # With nothing to launch, what is in flight may hold the rows, or the results, that all the others wait for.
+        while len(self._flights) > (1 if self.config.overlap and (prefill or decode) else 0):
+            self._process(self._flights.popleft())
+        return True
+
+    def _has_work(self) -> bool:
+        return bool(self.waiting_queue or self.running_batch or self.chunked_req)
+
+    # Requests come in
+
+    def _receive(self) -> None:
+        while len(self.waiting_queue) < MIN_WAITING and self._received < MAX_RECEIVED_PER_ROW * self.memory.num_rows:
+            request = next(self._requests, None)
+            if request is None:
+                return
+            self._receive_one(request)
+
+    def _receive_one(self, request: GenerateReq) -> None:
+        page_size = self.memory.page_size
+        page_keys = sum([isinstance(element, str) for element in request.tokens])
+        prompt_len = len(request.tokens) + page_keys * (page_size - 1)
+        reason = policy.never_fits(prompt_len, len(request.outputs), self.config.drafts, self.memory)
+        session = None if request.session is None else self._sessions.get(request.session)
+        if reason is not None:
+            self.rejected[request.name] = reason
+        else:
+            req = Req(request, prompt_len, session)
+            self._received += 1
+            if session is None:
+                self.step(Submit(req.name, req.tokens))
+                self.waiting_queue.append(req)
+            else:
+                session.turns.append(req)
+        if session is not None:
+            session.complete = request.last_turn
+            self._await_next_turn(session)
+
+    # Launches
+
+    def _launch(self, prefill: list[tuple[Req, int]], decode: list[Req]) -> None:
+        """Hand the batch over, and publish the chunk in it before its next one is prepared."""
+        self._launches += 1
+        names = [req.name for req, _ in prefill]
+        self.step(Launch(self._launches, names + [req.name for req in decode]))
+        ending = [req for req, seq_len in prefill if seq_len == req.length]
+        self._flights.append(Flight(self._launches, ending, decode, set()))
+        if self.chunked_req is not None and prefill:
+            self.step(CacheUnfinished(self.chunked_req.name, chunked=True))
+            self._hybrid.slide(self.chunked_req, self.chunked_req.seq_len)
+
+    def _process(self, flight: Flight) -> None:
+        """A launch has completed: tokens arrive, and what they end leaves (994)."""
+        ending, decoding = flight.still(flight.prefill), flight.still(flight.decode)
+        sampling = ending if self.config.drafts else ending + decoding
+        tokens = {req.name: req.outputs[req.produced] for req in sampling}
+        self.step(Complete(flight.launch, tokens))
+        self._completed = flight.launch
+        done = set()
+        for req in sampling:
+            req.produced += 1
+            if req.produced == req.output_len:
+                done.add(req)
+        if self.config.drafts:
+            done.update(req for req in decoding if self._verify(req))
+        for req in ending:
+            if req not in done:
+                self.step(CacheUnfinished(req.name))
+        if done:
+            self._finish(done)
+
+    def _verify(self, req: Req) -> bool:
+        """Commit what the draft model got right, keep what is not past the end (22862); whether the request is done."""
+        count = policy.accepted(req.length, self.config.drafts)
+        tokens = list(req.outputs[req.produced : req.produced + count])
+        self.step(Verify(req.name, count, tokens))
+        req.produced += len(tokens)
+        return req.produced == req.output_len
+
+    # Events that no request asks for, to exercise every way out at every moment
+
+    def _disturb(self) -> None:
+        config, now = self.config, self._launches
+        if policy.is_due(now, self._last_retract, config.retract_interval) and not self._decode_due:
+            self._last_retract = now
+            if len(self.running_batch) > 1:
+                self._retract(self.running_batch[-1])
+        if policy.is_due(now, self._last_abort, config.abort_interval):
+            self._last_abort = now
+            self._abort_some()
+        if policy.is_due(now, self._last_close, config.close_interval):
+            self._last_close = now
+            self._closes += 1
+            session = self._sessions.closable(in_flight=self._closes % 2 == 0)
+            if session is not None:
+                self._sessions.close(session)
+
+    def _abort_some(self) -> None:
+        """Abort, in turns, a request that waits, is chunked, runs, or has just finished."""
+        self._aborts += 1
+        moments: list[Callable[[], Req | None]] = [
+            lambda: self.waiting_queue[0] if self.waiting_queue else None,
+            lambda: self.chunked_req,
+            lambda: self.running_batch[-1] if self.running_batch else None,
+        ]
+        moment = self._aborts % (len(moments) + 1)
+        if moment < len(moments):
+            req = moments[moment]()
+            if req is not None:
+                self._abort(req)
+        elif self._last_finished:
+            # The engine does not know yet that the client has its answer: refused, and nothing changes (OP-1).
+            with contextlib.suppress(Refusal):
+                self.step(Abort(self._last_finished))

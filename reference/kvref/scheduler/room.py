@@ -1,0 +1,74 @@
+"""What is given up, and in which order, when an operation lacks room."""
+
+from collections.abc import Iterable
+
+from kvref.scheduler.leaving import Leaving
+from kvref.scheduler_req import Req
+from kvref.shortage import NOTHING, Shortage, evicted, released, shortage
+from kvspec.events import Abort, Evict, Refusal, Submit
+from kvspec.rules import Violation
+
+
+class MakingRoom(Leaving):
+    """The answers to a refusal for lack of room (CAP-1), what costs least first."""
+
+    def _make_room(self, refusal: Refusal, batch: Iterable[tuple[Req, int]] = ()) -> bool:
+        """Give up what costs least until `refusal` is answered; whether anything was. Spares the turns of `batch`."""
+        short = shortage(refusal)
+        made = False
+        if short.window > 0:
+            slid = Shortage(window=self._hybrid.slide_all(self.running_batch, self.chunked_req))
+            short = short.less(slid)
+            made = slid != NOTHING
+        while short.is_left:
+            if short.is_evictable:
+                gone = self._evict(short)
+                made = made or gone != NOTHING
+                short = short.less(gone)
+                if not short.is_left:
+                    break
+            preempted = self._sessions.preempt_oldest(self._completed)
+            if preempted is None:
+                return self._end_lend({req for req, _ in batch}) or made
+            short = short.less(released(preempted))
+            made = True
+        return made
+
+    def _evict(self, short: Shortage) -> Shortage:
+        """Evict what is short, and a page for each request that runs: the next shortage is a page's growth away."""
+        growth = len(self.running_batch)
+        pages = short.pages + growth if short.pages > 0 else 0
+        window = short.window + growth if short.window > 0 else 0
+        return evicted(self.step(Evict(pages, window, max(0, short.states))))
+
+    def _end_lend(self, spared: set[Req]) -> bool:
+        """Send a turn that waits with its session's KV back to the state before it matched; whether there was one.
+
+        The abort ends the lend, and the slot can be preempted then.
+        """
+        for req in self.waiting_queue:
+            if req.lent and req not in spared:
+                break
+        else:
+            return False
+        assert req.session is not None
+        if req.session.closing:  # which has no slot to go back to: the client is gone
+            self._abort(req)
+            return True
+        self.step(Abort(req.name))
+        self.step(Submit(req.name, req.tokens_so_far(), req.session.name))
+        req.lent = False
+        if not req.ran:
+            self._sessions.take_back(req.session, req.session.busy_until)
+        req.ran = False
+        return True
+
+    def _retract_last(self, refusal: Refusal) -> None:
+        """Retract the request that was admitted last, but never the only one."""
+        if self.chunked_req is not None:
+            self._retract(self.chunked_req)
+        elif len(self.running_batch) > 1:
+            self._retract(self.running_batch[-1])
+        else:
+            name = self.running_batch[0].name
+            raise Violation("LIVE-1", f"{name} runs alone and all else was given up, but it cannot go on: {refusal}")

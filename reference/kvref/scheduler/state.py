@@ -1,0 +1,59 @@
+"""What the scheduler knows: who waits, who runs, and what is in flight."""
+
+from collections import deque
+from collections.abc import Iterable
+
+from kvref import policy
+from kvref.policy import SchedulerConfig
+from kvref.scheduler_hybrid import HybridPools
+from kvref.scheduler_req import Flight, GenerateReq, Req
+from kvref.scheduler_sessions import SessionController
+from kvspec.events import Config, Step
+
+
+class SchedulerState:
+    """The queues and counters of one scheduler."""
+
+    def __init__(
+        self,
+        step: Step,
+        memory: Config,
+        requests: Iterable[GenerateReq],
+        config: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is immutable
+    ) -> None:
+        """Schedule `requests`, which are drawn one by one, on an implementation of the size `memory`.
+
+        Raises:
+            ValueError: with these switches nothing could ever run in this memory.
+        """
+        self.step = step
+        self.memory = memory
+        self.config = config = policy.fitted(config, memory)
+        self.waiting_queue: deque[Req] = deque()
+        self.running_batch: list[Req] = []
+        """What decodes, in the order of admission."""
+        self.chunked_req: Req | None = None
+        """The request in the middle of its prefill: the one admitted last."""
+        self.new_token_ratio = config.init_new_token_ratio
+        self.finished = 0
+        """Requests that ran to their end."""
+        self.rejected: dict[str, str] = {}
+        """Requests that could never run, and why."""
+        self.aborted: list[str] = []
+        """Requests that were aborted on their way."""
+
+        self._requests = iter(requests)
+        self._received = 0
+        self._sessions = SessionController(step)
+        self._hybrid = HybridPools(step, memory, config.drafts)
+        self._flights: deque[Flight] = deque()
+        self._launches = 0
+        self._completed = 0
+        self._batch_is_full = False
+        """There was no room for another request, and nothing has left since."""
+        self._decode_due = False
+        """A request was retracted: what runs must decode before anything is prefilled, or the request comes straight
+        back, is retracted again, and this never ends (994)."""
+        self._last_finished = ""
+        self._last_retract = self._last_abort = self._last_close = 0
+        self._aborts = self._closes = 0
