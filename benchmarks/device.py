@@ -1,6 +1,6 @@
 """How fast the device manager is: each operation against engines' ways of doing it, and against the floor.
 
-    python benchmarks/device.py
+    python -m benchmarks.device [--sglang FOLDER] [--operation TEXT] [--page-size N] [--repeat N]
 
 Prints tables in Markdown: medians over repetitions, with device, versions and date. Per operation:
 
@@ -11,7 +11,10 @@ Prints tables in Markdown: medians over repetitions, with device, versions and d
 
 `unique` is the operation built from PyTorch calls as engines did it: `torch.unique(free_index // page_size)`,
 `torch.cat`, `index_put`. `strided` is what newer engines do: one strided slice, a division and a `torch.cat` a request,
-without a synchronization.
+without a synchronization. `sglang` is the paged allocator of the release whose unpacked wheel is in FOLDER (at page
+size 1 that engine has another one, which is not measured).
+
+With `--operation` only the operations whose names have TEXT in them are measured, and no other table: for a profiler.
 """
 
 import datetime
@@ -19,37 +22,24 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NamedTuple, Protocol
 
 import torch
-import triton
+import typer
+from benchmarks.device_cases import INTS, Case, Pool, Sized, decode, free_rows, sized_operations
+from benchmarks.sglang_paged import Release
 
-from kvcuda.arena import Run
+from kvconform.adapters.sglang.finder import EngineError
 from kvcuda.backend import DEVICE
 from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager
 from kvcuda.digest_step import DigestStep
 from kvcuda.kernels import empty_kernel
-from kvcuda.lanes import default_lanes
-from kvcuda.memory import DeviceMemory
-from kvcuda.row_table import ints
-from kvcuda.tensors import Ints
 from kvspec.events import Config
-from kvspec.pages import ceil_pages
 
 REPEAT = 50
-INTS = 4
-"""Bytes of a slot index or a page number."""
-
-
-class Case(NamedTuple):
-    """One way to do one operation."""
-
-    setup: Callable[[], Any]
-    """Brings the memory into the state before the operation; not timed."""
-    run: Callable[[Any], object]
-    """The operation, on what `setup` returned."""
-    synchronizes: bool = False
 
 
 class Times(NamedTuple):
@@ -60,16 +50,25 @@ class Times(NamedTuple):
     wall: float
 
 
+class Clock(Protocol):
+    """What cases are timed with."""
+
+    def time(self, case: Case) -> Times:
+        """The times of one case."""
+        ...
+
+
 class CudaClock:
     """Times on a GPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, repeat: int = REPEAT) -> None:
+        self._repeat = repeat
         self._begin = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
 
-    def time(self, case: Case, repeat: int = REPEAT) -> Times:
+    def time(self, case: Case) -> Times:
         hosts, devices, walls = [], [], []
-        for _ in range(repeat + 3):
+        for _ in range(self._repeat + 3):
             state = case.setup()
             torch.cuda.synchronize()
             begin = time.perf_counter()
@@ -93,7 +92,7 @@ class CudaClock:
 class Floor:
     """What no implementation can beat on this device."""
 
-    def __init__(self, clock: CudaClock, *, copied: int = 1 << 30) -> None:
+    def __init__(self, clock: Clock, *, copied: int = 1 << 30) -> None:
         source = torch.zeros(copied // INTS, dtype=torch.int32, device=DEVICE)
         target = torch.empty_like(source)
         copy = clock.time(Case(lambda: None, lambda _: target.copy_(source)))
@@ -104,154 +103,6 @@ class Floor:
     def of(self, moved: float) -> float:
         """Microseconds for so many bytes."""
         return max(moved / self.bytes_per_us, self.empty.device or self.empty.wall)
-
-
-class Pool:
-    """A memory with `batch` rows that hold `length` tokens each, and PyTorch twins of its tensors for the baselines."""
-
-    def __init__(self, page_size: int, batch: int, length: int, *, num_pages: int = 0, room: int = 8192) -> None:
-        held = batch * ceil_pages(length, page_size)
-        self.config = Config(
-            page_size, num_pages or 2 * held + batch * ceil_pages(room, page_size), batch, length + room
-        )
-        self.batch, self.length = batch, length
-        self.memory = DeviceMemory(self.config, default_lanes(DEVICE))
-        self.rows = ints(list(range(batch)))
-        self.zeros = self.rows * 0
-        self.lengths = self.zeros + length
-        self.device_rows = torch.arange(batch, device=DEVICE)
-        self.device_lengths = torch.full((batch,), length, dtype=torch.int64, device=DEVICE)
-
-    def fill(self) -> None:
-        """Give every row its tokens, on an otherwise empty memory."""
-        memory = self.memory
-        if memory.available < self.config.num_pages:
-            memory.flush()
-            memory.popped = memory.pushed = 0
-            memory.ring.copy_(torch.arange(1, self.config.num_pages + 1, dtype=torch.int32, device=DEVICE))
-        if self.length:
-            memory.extend(self.rows, self.zeros, self.lengths)
-
-    def filled(self, free_pages: Any) -> Any:
-        """Fill, for a baseline that has its own list of free pages."""
-        self.fill()
-        return free_pages
-
-    def pages(self) -> Ints:
-        return self.zeros + ceil_pages(self.length, self.config.page_size)
-
-
-def free_rows(pool: Pool, first_page: int = 0) -> dict[str, Case]:
-    """Free each row's pages from `first_page` on: a batch of requests that end, or of tails."""
-    memory, page_size, length = pool.memory, pool.config.page_size, pool.length
-    free_pages = torch.arange(1, 1 + pool.config.num_pages, device=DEVICE)
-
-    def setup() -> Any:
-        return pool.filled(free_pages)
-
-    def ours(_: Any) -> None:
-        memory.free_all(pool.rows, pool.zeros + first_page, pool.pages())
-        memory.flush()
-
-    def unique(free: Any) -> None:
-        for row in range(pool.batch):
-            indices = memory.req_to_token[row, first_page * page_size : length]
-            free = torch.cat((torch.unique(indices // page_size), free))
-
-    def strided(free: Any) -> None:
-        for row in range(pool.batch):
-            indices = memory.req_to_token[row, first_page * page_size : length : page_size]
-            free = torch.cat((indices // page_size, free))
-
-    def unique_at_once(free: Any) -> None:
-        parts = [memory.req_to_token[row, first_page * page_size : length] for row in range(pool.batch)]
-        torch.cat((torch.unique(torch.cat(parts) // page_size), free))
-
-    return {
-        "kvcuda": Case(setup, ours),
-        "unique": Case(setup, unique, synchronizes=True),
-        "unique, one call a batch": Case(setup, unique_at_once, synchronizes=True),
-        "strided": Case(setup, strided),
-    }
-
-
-def decode(pool: Pool) -> dict[str, Case]:
-    """One decode step: a token each."""
-    memory, page_size = pool.memory, pool.config.page_size
-    free_pages = torch.arange(1, 1 + pool.config.num_pages, device=DEVICE, dtype=torch.int32)
-
-    def ours(_: Any) -> None:
-        _, _, slot = memory.stage_decode(pool.rows, pool.lengths, pool.lengths, 1)
-        memory.run_decode(slot, pool.batch)
-
-    def torch_ops(free: Any, count: int | None) -> Any:
-        rows, lengths = pool.device_rows, pool.device_lengths
-        last = memory.req_to_token[rows, lengths - 1]
-        needs = lengths % page_size == 0
-        order = torch.cumsum(needs, 0) - 1
-        slots = torch.where(needs, free[order.clamp(min=0)] * page_size, last + 1)
-        memory.req_to_token[rows, lengths] = slots.to(torch.int32)
-        return free[int(needs.sum().item()) if count is None else count :]
-
-    crossing = pool.batch if pool.length % page_size == 0 else 0
-    return {
-        "kvcuda": Case(pool.fill, ours),
-        "unique": Case(lambda: pool.filled(free_pages), lambda free: torch_ops(free, None), synchronizes=True),
-        "strided": Case(lambda: pool.filled(free_pages), lambda free: torch_ops(free, crossing)),
-    }
-
-
-def extend(pool: Pool, tokens: int) -> dict[str, Case]:
-    """Prefill `tokens` tokens of each row."""
-    memory, page_size = pool.memory, pool.config.page_size
-    pages = ceil_pages(tokens, page_size)
-    free_pages = torch.arange(1, 1 + pool.config.num_pages, device=DEVICE, dtype=torch.int32)
-    offsets = torch.arange(page_size, device=DEVICE, dtype=torch.int32)
-
-    def torch_ops(free: Any, *, wait: bool) -> None:
-        outs = []
-        for row in range(pool.batch):
-            taken, free = free[:pages], free[pages:]
-            slots = (taken[:, None] * page_size + offsets).reshape(-1)[:tokens]
-            memory.req_to_token[row, :tokens] = slots
-            outs.append(slots)
-        out = torch.cat(outs)
-        if wait:
-            out[-1].item()
-
-    return {
-        "kvcuda": Case(pool.fill, lambda _: memory.extend(pool.rows, pool.zeros, pool.zeros + tokens)),
-        "unique": Case(lambda: pool.filled(free_pages), lambda free: torch_ops(free, wait=True), synchronizes=True),
-        "strided": Case(lambda: pool.filled(free_pages), lambda free: torch_ops(free, wait=False)),
-    }
-
-
-def publish(pool: Pool) -> dict[str, Case]:
-    """Half of each row goes to the store, the other half are duplicates whose row is rewritten."""
-    memory, half = pool.memory, ceil_pages(pool.length, pool.config.page_size) // 2
-
-    def setup() -> None:
-        pool.fill()
-        memory.arena.copy_(memory.ring)
-
-    def ours(_: Any) -> None:
-        for row in range(pool.batch):
-            memory.replace(row, 0, [Run(row * half, half)])
-            memory.publish(row, half, [Run((pool.batch + row) * half, half)])
-        memory.flush()
-
-    return {"kvcuda": Case(setup, ours)}
-
-
-def evict(pool: Pool, runs: int, pages: int) -> dict[str, Case]:
-    """The store gives `runs` runs of `pages` pages up."""
-    memory = pool.memory
-
-    def ours(_: Any) -> None:
-        memory.evict([Run(pages * number, pages) for number in range(runs)])
-        memory.flush()
-
-    return {"kvcuda": Case(pool.fill, ours)}
 
 
 def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
@@ -268,57 +119,26 @@ def figure(microseconds: float | None) -> str:
     return "-" if microseconds is None else f"{microseconds:,.3g}" if microseconds < 1000 else f"{microseconds:,.0f}"
 
 
-def operations(clock: CudaClock, floor: Floor, scale: int = 1) -> list[tuple[str, ...]]:
-    """Every operation against its baselines; `scale` divides all sizes."""
-    batch, prompt, ended = 256 // scale, 4096 // scale, 8192 // scale
-    wide = max(1, 16 // scale)
+def operations(clock: Clock, floor: Callable[[float], float], sized: list[Sized]) -> list[tuple[str, ...]]:
+    """Operations against their baselines; `floor` tells the least microseconds for so many bytes."""
     table = []
-    for page_size in (1, 16, 64):
-        pages = ended // page_size
-        tail = max(1, 128 // page_size)
-        cases: dict[str, tuple[dict[str, Case], float]] = {
-            f"decode, {batch} requests": (
-                decode(Pool(page_size, batch, 512 // scale)),
-                32 * batch * 2 + 6 * INTS * batch,
-            ),
-            f"extend, {wide} x {prompt} tokens": (
-                extend(Pool(page_size, wide, 0, room=prompt), prompt),
-                wide * (2 * INTS * prompt + INTS * prompt / page_size),
-            ),
-            f"free {batch} rows of {ended} tokens": (
-                free_rows(Pool(page_size, batch, ended)),
-                batch * pages * (min(32, INTS * page_size) + INTS),
-            ),
-            f"free {batch} tails of {tail * page_size} tokens": (
-                free_rows(Pool(page_size, batch, ended), pages - tail),
-                batch * tail * (min(32, INTS * page_size) + INTS),
-            ),
-            f"publish {wide} rows of {prompt} tokens": (
-                publish(Pool(page_size, wide, prompt)),
-                wide * (prompt / page_size * 4 * INTS + INTS * prompt / 2),
-            ),
-            f"evict {wide} x {tail} pages": (
-                evict(Pool(page_size, batch, ended), wide, tail),
-                wide * tail * 2 * INTS,
-            ),
-        }
-        for name, (ways, moved) in cases.items():
-            times = {way: clock.time(case) for way, case in ways.items()}
-            ours = times["kvcuda"]
-            for way, one in times.items():
-                table.append(
-                    (
-                        str(page_size),
-                        name,
-                        way,
-                        *map(figure, (one.host, one.device, one.wall, floor.of(moved))),
-                        "" if one is ours else f"{one.wall / ours.wall:.1f}",
-                    )
+    for one in sized:
+        times = {way: clock.time(case) for way, case in one.ways().items()}
+        ours = times["kvcuda"]
+        for way, time_of in times.items():
+            table.append(
+                (
+                    str(one.page_size),
+                    one.name,
+                    way,
+                    *map(figure, (time_of.host, time_of.device, time_of.wall, floor(one.moved))),
+                    "" if time_of is ours else f"{time_of.wall / ours.wall:.1f}",
                 )
+            )
     return table
 
 
-def flatness(clock: CudaClock, pools: tuple[int, ...], batches: tuple[int, ...]) -> list[tuple[str, ...]]:
+def flatness(clock: Clock, pools: tuple[int, ...], batches: tuple[int, ...]) -> list[tuple[str, ...]]:
     """Decode and free over pool sizes and batches: flat in the one, linear in the other."""
     table = []
     for num_pages in pools:
@@ -394,18 +214,31 @@ def steps_table(batches: tuple[int, ...], steps: int) -> list[tuple[str, ...]]:
     return table
 
 
-def main() -> int:
+def main(
+    sglang: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the unpacked wheel of an SGLang release is.")
+    ] = None,
+    operation: Annotated[str, typer.Option(help="Measure only the operations whose names have this in them.")] = "",
+    page_size: Annotated[int, typer.Option(help="Measure them at this page size only; 0 for all.")] = 0,
+    repeat: Annotated[int, typer.Option(min=1, help="Repetitions that medians are of.")] = REPEAT,
+) -> None:
+    """Measure the device manager on this machine's GPU."""
     if not torch.cuda.is_available():
-        print("benchmarks/device.py: no CUDA GPU here, so there is nothing to measure", file=sys.stderr)
-        return 2
+        raise SystemExit(_complain("no CUDA GPU here, so there is nothing to measure"))
     if DEVICE != "cuda":
-        print("benchmarks/device.py: TRITON_INTERPRET=1 is set, so nothing would run on the GPU", file=sys.stderr)
-        return 2
+        raise SystemExit(_complain("TRITON_INTERPRET=1 is set, so nothing would run on the GPU"))
+    try:
+        release = None if sglang is None else Release(sglang)
+    except (EngineError, ImportError) as error:
+        raise SystemExit(_complain(f"no SGLang in {sglang}: {error}")) from error
+    chosen = [one for one in sized_operations(release) if operation in one.name and page_size in (0, one.page_size)]
+    if not chosen:
+        raise SystemExit(_complain(f"no operation has {operation!r} in its name at page size {page_size}"))
     print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, "
-        f"CUDA {torch.version.cuda}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}; medians of {REPEAT}\n"
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {version('triton')}, "
+        f"CUDA {torch.version.cuda}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}; medians of {repeat}\n"
     )
-    clock = CudaClock()
+    clock = CudaClock(repeat)
     floor = Floor(clock)
     print(
         f"Floors: copy {floor.bytes_per_us / 1e3:,.0f} GB/s (read and write counted), empty kernel "
@@ -413,8 +246,10 @@ def main() -> int:
     )
     print_table(
         ("page size", "operation", "way", "host us", "device us", "wall us", "floor us", "x ours, wall"),
-        operations(clock, floor),
+        operations(clock, floor.of, chosen),
     )
+    if operation or page_size:
+        return
     print_table(
         ("size", "decode host us", "decode device us", "free host us", "free device us"),
         flatness(clock, (10_000, 100_000, 1_000_000, 4_000_000), (1, 4, 16, 64, 256, 1024)),
@@ -423,8 +258,12 @@ def main() -> int:
         ("batch", "decode host us", "launch", "complete", "all three", "wall us with the model", "as a graph"),
         steps_table((1, 16, 64, 256), 200),
     )
-    return 0
+
+
+def _complain(reason: str) -> int:
+    print(f"benchmarks/device.py: {reason}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)
