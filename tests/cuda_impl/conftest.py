@@ -1,5 +1,9 @@
-"""Where torch or triton are missing, everything here is skipped; where there is no GPU, what is marked `gpu` is."""
+"""Where torch or triton are missing, everything here is skipped; where there is no GPU, what is marked `gpu` is.
 
+Without a GPU, the jobs of each launch run in an order that is drawn, the same one in each run of a test.
+"""
+
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,3 +33,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if INTERPRETED:
             pytest.skip("needs a CUDA GPU, and TRITON_INTERPRET not set")
+
+
+@pytest.fixture(autouse=True)
+def shuffled_jobs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvcuda.backend import INTERPRETED
+
+    if INTERPRETED:
+        from tests.cuda_impl.shuffled import shuffle
+
+        shuffle(monkeypatch, zlib.crc32(request.node.nodeid.encode()))

@@ -1,9 +1,11 @@
 """Two lanes on the CPU that carry their work out as late, or as soon, as events allow: a GPU's races, repeatable.
 
 One lane is eager: it goes as far as it can after each call. The other one is lazy: it moves only when somebody waits
-for it. Two orders are so tried, the ones farthest apart. `deaf` lanes ignore the events they should wait for.
+for it. Two orders are so tried, the ones farthest apart; `DrawnLanes` tries some between. `deaf` lanes ignore the
+events they should wait for.
 """
 
+import random
 from collections import deque
 from collections.abc import Callable
 
@@ -33,7 +35,7 @@ class SimulatedEvent:
 class SimulatedLane:
     """Work, points and waits, in order."""
 
-    def __init__(self, *, eager: bool, deaf: bool) -> None:
+    def __init__(self, *, eager: bool = False, deaf: bool = False) -> None:
         self._eager = eager
         self._deaf = deaf
         self._items: deque[Callable[[], object]] = deque()
@@ -54,6 +56,10 @@ class SimulatedLane:
 
     def _append(self, item: Callable[[], object]) -> None:
         self._items.append(item)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """What happens by itself whenever something was appended."""
         if self._eager:
             self.drain()
 
@@ -79,3 +85,24 @@ class SimulatedLanes:
     def synchronize(self) -> None:
         self.scheduler.drain()
         self.forward.drain()
+
+
+class DrawnLane(SimulatedLane):
+    """A lane that goes on by a number of steps that is drawn, often none."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def go_on(self) -> None:
+        while self._items and self._draw.random() < 0.5:
+            self.step()
+
+
+class DrawnLanes(SimulatedLanes):
+    """Both lanes go on now and then, whenever something is appended to them."""
+
+    def __init__(self, seed: int) -> None:
+        draw = random.Random(seed)
+        self.scheduler = DrawnLane(draw)
+        self.forward = DrawnLane(draw)

@@ -12,7 +12,7 @@ from kvcuda.lanes import CudaLanes
 from kvcuda.memory import OUT_BUFFERS
 from kvref.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit
-from tests.cuda_impl.simulated_lanes import SimulatedLanes
+from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
 from tests.cuda_impl.traffic import requests, run
 
 OVERLAPPED = SchedulerConfig(
@@ -48,6 +48,10 @@ def corruptions(manager: type[DeviceManager], lanes: Any, longest: int = 20) -> 
 @pytest.mark.parametrize("lazy", ["forward", "scheduler"])
 def test_no_order_that_events_allow_corrupts(lazy: str) -> None:
     assert corruptions(DeviceManager, SimulatedLanes(lazy=lazy)) == 0
+
+
+def test_no_order_that_is_drawn_corrupts() -> None:
+    assert corruptions(DeviceManager, DrawnLanes(seed=1)) == 0
 
 
 def test_row_handed_out_while_it_is_read_corrupts() -> None:
