@@ -6,6 +6,7 @@ import torch
 
 from kvcuda import digest_kernels
 from kvcuda.backend import DEVICE
+from kvcuda.digest import FIELDS as MODEL_FIELDS
 from kvcuda.digest_step import DigestStep
 from kvcuda.forward import ForwardBatch
 from kvcuda.staging import Slot, padded
@@ -25,7 +26,7 @@ class DecodeGraph:
         self._step = step
         self._batch = batch
         self._manager_words: Any = torch.zeros(padded((1 + batch) * FIELDS), dtype=torch.int32, device=DEVICE)
-        self._model_words: Any = torch.zeros(padded(batch * FIELDS), dtype=torch.int32, device=DEVICE)
+        self._model_words: Any = torch.zeros(padded(batch * MODEL_FIELDS), dtype=torch.int32, device=DEVICE)
         self._out_cache_loc = step.manager.memory.out_cache_loc
         self._graph: Any = None
         if DEVICE == "cuda":
@@ -37,6 +38,8 @@ class DecodeGraph:
 
     def _enqueue(self) -> None:
         self._step.manager.memory.enqueue_decode(self._manager_words, self._batch)
+        if self._step.model.layers.window:
+            self._step.model.enqueue_look_up(self._model_words, self._batch)
         self._step.model.enqueue(digest_kernels.decode_kernel, self._model_words, self._batch)
 
     def decode_and_launch(self, launch: int, reqs: list[str]) -> None:
@@ -63,7 +66,7 @@ class DecodeGraph:
 
         def work() -> None:
             slot.upload_to(self._manager_words, (1 + self._batch) * FIELDS)
-            model_slot.upload_to(self._model_words, self._batch * FIELDS)
+            model_slot.upload_to(self._model_words, self._batch * MODEL_FIELDS)
             if self._graph is None:
                 self._enqueue()
             else:

@@ -1,5 +1,6 @@
 """The digest model: its memory on the device, and the oracle on the host that recomputes it without any cache."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -8,13 +9,34 @@ import torch
 from kvcuda import digest_kernels
 from kvcuda.backend import DEVICE
 from kvcuda.forward import ForwardBatch
+from kvcuda.lanes import Event
 from kvcuda.memory import DeviceMemory
 from kvcuda.staging import Slot, Staging
-from kvcuda.words import FIELDS
+from kvcuda.tensors import Ints
+from kvspec.events import Config
 
 BLOCK = 512
+LOOKUP_BUFFERS = 4
+"""Launches whose window slots are noted at a time; one more waits for the oldest."""
+FIELDS = digest_kernels.FIELDS_PER_JOB
 _M1, _M2 = digest_kernels.MULTIPLIERS
 _WRAP, _SIGN = (1 << 64) - 1, 1 << 63
+
+
+class Layers(NamedTuple):
+    """The layers that the model has besides those of full attention."""
+
+    window: int = 0
+    """A window layer reads so many positions before each one; 0 without one."""
+    recurrent: bool = False
+
+
+PLAIN = Layers()
+
+
+def layers_of(config: Config) -> Layers:
+    """The layers that use all pools of a memory."""
+    return Layers(config.sliding_window, bool(config.num_states))
 
 
 class Sampling(NamedTuple):
@@ -27,32 +49,52 @@ class Sampling(NamedTuple):
 
 
 class DigestModel:
-    """The model's KV, and what it has sampled."""
+    """The model's KV and states, and what it has sampled."""
 
     def __init__(self, memory: DeviceMemory, *, max_words: int = 1 << 14, max_samples: int = 1 << 16) -> None:
-        """Nothing is computed yet. `max_words` bounds a forward pass: eight words a request, and one a token."""
+        """Nothing is computed yet.
+
+        `max_words` bounds a forward pass: `FIELDS` words a request, and one a token. It bounds the positions that its
+        window layers use, too.
+        """
         config = memory.config
         self._memory = memory
         self._max_words = max_words
-        self.kv: Any = torch.full(((config.num_pages + 1) * config.page_size,), -1, dtype=torch.int64, device=DEVICE)
+        self.layers = layers_of(config)
+        self.kv: Any = _poisoned((config.num_pages + 1) * config.page_size)
         """int64 [slots]: the "KV" of each slot. Poisoned: a read of what was never written shows."""
+        self.window_kv: Any = None
+        """int64 [window slots]: that of window layers, if there are any."""
+        self.window_loc: Any = None
+        """int32 [LOOKUP_BUFFERS * max_words]: the window slots of the last launches' positions."""
+        if self.layers.window:
+            self.window_kv = _poisoned((config.num_window_pages + 1) * config.page_size)
+            self.window_loc = torch.zeros(LOOKUP_BUFFERS * max_words, dtype=torch.int32, device=DEVICE)
+        self.recurrent: Any = None
+        """int64 [num_states + 1]: the state in each slot, if there are any; in slot 0 the one before any token."""
+        if self.layers.recurrent:
+            self.recurrent = _poisoned(config.num_states + 1)
+            self.recurrent[0] = 0
         self.sampled: Any = torch.zeros(config.num_rows, dtype=torch.int32, device=DEVICE)
         """int32 [num_rows]: the token that each row sampled last."""
         self.samples: Any = torch.full((max_samples,), -1, dtype=torch.int32, device=DEVICE)
         """int32 [max_samples]: every token that was sampled, in the order of the forward passes."""
         self.num_samples = 0
         self._staging = Staging(max_words, DEVICE, memory.lanes)
+        self._lookups = 0
+        self._lookup_readers: list[Event | None] = [None] * LOOKUP_BUFFERS
 
     def run(self, batch: ForwardBatch, parts: Sequence[Sampling]) -> list[int]:
         """Enqueue a forward pass on the forward lane. Returns where in `samples` each request's begin.
 
         Raises:
-            ValueError: more tokens or samples than there is room for; nothing was enqueued.
+            ValueError: more tokens, positions or samples than there is room for; nothing was enqueued.
         """
         num_words = len(parts) * FIELDS + sum(len(part.tokens or ()) for part in parts)
         num_samples = sum(part.samples for part in parts)
-        if num_words > self._max_words or self.num_samples + num_samples > len(self.samples):
-            raise ValueError(f"{num_words} words and {num_samples} samples do not fit into the digest model's buffers")
+        most_words = max(num_words, int(self._lookup_lengths(batch).sum()))
+        if most_words > self._max_words or self.num_samples + num_samples > len(self.samples):
+            raise ValueError(f"{most_words} words and {num_samples} samples do not fit into the digest model's buffers")
         begins = [0] * len(parts)
         decoding = [i for i, part in enumerate(parts) if part.samples == 1 and len(part.tokens or (0,)) == 1]
         prefilling = [i for i in range(len(parts)) if i not in set(decoding)]
@@ -61,7 +103,7 @@ class DigestModel:
             (digest_kernels.decode_kernel, decoding),
         ):
             if chosen:
-                self._run_kernel(kernel, batch, parts, chosen, begins)
+                self._run_kernel(kernel, batch.only(chosen), [parts[i] for i in chosen], chosen, begins)
         return begins
 
     def _run_kernel(
@@ -69,42 +111,99 @@ class DigestModel:
     ) -> None:
         """Enqueue one kernel for the chosen requests of a batch, and note where their samples begin."""
         slot = self._staging.take()
-        used = len(chosen) * FIELDS
-        entries = slot.words[:used].reshape(-1, FIELDS)
-        entries[:, 0] = batch.rows[chosen]
-        entries[:, 1] = batch.starts[chosen]
-        entries[:, 2] = batch.ends[chosen]
-        entries[:, 3] = batch.outs[chosen]
-        for entry, i in zip(entries, chosen, strict=True):
-            tokens, samples = parts[i]
+        requests = len(chosen)
+        used = requests * FIELDS
+        entries = self._fill(slot, batch)
+        for entry, i, (tokens, samples) in zip(entries, chosen, parts, strict=True):
             begins[i] = self.num_samples
             self.num_samples += samples
             entry[4:7] = -1 if tokens is None else used, samples, begins[i]
             if tokens is not None:
                 slot.words[used : used + len(tokens)] = tokens
                 used += len(tokens)
+        if self.layers.window:
+            self._look_up(slot, entries, batch)
 
         def work() -> None:
             slot.upload(used)
-            self.enqueue(kernel, slot.device, len(chosen))
+            self.enqueue(kernel, slot.device, requests)
 
         lane = self._memory.lanes.forward
         lane.run(work)
         lane.record(slot.passed)
+        if self.layers.window:
+            self._lookup_readers[self._lookups % LOOKUP_BUFFERS] = done = self._memory.lanes.event()
+            lane.record(done)
+
+    def _look_up(self, slot: Slot, entries: Any, batch: ForwardBatch) -> None:
+        """Let the forward lane wait until a batch's window slots are noted.
+
+        That happens on the scheduler's lane: what is behind a page changes when it is freed, launched or not.
+        """
+        lanes, requests = self._memory.lanes, len(entries)
+        self._take_lookups(entries, batch)
+
+        def work() -> None:
+            slot.upload(requests * FIELDS)
+            self.enqueue_look_up(slot.device, requests)
+
+        lanes.scheduler.run(work)
+        noted = lanes.event()
+        lanes.scheduler.record(noted)
+        lanes.forward.wait(noted)
 
     def stage_decode(self, batch: ForwardBatch, begin: int) -> Slot:
         """The words of a decode step whose tokens only the device knows; its samples begin at `begin`."""
         slot = self._staging.take()
-        requests = len(batch.rows)
-        entries = slot.words[: requests * FIELDS].reshape(-1, FIELDS)
+        entries = self._fill(slot, batch)
+        entries[:, 4] = -1
+        entries[:, 5] = 1
+        entries[:, 6] = range(begin, begin + len(batch.rows))
+        if self.layers.window:
+            self._take_lookups(entries, batch)
+        return slot
+
+    def _fill(self, slot: Slot, batch: ForwardBatch) -> Any:
+        """Write what a batch says itself into a slot's entries, which are returned."""
+        entries = slot.words[: len(batch.rows) * FIELDS].reshape(-1, FIELDS)
         entries[:, 0] = batch.rows
         entries[:, 1] = batch.starts
         entries[:, 2] = batch.ends
         entries[:, 3] = batch.outs
-        entries[:, 4] = -1
-        entries[:, 5] = 1
-        entries[:, 6] = range(begin, begin + requests)
-        return slot
+        if batch.states is not None:
+            for field, column in enumerate(batch.states, 8):
+                entries[:, field] = column
+        return entries
+
+    def _lookup_lengths(self, batch: ForwardBatch) -> Ints:
+        """How many positions each request uses in window layers: its new ones, and what their window reads."""
+        window = self.layers.window
+        return (batch.ends - (batch.starts - window).clip(min=0)) * bool(window)
+
+    def _take_lookups(self, entries: Any, batch: ForwardBatch) -> None:
+        """Say where the window slots of a batch are to be noted: in the next buffer, once its reader is done."""
+        self._lookups += 1
+        buffer = self._lookups % LOOKUP_BUFFERS
+        reader = self._lookup_readers[buffer]
+        if reader is not None:
+            self._memory.lanes.scheduler.wait(reader)
+            self._lookup_readers[buffer] = None
+        lengths = self._lookup_lengths(batch)
+        entries[:, 7] = buffer * self._max_words + lengths.cumsum() - lengths
+
+    def enqueue_look_up(self, words: Any, batch: int) -> None:
+        """Enqueue on the current stream what notes the window slots that a batch uses; `words` is on the device."""
+        memory = self._memory
+        digest_kernels.look_up_kernel[(batch,)](
+            words,
+            memory.req_to_token,
+            memory.windows.window_of,
+            self.window_loc,
+            memory.config.max_context_len,
+            P=memory.config.page_size,
+            WINDOW=self.layers.window,
+            BLOCK=BLOCK,
+        )
 
     def enqueue(self, kernel: Any, words: Any, batch: int) -> None:
         """Enqueue one of the kernels on the current stream; `words` is on the device. A CUDA graph captures this."""
@@ -116,9 +215,18 @@ class DigestModel:
             self.kv,
             self.sampled,
             self.samples,
+            self.window_loc,
+            self.window_kv,
+            self.recurrent,
             memory.config.max_context_len,
             BLOCK=BLOCK,
+            WINDOW=self.layers.window,
+            RECENT=1 << max(0, self.layers.window - 1).bit_length(),
         )
+
+
+def _poisoned(slots: int) -> Any:
+    return torch.full((slots,), -1, dtype=torch.int64, device=DEVICE)
 
 
 # The oracle
@@ -136,24 +244,39 @@ def mix(x: int) -> int:
     return x ^ (x >> 32)
 
 
-def sample(state: int) -> int:
-    """The token that follows a state."""
-    return mix(state) >> 20 & 0x7FFF
+def contribute(value: int, position: int) -> int:
+    """What the KV at one position adds to what all later ones read."""
+    return mix(signed(value + position * _M1))
 
 
-def states(tokens: Sequence[int], generated: int = 0) -> Iterator[int]:
-    """The state after each token, from the tokens alone: no cache, no rows, no pages.
+def sample(read: int) -> int:
+    """The token that follows what was read behind the last one."""
+    return mix(read) >> 20 & 0x7FFF
 
-    Behind them come the states of `generated` tokens that the model samples itself.
+
+def states(tokens: Sequence[int], generated: int = 0, layers: Layers = PLAIN) -> Iterator[int]:
+    """What is read behind each token, from the tokens alone: no cache, no rows, no pages.
+
+    Behind them come the same for `generated` tokens that the model samples itself.
     """
-    state = 0
+    full = recurrent = behind = 0
+    recent: deque[int] = deque(maxlen=layers.window)
     for position in range(len(tokens) + generated):
-        token = tokens[position] if position < len(tokens) else sample(state)
-        value = mix(state ^ mix(signed(token * _M2 + position)))
-        state = signed(state + mix(signed(value + position * _M1)))
-        yield state
+        token = tokens[position] if position < len(tokens) else sample(behind)
+        value = mix(signed(full + sum(recent) + recurrent) ^ mix(signed(token * _M2 + position)))
+        full += contribute(value, position)
+        behind = full
+        if layers.window:
+            added = contribute(mix(signed(value + _M2)), position)
+            behind += sum(recent) + added
+            recent.append(added)
+        if layers.recurrent:
+            recurrent = mix(signed(recurrent + value))
+            behind += recurrent
+        behind = signed(behind)
+        yield behind
 
 
-def generate(tokens: Sequence[int], count: int) -> list[int]:
+def generate(tokens: Sequence[int], count: int, layers: Layers = PLAIN) -> list[int]:
     """The `count` tokens that the model samples after `tokens`."""
-    return [sample(state) for state in states(tokens, count - 1)][len(tokens) - 1 :]
+    return [sample(behind) for behind in states(tokens, count - 1, layers)][len(tokens) - 1 :]

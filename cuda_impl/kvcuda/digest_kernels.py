@@ -3,17 +3,26 @@
 The "KV" of a token is a 64-bit digest of the token, its position, and what is read back *through the row* from the KV
 of all positions before it:
 
-    state(i)   = sum of contribute(kv[slot of j], j) for j < i
-    kv(i)      = digest(token i, i, state(i))
-    sampled    = a function of state(i + 1)
+    full(i)    = sum of contribute(kv[slot of j], j) for j < i
+    kv(i)      = digest(token i, i, read(i))
+    sampled    = a function of what is read behind position i
 
-so one wrong slot, one overwritten page, or one row written too early or too late changes everything after it.
+so one wrong slot, one overwritten page, or one row written too early or too late changes everything after it. What is
+read is `full`, and besides
+
+    with window layers       the sum of contribute(window_kv[window slot of j], j) for the WINDOW positions before i;
+                             behind i, i itself too. window_kv(i) = mix(kv(i) + M2)
+    with recurrent states    the state after i positions: state(i + 1) = mix(state(i) + kv(i)), from the slot that the
+                             launch names to the one that it computes in, and at a page border to a tracking slot
+
 `kvcuda.digest.states` computes the same on the host, from the tokens alone. Jobs are read from `words`:
 
-    entry   row   start   end   out index   token index   samples   sample index
+    words 0 to 6     row   start   end   out index   token index   samples   sample index
+    words 7 to 11    window index   source slot   state slot   border   border slot
 
 `samples` counts the last positions that sample; a token index of -1 stands for the token that the row sampled last,
-which only the device knows yet.
+which only the device knows yet. At the window index of `window_loc` begin the window slots of the positions from
+`start - WINDOW` on, which `look_up_kernel` notes.
 """
 
 # backend decides how kernels are decorated, so it comes before triton.
@@ -23,9 +32,9 @@ import triton
 import triton.language as tl
 # isort: on
 
-from kvcuda.words import FIELDS as _FIELDS
-
-FIELDS = tl.constexpr(_FIELDS)
+FIELDS_PER_JOB = 12
+"""Words a job."""
+FIELDS = tl.constexpr(FIELDS_PER_JOB)
 MULTIPLIERS = (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85)
 M1 = tl.constexpr(MULTIPLIERS[0])
 M2 = tl.constexpr(MULTIPLIERS[1])
@@ -58,8 +67,8 @@ def sample(state: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def read_state(table: tl.tensor, kv: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
-    """The state that the first `length` positions of a row read back."""
+def read_full(table: tl.tensor, kv: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+    """What the first `length` positions of a row contribute."""
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], dtype=tl.int64)
     for first in range(0, length, BLOCK):
@@ -72,6 +81,49 @@ def read_state(table: tl.tensor, kv: tl.tensor, length: tl.tensor, BLOCK: tl.con
 
 
 @triton.jit
+def noted_slots(entry: tl.tensor, window_loc: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
+    """Where the window slot of a job's position 0 would be noted; those from `start - WINDOW` on are."""
+    return window_loc + tl.load(entry + 7) - tl.maximum(tl.load(entry + 1) - WINDOW, 0)
+
+
+@triton.jit
+def read_window(
+    noted: tl.tensor, window_kv: tl.tensor, start: tl.tensor, WINDOW: tl.constexpr, RECENT: tl.constexpr
+) -> tl.tensor:
+    """What the `WINDOW` positions before `start` contribute to window layers, each in the lane of its remainder."""
+    lanes = tl.arange(0, RECENT)
+    position = start - 1 - (start - 1 - lanes + 2 * WINDOW) % WINDOW
+    live = (lanes < WINDOW) & (position >= 0)
+    slot = tl.load(noted + position, mask=live, other=0)
+    value = tl.load(window_kv + slot.to(tl.int64), mask=live, other=0)
+    return tl.where(live, contribute(value, position), 0)
+
+
+@triton.jit
+def look_up_kernel(
+    words: tl.tensor,
+    req_to_token: tl.tensor,
+    window_of: tl.tensor,
+    window_loc: tl.tensor,
+    max_context_len: tl.tensor,
+    P: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Note the window slots of all positions that a launch reads or writes in window layers. Grid: (batch,)."""
+    entry = words + tl.program_id(0) * FIELDS
+    table = req_to_token + tl.load(entry).to(tl.int64) * max_context_len
+    end = tl.load(entry + 2)
+    noted = noted_slots(entry, window_loc, WINDOW)
+    for begin in range(tl.maximum(tl.load(entry + 1) - WINDOW, 0), end, BLOCK):
+        position = begin + tl.arange(0, BLOCK)
+        live = position < end
+        slot = tl.load(table + position, mask=live, other=0)
+        window_page = tl.load(window_of + slot // P, mask=live, other=0)
+        tl.store(noted + position, window_page * P + slot % P, mask=live)
+
+
+@triton.jit
 def prefill_kernel(
     words: tl.tensor,
     req_to_token: tl.tensor,
@@ -79,8 +131,13 @@ def prefill_kernel(
     kv: tl.tensor,
     sampled: tl.tensor,
     samples: tl.tensor,
+    window_loc: tl.tensor,
+    window_kv: tl.tensor,
+    recurrent: tl.tensor,
     max_context_len: tl.tensor,
     BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RECENT: tl.constexpr,
 ) -> None:
     """Compute positions [start, end) of each request, whose tokens are in `words`. Grid: (batch,)."""
     entry = words + tl.program_id(0) * FIELDS
@@ -91,13 +148,40 @@ def prefill_kernel(
     tokens = words + tl.load(entry + 4)
     count = tl.load(entry + 5)
     kept = samples + tl.load(entry + 6) + count - end
-    state = read_state(req_to_token + row.to(tl.int64) * max_context_len, kv, start, BLOCK)
-    for position in range(start, end):
-        value = digest(tl.load(tokens + position - start), position + row * 0, state)
+    full = read_full(req_to_token + row.to(tl.int64) * max_context_len, kv, start, BLOCK)
+    behind = full * 0
+    recent = full * 0
+    state = full * 0
+    if WINDOW:
+        recent = read_window(noted_slots(entry, window_loc, WINDOW), window_kv, start, WINDOW, RECENT)
+    if recurrent is not None:
+        state = tl.load(recurrent + tl.load(entry + 8))
+    for step in range(start, end):
+        position = step + row * 0
+        read = full
+        if WINDOW:
+            read += tl.sum(recent, 0)
+        if recurrent is not None:
+            read += state
+        value = digest(tl.load(tokens + position - start), position, read)
         tl.store(kv + tl.load(out + position - start).to(tl.int64), value)
-        state += contribute(value, position + row * 0)
-        tl.store(kept + position, sample(state), mask=position + row * 0 >= end - count)
-    tl.store(sampled + row, sample(state))
+        full += contribute(value, position)
+        behind = full
+        if WINDOW:
+            window_value = mix(value + M2)
+            window_slot = tl.load(noted_slots(entry, window_loc, WINDOW) + position)
+            tl.store(window_kv + window_slot.to(tl.int64), window_value)
+            added = contribute(window_value, position)
+            behind += tl.sum(recent, 0) + added
+            recent = tl.where(tl.arange(0, RECENT) == position % WINDOW, added, recent)
+        if recurrent is not None:
+            state = mix(state + value)
+            behind += state
+            tl.store(recurrent + tl.load(entry + 11), state, mask=position + 1 == tl.load(entry + 10))
+        tl.store(kept + position, sample(behind), mask=position >= end - count)
+    if recurrent is not None:
+        tl.store(recurrent + tl.load(entry + 9), state)
+    tl.store(sampled + row, sample(behind))
 
 
 @triton.jit
@@ -108,8 +192,13 @@ def decode_kernel(
     kv: tl.tensor,
     sampled: tl.tensor,
     samples: tl.tensor,
+    window_loc: tl.tensor,
+    window_kv: tl.tensor,
+    recurrent: tl.tensor,
     max_context_len: tl.tensor,
     BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RECENT: tl.constexpr,
 ) -> None:
     """Compute position `start` of each request and sample the next token. Grid: (batch,)."""
     entry = words + tl.program_id(0) * FIELDS
@@ -119,9 +208,28 @@ def decode_kernel(
     token_at = tl.load(entry + 4)
     last = tl.load(sampled + row)
     token = tl.where(token_at < 0, last, tl.load(words + tl.maximum(token_at, 0)))
-    state = read_state(req_to_token + row.to(tl.int64) * max_context_len, kv, start, BLOCK)
-    value = digest(token, start, state)
+    read = read_full(req_to_token + row.to(tl.int64) * max_context_len, kv, start, BLOCK)
+    if WINDOW:
+        recent = read_window(noted_slots(entry, window_loc, WINDOW), window_kv, start, WINDOW, RECENT)
+        read += tl.sum(recent, 0)
+    behind = read
+    state = read * 0
+    if recurrent is not None:
+        state = tl.load(recurrent + tl.load(entry + 8))
+        read += state
+    value = digest(token, start, read)
     tl.store(kv + slot, value)
-    following = sample(state + contribute(value, start))
+    behind += contribute(value, start)
+    if WINDOW:
+        window_value = mix(value + M2)
+        window_slot = tl.load(noted_slots(entry, window_loc, WINDOW) + start)
+        tl.store(window_kv + window_slot.to(tl.int64), window_value)
+        behind += contribute(window_value, start)
+    if recurrent is not None:
+        state = mix(state + value)
+        behind += state
+        tl.store(recurrent + tl.load(entry + 11), state, mask=start + 1 == tl.load(entry + 10))
+        tl.store(recurrent + tl.load(entry + 9), state)
+    following = sample(behind)
     tl.store(sampled + row, following)
     tl.store(samples + tl.load(entry + 6), following)

@@ -113,7 +113,7 @@ class DigestStep:
             return Sampling(None, 1)
         ids = _ids(run.tokens, 0 if end > known else int(start), min(int(end), known))
         if end > known:
-            ids = (ids + generate(ids, int(end) - known))[int(start) :]
+            ids = (ids + generate(ids, int(end) - known, self.model.layers))[int(start) :]
         return Sampling(ids, drafts or (0 if run.mid_prefill else 1))
 
     def corruptions(self) -> list[Corruption]:
@@ -128,7 +128,8 @@ class DigestStep:
         for group in by_tokens.values():
             ids = _ids(group[0].tokens, 0, len(group[0].tokens))
             longest = max(one.length + one.samples - 1 for one in group)
-            expected = [sample(state) for state in states(ids, max(0, longest - len(ids)))]
+            read = states(ids, max(0, longest - len(ids)), self.model.layers)
+            expected = [sample(behind) for behind in read]
             for one in group:
                 for i in range(one.samples):
                     due, found_token = expected[one.length + i - 1], observed[one.begin + i]

@@ -147,6 +147,13 @@ class Holdings:
             return 0
         return kv.kept_at(int(self.rows.protected[kv.row]))
 
+    def kept_state(self, kv: KvRecord, length: int) -> int:
+        """The slot that keeps the state after a holder's first `length` tokens: its own, or the store's (rule MAMBA-3).
+
+        The slot that it computes in is not asked.
+        """
+        return kv.kept_at(length) or kv.last_node.state
+
     def resumable(self, kv: KvRecord, target: int) -> int:
         """The length at most `target`, in tokens, from which a turn can resume (rule MAMBA-3).
 

@@ -38,10 +38,14 @@ class KvRecord:
         """All its state slots."""
         return [self.state, *(tracked.slot for tracked in self.tracked)] if self.state else []
 
-    def pass_border(self, border: int) -> None:
-        """A launch passes a page border: the slot that is unused, or has kept its state longest, takes the new one."""
+    def pass_border(self, border: int) -> int:
+        """A launch passes a page border: the slot that is unused, or has kept its state longest, takes the new one.
+
+        Returns this slot.
+        """
         slot, _ = self.tracked.pop(0)
         self.tracked.append(Tracked(slot, border))
+        return slot
 
     def kept_at(self, border: int) -> int:
         """The slot that has kept the state at a page border, 0 if none has."""

@@ -43,6 +43,8 @@ class RowTable:
         self.allocated = column()
         self.cursor = column()
         """Where the private pages begin that still have their window side, in tokens; page-aligned (20070)."""
+        self.state_at = column()
+        """The length, in tokens, whose recurrent state stands in the slot that the holder computes in; 0 at first."""
         self.promised = column()
         """Tokens that are known, or that a launch in flight will bring."""
         self.launched = column()
@@ -71,7 +73,7 @@ class RowTable:
     def take(self) -> int:
         """A free row. The caller has seen to it that there is one."""
         row = self._free.pop()
-        self.prepared[row] = self.drafts[row] = self.cursor[row] = 0
+        self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0
         return row
 
     def let_go(self, row: int) -> None:

@@ -13,8 +13,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 SIZES = ("num_pages", "num_window_pages", "max_context_len")
-WIDE = {"fault": "*i64", "kv": "*i64", **dict.fromkeys(SIZES, "i32")}
+WIDE = {**dict.fromkeys(("fault", "kv", "window_kv", "recurrent"), "*i64"), **dict.fromkeys(SIZES, "i32")}
 NO_WINDOW = dict.fromkeys(("window_of", "window_ring", "window_used"))
+NO_LAYER = {"window_loc": None, "window_kv": None, "recurrent": None, "WINDOW": 0, "RECENT": 1}
+WINDOWED = {"recurrent": None, "WINDOW": 100, "RECENT": 128}
+RECURRENT = {"window_loc": None, "window_kv": None, "WINDOW": 0, "RECENT": 1}
 
 def compile(kernel, **constants):
     names = kernel.arg_names
@@ -29,8 +32,10 @@ for P, debug in ((1, False), (48, True)):
         compile(kernels.decode_kernel, P=P, LANES=256, DEBUG=debug, **window)
         compile(kernels.move_kernel, P=P, BLOCK=512, DEBUG=debug, **window)
 compile(kernels.empty_kernel)
-compile(digest_kernels.prefill_kernel, BLOCK=512)
-compile(digest_kernels.decode_kernel, BLOCK=512)
+for layers in (NO_LAYER, WINDOWED, RECURRENT):
+    compile(digest_kernels.prefill_kernel, BLOCK=512, **layers)
+    compile(digest_kernels.decode_kernel, BLOCK=512, **layers)
+compile(digest_kernels.look_up_kernel, P=16, WINDOW=100, BLOCK=512)
 """
 
 
@@ -38,4 +43,4 @@ def test_kernels_compile(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 15
+    assert len(done.stdout.splitlines()) == 20

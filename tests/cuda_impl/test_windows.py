@@ -9,7 +9,7 @@ from kvcuda.arena import Run
 from kvcuda.backend import DEVICE
 from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager
-from kvcuda.digest import generate
+from kvcuda.digest import generate, layers_of
 from kvcuda.digest_step import DigestStep
 from kvcuda.lanes import Lanes, default_lanes
 from kvcuda.memory import DeviceFault, DeviceMemory
@@ -336,7 +336,7 @@ def test_both_rings_come_back_whole_whatever_the_lanes_do(lazy: str) -> None:
     chunks = SchedulerConfig(
         chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=5, abort_interval=7
     )
-    Scheduler(step, config, requests(seed=3, count=16, longest=24), chunks).run()
+    Scheduler(step, config, requests(seed=3, count=16, longest=24, layers=layers_of(config)), chunks).run()
     assert step.step.corruptions() == []
     assert step.evicted > 4
     manager = step.step.manager
@@ -352,7 +352,8 @@ def test_both_rings_come_back_whole_whatever_the_lanes_do(lazy: str) -> None:
 
 
 def test_replayed_step_gives_out_sides() -> None:
-    step = DigestStep(DeviceManager, Config(2, 9, 2, 16, sliding_window=3, num_window_pages=8))
+    config = Config(2, 9, 2, 16, sliding_window=3, num_window_pages=8)
+    step = DigestStep(DeviceManager, config)
     graph = DecodeGraph(step, 2)
     for req in ("a", "b"):
         step(Submit(req, [1, 2, 3, 4]))
@@ -360,6 +361,6 @@ def test_replayed_step_gives_out_sides() -> None:
     step(Extend([("a", 4), ("b", 4)]))
     step(Launch(1, ["a", "b"]))
     graph.decode_and_launch(2, ["a", "b"])
-    step(Complete(1, dict.fromkeys(("a", "b"), generate([1, 2, 3, 4], 1)[0])))
+    step(Complete(1, dict.fromkeys(("a", "b"), generate([1, 2, 3, 4], 1, layers_of(config))[0])))
     assert step.corruptions() == []
     assert sides(step.manager.memory) == {page: page for page in range(1, 7)}

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from kvcuda.digest import generate
+from kvcuda.digest import PLAIN, Layers, generate
 from kvcuda.digest_step import DigestStep
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
@@ -11,8 +11,11 @@ from kvref.scheduler_req import GenerateReq
 from kvspec.events import Config
 
 
-def requests(seed: int, count: int, longest: int) -> Iterator[GenerateReq]:
-    """Plain requests and turns of sessions; many prompts share a beginning. Lengths in tokens."""
+def requests(seed: int, count: int, longest: int, layers: Layers = PLAIN) -> Iterator[GenerateReq]:
+    """Plain requests and turns of sessions; many prompts share a beginning. Lengths in tokens.
+
+    `layers` are those of the model that samples.
+    """
     draw = random.Random(seed)
     shared = [[draw.randrange(1000) for _ in range(longest // 2)] for _ in range(2)]
     histories: dict[str, list[int]] = {"s0": [], "s1": []}
@@ -22,7 +25,7 @@ def requests(seed: int, count: int, longest: int) -> Iterator[GenerateReq]:
         if not prompt:
             prompt = draw.choice(shared)[: draw.randrange(longest // 2)]
         prompt = [*prompt, *(draw.randrange(1000) for _ in range(draw.randint(1, longest // 2)))]
-        outputs = generate(prompt, draw.randint(1, longest // 3))
+        outputs = generate(prompt, draw.randint(1, longest // 3), layers)
         last_turn = len(prompt) > longest
         if session:
             histories[session] = [*prompt, *outputs]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvcuda.device_manager.state import ManagerState
-from kvcuda.forward import Forward, ForwardBatch
+from kvcuda.forward import Forward, ForwardBatch, StateBatch
 from kvcuda.lanes import Event
 from kvcuda.memory import OUT_BUFFERS
 from kvcuda.records import Flight, Run
@@ -89,7 +89,14 @@ class Running(ManagerState):
             idle = next(run for run, end in zip(runs, ends.tolist(), strict=True) if not end)
             raise Refusal("OP-1", f"{idle.name} has nothing to launch")
         forward = forward or self.forward
-        done = None if forward is None else self._hand_over(forward, launch, reqs, rows, ends)
+        if forward is not None:
+            self._check_in_time(launch, rows)
+        states = self._pass_states(runs, rows, ends) if self.states.size else None
+        done = None
+        if forward is not None:
+            done = self._hand_over(
+                forward, ForwardBatch(launch, list(reqs), rows, table.start[rows], ends, table.out[rows], states)
+            )
 
         sampled, last = runs, rows
         if not self.chunked.isdisjoint(reqs):
@@ -100,10 +107,6 @@ class Running(ManagerState):
         if drafts.any():
             drafted = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if count]
             sampled = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if not count]
-        if self.config.tracking_states:
-            borders = ends - ends % self.config.page_size
-            for i in np.flatnonzero(borders > table.start[rows]).tolist():
-                runs[i].kv.pass_border(int(borders[i]))
         table.launched[rows] = ends
         table.prepared[rows] = 0
         table.promised[last] += 1
@@ -111,21 +114,37 @@ class Running(ManagerState):
         self.launches.append(Flight(launch, sampled, drafted, done))
         return Done()
 
-    def _hand_over(self, forward: Forward, launch: int, reqs: list[str], rows: Ints, ends: Ints) -> Event:
-        """Enqueue a forward pass behind the row writes that it depends on; returns the event of its end."""
-        table, memory, lanes = self.rows, self.memory, self.lanes
-        batches = set(table.batch[rows].tolist())
-        if min(batches) < memory.oldest_batch:
+    def _check_in_time(self, launch: int, rows: Ints) -> None:
+        """Raise a ValueError where `out_cache_loc` has not what a launch would read any more."""
+        if self.rows.batch[rows].min() < self.memory.oldest_batch:
             raise ValueError(
                 f"launch {launch} comes too late: {OUT_BUFFERS} batches were prepared since, or a larger one"
             )
-        batch = ForwardBatch(launch, list(reqs), rows, table.start[rows], ends, table.out[rows])
+
+    def _pass_states(self, runs: list[Run], rows: Ints, ends: Ints) -> StateBatch:
+        """The slots of a launch's recurrent states, which stand at `ends` from now on."""
+        table = self.rows
+        starts, slots = table.start[rows], ints([run.kv.state for run in runs])
+        sources, borders, border_slots = slots * (starts > 0), slots * 0, slots * 0
+        for i in np.flatnonzero((starts > 0) & (table.state_at[rows] != starts)).tolist():
+            sources[i] = self.holdings.kept_state(runs[i].kv, int(starts[i]))
+        if self.config.tracking_states:
+            last_borders = ends - ends % self.config.page_size
+            for i in np.flatnonzero(last_borders > starts).tolist():
+                borders[i] = last_borders[i]
+                border_slots[i] = runs[i].kv.pass_border(int(last_borders[i]))
+        table.state_at[rows] = ends
+        return StateBatch(sources, slots, borders, border_slots)
+
+    def _hand_over(self, forward: Forward, batch: ForwardBatch) -> Event:
+        """Enqueue a forward pass behind the row writes that it depends on; returns the event of its end."""
+        lanes = self.lanes
         written, done = lanes.event(), lanes.event()
         lanes.scheduler.record(written)
         lanes.forward.wait(written)
         forward(batch)
         lanes.forward.record(done)
-        memory.out_is_read(batches, done)
+        self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)
         return done
 
     def complete(self, launch: int, tokens: dict[str, int]) -> Done:
