@@ -7,12 +7,12 @@ import pytest
 
 from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager
+from kvcuda.device_manager.running import Running
 from kvcuda.digest import DigestModel, Layers, generate, layers_of, sample, states
 from kvcuda.digest_step import DigestStep
 from kvcuda.forward import StateBatch
 from kvcuda.holdings import Holdings
 from kvcuda.lanes import Lanes
-from kvcuda.running import Running
 from kvref.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit, SwaEvict
 from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
