@@ -17,12 +17,12 @@ from kvconform.adapters.features import lacks, needs_of_config
 from kvconform.bugs import BUGS
 from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
-from kvconform.codec import Vector, read_vector
 from kvconform.fuzz import fuzz, shortest
 from kvconform.gallery_replay import Replayed, replay, shortest_loop
 from kvconform.gallery_story import show_story
 from kvconform.runner import Demonstration, ExpectationFailed, run_vector, try_out
 from kvconform.shrink import kind, shrink
+from kvconform.traces.codec import Vector, read_vector
 from kvspec.events import Config, Snapshot
 
 VECTORS = Path(__file__).parent / "vectors"

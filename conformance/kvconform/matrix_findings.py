@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.codec import Header, TraceWriter
 from kvconform.engines import version_key
 from kvconform.report import Place, show_finding
 from kvconform.runner import Demonstration
 from kvconform.shrink import Shortest
+from kvconform.traces.codec import Header, TraceWriter
 from kvspec.events import Config, Operation
 from kvspec.rules import Violation
 

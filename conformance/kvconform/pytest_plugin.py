@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvconform.codec import Vector
     from kvconform.runner import Factory, Outcome
+    from kvconform.traces.codec import Vector
 
 ROOT = "kvspec"
 """What the names of all these tests begin with."""
@@ -62,9 +62,9 @@ class _Vectors:
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add one test for each vector, before `-k` and the like look at them."""
         from kvconform.adapters.features import lacks
-        from kvconform.codec import read_vector
-        from kvconform.lines import InputError
         from kvconform.protocol import LoadError, load
+        from kvconform.traces.codec import read_vector
+        from kvconform.traces.lines import InputError
 
         try:
             factory = load(self._implementation)

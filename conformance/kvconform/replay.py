@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvconform import codec
 from kvconform.adapters.features import check_supported
-from kvconform.bounds import LARGEST, OutOfRange, check_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, show_finding
 from kvconform.runner import Factory, try_out
 from kvconform.shrink import SECONDS, Shortest, kind, shrink
+from kvconform.traces import codec
+from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
 from kvconform.workloads import mooncake as traffic
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import NotObserved, Scheduler

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.codec import TraceReader, Vector
-from kvconform.expect import Expectations, Mismatch
 from kvconform.protocol import Implementation
+from kvconform.traces.codec import TraceReader, Vector
+from kvconform.traces.expect import Expectations, Mismatch
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
 from kvspec.model import Model
 from kvspec.rules import Violation

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from kvconform.checked import RuleBroken
-from kvconform.codec import TraceReader, Vector
 from kvconform.runner import (
     Demonstration,
     ExpectationFailed,
@@ -20,6 +19,7 @@ from kvconform.runner import (
     names_in,
     try_out,
 )
+from kvconform.traces.codec import TraceReader, Vector
 from kvspec.events import Complete, Decode, DecodeAnswer, Extend, ExtendAnswer, Launch, Operation, Report, Snapshot
 
 LONGEST = 20_000

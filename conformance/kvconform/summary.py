@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.adapters.features import why_not
-from kvconform.codec import Vector
 from kvconform.fuzz import Fuzzed
 from kvconform.report import origin, printable
 from kvconform.runner import Evidence, Outcome
+from kvconform.traces.codec import Vector
 from kvspec.rules import RULES, Rule
 
 

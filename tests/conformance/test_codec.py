@@ -10,8 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvconform.codec import Header, TraceReader, TraceWriter, compressed, encode
 from kvconform.protocol import ANSWERS
+from kvconform.traces.codec import Header, TraceReader, TraceWriter, compressed, encode
 from kvspec import events
 from kvspec.events import Answer, Config, MatchAnswer, MatchPrefix, Operation, Refused
 from kvspec.pages import expand

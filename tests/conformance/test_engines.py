@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from kvconform import engines
 from kvconform.adapters import features
 from kvconform.adapters.sglang.finder import EngineError, prepare, version_in
-from kvconform.codec import read_vector
+from kvconform.traces.codec import read_vector
 from kvspec.events import (
     Abort,
     CacheUnfinished,

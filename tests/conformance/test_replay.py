@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kvconform.cli import run_command
-from kvconform.lines import InputError
 from kvconform.replay import Replay
+from kvconform.traces.lines import InputError
 from kvconform.workloads import mooncake, synthetic
 from kvconform.workloads.mooncake import Entry
 from kvref.manager import Manager

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from kvconform.cli import VECTORS, run_command
-from kvconform.schema import schema
+from kvconform.traces.schema import schema
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR
 
 VALIDATOR = Draft202012Validator(schema())

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kvconform.cli import VECTORS
-from kvconform.codec import read_vector
-from kvconform.expect import Expect
 from kvconform.runner import run_vector
+from kvconform.traces.codec import read_vector
+from kvconform.traces.expect import Expect
 from kvref import Manager
 
 PATHS = sorted(VECTORS.glob("*.jsonl"))

@@ -6,9 +6,9 @@ import pytest
 
 import kvconform
 from kvconform.checked import Checked
-from kvconform.codec import read_vector
 from kvconform.fuzz import fuzz
 from kvconform.runner import carry_out, run_vector
+from kvconform.traces.codec import read_vector
 from kvcuda.manager import Manager
 from kvspec.events import Config
 from kvspec.model import Model

@@ -22,8 +22,8 @@ import msgspec
 from msgspec.structs import asdict, fields, replace
 
 from kvconform import generate
-from kvconform.codec import read_vector
 from kvconform.protocol import ANSWERS
+from kvconform.traces.codec import read_vector
 from kvspec import events
 from kvspec.events import Answer, Config, Operation, Refusal, Refused
 from kvspec.model import Model

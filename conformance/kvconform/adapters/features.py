@@ -12,9 +12,9 @@ here is what an engine *does not have*; what it has and does wrongly is a findin
 from collections.abc import Iterable
 from typing import Any
 
-from kvconform.codec import Vector
 from kvconform.protocol import LoadError
 from kvconform.runner import unanswered
+from kvconform.traces.codec import Vector
 from kvspec.events import (
     Abort,
     CacheUnfinished,

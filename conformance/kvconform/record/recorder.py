@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvconform.codec import VERSION, Header
 from kvconform.record.ledger import Ledger, Prefill
 from kvconform.record.sink import Sink
 from kvconform.record.slots import Read, Slots
 from kvconform.record.tokens import Hidden, as_they_are
+from kvconform.traces.codec import VERSION, Header
 from kvspec.events import Config
 from kvspec.pages import ceil_pages
 

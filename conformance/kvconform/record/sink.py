@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 import zstandard
 
-from kvconform.codec import compressed, encode
+from kvconform.traces.codec import compressed, encode
 from kvspec.events import Operation
 
 Line = Callable[[], Operation[Any] | bytes]

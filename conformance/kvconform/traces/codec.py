@@ -15,9 +15,9 @@ import msgspec
 import zstandard
 from msgspec.structs import replace
 
-from kvconform.bounds import OutOfRange, check_config, check_operation, check_rule
-from kvconform.expect import Expect, misfit
-from kvconform.lines import MAX_LINE, InputError, Lines
+from kvconform.traces.bounds import OutOfRange, check_config, check_operation, check_rule
+from kvconform.traces.expect import Expect, misfit
+from kvconform.traces.lines import MAX_LINE, InputError, Lines
 from kvspec.events import (
     Config,
     Event,

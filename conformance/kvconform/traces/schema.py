@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from kvconform.codec import Header
-from kvconform.expect import Expect
+from kvconform.traces.codec import Header
+from kvconform.traces.expect import Expect
 from kvspec.events import Event
 
 
