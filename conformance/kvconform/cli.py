@@ -23,13 +23,13 @@ from kvconform.machine import Failure, Tally
 from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, printable, show_finding
-from kvconform.runner import Factory, Outcome, check_trace, run_vector
 from kvconform.shrink import Shortest, shortest_of_run, shortest_of_trace
 from kvconform.soak import soak
 from kvconform.summary import show_check, show_fuzz, show_rule, show_run
 from kvconform.traces.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.traces.lines import InputError
 from kvconform.traces.schema import schema as format_schema
+from kvconform.vectors.runner import Factory, Outcome, check_trace, run_vector
 from kvspec.rules import RULES
 
 CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70

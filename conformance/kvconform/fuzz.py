@@ -14,8 +14,8 @@ from kvconform.adapters.features import lacks
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.machine import Failure, Tally, machine
 from kvconform.matrix_walk import supported
-from kvconform.runner import Demonstration, Factory, try_out
 from kvconform.shrink import Shrunk, kind, shrink
+from kvconform.vectors.runner import Demonstration, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
 ROUND = settings(

@@ -20,9 +20,9 @@ from kvconform.checked import RuleBroken
 from kvconform.fuzz import fuzz, shortest
 from kvconform.gallery_replay import Replayed, replay, shortest_loop
 from kvconform.gallery_story import show_story
-from kvconform.runner import Demonstration, ExpectationFailed, run_vector, try_out
 from kvconform.shrink import kind, shrink
 from kvconform.traces.codec import Vector, read_vector
+from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out
 from kvspec.events import Config, Snapshot
 
 VECTORS = Path(__file__).parent / "vectors"

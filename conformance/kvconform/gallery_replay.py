@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kvconform.bugs.bug import Bug, Pool
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.runner import Demonstration, Factory, unanswered
+from kvconform.vectors.runner import Demonstration, Factory, unanswered
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import MIN_WAITING, Scheduler
 from kvref.scheduler_req import GenerateReq

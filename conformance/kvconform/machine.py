@@ -24,8 +24,8 @@ from kvconform import generate
 from kvconform.adapters.features import lacks, needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.generate import GENERATORS, Draw
-from kvconform.runner import Factory, carry_out
 from kvconform.traces.codec import compressed
+from kvconform.vectors.runner import Factory, carry_out
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Report
 from kvspec.invariants import check
 from kvspec.model import Model

@@ -14,9 +14,9 @@ from rich.text import Text
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.engines import version_key
 from kvconform.report import Place, show_finding
-from kvconform.runner import Demonstration
 from kvconform.shrink import Shortest
 from kvconform.traces.codec import Header, TraceWriter
+from kvconform.vectors.runner import Demonstration
 from kvspec.events import Config, Operation
 from kvspec.rules import Violation
 

@@ -15,8 +15,8 @@ from kvconform import generate
 from kvconform.adapters.features import needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.generate import GENERATORS, Generator
-from kvconform.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvconform.shrink import kind, shrink
+from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model
 from kvspec.model.state import State

@@ -14,8 +14,8 @@ from kvconform.adapters.sglang.finder import EngineError
 from kvconform.matrix_findings import Findings, ReleaseReport
 from kvconform.matrix_walk import Walker, shortest
 from kvconform.matrix_worker_task import Task
-from kvconform.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
 from kvconform.traces.codec import Vector, read_vector
+from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
 
 VECTORS = Path(__file__).parent / "vectors"
 UNUSABLE = 2

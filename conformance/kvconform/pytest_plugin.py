@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kvconform.runner import Factory, Outcome
     from kvconform.traces.codec import Vector
+    from kvconform.vectors.runner import Factory, Outcome
 
 ROOT = "kvspec"
 """What the names of all these tests begin with."""
@@ -115,7 +115,7 @@ class VectorItem(pytest.Item):
     def runtest(self) -> None:
         """Carry the vector out on a fresh implementation."""
         from kvconform.adapters.features import needs, why_not
-        from kvconform.runner import run_vector
+        from kvconform.vectors.runner import run_vector
 
         missing = needs(self.vector) & self.lacking if self.lacking else frozenset[str]()
         if missing:

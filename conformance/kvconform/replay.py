@@ -19,10 +19,10 @@ from kvconform.adapters.features import check_supported
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import LoadError, load
 from kvconform.report import Place, show_finding
-from kvconform.runner import Factory, try_out
 from kvconform.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.traces import codec
 from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
+from kvconform.vectors.runner import Factory, try_out
 from kvconform.workloads import mooncake as traffic
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import NotObserved, Scheduler

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.runner import Demonstration, ExpectationFailed, Finding, names_in
 from kvconform.shrink import Shortest
 from kvconform.traces.codec import with_pages
+from kvconform.vectors.runner import Demonstration, ExpectationFailed, Finding, names_in
 from kvspec.events import Config, HolderView, Operation, Snapshot, SnapshotAnswer, Submit
 from kvspec.model import Model
 from kvspec.pages import compress, expand

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from kvconform.checked import RuleBroken
-from kvconform.runner import (
+from kvconform.traces.codec import TraceReader, Vector
+from kvconform.vectors.runner import (
     Demonstration,
     ExpectationFailed,
     Factory,
@@ -19,7 +20,6 @@ from kvconform.runner import (
     names_in,
     try_out,
 )
-from kvconform.traces.codec import TraceReader, Vector
 from kvspec.events import Complete, Decode, DecodeAnswer, Extend, ExtendAnswer, Launch, Operation, Report, Snapshot
 
 LONGEST = 20_000

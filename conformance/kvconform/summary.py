@@ -12,8 +12,8 @@ from rich.text import Text
 from kvconform.adapters.features import why_not
 from kvconform.fuzz import Fuzzed
 from kvconform.report import origin, printable
-from kvconform.runner import Evidence, Outcome
 from kvconform.traces.codec import Vector
+from kvconform.vectors.runner import Evidence, Outcome
 from kvspec.rules import RULES, Rule
 
 

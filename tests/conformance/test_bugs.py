@@ -20,7 +20,7 @@ from kvconform.gallery import (
 )
 from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_loop
 from kvconform.gallery_story import story
-from kvconform.runner import try_out
+from kvconform.vectors.runner import try_out
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler

@@ -14,8 +14,8 @@ from kvconform.matrix import MARKS, show_matrix
 from kvconform.matrix_findings import RAISES, Found, ReleaseReport, explanations, told
 from kvconform.matrix_walk import Walker, supported
 from kvconform.matrix_worker_task import Task
-from kvconform.runner import check_trace
 from kvconform.traces.codec import TraceReader
+from kvconform.vectors.runner import check_trace
 from kvref.manager import Manager
 from kvspec.events import Config, Decode, OpenSession, Submit
 from kvspec.rules import RULES

@@ -119,7 +119,7 @@ def test_without_the_option_nothing_is_collected_and_nothing_is_imported(tmp_pat
         "import sys\n"
         "def test_own():\n"
         "    assert 'kvconform.pytest_plugin' in sys.modules\n"
-        "    heavy = ('kvspec', 'msgspec', 'rich', 'typer', 'kvconform.traces.codec', 'kvconform.runner')\n"
+        "    heavy = ('kvspec', 'msgspec', 'rich', 'typer', 'kvconform.traces.codec', 'kvconform.vectors.runner')\n"
         "    assert not [name for name in heavy if name in sys.modules]\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kvconform.pytest_plugin"]

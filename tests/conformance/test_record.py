@@ -21,8 +21,8 @@ from kvconform.record.ledger import Ledger, Prefill
 from kvconform.record.sink import Line, Sink
 from kvconform.record.slots import NoRoom, Ring
 from kvconform.record.tokens import Hidden, as_they_are
-from kvconform.runner import Outcome, check_trace
 from kvconform.traces.codec import Header, TraceReader
+from kvconform.vectors.runner import Outcome, check_trace
 from kvspec.events import Config, Evict, EvictAnswer, OpenSession
 from kvspec.tokens import Tokens
 

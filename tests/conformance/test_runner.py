@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.runner import ExpectationFailed, Outcome, check_trace, run_vector
 from kvconform.traces.codec import TraceReader, read_vector
+from kvconform.vectors.runner import ExpectationFailed, Outcome, check_trace, run_vector
 from kvref.manager import Manager
 from kvspec.events import Config, ExtendAnswer, ReleaseAnswer
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, CannotBeMade, KeepsPages, Raises, write

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kvconform.cli import VECTORS
-from kvconform.runner import run_vector
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
+from kvconform.vectors.runner import run_vector
 from kvref import Manager
 
 PATHS = sorted(VECTORS.glob("*.jsonl"))

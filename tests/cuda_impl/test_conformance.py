@@ -7,8 +7,8 @@ import pytest
 import kvconform
 from kvconform.checked import Checked
 from kvconform.fuzz import fuzz
-from kvconform.runner import carry_out, run_vector
 from kvconform.traces.codec import read_vector
+from kvconform.vectors.runner import carry_out, run_vector
 from kvcuda.manager import Manager
 from kvspec.events import Config
 from kvspec.model import Model

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvconform.checked import Checked
-from kvconform.runner import carry_out
+from kvconform.vectors.runner import carry_out
 from kvcuda.device_manager import DeviceManager
 from kvcuda.manager import Manager
 from kvref.policy import SchedulerConfig

@@ -16,8 +16,8 @@ from kvconform.docs.figures import FIGURES
 from kvconform.docs.linking import completed
 from kvconform.docs.pages import defect_page
 from kvconform.docs.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
-from kvconform.runner import check_trace
 from kvconform.traces.codec import TraceReader
+from kvconform.vectors.runner import check_trace
 from kvspec import batch
 from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, running, state, waiting
 from kvspec.rules import RULES

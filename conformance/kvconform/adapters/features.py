@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvconform.protocol import LoadError
-from kvconform.runner import unanswered
 from kvconform.traces.codec import Vector
+from kvconform.vectors.runner import unanswered
 from kvspec.events import (
     Abort,
     CacheUnfinished,

@@ -19,8 +19,8 @@ from kvconform.explore.scope import OPTIONAL, SCOPES, Scope
 from kvconform.explore.search import Explored, exhaust
 from kvconform.protocol import load
 from kvconform.report import Place, printable, show_finding
-from kvconform.runner import Demonstration, Factory
 from kvconform.shrink import Shortest
+from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (
     CacheUnfinished,
     Complete,

@@ -20,7 +20,7 @@ from kvconform.explore.canonical import Key, key
 from kvconform.explore.moves import Choice, Node, choices
 from kvconform.explore.scope import TOKEN, Scope
 from kvconform.protocol import Implementation
-from kvconform.runner import Demonstration, Factory, carry_out, try_out, unanswered
+from kvconform.vectors.runner import Demonstration, Factory, carry_out, try_out, unanswered
 from kvspec.events import (
     CacheUnfinished,
     CloseSession,

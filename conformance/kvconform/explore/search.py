@@ -20,7 +20,7 @@ from kvconform.explore.canonical import Key, key
 from kvconform.explore.liveness import Services, stuck
 from kvconform.explore.moves import Node, choices
 from kvconform.explore.scope import Scope
-from kvconform.runner import Demonstration
+from kvconform.vectors.runner import Demonstration
 from kvspec.events import Operation, Refusal
 from kvspec.invariants import check
 from kvspec.model import Model
