@@ -18,14 +18,14 @@ from kvconform import fuzz as fuzzing
 from kvconform import prove as proving
 from kvconform.adapters.features import UnknownFeatureError, lacks, needs
 from kvconform.explore.command import explore
+from kvconform.findings.report import Place, printable, show_finding
+from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_trace
+from kvconform.findings.summary import show_check, show_fuzz, show_rule, show_run
 from kvconform.gallery import bugs
 from kvconform.machine import Failure, Tally
 from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
-from kvconform.report import Place, printable, show_finding
-from kvconform.shrink import Shortest, shortest_of_run, shortest_of_trace
 from kvconform.soak import soak
-from kvconform.summary import show_check, show_fuzz, show_rule, show_run
 from kvconform.traces.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.traces.lines import InputError
 from kvconform.traces.schema import schema as format_schema

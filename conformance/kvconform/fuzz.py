@@ -12,9 +12,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kvconform.adapters.features import lacks
 from kvconform.checked import ImplementationFailed, RuleBroken
+from kvconform.findings.shrink import Shrunk, kind, shrink
 from kvconform.machine import Failure, Tally, machine
 from kvconform.matrix_walk import supported
-from kvconform.shrink import Shrunk, kind, shrink
 from kvconform.vectors.runner import Demonstration, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
@@ -27,7 +27,7 @@ ROUND = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=False,
 )
-"""One round: short, so that the time limit is kept to within a second. Shrinking is left to `kvconform.shrink`, which
+"""One round: short, so that the time limit is kept to within a second. Shrinking is left to `kvconform.findings.shrink`, which
 works on operations rather than on Hypothesis's choices and so needs far fewer attempts."""
 
 SHRINK_SECONDS = 20.0

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.engines import version_key
-from kvconform.report import Place, show_finding
-from kvconform.shrink import Shortest
+from kvconform.findings.report import Place, show_finding
+from kvconform.findings.shrink import Shortest
 from kvconform.traces.codec import Header, TraceWriter
 from kvconform.vectors.runner import Demonstration
 from kvspec.events import Config, Operation

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from kvconform import generate
 from kvconform.adapters.features import needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.findings.shrink import kind, shrink
 from kvconform.generate import GENERATORS, Generator
-from kvconform.shrink import kind, shrink
 from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model

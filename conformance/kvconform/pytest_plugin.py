@@ -135,8 +135,8 @@ class VectorItem(pytest.Item):
 
         from rich.console import Console
 
-        from kvconform.report import Place, show_finding
-        from kvconform.shrink import shortest_of_run
+        from kvconform.findings.report import Place, show_finding
+        from kvconform.findings.shrink import shortest_of_run
 
         assert outcome.finding is not None
         text = StringIO()

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from kvconform.adapters.features import check_supported
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.findings.report import Place, show_finding
+from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.protocol import LoadError, load
-from kvconform.report import Place, show_finding
-from kvconform.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.traces import codec
 from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
 from kvconform.vectors.runner import Factory, try_out

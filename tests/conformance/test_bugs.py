@@ -8,6 +8,7 @@ from rich.console import Console
 
 from kvconform.bugs import BUGS
 from kvconform.bugs.bug import SYNTHETIC, Bug
+from kvconform.findings.story import story
 from kvconform.gallery import (
     Specimen,
     examine,
@@ -19,7 +20,6 @@ from kvconform.gallery import (
     show_table,
 )
 from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_loop
-from kvconform.gallery_story import story
 from kvconform.vectors.runner import try_out
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig

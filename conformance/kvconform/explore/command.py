@@ -17,9 +17,9 @@ from kvconform.bugs import BUGS
 from kvconform.explore.lockstep import Compared, compare
 from kvconform.explore.scope import OPTIONAL, SCOPES, Scope
 from kvconform.explore.search import Explored, exhaust
+from kvconform.findings.report import Place, printable, show_finding
+from kvconform.findings.shrink import Shortest
 from kvconform.protocol import load
-from kvconform.report import Place, printable, show_finding
-from kvconform.shrink import Shortest
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (
     CacheUnfinished,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.shrink import Shortest
+from kvconform.findings.shrink import Shortest
 from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, Finding, names_in
 from kvspec.events import Config, HolderView, Operation, Snapshot, SnapshotAnswer, Submit

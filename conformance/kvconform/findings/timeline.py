@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvconform.gallery_story import sentence
+from kvconform.findings.story import sentence
 from kvspec.events import Config, Operation, Refusal, SnapshotAnswer
 from kvspec.model import Model
 from kvspec.model.judging import owner_name, record_name, state_owner_name

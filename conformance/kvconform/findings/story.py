@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
-from kvconform.report import origin, printable, pull_requests
+from kvconform.findings.report import origin, printable, pull_requests
 from kvconform.vectors.runner import Demonstration, names_in
 from kvspec import events
 from kvspec.events import Config, Operation

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.adapters.features import why_not
+from kvconform.findings.report import origin, printable
 from kvconform.fuzz import Fuzzed
-from kvconform.report import origin, printable
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome
 from kvspec.rules import RULES, Rule
