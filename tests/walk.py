@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from kvconform import generate
+from kvconform.fuzzing import generate
 from kvspec.events import Operation
 from kvspec.model.state import State
 

@@ -14,15 +14,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from kvconform import engines, replay
-from kvconform import fuzz as fuzzing
 from kvconform import prove as proving
 from kvconform.adapters.features import UnknownFeatureError, lacks, needs
 from kvconform.explore.command import explore
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_trace
 from kvconform.findings.summary import show_check, show_fuzz, show_rule, show_run
+from kvconform.fuzzing import fuzz as fuzzing
+from kvconform.fuzzing.machine import Failure, Tally
 from kvconform.gallery import bugs
-from kvconform.machine import Failure, Tally
 from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
 from kvconform.soak import soak

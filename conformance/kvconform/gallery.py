@@ -19,7 +19,7 @@ from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
 from kvconform.findings.shrink import kind, shrink
 from kvconform.findings.story import show_story
-from kvconform.fuzz import fuzz, shortest
+from kvconform.fuzzing.fuzz import fuzz, shortest
 from kvconform.gallery_replay import Replayed, replay, shortest_loop
 from kvconform.traces.codec import Vector, read_vector
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out

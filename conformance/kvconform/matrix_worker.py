@@ -11,8 +11,8 @@ import msgspec
 from kvconform.adapters.features import lacks, needs
 from kvconform.adapters.sglang import adapter
 from kvconform.adapters.sglang.finder import EngineError
+from kvconform.fuzzing.walks import Walker, shortest
 from kvconform.matrix_findings import Findings, ReleaseReport
-from kvconform.matrix_walk import Walker, shortest
 from kvconform.matrix_worker_task import Task
 from kvconform.traces.codec import Vector, read_vector
 from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, settings
 
-from kvconform import generate
 from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
-from kvconform.fuzz import fuzz, shortest
-from kvconform.machine import machine
+from kvconform.fuzzing import generate
+from kvconform.fuzzing.fuzz import fuzz, shortest
+from kvconform.fuzzing.machine import machine
 from kvref import Manager
 from kvref.request import KvRecord
 from kvspec import lengths

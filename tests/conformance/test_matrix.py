@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from kvconform.engines import NotFetched, fetch
+from kvconform.fuzzing.walks import Walker, supported
 from kvconform.matrix import MARKS, show_matrix
 from kvconform.matrix_findings import RAISES, Found, ReleaseReport, explanations, told
-from kvconform.matrix_walk import Walker, supported
 from kvconform.matrix_worker_task import Task
 from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace

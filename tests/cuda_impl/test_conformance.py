@@ -6,7 +6,7 @@ import pytest
 
 import kvconform
 from kvconform.checked import Checked
-from kvconform.fuzz import fuzz
+from kvconform.fuzzing.fuzz import fuzz
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.runner import carry_out, run_vector
 from kvcuda.manager import Manager

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
-from kvconform import generate
+from kvconform.fuzzing import generate
 from kvconform.protocol import ANSWERS
 from kvconform.traces.codec import read_vector
 from kvspec import events

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvconform import generate
+from kvconform.fuzzing import generate
 from kvconform.protocol import ANSWERS
 from kvspec import events
 from kvspec.events import Config, Operation, Refusal, Refused

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvconform import generate
+from kvconform.fuzzing import generate
 from kvconform.prove_partition import counterexample, prove, prove_initial
 from kvspec import events
 from kvspec.events import Config, Operation, Refusal

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvconform import generate
+from kvconform.fuzzing import generate
 from kvspec import lengths
 from kvspec.events import Refusal
 from kvspec.lengths import Lengths

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvconform.adapters.features import why_not
 from kvconform.findings.report import origin, printable
-from kvconform.fuzz import Fuzzed
+from kvconform.fuzzing.fuzz import Fuzzed
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome
 from kvspec.rules import RULES, Rule

@@ -13,8 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from kvconform.adapters.features import lacks
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.findings.shrink import Shrunk, kind, shrink
-from kvconform.machine import Failure, Tally, machine
-from kvconform.matrix_walk import supported
+from kvconform.fuzzing.machine import Failure, Tally, machine
+from kvconform.fuzzing.walks import supported
 from kvconform.vectors.runner import Demonstration, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 

@@ -1,6 +1,6 @@
 """A Hypothesis state machine for any implementation, with the model as its oracle.
 
-    from kvconform import machine
+    from kvconform.fuzzing import machine
     from my_engine.adapter import Adapter
 
     TestMyEngine = machine(Adapter).TestCase
@@ -20,10 +20,10 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from kvconform import generate
 from kvconform.adapters.features import lacks, needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.generate import GENERATORS, Draw
+from kvconform.fuzzing import generate
+from kvconform.fuzzing.generate import GENERATORS, Draw
 from kvconform.traces.codec import compressed
 from kvconform.vectors.runner import Factory, carry_out
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Report

@@ -1,6 +1,6 @@
 """Random walks through an engine's states, restricted to what the engine has.
 
-Unlike `kvconform.machine` this goes on after a finding: a release has more than one, and each is wanted once. Each walk
+Unlike `kvconform.fuzzing.machine` this goes on after a finding: a release has more than one, and each is wanted once. Each walk
 leaves some kinds of operations out, so that a finding that is met at every corner does not hide those behind it.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from kvconform import generate
 from kvconform.adapters.features import needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.findings.shrink import kind, shrink
-from kvconform.generate import GENERATORS, Generator
+from kvconform.fuzzing import generate
+from kvconform.fuzzing.generate import GENERATORS, Generator
 from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model
