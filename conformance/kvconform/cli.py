@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from kvconform import engines, replay
-from kvconform import prove as proving
 from kvconform.adapters.features import UnknownFeatureError, lacks, needs
 from kvconform.explore.command import explore
 from kvconform.findings.report import Place, printable, show_finding
@@ -25,6 +24,7 @@ from kvconform.fuzzing.machine import Failure, Tally
 from kvconform.gallery import bugs
 from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
+from kvconform.proving import prove as proving
 from kvconform.soak import soak
 from kvconform.traces.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.traces.lines import InputError

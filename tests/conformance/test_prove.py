@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import kvspec
-from kvconform import prove
+from kvconform.proving import prove
 from kvspec.model import partition
 
 SOURCES = Path(kvspec.__file__).parent

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvconform.fuzzing import generate
-from kvconform.prove_partition import counterexample, prove, prove_initial
+from kvconform.proving.partition import counterexample, prove, prove_initial
 from kvspec import events
 from kvspec.events import Config, Operation, Refusal
 from kvspec.model import OPERATIONS, Model
@@ -651,7 +651,7 @@ def test_the_invariants_hold_initially() -> None:
 
 
 def test_a_mistake_is_refuted_by_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvconform.prove_partition.SECONDS", 1)
+    monkeypatch.setattr("kvconform.proving.partition.SECONDS", 1)
     verdicts = prove("evict", mutant("evict", without("unlocked ones")))
     assert {verdict.rule: verdict.outcome for verdict in verdicts if verdict.outcome != "proved"} == {
         "STORE-2": "refuted"

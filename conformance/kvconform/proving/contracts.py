@@ -1,7 +1,7 @@
 """The contracts of one function put to CrossHair, in a process of their own.
 
-    python -m kvconform.prove_contracts kvspec.pages,kvspec.lengths
-    python -m kvconform.prove_contracts kvspec.pages,kvspec.lengths kvspec.lengths:resume 1=30 64=30 any=2
+    python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths
+    python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths kvspec.lengths:resume 1=30 64=30 any=2
 
 The first call lists what has contracts: a JSON list of names, each with whether it depends on the page size. The
 second proves one of them at the given page sizes, each with the seconds for one condition; each verdict is a line of
@@ -28,7 +28,7 @@ from crosshair.core_and_libs import MessageType, run_checkables
 from crosshair.fnutil import FunctionInfo
 from crosshair.options import DEFAULT_OPTIONS, AnalysisKind
 
-from kvconform.prove import ANY, ContractVerdict, Outcome
+from kvconform.proving.prove import ANY, ContractVerdict, Outcome
 
 
 def functions(module: ModuleType) -> dict[str, Callable[..., Any]]:

@@ -1,6 +1,6 @@
 """The steps of one operation of the partition put to z3, in a process of their own.
 
-    python -m kvconform.prove_partition extend
+    python -m kvconform.proving.partition extend
 
 Each verdict is one line of JSON on standard output.
 """
@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import msgspec
 import z3  # type: ignore[import-untyped]
 
-from kvconform.prove import StepOutcome, StepVerdict
+from kvconform.proving.prove import StepOutcome, StepVerdict
 from kvspec.model.induction import FOREST, INITIALLY, INVARIANTS, Clause, goals
 from kvspec.model.owners import (
     FREE,
