@@ -24,7 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from kvconform.explore import Arrival, Scope, exhaust
+from kvconform.exploring import Arrival, Scope, exhaust
 from kvspec.events import Config
 
 MODEL = Path(__file__).with_name("explore.pml")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kvconform import engines, replay
 from kvconform.adapters.features import UnknownFeatureError, lacks, needs
-from kvconform.explore.command import explore
+from kvconform.exploring.command import explore
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_trace
 from kvconform.findings.summary import show_check, show_fuzz, show_rule, show_run

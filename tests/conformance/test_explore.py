@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 import kvspec.model
 from kvconform.bugs import BUGS
-from kvconform.explore import SCOPES, Arrival, Scope, compare, exhaust, explore
-from kvconform.explore.canonical import Key, canonical, key
-from kvconform.explore.command import brief, length, show_explored
-from kvconform.explore.lockstep import Copier, DeepCopier, Replayer, copier
-from kvconform.explore.moves import Node, choices
-from kvconform.explore.scope import OPTIONAL, SOMETIMES
-from kvconform.explore.search import Explored, carry_out
+from kvconform.exploring import SCOPES, Arrival, Scope, compare, exhaust, explore
+from kvconform.exploring.canonical import Key, canonical, key
+from kvconform.exploring.command import brief, length, show_explored
+from kvconform.exploring.lockstep import Copier, DeepCopier, Replayer, copier
+from kvconform.exploring.moves import Node, choices
+from kvconform.exploring.scope import OPTIONAL, SOMETIMES
+from kvconform.exploring.search import Explored, carry_out
 from kvconform.gallery import rule_of
 from kvref.manager import Manager
 from kvspec.events import Config, Refusal
@@ -424,7 +424,7 @@ def without_contracts(code: str) -> Any:
 
 EXHAUST = """
 import json
-from kvconform.explore import SCOPES, exhaust
+from kvconform.exploring import SCOPES, exhaust
 results = [exhaust(SCOPES[name]) for name in ("tiny", "speculative", "chunks", "sliding-window", "recurrent-states")]
 print(json.dumps([[one.scope.name, one.states, one.transitions, one.depth, one.holds] for one in results]))
 """
@@ -442,8 +442,8 @@ def test_the_small_scopes_hold() -> None:
 
 BROKEN_SPECIFICATION = """
 import json
-from kvconform.explore import SCOPES, exhaust
-from kvconform.explore.command import brief
+from kvconform.exploring import SCOPES, exhaust
+from kvconform.exploring.command import brief
 from kvspec import lengths
 lengths.tail = lambda kept, allocated, page_size: range(kept // page_size, -(-allocated // page_size))
 finding = exhaust(SCOPES["tiny"]).finding
@@ -467,8 +467,8 @@ def test_a_tail_that_begins_inside_a_page_is_found_by_the_shortest_trace() -> No
 
 CURSOR_TOO_FAR = """
 import json
-from kvconform.explore import SCOPES, exhaust
-from kvconform.explore.command import brief
+from kvconform.exploring import SCOPES, exhaust
+from kvconform.exploring.command import brief
 from kvspec.model.state import State
 State.next_position = lambda self, request, record: self.lengths[record].committed
 finding = exhaust(SCOPES["sliding-window"]).finding

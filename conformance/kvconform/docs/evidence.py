@@ -9,7 +9,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import kvconform.explore
+import kvconform.exploring
 import kvconform.gallery_replay
 import kvref.scheduler
 import kvspec.model
@@ -51,7 +51,7 @@ class Evidence(NamedTuple):
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
     steps = _named_in(_modules(kvspec.model, without=("induction", "partition", "owners")), store, batch)
-    runs = _named_in(_modules(kvconform.explore), kvref.scheduler, kvconform.gallery_replay)
+    runs = _named_in(_modules(kvconform.exploring), kvref.scheduler, kvconform.gallery_replay)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
     return {

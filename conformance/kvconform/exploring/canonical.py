@@ -28,7 +28,7 @@ import marshal
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvconform.explore.moves import Node
+from kvconform.exploring.moves import Node
 from kvspec.model.state import WITHHELD, State
 from kvspec.tokens import Tokens
 

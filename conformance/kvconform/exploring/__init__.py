@@ -9,9 +9,9 @@ lockstep   an implementation beside the specification
 command    `kvspec explore`
 """
 
-from kvconform.explore.command import explore
-from kvconform.explore.lockstep import compare
-from kvconform.explore.scope import SCOPES, Arrival, Scope
-from kvconform.explore.search import exhaust
+from kvconform.exploring.command import explore
+from kvconform.exploring.lockstep import compare
+from kvconform.exploring.scope import SCOPES, Arrival, Scope
+from kvconform.exploring.search import exhaust
 
 __all__ = ["SCOPES", "Arrival", "Scope", "compare", "exhaust", "explore"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any, NamedTuple
 
-from kvconform.explore.scope import TOKEN, Arrival, Scope
+from kvconform.exploring.scope import TOKEN, Arrival, Scope
 from kvspec.events import (
     Abort,
     CacheUnfinished,

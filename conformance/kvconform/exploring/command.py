@@ -14,9 +14,9 @@ from rich.text import Text
 
 from kvconform.adapters.features import check_supported
 from kvconform.bugs import BUGS
-from kvconform.explore.lockstep import Compared, compare
-from kvconform.explore.scope import OPTIONAL, SCOPES, Scope
-from kvconform.explore.search import Explored, exhaust
+from kvconform.exploring.lockstep import Compared, compare
+from kvconform.exploring.scope import OPTIONAL, SCOPES, Scope
+from kvconform.exploring.search import Explored, exhaust
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest
 from kvconform.protocol import load

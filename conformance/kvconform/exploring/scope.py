@@ -61,7 +61,7 @@ OPTIONAL = (
 """What a scope may switch on besides the plain course of a request.
 
 Where a pool is not there, neither are its operations, and `evict` is of each pool that there is. `give_back` is an
-abort and a new submit in one, see `kvconform.explore.moves.give_back`.
+abort and a new submit in one, see `kvconform.exploring.moves.give_back`.
 """
 
 

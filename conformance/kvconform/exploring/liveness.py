@@ -9,7 +9,7 @@ What a scheduler must be able to do when an operation is refused for lack of roo
 
 1. `evict` pages of the prefix store that nobody has locked;
 2. `preempt` idle session slots, the least recently used first: KV dropped, tokens kept;
-3. end the lend of a turn that waits with its session's KV (`kvconform.explore.moves.give_back`), whose slot can be
+3. end the lend of a turn that waits with its session's KV (`kvconform.exploring.moves.give_back`), whose slot can be
    preempted then. Without this, two turns that have matched and are not admitted hold the pool for ever;
 4. `retract` what was admitted last, never the only one that runs.
 

@@ -16,9 +16,9 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.explore.canonical import Key, key
-from kvconform.explore.moves import Choice, Node, choices
-from kvconform.explore.scope import TOKEN, Scope
+from kvconform.exploring.canonical import Key, key
+from kvconform.exploring.moves import Choice, Node, choices
+from kvconform.exploring.scope import TOKEN, Scope
 from kvconform.protocol import Implementation
 from kvconform.vectors.runner import Demonstration, Factory, carry_out, try_out, unanswered
 from kvspec.events import (

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.explore.canonical import Key, key
-from kvconform.explore.liveness import Services, stuck
-from kvconform.explore.moves import Node, choices
-from kvconform.explore.scope import Scope
+from kvconform.exploring.canonical import Key, key
+from kvconform.exploring.liveness import Services, stuck
+from kvconform.exploring.moves import Node, choices
+from kvconform.exploring.scope import Scope
 from kvconform.vectors.runner import Demonstration
 from kvspec.events import Operation, Refusal
 from kvspec.invariants import check
