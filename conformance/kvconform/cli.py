@@ -21,7 +21,7 @@ from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_tra
 from kvconform.findings.summary import show_check, show_fuzz, show_rule, show_run
 from kvconform.fuzzing import fuzz as fuzzing
 from kvconform.fuzzing.machine import Failure, Tally
-from kvconform.gallery import bugs
+from kvconform.gallery.finders import bugs
 from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
 from kvconform.proving import prove as proving

@@ -404,7 +404,7 @@ def _tag(operation: type[Operation[Any]]) -> str:
 
 def _mutant(name: str) -> Callable[[events.Config], Implementation]:
     """The factory of a defect in the gallery, which is imported only when it is asked for."""
-    bugs = importlib.import_module("kvconform.bugs").BUGS
+    bugs = importlib.import_module("kvconform.gallery.mutants").BUGS
     if name not in bugs:
         raise LoadError(f"no defect {name!r} in the gallery; 'kvspec bugs' lists them")
     factory: Callable[[events.Config], Implementation] = bugs[name].factory

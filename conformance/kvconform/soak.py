@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvconform.adapters.features import lacks, needs_of_config
-from kvconform.bugs.bug import Pool
-from kvconform.gallery_replay import Run, carry_out, sizes, traffic, with_pool
+from kvconform.gallery.mutants.bug import Pool
+from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
 from kvconform.protocol import load
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler

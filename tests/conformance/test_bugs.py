@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvconform.bugs import BUGS
-from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.findings.story import story
-from kvconform.gallery import (
+from kvconform.gallery.finders import (
     Specimen,
     examine,
     find_by_fuzzing,
@@ -19,7 +17,9 @@ from kvconform.gallery import (
     shorten,
     show_table,
 )
-from kvconform.gallery_replay import Run, carry_out, patience, replay, shortest_loop
+from kvconform.gallery.mutants import BUGS
+from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
+from kvconform.gallery.replaying import Run, carry_out, patience, replay, shortest_loop
 from kvconform.vectors.runner import try_out
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig

@@ -19,7 +19,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import kvspec.model
-from kvconform.bugs import BUGS
 from kvconform.exploring import SCOPES, Arrival, Scope, compare, exhaust, explore
 from kvconform.exploring.canonical import Key, canonical, key
 from kvconform.exploring.command import brief, length, show_explored
@@ -27,7 +26,8 @@ from kvconform.exploring.lockstep import Copier, DeepCopier, Replayer, copier
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import OPTIONAL, SOMETIMES
 from kvconform.exploring.search import Explored, carry_out
-from kvconform.gallery import rule_of
+from kvconform.gallery.finders import rule_of
+from kvconform.gallery.mutants import BUGS
 from kvref.manager import Manager
 from kvspec.events import Config, Refusal
 from kvspec.model import Model

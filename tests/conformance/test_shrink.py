@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
-from kvconform.bugs import BUGS
 from kvconform.checked import Checked
 from kvconform.findings import shrink as shrink_module
 from kvconform.findings.shrink import about, kind, shortest_of_run, shortest_of_trace, shrink, words
+from kvconform.gallery.mutants import BUGS
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.vectors.runner import Demonstration, check_trace, judge_again, names_in, run_vector, try_out
 from kvref.manager import Manager

@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import kvconform.exploring
-import kvconform.gallery_replay
+import kvconform.gallery.replaying
 import kvref.scheduler
 import kvspec.model
-from kvconform.bugs import BUGS
-from kvconform.gallery import read_vectors
+from kvconform.gallery.finders import read_vectors
+from kvconform.gallery.mutants import BUGS
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.invariants import CHECKS
 from kvspec.model import OPERATIONS, induction
@@ -51,7 +51,7 @@ class Evidence(NamedTuple):
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
     steps = _named_in(_modules(kvspec.model, without=("induction", "partition", "owners")), store, batch)
-    runs = _named_in(_modules(kvconform.exploring), kvref.scheduler, kvconform.gallery_replay)
+    runs = _named_in(_modules(kvconform.exploring), kvref.scheduler, kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
     return {

@@ -14,11 +14,11 @@ import kvconform
 import kvref
 import kvspec
 import kvspec.model
-from kvconform.bugs import BUGS
 from kvconform.docs import CHAPTERS, ROOT
 from kvconform.docs.evidence import executable_forms
 from kvconform.docs.figures import FIGURES
-from kvconform.gallery import VECTORS
+from kvconform.gallery.finders import VECTORS
+from kvconform.gallery.mutants import BUGS
 from kvspec.rules import RULES
 
 RULE_ID = re.compile(r"\b(?!UTF-)[A-Z]{2,}-[0-9]+\b")

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.adapters.features import check_supported
-from kvconform.bugs import BUGS
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import OPTIONAL, SCOPES, Scope
 from kvconform.exploring.search import Explored, exhaust
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest
+from kvconform.gallery.mutants import BUGS
 from kvconform.protocol import load
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (

@@ -9,9 +9,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
 from kvconform.findings.report import origin, printable, pull_requests
+from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.vectors.runner import Demonstration, names_in
 from kvspec import events
 from kvspec.events import Config, Operation

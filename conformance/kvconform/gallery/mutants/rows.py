@@ -1,6 +1,6 @@
 """Defects of the rows of `req_to_token`: freed too early, kept too long, given out by halves."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvref.request import KvRecord, Run

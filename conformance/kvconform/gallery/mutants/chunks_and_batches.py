@@ -1,6 +1,6 @@
 """Defects of what may share a prefill batch, and of what counts as a chunk."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill
 from kvref.scheduler import Scheduler
 from kvref.scheduler_req import Req

@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.adapters.features import lacks, needs_of_config
-from kvconform.bugs import BUGS
-from kvconform.bugs.bug import SYNTHETIC, Bug
 from kvconform.checked import RuleBroken
 from kvconform.findings.shrink import kind, shrink
 from kvconform.findings.story import show_story
 from kvconform.fuzzing.fuzz import fuzz, shortest
-from kvconform.gallery_replay import Replayed, replay, shortest_loop
+from kvconform.gallery.mutants import BUGS
+from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
+from kvconform.gallery.replaying import Replayed, replay, shortest_loop
 from kvconform.traces.codec import Vector, read_vector
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out
 from kvspec.events import Config, Snapshot

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kvconform.bugs.bug import Bug, TrustingSWAAllocator, WindowEngine
+from kvconform.gallery.mutants.bug import Bug, TrustingSWAAllocator, WindowEngine
 from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.request import KvRecord
 from kvref.swa_radix_cache import SWARadixCache

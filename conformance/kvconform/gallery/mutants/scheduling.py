@@ -1,6 +1,6 @@
 """Defects of the scheduler, and of what it is told about room."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.scheduler import Scheduler
 from kvref.scheduler_req import Req
 from kvspec.events import DecodeAnswer, Refusal

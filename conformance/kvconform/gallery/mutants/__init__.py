@@ -5,7 +5,7 @@ it is; conformance vectors, the fuzzer and replayed traffic must each find it, a
 that no described defect breaks have a synthetic one, so that each rule is seen to fail.
 """
 
-from kvconform.bugs import (
+from kvconform.gallery.mutants import (
     accounting,
     chunks_and_batches,
     lengths_and_tails,
@@ -18,7 +18,7 @@ from kvconform.bugs import (
     synthetic,
     windows,
 )
-from kvconform.bugs.bug import Bug
+from kvconform.gallery.mutants.bug import Bug
 
 _TOPICS = (
     rows,

@@ -1,6 +1,6 @@
 """Defects of streaming sessions: lending the slot, ending the lend, aborting, closing."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import KvRecord, Run, SessionSlot
 from kvref.session_cache import SessionCache, SessionMatch
 from kvspec.events import ReleaseAnswer

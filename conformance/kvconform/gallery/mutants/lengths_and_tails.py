@@ -1,6 +1,6 @@
 """Defects of the three lengths, and of what a resumed turn leaves behind."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import KvRecord, Run, SessionSlot
 from kvref.session_cache import SessionCache, SessionMatch
 from kvspec import lengths

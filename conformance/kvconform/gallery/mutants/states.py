@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kvconform.bugs.bug import Bug, StateEngine, TrustingStatePool
+from kvconform.gallery.mutants.bug import Bug, StateEngine, TrustingStatePool
 from kvref.mamba_radix_cache import MambaRadixCache
 from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.request import KvRecord, Request

@@ -1,6 +1,6 @@
 """Defects of what a request that leaves gives back: too little, or the same twice."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.radix_cache import RadixCache
 from kvref.request import KvRecord
 from kvspec.events import ReleaseAnswer

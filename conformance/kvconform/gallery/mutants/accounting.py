@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.launch import Launch
 from kvref.request import KvRecord, Run
 from kvspec.events import Figures, Refusal

@@ -4,7 +4,7 @@ Every rule must be able to fail, and the source documents describe no defect of 
 others, and found by the same means. Their `source` is where the *rule* comes from.
 """
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill
 from kvref.radix_cache import RadixCache
 from kvref.request import KvRecord, Request, SessionSlot

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from kvconform.bugs.bug import Bug, Pool
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.gallery.mutants.bug import Bug, Pool
 from kvconform.vectors.runner import Demonstration, Factory, unanswered
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import MIN_WAITING, Scheduler

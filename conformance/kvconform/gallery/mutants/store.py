@@ -1,6 +1,6 @@
 """Defects of the prefix store: its pages and its locks."""
 
-from kvconform.bugs.bug import Bug, Engine
+from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.radix_cache import RadixCache
 from kvref.request import Request, Run
 from kvref.session_cache import SessionCache, SessionMatch
