@@ -18,9 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from kvconform.adapters.sglang import chosen
-from kvconform.adapters.sglang.engine import Engine, silence
-from kvconform.record import record
+from kvconform.engines.recorder import record
+from kvconform.engines.sglang import chosen
+from kvconform.engines.sglang.engine import Engine, silence
 from kvspec.events import Config
 
 CHUNK = 24

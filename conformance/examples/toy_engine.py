@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from kvconform.adapters.book import Book, Entry, Room, Run
+from kvconform.engines.book import Book, Entry, Room, Run
 from kvspec.events import (
     Config,
     DecodeAnswer,

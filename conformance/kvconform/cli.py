@@ -13,16 +13,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from kvconform import engines, replay
-from kvconform.adapters.features import UnknownFeatureError, lacks, needs
+from kvconform import replay
+from kvconform.engines import releases as engines
+from kvconform.engines.matrix.command import matrix
 from kvconform.exploring.command import explore
+from kvconform.features import UnknownFeatureError, lacks, needs
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_trace
 from kvconform.findings.summary import show_check, show_fuzz, show_rule, show_run
 from kvconform.fuzzing import fuzz as fuzzing
 from kvconform.fuzzing.machine import Failure, Tally
 from kvconform.gallery.finders import bugs
-from kvconform.matrix import matrix
 from kvconform.protocol import LoadError, load
 from kvconform.proving import prove as proving
 from kvconform.soak import soak

@@ -61,7 +61,7 @@ class _Vectors:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add one test for each vector, before `-k` and the like look at them."""
-        from kvconform.adapters.features import lacks
+        from kvconform.features import lacks
         from kvconform.protocol import LoadError, load
         from kvconform.traces.codec import read_vector
         from kvconform.traces.lines import InputError
@@ -114,7 +114,7 @@ class VectorItem(pytest.Item):
 
     def runtest(self) -> None:
         """Carry the vector out on a fresh implementation."""
-        from kvconform.adapters.features import needs, why_not
+        from kvconform.features import needs, why_not
         from kvconform.vectors.runner import run_vector
 
         missing = needs(self.vector) & self.lacking if self.lacking else frozenset[str]()

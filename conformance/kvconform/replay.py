@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvconform.adapters.features import check_supported
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.features import check_supported
 from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.protocol import LoadError, load

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvconform.adapters.features import lacks, needs_of_config
+from kvconform.features import lacks, needs_of_config
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
 from kvconform.protocol import load

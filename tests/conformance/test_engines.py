@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvconform import engines
-from kvconform.adapters import features
-from kvconform.adapters.sglang.finder import EngineError, prepare, version_in
+from kvconform.engines import features
+from kvconform.engines import releases as engines
+from kvconform.engines.sglang.finder import EngineError, prepare, version_in
 from kvconform.traces.codec import read_vector
 from kvspec.events import (
     Abort,
@@ -88,7 +88,7 @@ def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> N
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from kvconform.protocol import LoadError, load\n"
-        "try: load('kvconform.adapters.sglang:Adapter')\n"
+        "try: load('kvconform.engines.sglang:Adapter')\n"
         "except LoadError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvconform.engines import NotFetched, fetch
+from kvconform.engines.matrix.command import MARKS, show_matrix
+from kvconform.engines.matrix.findings import RAISES, Found, ReleaseReport, explanations, told
+from kvconform.engines.matrix.task import Task
+from kvconform.engines.releases import NotFetched, fetch
 from kvconform.fuzzing.walks import Walker, supported
-from kvconform.matrix import MARKS, show_matrix
-from kvconform.matrix_findings import RAISES, Found, ReleaseReport, explanations, told
-from kvconform.matrix_worker_task import Task
 from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace
 from kvref.manager import Manager
@@ -113,7 +113,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> ReleaseReport:
     except NotFetched as error:
         pytest.skip(str(error))
     task = Task(RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
-    command = [sys.executable, "-m", "kvconform.matrix_worker", msgspec.json.encode(task).decode()]
+    command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return msgspec.json.decode(done.stdout, type=ReleaseReport)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from kvconform import engines
 from kvconform.checked import RuleBroken
-from kvconform.record import NotRecordable, record
-from kvconform.record.ledger import Ledger, Prefill
-from kvconform.record.sink import Line, Sink
-from kvconform.record.slots import NoRoom, Ring
-from kvconform.record.tokens import Hidden, as_they_are
+from kvconform.engines import releases as engines
+from kvconform.engines.recorder import NotRecordable, record
+from kvconform.engines.recorder.ledger import Ledger, Prefill
+from kvconform.engines.recorder.sink import Line, Sink
+from kvconform.engines.recorder.slots import NoRoom, Ring
+from kvconform.engines.recorder.tokens import Hidden, as_they_are
 from kvconform.traces.codec import Header, TraceReader
 from kvconform.vectors.runner import Outcome, check_trace
 from kvspec.events import Config, Evict, EvictAnswer, OpenSession

@@ -12,10 +12,10 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.adapters.features import check_supported
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import OPTIONAL, SCOPES, Scope
 from kvconform.exploring.search import Explored, exhaust
+from kvconform.features import check_supported
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest
 from kvconform.gallery.mutants import BUGS

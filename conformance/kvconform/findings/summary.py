@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.adapters.features import why_not
+from kvconform.features import why_not
 from kvconform.findings.report import origin, printable
 from kvconform.fuzzing.fuzz import Fuzzed
 from kvconform.traces.codec import Vector

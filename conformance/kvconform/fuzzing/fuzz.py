@@ -10,8 +10,8 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kvconform.adapters.features import lacks
 from kvconform.checked import ImplementationFailed, RuleBroken
+from kvconform.features import lacks
 from kvconform.findings.shrink import Shrunk, kind, shrink
 from kvconform.fuzzing.machine import Failure, Tally, machine
 from kvconform.fuzzing.walks import supported

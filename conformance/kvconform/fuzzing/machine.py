@@ -20,8 +20,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from kvconform.adapters.features import lacks, needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.features import lacks, needs_now, needs_of_config
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Draw
 from kvconform.traces.codec import compressed

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from kvconform.adapters.features import needs_now, needs_of_config
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.features import needs_now, needs_of_config
 from kvconform.findings.shrink import kind, shrink
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Generator

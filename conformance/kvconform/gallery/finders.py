@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.adapters.features import lacks, needs_of_config
 from kvconform.checked import RuleBroken
+from kvconform.features import lacks, needs_of_config
 from kvconform.findings.shrink import kind, shrink
 from kvconform.findings.story import show_story
 from kvconform.fuzzing.fuzz import fuzz, shortest

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kvconform.record.sink import Line, Sink
-from kvconform.record.slots import Read
-from kvconform.record.tokens import Telling
+from kvconform.engines.recorder.sink import Line, Sink
+from kvconform.engines.recorder.slots import Read
+from kvconform.engines.recorder.tokens import Telling
 from kvspec.events import (
     Abort,
     CacheUnfinished,

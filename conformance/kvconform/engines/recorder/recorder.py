@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvconform.record.ledger import Ledger, Prefill
-from kvconform.record.sink import Sink
-from kvconform.record.slots import Read, Slots
-from kvconform.record.tokens import Hidden, as_they_are
+from kvconform.engines.recorder.ledger import Ledger, Prefill
+from kvconform.engines.recorder.sink import Sink
+from kvconform.engines.recorder.slots import Read, Slots
+from kvconform.engines.recorder.tokens import Hidden, as_they_are
 from kvconform.traces.codec import VERSION, Header
 from kvspec.events import Config
 from kvspec.pages import ceil_pages

@@ -23,9 +23,9 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
-from kvconform.adapters.book import Book, Chat, Entry, Run
-from kvconform.adapters.sglang.engine import Engine
-from kvconform.adapters.sglang.pools import Free, Freed, Pools
+from kvconform.engines.book import Book, Chat, Entry, Run
+from kvconform.engines.sglang.engine import Engine
+from kvconform.engines.sglang.pools import Free, Freed, Pools
 from kvspec.events import (
     Config,
     DecodeAnswer,

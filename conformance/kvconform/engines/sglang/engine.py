@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from kvconform.adapters.sglang.finder import EngineError, prepare
+from kvconform.engines.sglang.finder import EngineError, prepare
 from kvspec.events import Config
 
 NO_LIMIT = 1 << 30

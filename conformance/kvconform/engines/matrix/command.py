@@ -15,10 +15,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.adapters.features import FEATURES
-from kvconform.engines import NotFetched, fetch, folder_of
-from kvconform.matrix_findings import RAISES, Explained, Found, ReleaseReport, explanations
-from kvconform.matrix_worker_task import Task
+from kvconform.engines.matrix.findings import RAISES, Explained, Found, ReleaseReport, explanations
+from kvconform.engines.matrix.task import Task
+from kvconform.engines.releases import NotFetched, fetch, folder_of
+from kvconform.features import FEATURES
 from kvspec.rules import RULES
 
 INSTALLED = "installed"
@@ -77,7 +77,7 @@ def _check(release: str, seconds: float, seed: int, out: Path, cache: Path | Non
         except NotFetched as error:
             raise typer.BadParameter(str(error)) from error
     task = Task(release, None if folder is None else str(folder), str(out), seconds, seed)
-    command = [sys.executable, "-m", "kvconform.matrix_worker", msgspec.json.encode(task).decode()]
+    command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.engines import version_key
+from kvconform.engines.releases import version_key
 from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import Shortest
 from kvconform.traces.codec import Header, TraceWriter

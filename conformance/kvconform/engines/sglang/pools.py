@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kvconform.adapters.book import Room
+from kvconform.engines.book import Room
 from kvspec.events import Config
 from kvspec.pages import Runs, compress
 

@@ -1,6 +1,6 @@
 """Records what a running SGLang process does with its KV cache, as a trace for `kvspec check`.
 
-    from kvconform.record import record
+    from kvconform.engines.recorder import record
 
     recorder = record(scheduler.tree_cache, "/var/log/kv/trace.jsonl.zst")
 
@@ -9,6 +9,6 @@ which is at once after the start and after each flush of the cache. `conformance
 is not.
 """
 
-from kvconform.record.recorder import NotRecordable, Recorder, record
+from kvconform.engines.recorder.recorder import NotRecordable, Recorder, record
 
 __all__ = ["NotRecordable", "Recorder", "record"]

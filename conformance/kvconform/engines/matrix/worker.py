@@ -1,4 +1,4 @@
-"""Checks one release in a process of its own: `python -m kvconform.matrix_worker`, which `kvspec matrix` starts.
+"""Checks one release in a process of its own: `python -m kvconform.engines.matrix.worker`, which `kvspec matrix` starts.
 
 A process can hold one SGLang. The result is one JSON object on standard output.
 """
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from kvconform.adapters.features import lacks, needs
-from kvconform.adapters.sglang import adapter
-from kvconform.adapters.sglang.finder import EngineError
+from kvconform.engines.matrix.findings import Findings, ReleaseReport
+from kvconform.engines.matrix.task import Task
+from kvconform.engines.sglang import adapter
+from kvconform.engines.sglang.finder import EngineError
+from kvconform.features import lacks, needs
 from kvconform.fuzzing.walks import Walker, shortest
-from kvconform.matrix_findings import Findings, ReleaseReport
-from kvconform.matrix_worker_task import Task
 from kvconform.traces.codec import Vector, read_vector
 from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
 

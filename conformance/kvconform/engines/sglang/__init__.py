@@ -1,4 +1,4 @@
-"""SGLang's own classes under test: `kvconform.adapters.sglang:Adapter`.
+"""SGLang's own classes under test: `kvconform.engines.sglang:Adapter`.
 
 The release is the one that is installed, or the one that the environment variable `KVSPEC_SGLANG` names: a version
 that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kvconform.adapters.sglang.adapter import Adapter as _Adapter
-from kvconform.adapters.sglang.engine import Engine, silence
-from kvconform.adapters.sglang.finder import EngineError
-from kvconform.engines import folder_of
+from kvconform.engines.releases import folder_of
+from kvconform.engines.sglang.adapter import Adapter as _Adapter
+from kvconform.engines.sglang.engine import Engine, silence
+from kvconform.engines.sglang.finder import EngineError
 
 VARIABLE = "KVSPEC_SGLANG"
 """The environment variable that names a release or a folder."""
