@@ -16,7 +16,7 @@ import typer
 
 from kvconform.checked import Checked
 from kvconform.protocol import Implementation, perform
-from kvconform.workloads import mooncake
+from kvconform.traffic import mooncake
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
 from kvspec.events import Complete, Config, Decode, Evict, Extend, Finish, Launch, MatchPrefix, Step, Submit

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from kvconform import replay
 from kvconform.engines import releases as engines
 from kvconform.engines.matrix.command import matrix
 from kvconform.exploring.command import explore
@@ -26,10 +25,11 @@ from kvconform.fuzzing.machine import Failure, Tally
 from kvconform.gallery.finders import bugs
 from kvconform.protocol import LoadError, load
 from kvconform.proving import prove as proving
-from kvconform.soak import soak
 from kvconform.traces.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.traces.lines import InputError
 from kvconform.traces.schema import schema as format_schema
+from kvconform.traffic import replay
+from kvconform.traffic.soak import soak
 from kvconform.vectors.runner import Factory, Outcome, check_trace, run_vector
 from kvspec.rules import RULES
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kvconform.cli import run_command
-from kvconform.replay import Replay
 from kvconform.traces.lines import InputError
-from kvconform.workloads import mooncake, synthetic
-from kvconform.workloads.mooncake import Entry
+from kvconform.traffic import mooncake, synthetic
+from kvconform.traffic.mooncake import Entry
+from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig
 from kvspec.events import Config, EvictAnswer, MatchAnswer, Preempt, Retract

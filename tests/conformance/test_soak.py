@@ -3,7 +3,7 @@
 import pytest
 
 from kvconform.cli import run_command
-from kvconform.soak import combinations
+from kvconform.traffic.soak import combinations
 
 
 def test_every_mode_meets_every_other() -> None:

@@ -1,11 +1,11 @@
-"""Made traffic in the format of `kvconform.workloads.mooncake`, small enough for a test."""
+"""Made traffic in the format of `kvconform.traffic.mooncake`, small enough for a test."""
 
 import random
 from pathlib import Path
 
 import msgspec
 
-from kvconform.workloads.mooncake import BLOCK, Entry
+from kvconform.traffic.mooncake import BLOCK, Entry
 from kvspec.pages import ceil_pages
 
 MAX_PROMPT_BLOCKS = 6

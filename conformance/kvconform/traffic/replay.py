@@ -22,8 +22,8 @@ from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.protocol import LoadError, load
 from kvconform.traces import codec
 from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
+from kvconform.traffic import mooncake as traffic
 from kvconform.vectors.runner import Factory, try_out
-from kvconform.workloads import mooncake as traffic
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import NotObserved, Scheduler
 from kvspec.events import (
