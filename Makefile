@@ -45,7 +45,7 @@ gpu: .venv/.engines.stamp ## On a machine with a GPU: vectors, tests, fuzz, soak
 	@$(BIN)/python benchmarks/device.py
 
 docs: .venv/.docs.stamp ## Build the documentation site into build/site (half a minute)
-	@$(BIN)/python -m kvconform.docs build
+	@$(BIN)/python -m kvconform.site build
 	@$(BIN)/zensical build --clean --strict --config-file build/mkdocs.yml
 	@echo "The site is in build/site: open build/site/index.html"
 

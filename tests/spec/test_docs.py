@@ -9,13 +9,13 @@ from typing import TypeGuard
 
 import pytest
 
-from kvconform.docs.evidence import evidence, executable_forms
-from kvconform.docs.figures import FIGURES
-from kvconform.docs.linking import completed
-from kvconform.docs.pages import defect_page
-from kvconform.docs.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
+from kvconform.site.evidence import evidence, executable_forms
+from kvconform.site.figures import FIGURES
+from kvconform.site.linking import completed
+from kvconform.site.pages import defect_page
+from kvconform.site.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
 from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace
 from kvspec import batch

@@ -14,11 +14,11 @@ import kvconform
 import kvref
 import kvspec
 import kvspec.model
-from kvconform.docs import CHAPTERS, ROOT
-from kvconform.docs.evidence import executable_forms
-from kvconform.docs.figures import FIGURES
 from kvconform.gallery.finders import VECTORS
 from kvconform.gallery.mutants import BUGS
+from kvconform.site import CHAPTERS, ROOT
+from kvconform.site.evidence import executable_forms
+from kvconform.site.figures import FIGURES
 from kvspec.rules import RULES
 
 RULE_ID = re.compile(r"\b(?!UTF-)[A-Z]{2,}-[0-9]+\b")

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from kvconform.docs.evidence import executable_forms
-from kvconform.docs.figures import FIGURES
-from kvconform.docs.pages import code_link, operation_line, rule_link, rule_table
-from kvconform.docs.prose import FIGURE, RULE_ID, sections, vector_names
 from kvconform.gallery.mutants import BUGS
+from kvconform.site.evidence import executable_forms
+from kvconform.site.figures import FIGURES
+from kvconform.site.pages import code_link, operation_line, rule_link, rule_table
+from kvconform.site.prose import FIGURE, RULE_ID, sections, vector_names
 from kvspec.rules import RULES
 
 _SPAN = re.compile(r"(?<![\[`])`([A-Za-z_][\w.-]*)`(?!\])")

@@ -1,6 +1,6 @@
 """Writes what the site is built from: the completed chapters, the generated pages, and the navigation.
 
-    python -m kvconform.docs FOLDER
+    python -m kvconform.site FOLDER
 
 `FOLDER/docs` is made anew. The site's builder is then run on `FOLDER/mkdocs.yml`.
 """
@@ -11,10 +11,10 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-from kvconform.docs import CHAPTERS, ROOT
-from kvconform.docs.linking import completed, linked
-from kvconform.docs.pages import Page, defect_pages, interface_pages, rules_page, title_of, vector_pages
-from kvconform.docs.prose import ORDER, chapters
+from kvconform.site import CHAPTERS, ROOT
+from kvconform.site.linking import completed, linked
+from kvconform.site.pages import Page, defect_pages, interface_pages, rules_page, title_of, vector_pages
+from kvconform.site.prose import ORDER, chapters
 
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and what the navigation calls them."""
