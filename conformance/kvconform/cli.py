@@ -19,26 +19,26 @@ from kvconform.exploring.command import explore
 from kvconform.features import UnknownFeatureError, lacks, needs
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_trace
-from kvconform.findings.summary import show_check, show_fuzz, show_rule, show_run
+from kvconform.findings.summary import show_check, show_rule, show_run
 from kvconform.fuzzing import fuzz as fuzzing
 from kvconform.fuzzing.machine import Failure, Tally
+from kvconform.fuzzing.summary import show_fuzz
 from kvconform.gallery.finders import bugs
-from kvconform.protocol import LoadError, load
+from kvconform.implementations import load
+from kvconform.protocol import LoadError
 from kvconform.proving import prove as proving
 from kvconform.traces.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
 from kvconform.traces.lines import InputError
 from kvconform.traces.schema import schema as format_schema
 from kvconform.traffic import replay
 from kvconform.traffic.soak import soak
+from kvconform.vectors.files import FOLDER, vector_files
 from kvconform.vectors.runner import Factory, Outcome, check_trace, run_vector
 from kvspec.rules import RULES
 
 CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
 """Exit statuses: all conforms; a rule is broken or the implementation failed; the input or the call is wrong; kvspec
 itself failed (sysexits.h calls it EX_SOFTWARE)."""
-
-VECTORS = Path(__file__).parent / "vectors"
-"""The vectors that come with kvspec."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,9 +80,9 @@ def run(
 
         kvspec run turn.jsonl --record /tmp/traces
     """
-    paths = vectors or sorted(VECTORS.glob("*.jsonl"))
+    paths = vectors or vector_files()
     if not paths:
-        raise typer.BadParameter(f"there are no vectors in {VECTORS}")
+        raise typer.BadParameter(f"there are no vectors in {FOLDER}")
     read = [read_vector(path) for path in paths]
     factory = load(impl)
     if record is not None:

@@ -17,9 +17,6 @@ extend and decode prepare is handed to the device by `launch` and is done at `co
 flight before the first has completed.
 """
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar, cast, get_type_hints
 
@@ -364,48 +361,8 @@ class LoadError(Exception):
     """An implementation that cannot be had; the message is one line that says why."""
 
 
-KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}
-"""The implementations that come with kvspec, by their short names."""
-
-
-def load(name: str) -> Callable[[events.Config], Implementation]:
-    """The implementation `reference`, `cuda` or `module:Class`; modules are looked for in the working folder too.
-
-    `bug:NAME` is a mutant of the reference from the bug gallery.
-
-    Raises:
-        LoadError: there is none, it cannot be imported, or it lacks operations.
-    """
-    module_name, colon, attribute = KNOWN.get(name, name).partition(":")
-    if module_name == "bug":
-        return _mutant(attribute)
-    if not (module_name and colon and attribute):
-        raise LoadError(f"no implementation {name!r}: give {', '.join(KNOWN)} or module:Class")
-    if name not in KNOWN and (here := os.getcwd()) not in sys.path:  # noqa: PTH109
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # importing runs the module: anything may happen
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise LoadError(f"implementation {name!r} cannot be imported: {reason}") from error
-    if not callable(found):
-        raise LoadError(f"implementation {name!r} is no class: it cannot be called with a Config")
-    tags = (_tag(operation) for operation in CALLS if hasattr(Implementation, _tag(operation)))
-    missing = [tag for tag in tags if isinstance(found, type) and not callable(getattr(found, tag, None))]
-    if missing:
-        raise LoadError(f"implementation {name!r} lacks {', '.join(missing)}")
-    factory: Callable[[events.Config], Implementation] = found
-    return factory
-
-
-def _tag(operation: type[Operation[Any]]) -> str:
-    return str(operation.__struct_config__.tag)
-
-
-def _mutant(name: str) -> Callable[[events.Config], Implementation]:
-    """The factory of a defect in the gallery, which is imported only when it is asked for."""
-    bugs = importlib.import_module("kvconform.gallery.mutants").BUGS
-    if name not in bugs:
-        raise LoadError(f"no defect {name!r} in the gallery; 'kvspec bugs' lists them")
-    factory: Callable[[events.Config], Implementation] = bugs[name].factory
-    return factory
+def missing_methods(made_by: object) -> list[str]:
+    """The methods that every implementation has, and a class has not; of what makes one otherwise nothing is known."""
+    tags = (str(operation.__struct_config__.tag) for operation in CALLS)
+    needed = [tag for tag in tags if hasattr(Implementation, tag)]
+    return [tag for tag in needed if isinstance(made_by, type) and not callable(getattr(made_by, tag, None))]

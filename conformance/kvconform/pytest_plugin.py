@@ -62,7 +62,8 @@ class _Vectors:
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add one test for each vector, before `-k` and the like look at them."""
         from kvconform.features import lacks
-        from kvconform.protocol import LoadError, load
+        from kvconform.implementations import load
+        from kvconform.protocol import LoadError
         from kvconform.traces.codec import read_vector
         from kvconform.traces.lines import InputError
 
@@ -82,12 +83,15 @@ class _Vectors:
         items.extend(root.collect())
 
 
-def _paths(config: pytest.Config) -> Iterator[Path]:
+def _paths(config: pytest.Config) -> list[Path]:
     from pathlib import Path
 
-    for given in config.getoption("--kvspec-vectors") or [Path(__file__).parent / "vectors"]:
-        path = Path(given)
-        yield from sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
+    from kvconform.vectors.files import vector_files
+
+    given = [Path(path) for path in config.getoption("--kvspec-vectors")]
+    if not given:
+        return vector_files()
+    return [file for path in given for file in (vector_files(path) if path.is_dir() else [path])]
 
 
 class VectorCollector(pytest.Collector):

@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvconform.findings.story import story
 from kvconform.gallery.finders import (
     Specimen,
     examine,
     find_by_fuzzing,
     find_by_vectors,
-    read_vectors,
     rule_of,
     shorten,
     show_table,
@@ -20,6 +18,8 @@ from kvconform.gallery.finders import (
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Run, carry_out, patience, replay, shortest_loop
+from kvconform.gallery.story import story_of
+from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import try_out
 from kvref.manager import Manager
 from kvref.policy import SchedulerConfig
@@ -205,7 +205,7 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     bug = BUGS["publish-frees-the-shared-page"]
     shown = shorten(bug, find_by_vectors(bug, VECTORS)[0])
     assert shown is not None
-    lines = list(story(bug, shown.config, shown.demonstration))
+    lines = list(story_of(bug, shown.config, shown.demonstration))
     told = [line for line in lines if line.lstrip()[:1].isdigit()]
     assert len(told) == len(shown.demonstration.operations)
     assert any("belong" in line and "the prefix store, since step" in line for line in lines)
@@ -214,8 +214,8 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
 
 def test_a_synthetic_defect_says_that_it_is_one() -> None:
     described, synthetic = BUGS["retract-tail-orphaned"], BUGS["slots-counted-on"]
-    assert SYNTHETIC in "\n".join(story(synthetic, None, None))
-    assert SYNTHETIC not in "\n".join(story(described, None, None))
+    assert SYNTHETIC in "\n".join(story_of(synthetic, None, None))
+    assert SYNTHETIC not in "\n".join(story_of(described, None, None))
     text = printed(
         show_table, [Specimen(bug, [], None, replay(REFERENCE, 1, 0), None) for bug in (described, synthetic)]
     )
@@ -224,7 +224,7 @@ def test_a_synthetic_defect_says_that_it_is_one() -> None:
 
 
 def test_a_defect_that_was_not_found_has_no_story() -> None:
-    assert "nothing to tell" in "\n".join(story(BUGS["stale-row-index"], None, None))
+    assert "nothing to tell" in "\n".join(story_of(BUGS["stale-row-index"], None, None))
 
 
 def test_a_manager_without_a_defect_is_the_reference() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kvconform import cli
 from kvconform.cli import run_command
+from kvconform.vectors.files import vector_files
 from kvspec.rules import RULES
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
@@ -31,7 +32,7 @@ def test_a_vector_that_conforms_ends_with_0(vector: str, capsys: pytest.CaptureF
 
 def test_all_embedded_vectors_conform(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run"]) == 0
-    count = len(list(cli.VECTORS.glob("*.jsonl")))
+    count = len(vector_files())
     assert f"reference: {count} of {count} vectors conform" in capsys.readouterr().out
 
 

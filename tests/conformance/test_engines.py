@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvconform.engines import features
+from kvconform import features
 from kvconform.engines import releases as engines
 from kvconform.engines.sglang.finder import EngineError, prepare, version_in
 from kvconform.traces.codec import read_vector
+from kvconform.vectors.files import vector_file
 from kvspec.events import (
     Abort,
     CacheUnfinished,
@@ -27,8 +28,6 @@ from kvspec.events import (
     SwaEvict,
 )
 from kvspec.model import Model
-
-VECTORS = Path(features.__file__).parent.parent / "vectors"
 
 
 def release(cache: Path, version: str) -> Path:
@@ -87,7 +86,7 @@ def test_a_wheels_version_is_read_from_its_metadata(tmp_path: Path) -> None:
 def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from kvconform.protocol import LoadError, load\n"
+        "from kvconform.implementations import LoadError, load\n"
         "try: load('kvconform.engines.sglang:Adapter')\n"
         "except LoadError as error: print(error)"
     )
@@ -110,11 +109,11 @@ def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> N
     ],
 )
 def test_a_vector_needs_what_it_is_about(vector: str, feature: str) -> None:
-    assert feature in features.needs(read_vector(VECTORS / f"{vector}.jsonl"))
+    assert feature in features.needs(read_vector(vector_file(vector)))
 
 
 def test_a_plain_vector_needs_nothing() -> None:
-    assert not features.needs(read_vector(VECTORS / "decode_capacity_miss.jsonl"))
+    assert not features.needs(read_vector(vector_file("decode_capacity_miss")))
 
 
 def test_what_is_lacking_must_be_a_known_feature() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvconform import cli
+from kvconform.vectors import files
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "conformance" / "examples"
@@ -16,7 +17,7 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(cli, "VECTORS", Path("../kvconform/vectors"))
+    monkeypatch.setattr(files, "FOLDER", Path("../kvconform/vectors"))
 
 
 def report(printed: str, headline: str) -> str:
@@ -26,9 +27,10 @@ def report(printed: str, headline: str) -> str:
 
 
 def test_kvspec_run_finds_the_toys_bug_and_the_guide_shows_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run_command(["run", "../kvconform/vectors/duplicate_publish_p4.jsonl", "--impl", "toy_engine:Adapter"])
+    vector = "../kvconform/vectors/prefix-store/duplicate_publish_p4.jsonl"
+    assert cli.run_command(["run", vector, "--impl", "toy_engine:Adapter"])
     printed = capsys.readouterr().out
-    shown = report(printed, "PAGE-3 is broken at ../kvconform/vectors/duplicate_publish_p4.jsonl")
+    shown = report(printed, f"PAGE-3 is broken at {vector}")
     assert shown in GUIDE.read_text(), shown
 
 

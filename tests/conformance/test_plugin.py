@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.cli import VECTORS
+from kvconform.vectors.files import vector_files
 from tests.conformance.helpers import LIFE, VECTOR, write
 
 pytest_plugins = ["pytester"]
@@ -42,7 +42,7 @@ def engine(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_every_vector_is_a_test_with_a_readable_id(engine: pytest.Pytester) -> None:
     result = engine.runpytest_inprocess("--kvspec-impl", "my_engine:Good", "--collect-only", "-q")
     names = {line for line in result.outlines if line.startswith("kvspec::")}
-    assert names == {f"kvspec::{path.stem}" for path in VECTORS.glob("*.jsonl")}
+    assert names == {f"kvspec::{path.stem}" for path in vector_files()}
     assert "kvspec::tail_freed_after_retract_p4" in names
 
 
@@ -69,7 +69,7 @@ def test_a_failure_is_told_in_kvspecs_own_words(engine: pytest.Pytester) -> None
 
 def test_what_is_lacking_is_skipped_with_a_reason(engine: pytest.Pytester) -> None:
     result = engine.runpytest_inprocess("--kvspec-impl", "my_engine:NoSessions", "-rs", "-k", "session_discipline")
-    result.assert_outcomes(skipped=1, deselected=len(list(VECTORS.glob("*.jsonl"))) - 1)
+    result.assert_outcomes(skipped=1, deselected=len(vector_files()) - 1)
     result.stdout.fnmatch_lines(["SKIPPED * not supported: no streaming sessions: *"])
 
 

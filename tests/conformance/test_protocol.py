@@ -7,7 +7,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from kvconform.protocol import ANSWERS, CALLS, HybridImplementation, Implementation, LoadError, load, perform
+from kvconform.implementations import load
+from kvconform.protocol import ANSWERS, CALLS, HybridImplementation, Implementation, LoadError, perform
 from kvref.manager import Manager
 from kvspec import events
 from kvspec.events import Config, Event, Operation

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvconform.cli import VECTORS, run_command
+from kvconform.cli import run_command
 from kvconform.traces.schema import schema
+from kvconform.vectors.files import vector_files
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR
 
 VALIDATOR = Draft202012Validator(schema())
@@ -23,7 +24,7 @@ def test_the_schema_is_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_vectors_and_what_is_recorded_of_them_satisfy_the_schema(tmp_path: Path) -> None:
     assert run_command(["run", "--record", str(tmp_path)]) == 0
-    vectors, traces = sorted(VECTORS.glob("*.jsonl")), sorted(tmp_path.iterdir())
+    vectors, traces = vector_files(), sorted(tmp_path.iterdir())
     assert [path.name for path in vectors] == [path.name for path in traces] != []
     for path in vectors + traces:
         for line in path.read_text().splitlines():

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.cli import VECTORS
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
+from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import run_vector
 from kvref import Manager
 
-PATHS = sorted(VECTORS.glob("*.jsonl"))
+PATHS = vector_files()
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

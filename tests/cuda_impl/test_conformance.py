@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-import kvconform
 from kvconform.checked import Checked
 from kvconform.fuzzing.fuzz import fuzz
 from kvconform.traces.codec import read_vector
+from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector
 from kvcuda.manager import Manager
 from kvspec.events import Config
 from kvspec.model import Model
 from tests.walk import RandomDraw, proposals
 
-VECTORS = sorted((Path(kvconform.__file__).parent / "vectors").glob("*.jsonl"))
+VECTORS = vector_files()
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])

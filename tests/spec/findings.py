@@ -24,6 +24,7 @@ from msgspec.structs import asdict, fields, replace
 from kvconform.fuzzing import generate
 from kvconform.protocol import ANSWERS
 from kvconform.traces.codec import read_vector
+from kvconform.vectors.files import vector_file, vector_files
 from kvspec import events
 from kvspec.events import Answer, Config, Operation, Refusal, Refused
 from kvspec.model import Model
@@ -33,7 +34,6 @@ from tests.spec import tries
 from tests.walk import RandomDraw, proposals
 
 FILE = Path(__file__).with_name("findings.txt")
-VECTORS = Path(generate.__file__).with_name("vectors")
 WALKS = 18
 STEPS = 40
 """Operations of a walk."""
@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 
 def names() -> list[str]:
     """The vectors, the telling and the short ones first, so that examples are small; then walks."""
-    paths = sorted(VECTORS.glob("*.jsonl"), key=_rank)
+    paths = sorted(vector_files(), key=_rank)
     # Vectors for large pages differ from those for small ones in numbers alone.
     vectors = [path.stem for path in paths if not re.search(r"_p(16|64)$", path.stem)]
     return [*vectors, *(f"walk {seed}{('', ', blind', ', half blind')[seed % 3]}" for seed in range(WALKS))]
@@ -111,7 +111,7 @@ def _rank(path: Path) -> tuple[int, int, str]:
 def source(name: str) -> Source:
     """The vector or the walk of that name, from its start."""
     if not name.startswith("walk "):
-        vector = read_vector(VECTORS / f"{name}.jsonl")
+        vector = read_vector(vector_file(name))
         renames = _Names()
         return Source(name, _fresh(vector.header.config), (renames.renamed(step.op) for step in vector.steps))
     seed = int(name.removeprefix("walk ").split(",")[0])

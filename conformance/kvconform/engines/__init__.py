@@ -1,1 +1,10 @@
-"""Adapters: real engines behind the protocol of `kvconform.protocol`."""
+"""Real engines.
+
+book      the scheduler's book, which every adapter needs: which request is where, and what makes sense now
+releases  `kvspec engines`: releases, kept in a folder of their own
+sglang/   SGLang's memory classes behind the protocol
+recorder/ what a running SGLang process does, as a trace
+matrix/   `kvspec matrix`: which rules each release breaks
+
+Not here: what an engine implements (`kvconform.protocol`), and what it may lack (`kvconform.features`).
+"""

@@ -19,7 +19,7 @@ from kvconform.features import check_supported
 from kvconform.findings.report import Place, printable, show_finding
 from kvconform.findings.shrink import Shortest
 from kvconform.gallery.mutants import BUGS
-from kvconform.protocol import load
+from kvconform.implementations import load
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (
     CacheUnfinished,

@@ -95,7 +95,7 @@ def _facts(finding: Finding, config: Config, shortest: Demonstration | None) -> 
         case ImplementationFailed():
             yield "raised", str(finding)
             frames = traceback.extract_tb(finding.original.__traceback__)
-            own = str(Path(__file__).parent)
+            own = str(Path(__file__).parents[1])
             for frame in [frame for frame in frames if not frame.filename.startswith(own)][-5:]:
                 yield "at", f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
     if shortest is not None:

@@ -1,4 +1,4 @@
-"""A defect told as a story: what the code does, what happens step by step, and why that is a contradiction."""
+"""A finding told as a story: what happens step by step, and why that is a contradiction."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,12 +6,9 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
 from kvconform.checked import RuleBroken
-from kvconform.findings.report import origin, printable, pull_requests
-from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
+from kvconform.findings.report import origin
 from kvconform.vectors.runner import Demonstration, names_in
 from kvspec import events
 from kvspec.events import Config, Operation
@@ -31,24 +28,8 @@ LAST_EVENTS = 40
 _WITHHELD = "has been let go, but is still read by a launch in flight"
 
 
-def show_story(console: Console, bug: Bug, config: Config | None, shown: Demonstration | None) -> None:
-    """Print the story of a defect; without a demonstration only what is known of it."""
-    for line in story(bug, config, shown):
-        console.print(Text(printable(line)), soft_wrap=True)
-
-
-def story(bug: Bug, config: Config | None, shown: Demonstration | None) -> Iterator[str]:
-    """The lines of a defect's story."""
-    yield f"{bug.name}: {bug.title}"
-    yield f"  In an engine: {bug.symptom}"
-    if bug.synthetic:
-        yield f"  Synthetic: {SYNTHETIC}. The rule comes from {pull_requests(bug.source)}."
-    else:
-        yield f"  Described in: {pull_requests(bug.source)}"
-    yield ""
-    if config is None or shown is None:
-        yield "  It was not found, so there is nothing to tell."
-        return
+def story(config: Config, shown: Demonstration) -> Iterator[str]:
+    """The lines of a story: what happens, event by event, and why that is a contradiction."""
     sizes = f"{config.num_pages} pages of {config.page_size} tokens, {config.num_rows} rows"
     yield f"What happens, in a memory of {sizes}{'' if config.prefix_cache else ', without a prefix cache'}:"
     operations = shown.operations
@@ -60,7 +41,6 @@ def story(bug: Bug, config: Config | None, shown: Demonstration | None) -> Itera
     yield ""
     yield "Why this is a contradiction:"
     yield from (f"  {line}" for line in contradiction(config, shown))
-    yield ""
 
 
 def contradiction(config: Config, shown: Demonstration) -> Iterator[str]:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from kvconform.features import why_not
 from kvconform.findings.report import origin, printable
-from kvconform.fuzzing.fuzz import Fuzzed
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome
 from kvspec.rules import RULES, Rule
@@ -58,24 +57,6 @@ def show_check(console: Console, path: Path, outcome: Outcome) -> None:
     _show_silence(console, outcome.evidence)
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(outcome.evidence.reached.items()))
     console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
-
-
-def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
-    """Print what a fuzzing run has met."""
-    tally = fuzzed.tally
-    table = Table("operation", "times", title="Fuzzing", box=box.SIMPLE_HEAD)
-    for operation, times in tally.operations.most_common():
-        table.add_row(operation, f"{times:,}")
-    console.print(table)
-    judged = ", ".join(f"{rule} ({tally.judged[rule]:,})" for rule in RULES if tally.judged[rule])
-    reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(tally.reached.items()))
-    console.print(Text(f"Rules judged: {judged or 'none'}."), soft_wrap=True)
-    console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
-    console.print(
-        f"{tally.steps:,} operations in {tally.runs:,} runs and {fuzzed.seconds:.1f} s.",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _show_silence(console: Console, evidence: Evidence) -> None:

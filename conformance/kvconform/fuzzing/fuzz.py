@@ -27,8 +27,9 @@ ROUND = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=False,
 )
-"""One round: short, so that the time limit is kept to within a second. Shrinking is left to `kvconform.findings.shrink`, which
-works on operations rather than on Hypothesis's choices and so needs far fewer attempts."""
+"""One round: short, so that the time limit is kept to within a second. Shrinking is left to
+`kvconform.findings.shrink`, which works on operations rather than on Hypothesis's choices and so needs far fewer
+attempts."""
 
 SHRINK_SECONDS = 20.0
 

@@ -1,7 +1,8 @@
 """Random walks through an engine's states, restricted to what the engine has.
 
-Unlike `kvconform.fuzzing.machine` this goes on after a finding: a release has more than one, and each is wanted once. Each walk
-leaves some kinds of operations out, so that a finding that is met at every corner does not hide those behind it.
+Unlike `kvconform.fuzzing.machine` this goes on after a finding: a release has more than one, and each is wanted once.
+Each walk leaves some kinds of operations out, so that a finding that is met at every corner does not hide those behind
+it.
 """
 
 import random

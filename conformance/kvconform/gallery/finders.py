@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
@@ -16,17 +15,16 @@ from rich.text import Text
 from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs_of_config
 from kvconform.findings.shrink import kind, shrink
-from kvconform.findings.story import show_story
 from kvconform.fuzzing.fuzz import fuzz, shortest
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
-from kvconform.traces.codec import Vector, read_vector
+from kvconform.gallery.story import show_story
+from kvconform.traces.codec import Vector
+from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out
 from kvspec.events import Config, Snapshot
 
-VECTORS = Path(__file__).parent / "vectors"
-"""The vectors that come with kvspec."""
 REPLAY_RUNS = 100
 """Runs of replayed traffic for one defect."""
 SYNTHETIC_MARK = " *"
@@ -150,11 +148,6 @@ def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> S
     candidates = [fuzzed.shown, *(shorten(bug, one) for one in simplest)]
     right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
     return Specimen(bug, found, fuzzed, replayed, min(right, key=lambda shown: shown.events, default=None))
-
-
-def read_vectors() -> list[Vector]:
-    """The vectors that come with kvspec."""
-    return [read_vector(path) for path in sorted(VECTORS.glob("*.jsonl"))]
 
 
 def bugs(

@@ -122,15 +122,13 @@ def prove_contracts(
     """
     started = perf_counter()
     names = ",".join(modules)
-    (listed,) = _ask(list[tuple[str, bool]], "prove_contracts", names)
+    (listed,) = _ask(list[tuple[str, bool]], "contracts", names)
 
     def verdicts(function: tuple[str, bool]) -> list[ContractVerdict]:
         name, sized = function
         limits = {str(size): SECONDS for size in page_sizes} if sized else {}
         limits[ANY] = SECONDS_IN_VAIN if sized or name in unconfirmed else SECONDS
-        return _ask(
-            ContractVerdict, "prove_contracts", names, name, *(f"{size}={limit}" for size, limit in limits.items())
-        )
+        return _ask(ContractVerdict, "contracts", names, name, *(f"{size}={limit}" for size, limit in limits.items()))
 
     results = _in_parallel(verdicts, listed, jobs, "contracts")
     sizes = [*map(str, page_sizes), ANY]
@@ -166,7 +164,7 @@ def prove_partition(console: Console, jobs: int = 2) -> bool:
     started = perf_counter()
 
     def verdicts(operation: str) -> list[StepVerdict]:
-        return _ask(StepVerdict, "prove_partition", operation)
+        return _ask(StepVerdict, "partition", operation)
 
     results = _in_parallel(verdicts, OPERATIONS, jobs, "operations")
     table = Table(
@@ -222,7 +220,7 @@ def _ask(kind: type[R], module: str, *arguments: str) -> list[R]:
     state a process.
     """
     done = subprocess.run(
-        [sys.executable, "-m", f"kvconform.{module}", *arguments],
+        [sys.executable, "-m", f"kvconform.proving.{module}", *arguments],
         env={**os.environ, "KVSPEC_CONTRACTS": "1"},
         capture_output=True,
         check=False,

@@ -13,8 +13,8 @@ import kvconform.exploring
 import kvconform.gallery.replaying
 import kvref.scheduler
 import kvspec.model
-from kvconform.gallery.finders import read_vectors
 from kvconform.gallery.mutants import BUGS
+from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.invariants import CHECKS
 from kvspec.model import OPERATIONS, induction

@@ -13,7 +13,7 @@ import kvref
 import kvspec
 from kvconform.findings.story import contradiction
 from kvconform.findings.timeline import MOST_STEPS, drawn
-from kvconform.gallery.finders import REPLAY_RUNS, Shown, find_by_vectors, read_vectors, shorten
+from kvconform.gallery.finders import REPLAY_RUNS, Shown, find_by_vectors, shorten
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import replay, shortest_loop
@@ -21,6 +21,7 @@ from kvconform.site import ROOT
 from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.prose import operation_sections, qualified, rule_sections, slug
 from kvconform.traces.codec import Vector
+from kvconform.vectors.files import read_vectors
 from kvspec.events import Config
 from kvspec.model import induction
 from kvspec.rules import RULES

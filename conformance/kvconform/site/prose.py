@@ -14,11 +14,11 @@ import kvconform
 import kvref
 import kvspec
 import kvspec.model
-from kvconform.gallery.finders import VECTORS
 from kvconform.gallery.mutants import BUGS
 from kvconform.site import CHAPTERS, ROOT
 from kvconform.site.evidence import executable_forms
 from kvconform.site.figures import FIGURES
+from kvconform.vectors.files import vector_files
 from kvspec.rules import RULES
 
 RULE_ID = re.compile(r"\b(?!UTF-)[A-Z]{2,}-[0-9]+\b")
@@ -146,7 +146,7 @@ def _unknown_in_span(span: str) -> list[str]:
 @cache
 def vector_names() -> frozenset[str]:
     """The names of all vectors."""
-    return frozenset(path.stem for path in VECTORS.glob("*.jsonl"))
+    return frozenset(path.stem for path in vector_files())
 
 
 def is_known(name: str) -> bool:
@@ -207,7 +207,7 @@ def _identifiers() -> frozenset[str]:
     """The vocabulary: every name and every short string of the specification, the reference, and the formats."""
     names = set(executable_forms())
     spoken = [path for module, path in _modules().items() if not module.startswith("kvconform")]
-    spoken += [_modules()[f"kvconform.{module}"] for module in ("protocol", "codec", "expect", "machine")]
+    spoken += [_modules()[f"kvconform.{module}"] for module in ("protocol", "traces.codec", "traces.expect", "fuzzing.machine")]
     for path in spoken:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:

@@ -19,7 +19,8 @@ from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.features import check_supported
 from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
-from kvconform.protocol import LoadError, load
+from kvconform.implementations import load
+from kvconform.protocol import LoadError
 from kvconform.traces import codec
 from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
 from kvconform.traffic import mooncake as traffic

@@ -18,7 +18,7 @@ from rich.table import Table
 from kvconform.features import lacks, needs_of_config
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
-from kvconform.protocol import load
+from kvconform.implementations import load
 from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
 

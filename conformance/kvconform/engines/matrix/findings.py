@@ -45,7 +45,7 @@ class Symptom(msgspec.Struct, forbid_unknown_fields=True, rename={"with_": "with
 
 
 class Explained(msgspec.Struct, forbid_unknown_fields=True):
-    """Why some releases break some rules: an entry of `matrix_explained.toml`, which describes the fields."""
+    """Why some releases break some rules: an entry of `explained.toml`, which describes the fields."""
 
     id: str
     title: str
@@ -105,7 +105,7 @@ class ReleaseReport(msgspec.Struct):
 @cache
 def explanations() -> list[Explained]:
     """Everything that is known of releases."""
-    text = Path(__file__).with_name("matrix_explained.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("explained.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text)["explained"], list[Explained])
 
 

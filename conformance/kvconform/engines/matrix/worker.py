@@ -1,4 +1,4 @@
-"""Checks one release in a process of its own: `python -m kvconform.engines.matrix.worker`, which `kvspec matrix` starts.
+"""Checks one release in a process of its own, which `kvspec matrix` starts.
 
 A process can hold one SGLang. The result is one JSON object on standard output.
 """
@@ -14,10 +14,10 @@ from kvconform.engines.sglang import adapter
 from kvconform.engines.sglang.finder import EngineError
 from kvconform.features import lacks, needs
 from kvconform.fuzzing.walks import Walker, shortest
-from kvconform.traces.codec import Vector, read_vector
+from kvconform.traces.codec import Vector
+from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
 
-VECTORS = Path(__file__).parent / "vectors"
 UNUSABLE = 2
 
 
@@ -32,8 +32,7 @@ def check(task: Task) -> ReleaseReport:
     findings = Findings(task.release)
     report = ReleaseReport(task.release, sorted(missing), [], [], {}, 0, 0, {}, {}, [])
     evidence: list[Evidence] = []
-    for path in sorted(VECTORS.glob("*.jsonl")):
-        vector = read_vector(path)
+    for vector in read_vectors():
         lacking = needs(vector) & missing
         if lacking:
             report.not_supported[vector.name] = sorted(lacking)

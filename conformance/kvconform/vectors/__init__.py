@@ -1,0 +1,7 @@
+"""The vectors, one folder a topic, and what carries them out.
+
+files   where the vectors are
+runner  a vector against an implementation; a recorded trace by the model alone
+
+Not here: how a file is read (`traces`), and how a failure is told (`findings`).
+"""
