@@ -33,14 +33,15 @@ OF_SGLANG_JAX = ("994",)
 INTERFACE = (
     "protocol",
     "checked",
-    "machine",
-    "codec",
-    "expect",
-    "runner",
-    "shrink",
-    "schema",
-    "gallery",
-    "gallery_replay",
+    "features",
+    "traces.codec",
+    "traces.expect",
+    "traces.schema",
+    "vectors.runner",
+    "findings.shrink",
+    "fuzzing.machine",
+    "gallery.finders",
+    "gallery.replaying",
 )
 """The modules of kvconform that the reference pages show, with the ones that a rule points to."""
 

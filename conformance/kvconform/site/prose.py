@@ -3,7 +3,6 @@
 import ast
 import importlib
 import keyword
-import pkgutil
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -36,6 +35,9 @@ WORDS = frozenset(
     ("P", "a", "b", "c", "i", "floor", "ceil", "min", "max", "offset", "true", "false", "null", "gz", "zst")
 )
 """Names in formulas and formats, which no code has to know."""
+
+SPOKEN = ("protocol", "traces.codec", "traces.expect", "fuzzing.machine")
+"""The modules of kvconform whose names the chapters may speak of, beside those of kvspec and kvref."""
 
 
 ORDER = (
@@ -173,11 +175,11 @@ def qualified(name: str) -> str | None:
 def _modules() -> dict[str, Path]:
     """All modules that prose may speak of, and their files."""
     found = {}
-    for package in (kvspec, kvspec.model, kvref, kvconform):
-        found[package.__name__] = Path(str(package.__file__))
-        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if not info.ispkg:
-                found[info.name] = Path(str(package.__file__)).parent / f"{info.name.rpartition('.')[2]}.py"
+    for package in (kvspec, kvref, kvconform):
+        folder = Path(str(package.__file__)).parent
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder.parent).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
     return found
 
 
@@ -207,7 +209,7 @@ def _identifiers() -> frozenset[str]:
     """The vocabulary: every name and every short string of the specification, the reference, and the formats."""
     names = set(executable_forms())
     spoken = [path for module, path in _modules().items() if not module.startswith("kvconform")]
-    spoken += [_modules()[f"kvconform.{module}"] for module in ("protocol", "traces.codec", "traces.expect", "fuzzing.machine")]
+    spoken += [_modules()[f"kvconform.{module}"] for module in SPOKEN]
     for path in spoken:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:

@@ -26,7 +26,7 @@ from kvconform.vectors.runner import Outcome, check_trace
 from kvspec.events import Config, Evict, EvictAnswer, OpenSession
 from kvspec.tokens import Tokens
 
-LOOP = Path(__file__).parents[2] / "conformance" / "examples" / "sglang_loop.py"
+LOOP = Path(__file__).parents[3] / "conformance" / "examples" / "sglang_loop.py"
 HEADER = Header(1, "test", Config(4, 16, 4, 64))
 
 
@@ -118,7 +118,7 @@ def test_a_killed_process_leaves_whole_lines(tmp_path: Path, name: str) -> None:
         "    out.put(lambda number=number: Evict(number, obs=EvictAnswer([])))\n"
         "    if number % 1000 == 0: out.drain()\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name)], cwd=root)
     written = tmp_path / name.replace("t.", "t.001.")
     deadline = time.monotonic() + 60
