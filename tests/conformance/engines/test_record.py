@@ -111,7 +111,7 @@ def test_a_full_disk_is_a_problem_and_no_exception(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_whole_lines(tmp_path: Path, name: str) -> None:
     code = (
         "import itertools, sys; from pathlib import Path\n"
-        "from tests.conformance.test_record import HEADER, sink\n"
+        "from tests.conformance.engines.test_record import HEADER, sink\n"
         "from kvspec.events import Evict, EvictAnswer\n"
         "out = sink(Path(sys.argv[1]), max_waiting=10**9); out.begin(HEADER)\n"
         "for number in itertools.count(1):\n"

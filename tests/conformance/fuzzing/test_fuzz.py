@@ -18,7 +18,7 @@ from kvspec.events import CacheUnfinished, Complete, Config, Decode, Finish, Ref
 from kvspec.model import Model
 from tests.walk import RandomDraw, proposals
 
-LEAKY = "tests.conformance.test_fuzz:LeavesTheTail"
+LEAKY = "tests.conformance.fuzzing.test_fuzz:LeavesTheTail"
 
 
 class LeavesTheTail(Manager):

@@ -1,6 +1,7 @@
 """`kvspec prove` sees what is wrong: each contract fails once, and what is unconfirmed must be declared."""
 
 import io
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ Prover = Callable[..., tuple[bool, str]]
 @pytest.fixture
 def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
     """Writes a module, and proves the contracts in it."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     def run(source: str, *, unconfirmed: dict[str, str] | None = None) -> tuple[bool, str]:
         (tmp_path / "on_trial.py").write_text(source)

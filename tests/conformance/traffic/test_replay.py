@@ -117,7 +117,7 @@ class NeverThere(Manager):
         raise MemoryError("no device")
 
 
-HERE = "tests.conformance.test_replay"
+HERE = "tests.conformance.traffic.test_replay"
 
 
 def test_a_broken_implementation_ends_with_1_and_the_rule(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,7 +283,10 @@ def test_real_traffic_goes_through_a_hybrid_pool(
         (["--num-states", "9", "--drafts", "2"], "speculative decoding does not go with recurrent states"),
         (["--sliding-window", "128", "--num-window-pages", "1"], "none of the requests fits into this memory"),
         (["--sliding-window", "128"], "--sliding-window and --num-window-pages go together"),
-        (["--impl", "tests.conformance.test_replay:WithoutStates", "--num-states", "9"], "cannot be made with this"),
+        (
+            ["--impl", "tests.conformance.traffic.test_replay:WithoutStates", "--num-states", "9"],
+            "cannot be made with this",
+        ),
     ],
 )
 def test_a_memory_in_which_nothing_can_run_is_told_in_one_line(
