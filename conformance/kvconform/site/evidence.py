@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import kvconform.exploring
 import kvconform.gallery.replaying
 import kvref.scheduler
+import kvspec.memory
 import kvspec.model
 from kvconform.gallery.mutants import BUGS
 from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.invariants import CHECKS
+from kvspec.memory.rules import ALL_RULES
 from kvspec.model import OPERATIONS, induction
-from kvspec.rules import RULES
 
 COUNTERS = ("judged", "unjudged", "reached")
 """What is written into these only counts: a rule's id there is no check."""
@@ -50,7 +51,9 @@ class Evidence(NamedTuple):
 @cache
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
-    steps = _named_in(_modules(kvspec.model, without=("induction", "partition", "owners")), store, batch)
+    steps = _named_in(
+        _modules(kvspec.model, without=("induction", "partition", "owners")), *_modules(kvspec.memory), store, batch
+    )
     runs = _named_in(_modules(kvconform.exploring), kvref.scheduler, kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
@@ -65,7 +68,7 @@ def evidence() -> dict[str, Evidence]:
             mutants=[bug.name for bug in BUGS.values() if bug.rule == rule]
             + [bug.name for bug in BUGS.values() if rule in bug.also],
         )
-        for rule in RULES
+        for rule in ALL_RULES
     }
 
 
@@ -113,7 +116,7 @@ def _rules_in(function: ast.FunctionDef) -> Iterator[str]:
 
 def _rules_in_node(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Constant):
-        if node.value in RULES:
+        if node.value in ALL_RULES:
             yield str(node.value)
     elif not (isinstance(node, ast.Subscript) and getattr(node.value, "attr", None) in COUNTERS):
         for child in ast.iter_child_nodes(node):
@@ -132,7 +135,7 @@ def contracts_by_rule() -> dict[str, list[str]]:
         for name, function in _functions(ast.parse(inspect.getsource(module))):
             text = (ast.get_docstring(function) or "").replace(",", " ").split()
             words = {word.strip(".:;()`*") for word in text}
-            named[name] = {rule for rule in RULES if rule in words} | set(_rules_in(function))
+            named[name] = {rule for rule in ALL_RULES if rule in words} | set(_rules_in(function))
             ensures = [part for part in function.decorator_list if _is_call_of(part, "ensure")]
             promises[name] = {part.id for one in ensures for part in ast.walk(one) if isinstance(part, ast.Name)}
             if ensures:

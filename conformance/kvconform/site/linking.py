@@ -8,7 +8,7 @@ from kvconform.site.evidence import executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.site.pages import code_link, operation_line, rule_link, rule_table
 from kvconform.site.prose import FIGURE, RULE_ID, sections, vector_names
-from kvspec.rules import RULES
+from kvspec.memory.rules import ALL_RULES
 
 _SPAN = re.compile(r"(?<![\[`])`([A-Za-z_][\w.-]*)`(?!\])")
 _PLAIN_RULE = re.compile(rf"(?<![\[`#\w]){RULE_ID.pattern}(?![\]`])")
@@ -20,7 +20,7 @@ def completed(chapter: Path) -> str:
     below: dict[int, str] = {}
     for section in sections(chapter, markdown):
         name = section.title.strip("`")
-        if name in RULES:
+        if name in ALL_RULES:
             below[section.end] = rule_table(name)
         elif name in executable_forms() and name != section.title:
             below[section.start + 1] = operation_line(name)
@@ -38,10 +38,14 @@ def linked(text: str) -> str:
         fenced ^= line.startswith("```")
         if not (fenced or line.startswith(("#", "    ", "```"))):
             spans = _SPAN.sub(lambda found: _link_of_span(found[1]) or found[0], line)
-            lines.append(_PLAIN_RULE.sub(lambda found: rule_link(found[0]) if found[0] in RULES else found[0], spans))
+            lines.append(_PLAIN_RULE.sub(_linked_rule, spans))
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def _linked_rule(found: re.Match[str]) -> str:
+    return rule_link(found[0]) if found[0] in ALL_RULES else found[0]
 
 
 def _link_of_span(span: str) -> str | None:

@@ -23,8 +23,8 @@ from kvconform.site.prose import operation_sections, qualified, rule_sections, s
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvspec.events import Config
+from kvspec.memory.rules import ALL_RULES
 from kvspec.model import induction
-from kvspec.rules import RULES
 
 SHORTENED = 4
 """Vectors, of those that find a defect, whose finding is shortened."""
@@ -80,7 +80,7 @@ def rule_link(rule: str, up: str = "") -> str:
 
 def rule_table(rule: str) -> str:
     """What stands below the prose of a rule."""
-    known, one = evidence()[rule], RULES[rule]
+    known, one = evidence()[rule], ALL_RULES[rule]
     code = [f"{api(name)}" for name in known.step_checks]
     lines = [
         ("reason", one.reason),
@@ -122,7 +122,7 @@ def rules_page() -> Page:
         checks = len(known.step_checks) + len(known.run_checks) + bool(known.state_check)
         proofs = len(known.contracts) + len(known.clauses)
         lines.append(
-            f"| {rule_link(rule)} | {RULES[rule].statement} | {checks} | {proofs} | {len(known.vectors)} "
+            f"| {rule_link(rule)} | {ALL_RULES[rule].statement} | {checks} | {proofs} | {len(known.vectors)} "
             f"| {len(known.mutants)} |"
         )
     lines += ["", "## Operations", "", "| operation | chapter | executable form |", "| --- | --- | --- |"]
@@ -212,7 +212,7 @@ def _of_traffic(bug: Bug) -> Shown | None:
 def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
     """The page of a defect: what it is, the vectors that find it, its shortest trace, and its code."""
     lines = [f"# {bug.name}", "", f"**{bug.title}**", "", bug.symptom, ""]
-    lines += [f"| {rule_link(bug.rule, '../')} | {RULES[bug.rule].statement} |", "| --- | --- |"]
+    lines += [f"| {rule_link(bug.rule, '../')} | {ALL_RULES[bug.rule].statement} |", "| --- | --- |"]
     if bug.also:
         lines.append(f"| or, with other operations | {', '.join(rule_link(rule, '../') for rule in bug.also)} |")
     documents = ", ".join(map(pull_request, bug.source))

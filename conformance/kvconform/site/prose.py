@@ -18,9 +18,9 @@ from kvconform.site import CHAPTERS, ROOT
 from kvconform.site.evidence import executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.vectors.files import vector_files
-from kvspec.rules import RULES
+from kvspec.memory.rules import ALL_RULES
 
-RULE_ID = re.compile(r"\b(?!UTF-)[A-Z]{2,}-[0-9]+\b")
+RULE_ID = re.compile(r"\b(?:(?!UTF-)[A-Z]{2,}-[0-9]+|MEM-[A-Z]+)\b")
 FIGURE = re.compile(r"^<!-- figure: ([\w-]+) -->$", re.MULTILINE)
 """Where a drawing goes."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,6 +42,7 @@ SPOKEN = ("protocol", "traces.codec", "traces.expect", "fuzzing.machine")
 
 ORDER = (
     "index.md",
+    "memory-model.md",
     "slots-and-pages.md",
     "lengths-and-tails.md",
     "prefix-store.md",
@@ -96,7 +97,7 @@ def _sections() -> list[Section]:
 
 def rule_sections() -> dict[str, list[Section]]:
     """Rule -> the sections under its id."""
-    return {rule: [section for section in _sections() if section.title == rule] for rule in RULES}
+    return {rule: [section for section in _sections() if section.title == rule] for rule in ALL_RULES}
 
 
 def operation_sections() -> dict[str, list[Section]]:
@@ -107,7 +108,7 @@ def operation_sections() -> dict[str, list[Section]]:
 def unknown_names(text: str, folder: Path = CHAPTERS) -> list[str]:
     """What a chapter in `folder` names that does not exist."""
     prose = _FENCE.sub("", text)
-    unknown = [rule for rule in RULE_ID.findall(text) if rule not in RULES]
+    unknown = [rule for rule in RULE_ID.findall(text) if rule not in ALL_RULES]
     unknown += [name for name in FIGURE.findall(prose) if name not in FIGURES]
     for span in _SPAN.findall(prose):
         unknown += _unknown_in_span(span)
@@ -155,7 +156,7 @@ def is_known(name: str) -> bool:
     """Whether a name, dotted or not, is that of something in the code."""
     if "." in name:
         return qualified(name) is not None
-    return name in WORDS or name in RULES or name in _identifiers() or RULE_ID.fullmatch(name) is not None
+    return name in WORDS or name in ALL_RULES or name in _identifiers() or RULE_ID.fullmatch(name) is not None
 
 
 @cache

@@ -153,21 +153,21 @@ def count(state: State, event: events.Count) -> None:
         number = told if isinstance(told, int) else sum(length for _, length in runs)
         if told is not None and due is not None:
             what = f"{number} pages of {pool.name} are told to be {kind}, but it is {due}"
-            _tell_once(state, pool, kind, number - due, what)
+            _tell_once(state, pool, "MEM-COUNT", kind, number - due, what)
         for (first, length), (following, _) in pairwise(runs):
             twice = f"page {following} is twice in the list of {kind} pages"
-            _tell_once(state, pool, f"{kind} {following}", following < first + length, twice, following)
+            _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", following < first + length, twice, following)
         for page_number, page in pool.pages.items() if runs else ():
             assert isinstance(page_number, int)
             first, length = runs[max(0, bisect_right(runs, (page_number, 1 << 62)) - 1)]
             wrong = page.kind != kind and first <= page_number < first + length
             what = f"page {page_number} is in the list of {kind} pages, but {whose(page)}"
-            _tell_once(state, pool, f"in {kind} {page_number}", wrong, what, page_number)
+            _tell_once(state, pool, "MEM-COUNT", f"in {kind} {page_number}", wrong, what, page_number)
     for page_number, references in (event.references or {}).items():
         page = pool.page(page_number)
         difference = references - sum(page.holders.values()) - sum(page.pins.values())
         what = f"page {page_number} is told to have {references} references, but {whose(page)}"
-        _tell_once(state, pool, f"references {page_number}", difference, what, page_number)
+        _tell_once(state, pool, "MEM-COUNT", f"references {page_number}", difference, what, page_number)
         state.forget_if_free(pool, page_number, page)
 
 
@@ -177,13 +177,7 @@ def failed(state: State, event: events.Failed) -> None:
 
 
 def _tell_once(
-    state: State,
-    pool: PoolState,
-    figure: str,
-    difference: int,
-    what: str,
-    number: Page | None = None,
-    rule: str = "MEM-COUNT",
+    state: State, pool: PoolState, rule: str, figure: str, difference: int, what: str, number: Page | None = None
 ) -> None:
     """A difference is told when it appears and when it changes."""
     if difference and pool.told.get(figure) != difference:
@@ -294,7 +288,7 @@ def _check_reserved(state: State, pool: PoolState) -> None:
     if pool.reserved and pool.total is not None:
         promised, left = sum(pool.reserved.values()), pool.total - pool.kinds["held"]
         what = f"{promised} pages of {pool.name} are promised, {left} are left"
-        _tell_once(state, pool, "reserved", max(0, promised - left), what, rule="MEM-RESERVE")
+        _tell_once(state, pool, "MEM-RESERVE", "reserved", max(0, promised - left), what)
 
 
 def _one_each(keys: list[str] | None, numbers: list[Page]) -> list[str] | list[None]:

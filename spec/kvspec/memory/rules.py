@@ -1,6 +1,6 @@
 """The law's rules. They know pools, pages, holders and operations; no request, no session, no tree."""
 
-from kvspec.rules import Rule
+from kvspec.rules import RULES, Rule
 
 _RULES = (
     Rule(
@@ -105,3 +105,6 @@ _RULES = (
 )
 
 MEMORY_RULES: dict[str, Rule] = {rule.id: rule for rule in _RULES}
+
+ALL_RULES: dict[str, Rule] = {**MEMORY_RULES, **RULES}
+"""The law's rules, and those of the policies above it."""
