@@ -93,7 +93,10 @@ class Clocks:
         """The host has seen it, and all that is ordered before it; false if it is not in flight."""
         flight = self.flights.get(id)
         if flight is None:
-            return self._seen.pop(id, self) is None
+            complete = id in self._seen
+            if part == "all":
+                self._seen.pop(id, None)
+            return complete
         join(self.host, flight.at(part))
         self._forget()
         if part == "all":

@@ -82,18 +82,22 @@ def unmap(state: State, event: events.Unmap) -> None:
 
 
 def _unlink(state: State, table: Table, index: int) -> None:
-    """A table names a page no longer: what was read of it through the table is noted on the page."""
-    page = table.pool.pages.get(table.pages[index])
-    if page is None or page.tables.get(table.name) != index:
-        return
-    del page.tables[table.name]
-    start = index * table.pool.size
-    for spans in table.reads.values():
+    """A table names a page no longer: what was read of it through the table is noted on the page instead."""
+    number, first, stop = table.pages[index], index * table.pool.size, (index + 1) * table.pool.size
+    page = table.pool.pages.get(number)
+    linked = page is not None and page.tables.get(table.name) == index
+    for stream, spans in table.reads.items():
+        kept: list[Span] = []
         for span in state.live(spans):
-            first, last = max(span.start - start, 0), min(span.stop - start, table.pool.size)
-            if first < last:
-                page.reads.append(span._replace(start=first, stop=last))
-    state.forget_if_free(table.pool, table.pages[index], page)
+            parts = (span._replace(stop=min(span.stop, first)), span._replace(start=max(span.start, stop)))
+            kept += [part for part in parts if part.start < part.stop]
+            here = span._replace(start=max(span.start, first) - first, stop=min(span.stop, stop) - first)
+            if page is not None and linked and here.start < here.stop:
+                page.reads.append(here)
+        table.reads[stream] = kept
+    if page is not None and linked:
+        del page.tables[table.name]
+        state.forget_if_free(table.pool, number, page)
 
 
 def learn(state: State, event: events.Learn) -> None:
