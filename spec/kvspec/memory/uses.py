@@ -50,7 +50,9 @@ def map_table(state: State, event: events.Map) -> None:
     numbers, units, labels = pool.expand(event.pages), pool.size // pool.unit, event.labels or []
     if table.pool is not pool or not 0 <= event.index <= len(table.pages) or len(labels) > len(numbers) * units:
         raise Malformed(f"table {event.table} of pool {table.pool.name} has {len(table.pages)} pages of {units} labels")
-    table.holder = event.holder
+    if table.holder != event.holder:
+        table.holder = event.holder
+        table.views.clear()
     for index, number in enumerate(numbers, event.index):
         if index < len(table.pages):
             _unlink(state, table, index)
@@ -209,9 +211,11 @@ def _read_table(state: State, flight: Flight, table: Table, use: Use) -> None:
         return
     parts = [(start, view.low), (max(start, view.high), stop)]
     for index in sorted(view.changed):
-        if start < (index + 1) * size and index * size < stop:
-            view.changed.discard(index)
-            parts.append((max(start, index * size), min(stop, (index + 1) * size)))
+        first, last = index * size, (index + 1) * size
+        if start < last and first < stop:
+            if start <= max(first, view.low) and min(last, view.high) <= stop:
+                view.changed.discard(index)
+            parts.append((max(start, first), min(stop, last)))
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
         if first < last:
@@ -286,11 +290,17 @@ def _write(state: State, flight: Flight, use: Use) -> None:
     if use.table is None or not target.slots:
         return
     table = state.tables[use.table]
-    if use.labels is not None:
-        table.labels[target.first : target.first + len(use.labels)] = use.labels
     view = table.views.get(flight.stream)
-    if view is not None and view.high == use.start and not use.may:
-        view.high = target.slots[-1].position + target.slots[-1].stop
+    start, stop = use.start, target.slots[-1].position + target.slots[-1].stop
+    if use.labels is not None:
+        told, units = use.labels, slice(target.first, target.first + len(use.labels))
+        # A unit that is written in part means something else in its other slots, too.
+        parts = [(start, told[0], table.labels[units][0]), (stop, told[-1], table.labels[units][-1])]
+        if view is not None:
+            view.changed.update(at // table.pool.size for at, new, old in parts if at % table.pool.unit and new != old)
+        table.labels[units] = told
+    if view is not None and view.high == start and not use.may:
+        view.high = stop
 
 
 def _write_slots(
@@ -334,10 +344,12 @@ def _check_overwrite(
     promised = [(want, promise.planned) for promise in page.keys.values() for want in promise.meant]
     shared = len(page.holders) > 1 or pool.keyed
     for piece in page.pieces(start, stop):
-        if not isinstance(piece, Content) or all(state.agree(piece, content) is not False for content in new):
+        if not isinstance(piece, Content):
             continue
-        there = [(state.agree(piece, want), plan) for want, plan in promised if _overlap(piece, want)]
-        if shared or any(agreed or (agreed is None and not plan) for agreed, plan in there):
+        parts = [(piece.cut(want.start, want.stop), want, plan) for want, plan in promised if _overlap(piece, want)]
+        there = [(part, state.agree(part, want), plan) for part, want, plan in parts]
+        guarded = [part for part, agreed, plan in there if agreed or (agreed is None and not plan)]
+        if any(state.agree(part, content) is False for part in ([piece] if shared else guarded) for content in new):
             why = f"{next(iter(page.keys))} finds it" if page.keys else whose(page)
             what = f"{flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
             state.find("MEM-OVERWRITE", what, pool, number)

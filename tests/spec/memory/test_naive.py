@@ -1,0 +1,177 @@
+"""The law finds what a checker finds that looks at every slot at every read, and nothing else."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvspec.memory import Law, Pool, events
+from kvspec.memory.events import Event, Use
+from tests.spec.memory.naive import Naive
+
+PAGES, HOLDERS, KEYS, LABELS = (1, 2, 3), ("a", "b"), ("k", "l"), ("x", "y", "z")
+TABLES, STREAMS = ("ta", "tb"), ("s", "t")
+POOLS = {"a label for each slot": Pool(2, len(PAGES), label_size=1), "a label for a page": Pool(2, len(PAGES))}
+
+ALIKE = {"MEM-WRITTEN": "content", "MEM-CONTENT": "content"}
+"""Of a page whose slots are wrong in several ways only the first is told."""
+FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {"MEM-REWRITE": "MEM-RACE"}
+"""What is not compared of a page that is free, whose content may be forgotten."""
+
+
+class Writer:
+    """Draws events that are well-formed; whether they are allowed is nobody's business."""
+
+    def __init__(self, random: Random, pool: Pool) -> None:
+        self.random, self.pool = random, pool
+        self.unit = pool.label_size or pool.page_size
+        self.tables: dict[str, list[int]] = {}
+        self.begun = 0
+
+    def event(self) -> Event:
+        """One more event: operations more often than the rest."""
+        kinds = (self.begin,) * 6 + (self.take, self.share, self.release, self.map) * 2
+        kinds += (self.pass_on, self.publish, self.drop, self.unmap, self.wait, self.end, self.learn)
+        return self.random.choice(kinds)()
+
+    def holder(self) -> str:
+        return self.random.choice(HOLDERS)
+
+    def some(self) -> list[int]:
+        return self.random.sample(PAGES, self.random.choice((1, 1, 1, 2)))
+
+    def labels(self, start: int, stop: int) -> list[str] | None:
+        """Now and then none; mostly the first, so that what is meant is often there."""
+        units = range(start // self.unit, -(-stop // self.unit)) if stop > start else ()
+        return [self.random.choice((*LABELS, LABELS[0])) for _ in units] if self.random.random() < 0.6 else None
+
+    def take(self) -> Event:
+        return events.Take(self.holder(), "kv", [*self.some()])
+
+    def share(self) -> Event:
+        pages = self.some()
+        keys = [self.random.choice(KEYS) for _ in pages] if self.random.random() < 0.3 else None
+        return events.Share(self.holder(), "kv", [*pages], keys, pin=self.random.random() < 0.3)
+
+    def release(self) -> Event:
+        return events.Release(self.holder(), "kv", [*self.some()])
+
+    def pass_on(self) -> Event:
+        whole = self.random.random() < 0.5
+        return events.PassOn(*HOLDERS) if whole else events.PassOn(*HOLDERS, "kv", [*self.some()])
+
+    def publish(self) -> Event:
+        pages, slots = self.some(), self.random.randint(0, self.pool.page_size)
+        each = -(-(slots or self.pool.page_size) // self.unit)
+        labels = [self.random.choice(LABELS) for _ in range(each * len(pages))] if self.random.random() < 0.7 else None
+        keys = [self.random.choice(KEYS) for _ in pages]
+        return events.Publish("kv", [*pages], keys, labels, slots, planned=self.random.random() < 0.5)
+
+    def drop(self) -> Event:
+        pages = self.some()
+        return events.Drop(
+            "kv", [*pages], [self.random.choice(KEYS) for _ in pages] if self.random.random() < 0.5 else None
+        )
+
+    def map(self) -> Event:
+        """A page stands in a table once."""
+        table = self.random.choice(TABLES)
+        there = self.tables.get(table, [])
+        index = self.random.randint(0, len(there))
+        pages = [page for page in self.some() if page not in there[:index] and page not in there[index + 1 :]]
+        pages = [page for page in pages if page not in there or len(pages) == 1]
+        self.tables[table] = there[:index] + pages + there[index + len(pages) :]
+        labels = self.labels(0, len(pages) * self.pool.page_size)
+        return events.Map(table, self.holder(), "kv", index, [*pages], labels)
+
+    def unmap(self) -> Event:
+        table = self.random.choice(TABLES)
+        there = self.tables.pop(table, [])
+        index = self.random.randint(0, len(there))
+        if index:
+            self.tables[table] = there[:index]
+        return events.Unmap(table, index)
+
+    def use(self) -> Use:
+        table = self.random.choice(TABLES)
+        pages = self.some()
+        through = bool(self.tables.get(table)) and self.random.random() < 0.75
+        room = (len(self.tables[table]) if through else len(pages)) * self.pool.page_size
+        start, stop = sorted((self.random.randint(0, room), self.random.randint(1, room)))
+        if start == stop:
+            start, stop = 0, room
+        labels = self.labels(start, stop) if self.random.random() < 0.4 else None
+        if through:
+            return Use(table, start=start, stop=stop, labels=labels)
+        return Use(None, "kv", [*pages], start, stop, labels, self.random.choice((None, *HOLDERS)))
+
+    def begin(self) -> Event:
+        writes, reads = [], []
+        for _ in range(self.random.choice((1, 1, 2))):
+            use = self.use()
+            if self.random.random() < 0.5:
+                use.may = self.random.random() < 0.1
+                writes.append(use)
+            else:
+                reads.append(use)
+        self.begun += 1
+        after: list[int | str] = [self.random.randrange(self.begun)] if self.random.random() < 0.1 else []
+        return events.Begin(
+            self.begun,
+            self.random.choice((*STREAMS * 3, "host", None)),
+            reads,
+            writes,
+            after=[id for id in after if id],
+            sees_own=self.random.random() < 0.8,
+        )
+
+    def wait(self) -> Event:
+        if not self.begun or self.random.random() < 0.5:
+            return events.Wait(*self.random.sample(STREAMS, 1), on=self.random.choice(STREAMS))
+        id = self.random.randint(1, self.begun)
+        return events.Wait(self.random.choice(STREAMS), id, part=self.random.choice(("all", "reads")))
+
+    def end(self) -> Event:
+        return (
+            events.End(self.random.randint(1, self.begun), self.random.choice(("all", "all", "reads")))
+            if self.begun
+            else self.take()
+        )
+
+    def learn(self) -> Event:
+        return events.Learn(*self.random.sample(LABELS, 2), slots=self.random.randint(0, self.unit))
+
+
+def disagreements(random: Random, pool: Pool, steps: int, reached: Counter[str] | None = None) -> list[str]:
+    """What only one of the two finds, behind the events up to there."""
+    law, naive, writer = Law({"kv": pool}), Naive(pool), Writer(random, pool)
+
+    def compared(rule: str, page: object) -> tuple[str, object]:
+        """Of a free page only who uses it is told for certain."""
+        forgettable = isinstance(page, int) and naive.pages[page].forgettable
+        return (FORGOTTEN if forgettable else ALIKE).get(rule, rule), page
+
+    trace: list[str] = []
+    for _ in range(steps):
+        event = writer.event()
+        trace.append(repr(event))
+        seen = naive.step(event)
+        due = {compared(found.rule, found.page) for found in seen if not found.again}
+        allowed = {compared(found.rule, found.page) for found in seen}
+        found = {compared(finding.rule, finding.page) for finding in law.step(event)}
+        due, found = ({(rule, page) for rule, page in some if rule} for some in (due, found))
+        if reached is not None:
+            reached.update(rule for rule, _ in due & found)
+            reached["told once"] += len(allowed - found)
+        if not due <= found <= allowed:
+            return [*trace, f"only the law finds {found - allowed}, only the slow one {due - found}"]
+    return []
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@settings(max_examples=300, deadline=None)
+@given(random=st.randoms(use_true_random=False), steps=st.integers(1, 40))
+def test_the_law_finds_what_looking_at_every_slot_finds(pool: Pool, random: Random, steps: int) -> None:
+    assert disagreements(random, pool, steps) == []
