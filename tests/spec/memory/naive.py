@@ -328,9 +328,9 @@ class Naive:
                 page.writes[slot].append(self.order.done[id])
         if use.table is not None and use.labels is not None:
             table = self.tables[use.table]
-            for unit, label in enumerate(use.labels, use.start // self.unit):
+            for unit, name in enumerate(use.labels, use.start // self.unit):
                 for offset in range(self.unit):
-                    table.meant[unit * self.unit + offset] = label, offset
+                    table.meant[unit * self.unit + offset] = name, offset
 
     def _told(
         self, use: Use, stream: str | None, number: int, slots: list[tuple[int, int, Slot, int]], rule: str

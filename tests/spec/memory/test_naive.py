@@ -32,9 +32,9 @@ class Writer:
 
     def event(self) -> Event:
         """One more event: operations more often than the rest."""
-        kinds = (self.begin,) * 6 + (self.take, self.share, self.release, self.map) * 2
-        kinds += (self.pass_on, self.publish, self.drop, self.unmap, self.wait, self.end, self.learn)
-        return self.random.choice(kinds)()
+        often = (self.begin,) * 6 + (self.take, self.share, self.release, self.map) * 2
+        now_and_then = (self.pass_on, self.publish, self.drop, self.unmap, self.wait, self.end, self.learn)
+        return self.random.choice(often + now_and_then)()
 
     def holder(self) -> str:
         return self.random.choice(HOLDERS)
@@ -129,7 +129,7 @@ class Writer:
 
     def wait(self) -> Event:
         if not self.begun or self.random.random() < 0.5:
-            return events.Wait(*self.random.sample(STREAMS, 1), on=self.random.choice(STREAMS))
+            return events.Wait(self.random.choice(STREAMS), on=self.random.choice(STREAMS))
         id = self.random.randint(1, self.begun)
         return events.Wait(self.random.choice(STREAMS), id, part=self.random.choice(("all", "reads")))
 
@@ -141,7 +141,8 @@ class Writer:
         )
 
     def learn(self) -> Event:
-        return events.Learn(*self.random.sample(LABELS, 2), slots=self.random.randint(0, self.unit))
+        one, other = self.random.sample(LABELS, 2)
+        return events.Learn(one, other, self.random.randint(0, self.unit))
 
 
 def disagreements(random: Random, pool: Pool, steps: int, reached: Counter[str] | None = None) -> list[str]:
