@@ -6,7 +6,7 @@ from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import generate, sample, states
 from kvcuda.digest_step import DigestStep
 from kvcuda.memory import OUT_BUFFERS
-from kvref.policy import SchedulerConfig
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Extend, Launch, MatchPrefix, Submit
 from tests.cuda_impl.traffic import requests, run
 

@@ -13,7 +13,7 @@ from kvcuda.digest_step import DigestStep
 from kvcuda.forward import StateBatch
 from kvcuda.holdings import Holdings
 from kvcuda.lanes import Lanes
-from kvref.policy import SchedulerConfig
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit, SwaEvict
 from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
 from tests.cuda_impl.traffic import requests, run

@@ -10,7 +10,7 @@ from kvcuda.digest import generate
 from kvcuda.digest_step import DigestStep
 from kvcuda.lanes import CudaLanes
 from kvcuda.memory import OUT_BUFFERS
-from kvref.policy import SchedulerConfig
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit
 from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
 from tests.cuda_impl.traffic import requests, run

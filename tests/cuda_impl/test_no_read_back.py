@@ -10,8 +10,8 @@ from kvconform.checked import Checked
 from kvconform.vectors.runner import carry_out
 from kvcuda.device_manager import DeviceManager
 from kvcuda.manager import Manager
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import A, CacheUnfinished, Config, Evict, EvictAnswer, FreeState, Operation, SwaEvict, TakeState
 from kvspec.model import Model
 from tests.cuda_impl.traffic import requests

@@ -15,8 +15,8 @@ from kvcuda.lanes import Lanes, default_lanes
 from kvcuda.memory import DeviceFault, DeviceMemory
 from kvcuda.prefix_tree import PrefixTree
 from kvcuda.row_table import ints
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import A, Complete, Config, Extend, Launch, MatchPrefix, Operation, Refusal, Submit
 from kvspec.pages import ceil_pages
 from kvspec.tokens import Page

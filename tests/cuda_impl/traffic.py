@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from kvcuda.digest import PLAIN, Layers, generate
 from kvcuda.digest_step import DigestStep
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
-from kvref.scheduler_req import GenerateReq
+from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import GenerateReq
 from kvspec.events import Config
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from kvconform.checked import Checked
 from kvref.manager import Manager
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
-from kvref.scheduler_req import GenerateReq
+from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import GenerateReq
 from kvspec.events import (
     A,
     Complete,

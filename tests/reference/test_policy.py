@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from kvref import policy
-from kvref.policy import SchedulerConfig
+from kvref.scheduler import policy
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config
 
 MEMORY = Config(page_size=4, num_pages=10, num_rows=2, max_context_len=100)

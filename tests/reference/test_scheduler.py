@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import MAX_RECEIVED_PER_ROW, MIN_WAITING, NotObserved, Scheduler
-from kvref.scheduler_req import GenerateReq
+from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import GenerateReq
 from kvspec.events import (
     A,
     Abort,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvref.policy import SchedulerConfig, window_pages_alone
 from kvref.scheduler import Scheduler
+from kvref.scheduler.policy import SchedulerConfig, window_pages_alone
 from kvspec.events import (
     Config,
     Decode,

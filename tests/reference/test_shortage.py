@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvref.shortage import NOTHING, Shortage, evicted, released, shortage
+from kvref.scheduler.shortage import NOTHING, Shortage, evicted, released, shortage
 from kvspec.events import EvictAnswer, Refusal, ReleaseAnswer
 
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.gallery.mutants.bug import Bug, Pool
 from kvconform.vectors.runner import Demonstration, Factory, unanswered
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import MIN_WAITING, Scheduler
-from kvref.scheduler_req import GenerateReq
+from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import GenerateReq
 from kvspec.events import (
     A,
     Complete,

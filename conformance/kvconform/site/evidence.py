@@ -54,7 +54,7 @@ def evidence() -> dict[str, Evidence]:
     steps = _named_in(
         _modules(kvspec.model, without=("induction", "partition", "owners")), *_modules(kvspec.memory), store, batch
     )
-    runs = _named_in(_modules(kvconform.exploring), kvref.scheduler, kvconform.gallery.replaying)
+    runs = _named_in(_modules(kvconform.exploring), *_modules(kvref.scheduler), kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
     return {

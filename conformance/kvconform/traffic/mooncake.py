@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from kvconform.traces.lines import InputError, Lines
-from kvref.scheduler_req import GenerateReq
+from kvref.scheduler.req import GenerateReq
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.tokens import Element
 

@@ -25,8 +25,8 @@ from kvconform.traces import codec
 from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
 from kvconform.traffic import mooncake as traffic
 from kvconform.vectors.runner import Factory, try_out
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import NotObserved, Scheduler
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import (
     A,
     Config,

@@ -19,8 +19,8 @@ from kvconform.features import lacks, needs_of_config
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
 from kvconform.implementations import load
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
+from kvref.scheduler.policy import SchedulerConfig
 
 SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
     "overlap": ({}, {"overlap": True}),

@@ -20,14 +20,17 @@ A layer for each concern, each built on those before it:
     room       what is given up when room is short
     batches    whom to admit, how much to prefill, what to decode
     Scheduler  the cycle, here
+
+`policy` has the decisions as functions of a few integers, `shortage` what is short and what is left of that, `req`
+requests, sessions and launches, `sessions` the order of their turns, `hybrid` window pages and state slots.
 """
 
 import contextlib
 from collections.abc import Callable
 
-from kvref import policy
+from kvref.scheduler import policy
 from kvref.scheduler.batches import Batching, NotObserved
-from kvref.scheduler_req import Flight, GenerateReq, Req
+from kvref.scheduler.req import Flight, GenerateReq, Req
 from kvspec.events import Abort, CacheUnfinished, Complete, Launch, Refusal, Submit, Verify
 from kvspec.rules import Violation
 

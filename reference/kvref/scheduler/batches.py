@@ -1,8 +1,8 @@
 """What to run next: whom to admit, how much to prefill, what to decode."""
 
-from kvref import policy
+from kvref.scheduler import policy
+from kvref.scheduler.req import Req
 from kvref.scheduler.room import MakingRoom
-from kvref.scheduler_req import Req
 from kvspec.events import Decode, Extend, MatchPrefix, Refusal, Report
 from kvspec.pages import ceil_pages
 

@@ -1,7 +1,7 @@
 """How requests leave what runs: finished, retracted, aborted."""
 
+from kvref.scheduler.req import Req, Session
 from kvref.scheduler.state import SchedulerState
-from kvref.scheduler_req import Req, Session
 from kvspec.events import Abort, Finish, Retract
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from kvref.scheduler.leaving import Leaving
-from kvref.scheduler_req import Req
-from kvref.shortage import NOTHING, Shortage, evicted, released, shortage
+from kvref.scheduler.req import Req
+from kvref.scheduler.shortage import NOTHING, Shortage, evicted, released, shortage
 from kvspec.events import Abort, Evict, Refusal, Submit
 from kvspec.rules import Violation
 

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Iterable
 
-from kvref import policy
-from kvref.policy import SchedulerConfig
-from kvref.scheduler_hybrid import HybridPools
-from kvref.scheduler_req import Flight, GenerateReq, Req
-from kvref.scheduler_sessions import SessionController
+from kvref.scheduler import policy
+from kvref.scheduler.hybrid import HybridPools
+from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import Flight, GenerateReq, Req
+from kvref.scheduler.sessions import SessionController
 from kvspec.events import Config, Step
 
 

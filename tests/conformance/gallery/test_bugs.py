@@ -22,9 +22,9 @@ from kvconform.gallery.story import story_of
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import try_out
 from kvref.manager import Manager
-from kvref.policy import SchedulerConfig
 from kvref.scheduler import Scheduler
-from kvref.scheduler_req import GenerateReq
+from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import GenerateReq
 from kvspec.events import (
     CacheUnfinished,
     CloseSession,

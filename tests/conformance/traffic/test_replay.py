@@ -13,7 +13,7 @@ from kvconform.traffic import mooncake, synthetic
 from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
-from kvref.policy import SchedulerConfig
+from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, EvictAnswer, MatchAnswer, Preempt, Retract
 from kvspec.tokens import Element, Tokens
 

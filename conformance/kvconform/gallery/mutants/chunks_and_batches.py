@@ -3,7 +3,7 @@
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill
 from kvref.scheduler import Scheduler
-from kvref.scheduler_req import Req
+from kvref.scheduler.req import Req
 from kvspec.events import Done, Refusal
 
 

@@ -9,7 +9,7 @@ from kvref.manager.prefill import Prefill
 from kvref.radix_cache import RadixCache
 from kvref.request import KvRecord, Request, SessionSlot
 from kvref.scheduler import Scheduler
-from kvref.scheduler_req import Req, Session
+from kvref.scheduler.req import Req, Session
 from kvref.session_cache import SessionCache, SessionMatch
 from kvref.tree_node import TreeNode
 from kvspec.events import CacheUnfinished, DecodeAnswer, Done, PublishAnswer

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from kvref import policy
-from kvref.scheduler_req import Req
+from kvref.scheduler import policy
+from kvref.scheduler.req import Req
 from kvspec.events import Config, Figures, FreeState, Refusal, Step, SwaEvict, TakeState
 from kvspec.pages import ceil_pages, expand
 from kvspec.window import evictable_until

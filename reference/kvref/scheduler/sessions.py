@@ -1,6 +1,6 @@
 """The streaming sessions as the scheduler sees them: turns in order, and whose idle KV to give up first."""
 
-from kvref.scheduler_req import Req, Session
+from kvref.scheduler.req import Req, Session
 from kvspec.events import CloseSession, OpenSession, Preempt, ReleaseAnswer, Step, Submit
 
 
