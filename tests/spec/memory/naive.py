@@ -309,12 +309,6 @@ class Naive:
                 self._guarded(page, slot) and self._differ(page.content[slot], label) for slot, label in new.items()
             ):
                 yield Told("MEM-OVERWRITE", number)
-            elif any(
-                slot < len(promised) and self._differ(promised[slot], label)
-                for promised, _ in page.keys.values()
-                for slot, label in new.items()
-            ):
-                yield Told("MEM-NAME", number)
             if any(
                 when not in (self.order.done[id], self.order.read[id]) and not self.order.before(when, start)
                 for slot in new
@@ -373,7 +367,7 @@ class Naive:
         """Whether what is in a slot may not be overwritten with something else."""
         found = page.content[slot]
         return found != MISSING and (
-            len(page.holders) > 1
+            (len(page.holders) > 1 and not any(planned for _, planned in page.keys.values()))
             or any(
                 self._same(found, promised[slot]) or (not planned and not self._differ(found, promised[slot]))
                 for promised, planned in page.keys.values()

@@ -144,8 +144,13 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ("MEM-NAME", 5),
     ),
     "a plan that is written with something else": (
-        [take("a", 1), Publish("kv", [1], ["k"], ["x"], planned=True), write(1, "a", 1, "y")],
-        ("MEM-NAME", 3),
+        [
+            take("a", 1),
+            Publish("kv", [1], ["k"], ["x"], planned=True),
+            write(1, "a", 1, "y"),
+            Release("a", "kv", [1]),
+        ],
+        ("MEM-NAME", 4),
     ),
     "a plan for a page that nobody holds": (
         [
@@ -323,6 +328,15 @@ RIGHT: dict[str, list[Event]] = {
         PassOn("a", "b"),
         Leave("a"),
         Begin(2, "s", [Use(table="t")]),
+    ],
+    "a plan is kept in two steps": [
+        take("a", 1),
+        Share("b", "kv", [1]),
+        Publish("kv", [1], ["k"], ["x"], planned=True),
+        write(1, "a", 1, "half"),
+        write(2, "a", 1, "x"),
+        Release("a", "kv", [1]),
+        Release("b", "kv", [1]),
     ],
     "a plan is written over what was discarded": [
         take("a", 1),
