@@ -1,7 +1,6 @@
 """The command line."""
 
 import json
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,35 +9,38 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
+from kvconform.checked import RuleBroken
+from kvconform.checking import check
+from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, Output, complain, progress_bar
 from kvconform.engines import releases as engines
 from kvconform.engines.matrix.command import matrix
 from kvconform.exploring.command import explore
 from kvconform.features import UnknownFeatureError, lacks, needs
-from kvconform.findings.report import Place, printable, show_finding
-from kvconform.findings.shrink import Shortest, shortest_of_run, shortest_of_trace
-from kvconform.findings.summary import show_check, show_rule, show_run
+from kvconform.findings.accepted import Accepted, read_accepted
+from kvconform.findings.report import Place, show_finding
+from kvconform.findings.shrink import Shortest, shortest_of_run
+from kvconform.findings.summary import show_accepted, show_rule, show_run
 from kvconform.fuzzing import fuzz as fuzzing
 from kvconform.fuzzing.machine import Failure, Tally
 from kvconform.fuzzing.summary import show_fuzz
 from kvconform.gallery.finders import bugs
 from kvconform.implementations import load
+from kvconform.memory.codec import level_of_file, read_memory_vector
+from kvconform.memory.vectors import run_memory_vector, show_memory_run
 from kvconform.protocol import LoadError
 from kvconform.proving import prove as proving
-from kvconform.traces.codec import VERSION, Header, TraceReader, TraceWriter, Vector, read_vector
+from kvconform.traces.codec import VERSION, Header, TraceWriter, Vector, read_vector
 from kvconform.traces.lines import InputError
 from kvconform.traces.schema import schema as format_schema
 from kvconform.traffic import replay
 from kvconform.traffic.soak import soak
-from kvconform.vectors.files import FOLDER, vector_files
-from kvconform.vectors.runner import Factory, Outcome, check_trace, run_vector
+from kvconform.vectors.files import FOLDER, memory_vector_files, vector_files
+from kvconform.vectors.runner import Factory, Outcome, run_vector
+from kvspec.memory.rules import MEMORY_RULES
 from kvspec.rules import RULES
-
-CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
-"""Exit statuses: all conforms; a rule is broken or the implementation failed; the input or the call is wrong; kvspec
-itself failed (sysexits.h calls it EX_SOFTWARE)."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,13 +68,17 @@ def run(
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
     ] = None,
+    accept: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
+    ] = None,
 ) -> None:
     """Replay vectors against an implementation and check every answer.
 
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
     fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
-    declares to lack is not run. Examples: all vectors against the reference; all against your own engine; one,
-    keeping the trace of it for 'kvspec check'.
+    declares to lack is not run. Vectors of the memory level ask no implementation: the law alone judges them.
+    Examples: all vectors against the reference; all against your own engine; one, keeping the trace of it for
+    'kvspec check'.
 
         kvspec run
 
@@ -80,34 +86,59 @@ def run(
 
         kvspec run turn.jsonl --record /tmp/traces
     """
-    paths = vectors or vector_files()
+    paths = vectors or [*vector_files(), *memory_vector_files()]
     if not paths:
         raise typer.BadParameter(f"there are no vectors in {FOLDER}")
-    read = [read_vector(path) for path in paths]
+    by_law = [path for path in paths if level_of_file(path) == "memory"]
+    memory = [read_memory_vector(path) for path in by_law]
+    read = [read_vector(path) for path in paths if path not in by_law]
+    out = Output()
+    statuses = {CONFORMS}
+    if read:
+        statuses.add(_run_all(out, read, impl, record, read_accepted(accept)))
+    if memory:
+        results = [(vector, run_memory_vector(vector)) for vector in memory]
+        show_memory_run(out, results)
+        statuses.update(BROKEN for _, result in results if result.mismatch is not None)
+    raise typer.Exit(max(statuses))
+
+
+def _run_all(out: Console, read: list[Vector], impl: str, record: Path | None, accepted: Accepted) -> int:
     factory = load(impl)
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     lacking = _lacking(factory, impl)
     results, unsupported = [], []
-    with _progress() as progress:
+    with progress_bar() as progress:
         for vector in progress.track(read, description="vectors"):
             if lacking and (missing := needs(vector) & lacking):
                 unsupported.append((vector, missing))
             else:
                 results.append((vector, _run_one(vector, factory, impl, record)))
-    out = _Output()
+    if not results:
+        raise typer.BadParameter(f"implementation {impl!r} supports none of these vectors")
+    failed = [(vector, outcome) for vector, outcome in results if not _conforms(outcome, accepted)]
     show_run(out, results, unsupported)
-    for vector, outcome in results:
+    for vector, outcome in failed:
         if outcome.finding is not None:
             shortest = shortest_of_run(vector, outcome, factory)
             show_finding(out, Place(vector.path, outcome.line), outcome.finding, vector.header.config, shortest)
-    conform = sum(outcome.finding is None for _, outcome in results)
+    show_accepted(out, accepted)
     operations = sum(outcome.operations for _, outcome in results)
     aside = f", {len(unsupported)} are not supported" if unsupported else ""
-    out.print(f"{impl}: {conform} of {len(results)} vectors conform{aside}; {operations:,} operations checked.")
-    if not results:
-        raise typer.BadParameter(f"implementation {impl!r} supports none of these vectors")
-    raise typer.Exit(CONFORMS if conform == len(results) else BROKEN)
+    known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
+    conform = f"{len(results) - len(failed)} of {len(results)} vectors conform{known}{aside}"
+    out.print(f"{impl}: {conform}; {operations:,} operations checked.")
+    return BROKEN if failed else CONFORMS
+
+
+def _conforms(outcome: Outcome, accepted: Accepted) -> bool:
+    """Whether a vector came out right, up to a finding that is known."""
+    match outcome.finding:
+        case RuleBroken() as broken:
+            return accepted.take(broken.rule.id, str(broken.op.__struct_config__.tag), broken.what)
+        case finding:
+            return finding is None
 
 
 def _lacking(factory: Factory, impl: str) -> frozenset[str]:
@@ -123,39 +154,6 @@ def _run_one(vector: Vector, factory: Factory, impl: str, folder: Path | None) -
     header = Header(vector.header.kvspec, impl, vector.header.config)
     with TraceWriter(folder / f"{vector.name}.jsonl", header) as writer:
         return run_vector(vector, factory, writer.write)
-
-
-@app.command()
-def check(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are.")],
-) -> None:
-    """Check recorded traces: what an engine did and answered, one operation a line.
-
-    Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
-    the rules that had too little to judge by are named.
-
-        kvspec check engine.jsonl yesterday.jsonl.zst
-    """
-    out = _Output()
-    statuses = {_check_one(out, path) for path in traces}
-    raise typer.Exit(next(status for status in (BROKEN, UNUSABLE, CONFORMS) if status in statuses))
-
-
-def _check_one(out: Console, path: Path) -> int:
-    try:
-        with TraceReader(path) as trace, _progress() as progress:
-            task = progress.add_task(path.name, total=trace.lines.size() or None)
-            outcome = check_trace(trace, lambda: progress.update(task, completed=trace.lines.bytes_read()))
-            config = trace.header.config
-    except InputError as error:
-        _complain(str(error))
-        return UNUSABLE
-    show_check(out, path, outcome)
-    if outcome.finding is not None:
-        show_finding(out, Place(path, outcome.line), outcome.finding, config, shortest_of_trace(path, outcome))
-    verdict = "conforms" if outcome.finding is None else "does not conform"
-    out.print(Text(printable(f"{path}: {verdict}, {outcome.operations:,} operations checked.")), soft_wrap=True)
-    return CONFORMS if outcome.finding is None else BROKEN
 
 
 @app.command()
@@ -179,8 +177,8 @@ def fuzz(
         kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
     """
     factory = load(impl)
-    console = _Output()
-    with _progress() as progress:
+    console = Output()
+    with progress_bar() as progress:
         task = progress.add_task("fuzzing", total=seconds)
         fuzzed = fuzzing.fuzz(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed))
     show_fuzz(console, fuzzed)
@@ -233,7 +231,7 @@ def prove(
 
         kvspec prove --page-size 128     for one other page size
     """
-    holds = proving.prove(_Output(), page_size or proving.PAGE_SIZES, jobs)
+    holds = proving.prove(Output(), page_size or proving.PAGE_SIZES, jobs)
     raise typer.Exit(CONFORMS if holds else BROKEN)
 
 
@@ -245,10 +243,11 @@ def rules(
 
     kvspec rules TAIL-1
     """
-    if rule is not None and rule.upper() not in RULES:
+    known = {**RULES, **MEMORY_RULES}
+    if rule is not None and rule.upper() not in known:
         raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
-    out = _Output()
-    for one in RULES.values() if rule is None else (RULES[rule.upper()],):
+    out = Output()
+    for one in known.values() if rule is None else (known[rule.upper()],):
         show_rule(out, one)
 
 
@@ -258,10 +257,11 @@ def schema() -> None:
 
     kvspec schema > kvspec.schema.json
     """
-    _Output().print(json.dumps(format_schema(), indent=2), markup=False, highlight=False, soft_wrap=True)
+    Output().print(json.dumps(format_schema(), indent=2), markup=False, highlight=False, soft_wrap=True)
 
 
 app.add_typer(replay.app, name="replay")
+app.command()(check)
 app.command()(soak)
 app.command()(explore)
 app.command()(bugs)
@@ -279,34 +279,12 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         return app(list(arguments), prog_name="kvspec", standalone_mode=False) or CONFORMS
     except (InputError, LoadError) as error:
-        _complain(str(error))
+        complain(str(error))
     except _USAGE_ERROR as error:
-        _complain(error.format_message())
+        complain(error.format_message())
     except OSError as error:
-        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception:
         traceback.print_exc()
         return FAULTY
     return UNUSABLE
-
-
-def _complain(reason: str) -> None:
-    print(f"kvspec: {printable(' '.join(reason.split()))}", file=sys.stderr)
-
-
-class _Output(Console):
-    """Standard output. A reader who has seen enough ends the command quietly, as SIGPIPE does in other programs."""
-
-    def __init__(self) -> None:
-        # In a file or a pipe there is no edge of the screen to keep to; 120 columns hold every table.
-        super().__init__(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
-
-    def on_broken_pipe(self) -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + 13)
-
-
-def _progress() -> Progress:
-    """A progress bar on standard error, seen only on a terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

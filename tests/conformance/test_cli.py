@@ -93,7 +93,7 @@ def test_what_is_recorded_passes_the_check(vector: str, tmp_path: Path, capsys: 
 
     trace.write_text(trace.read_text().replace('"freed":[2]', '"freed":[1]'))
     assert run_command(["check", str(trace)]) == 1
-    assert f"{trace}: does not conform, 13 operations checked." in capsys.readouterr().out
+    assert f"{trace}: does not conform, 14 operations checked." in capsys.readouterr().out
 
 
 def test_a_wrong_answer_is_recorded_too(vector: str, tmp_path: Path) -> None:

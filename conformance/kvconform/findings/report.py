@@ -40,9 +40,15 @@ class Place(NamedTuple):
         return f"{self.path}:{self.line}"
 
 
-def show_finding(console: Console, place: Place, finding: Finding, config: Config, shortest: Shortest) -> None:
-    """Print one finding: the rule, the place, expected against observed, and the shortest way to show it."""
-    console.print(_headline(place, finding), soft_wrap=True)
+def show_finding(
+    console: Console, place: Place, finding: Finding, config: Config, shortest: Shortest, count: int = 1
+) -> None:
+    """Print one finding: the rule, the place, expected against observed, and the shortest way to show it.
+
+    `count` is how often it was met.
+    """
+    often = "" if count == 1 else f", {count:,} times"
+    console.print(_headline(place, finding).append(often, "bold"), soft_wrap=True)
     for name, text in _facts(finding, config, shortest.demonstration):
         console.print(Text(_indented(name, printable(text), console.width)), soft_wrap=True)
     console.print()

@@ -20,7 +20,17 @@ from kvconform.vectors.runner import (
     names_in,
     try_out,
 )
-from kvspec.events import Complete, Decode, DecodeAnswer, Extend, ExtendAnswer, Launch, Operation, Report, Snapshot
+from kvspec.events import (
+    Complete,
+    Decode,
+    DecodeAnswer,
+    Extend,
+    ExtendAnswer,
+    Launch,
+    Operation,
+    Report,
+    Snapshot,
+)
 
 LONGEST = 20_000
 """With more operations than this nothing is tried, because each attempt carries all of them out again."""
@@ -55,16 +65,19 @@ def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Short
     return _shortest(operations, attempt, kind)
 
 
-def shortest_of_trace(path: Path, outcome: Outcome) -> Shortest:
-    """The shortest part of a recorded trace that shows what was found, judged again and again."""
-    if outcome.operations > LONGEST:
-        return _too_long(outcome.operations)
+def shortest_of_trace(path: Path, count: int, judge: Callable[..., Demonstration | None] = judge_again) -> Shortest:
+    """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
+
+    `judge(operations, config=...)` says what operations show; it is asked again and again.
+    """
+    if count > LONGEST:
+        return _too_long(count)
     if not path.is_file():
         return Shortest(None, "The input cannot be read a second time to look for a shorter list of operations.")
     with TraceReader(path) as trace:
-        operations = [op for _, op in islice(trace, outcome.operations)]
+        operations = [op for _, op in islice(trace, count)]
         config = trace.header.config
-    return _shortest(operations, partial(judge_again, config=config), words)
+    return _shortest(operations, partial(judge, config=config), words)
 
 
 def _shortest(operations: Operations, attempt: Attempt, essence: Essence) -> Shortest:
@@ -115,8 +128,8 @@ def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: 
         # Looks at the whole state change nothing, and none would be right any more with a request less.
         search.shows([op for op in operations[:-1] if not isinstance(op, (Report, Snapshot))] + [*operations[-1:]])
         operations = search.best.operations
-        _minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
-        _minimize(list(search.best.operations), search.shows)
+        minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
+        minimize(list(search.best.operations), search.shows)
     except TimeoutError:
         return Shrunk(search.best, complete=False, total=len(first.operations))
     return Shrunk(search.best, complete=True, total=len(first.operations))
@@ -167,7 +180,7 @@ class _Search:
         return True
 
 
-def _minimize(items: list[T], still: Callable[[list[T]], bool]) -> None:
+def minimize(items: list[T], still: Callable[[list[T]], bool]) -> None:
     """Leave out ever smaller parts of `items` while `still` holds, until no single one can be left out."""
     size = max(1, len(items) // 2)
     while True:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.features import why_not
+from kvconform.findings.accepted import Accepted
 from kvconform.findings.report import origin, printable
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome
@@ -46,16 +47,16 @@ def _marked(vector: Vector, outcome: Outcome) -> Text:
     return Text(printable(vector.name), "" if outcome.finding is None else "bold red")
 
 
-def show_check(console: Console, path: Path, outcome: Outcome) -> None:
+def show_check(console: Console, path: Path, evidence: Evidence) -> None:
     """Print what was judged in one trace."""
-    judged, unjudged = outcome.evidence.judged, outcome.evidence.unjudged
+    judged, unjudged = evidence.judged, evidence.unjudged
     table = Table("rule", "judged", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
     for rule in RULES:
         if judged[rule] or unjudged[rule]:
             table.add_row(rule, f"{judged[rule]:,}", f"{unjudged[rule]:,}" if unjudged[rule] else "")
     console.print(table)
-    _show_silence(console, outcome.evidence)
-    reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(outcome.evidence.reached.items()))
+    _show_silence(console, evidence)
+    reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(evidence.reached.items()))
     console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
 
 
@@ -72,3 +73,12 @@ def show_rule(console: Console, rule: Rule) -> None:
     console.print(Text(f"  {rule.statement}"), soft_wrap=True)
     console.print(Text(f"  Why: {rule.reason}"), soft_wrap=True)
     console.print(Text(f"  Origin: {origin(rule)}"), soft_wrap=True)
+
+
+def show_accepted(console: Console, accepted: Accepted) -> None:
+    """Print the findings that are known, with how often each occurred, and those that no longer occur."""
+    for entry in accepted.entries:
+        count = accepted.count[entry]
+        link = f" ({entry.link})" if entry.link else ""
+        often = f"{count:,} times" if count else "never, so it can go from the file"
+        console.print(Text(printable(f"Accepted: {entry}: {often}. {entry.reason}{link}")), soft_wrap=True)

@@ -1,10 +1,21 @@
-"""Trace files of the memory level: JSON Lines, a header that names the pools, and then one event a line."""
+"""Files of the memory level: JSON Lines, a header that names the pools, and then one event a line.
 
-from typing import Literal
+A *trace* is what an engine told. A *vector* is a trace written by hand, with a description and the rules that it is
+about; `expect` lines name the findings of the event before them, and an event without one has none.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from kvspec.memory.events import Pool
+from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
+from kvconform.traces.lines import MAX_LINE, InputError, Lines
+from kvspec.memory import Law, Malformed
+from kvspec.memory.events import Learn, Map, MemoryEvent, Page, Pool, Publish, Unmap
+from kvspec.memory.rules import MEMORY_RULES
 
 
 class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -16,3 +27,178 @@ class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     producer: str
     """Who wrote the file: an engine and its version, or a person's vector collection."""
     pools: dict[str, Pool]
+    description: str | None = None
+    """Vectors only: what happens here and what would go wrong."""
+    rules: list[str] = []
+    """Vectors only: the ids of the rules that it is about."""
+    source: str | None = None
+    """Vectors only: the document that it comes from."""
+
+
+class ExpectFinding(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):
+    """The event before it is found to break a rule; a line for each rule that it breaks."""
+
+    rule: str
+    page: Page | None = None
+    """The page of the first finding of that rule; `None`: any, or none."""
+
+
+class MemoryStep(NamedTuple):
+    """One event of a vector, the line it stands on, and the findings that it is expected to make."""
+
+    line: int
+    event: MemoryEvent
+    expects: list[ExpectFinding]
+
+
+class MemoryVector(NamedTuple):
+    """A vector file of the memory level."""
+
+    path: Path
+    header: MemoryHeader
+    steps: list[MemoryStep]
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffixes."""
+        return self.path.name.split(".")[0]
+
+
+_header = msgspec.json.Decoder(MemoryHeader)
+_line: msgspec.json.Decoder[MemoryEvent | ExpectFinding] = msgspec.json.Decoder(MemoryEvent | ExpectFinding)
+
+
+class MemoryReader:
+    """Reads one trace in bounded memory; a context manager and an iterator over `(line number, event)`.
+
+    Raises:
+        InputError: the file, or a line of it, cannot be used. Everything before that line has been yielded by then.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        """Read the header."""
+        self.lines = lines
+        try:
+            self.header = _read_header(lines)
+        except BaseException:
+            lines.__exit__(None, None, None)
+            raise
+
+    def __enter__(self) -> "MemoryReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lines.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
+        """Each event."""
+        path, number = self.lines.path, 1
+        for number, line in self.lines:
+            event = decode_line(_line, path, number, line)
+            if isinstance(event, ExpectFinding):
+                raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
+            check_numbers(path, number, event)
+            yield number, event
+        if number == 1:
+            raise InputError(path, 1, "no event follows the header")
+
+
+def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: bool = False) -> TraceReader | MemoryReader:
+    """Open a trace of either level; `follow` waits at its end for more.
+
+    Raises:
+        InputError: the file, or its header, cannot be used.
+    """
+    lines = Lines(path, max_line, follow=follow)
+    try:
+        level = level_of(lines)
+    except BaseException:
+        lines.__exit__(None, None, None)
+        raise
+    return MemoryReader(lines) if level == "memory" else TraceReader(lines)
+
+
+def level_of(lines: Lines) -> str:
+    """The level of a file, from its first line, which stays to be read.
+
+    Raises:
+        InputError: the file is empty, or its first line is not a header of a known version and level.
+    """
+    first = lines.peek()
+    if not first:
+        raise InputError(lines.path, 1, "the file is empty")
+    seen = decode_line(any_version, lines.path, 1, first)
+    check_version(lines.path, 1, seen)
+    return seen.level
+
+
+def level_of_file(path: Path) -> str:
+    """The level of a file.
+
+    Raises:
+        InputError: it cannot be read, or its first line is not a header of a known version and level.
+    """
+    with Lines(path) as lines:
+        return level_of(lines)
+
+
+def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
+    """Read a vector whole.
+
+    Raises:
+        InputError: the file, or a line of it, cannot be used.
+    """
+    with Lines(path, max_line) as lines:
+        header = _read_header(lines)
+        if header.description is None or not header.rules:
+            raise InputError(path, 1, "the header of a vector has a description and names rules")
+        steps: list[MemoryStep] = []
+        for number, line in lines:
+            read = decode_line(_line, path, number, line)
+            if not isinstance(read, ExpectFinding):
+                check_numbers(path, number, read)
+                steps.append(MemoryStep(number, read, []))
+            elif not steps:
+                raise InputError(path, number, "an expect line follows an event, not the header")
+            elif read.rule not in MEMORY_RULES:
+                raise InputError(path, number, f"unknown rule {read.rule!r}")
+            else:
+                steps[-1].expects.append(read)
+    if not steps:
+        raise InputError(path, 1, "no event follows the header")
+    return MemoryVector(path, header, steps)
+
+
+def _read_header(lines: Lines) -> MemoryHeader:
+    path = lines.path
+    for number, line in lines:
+        check_version(path, number, decode_line(any_version, path, number, line))
+        header = decode_line(_header, path, number, line)
+        for rule in header.rules:
+            if rule not in MEMORY_RULES:
+                raise InputError(path, number, f"unknown rule {rule!r}")
+        try:
+            Law(header.pools)
+        except Malformed as error:
+            raise InputError(path, number, str(error)) from error
+        return header
+    raise InputError(path, 1, "the file is empty")
+
+
+def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
+    """Refuse counts and places that are less than 0: no engine has them. What pages are numbered is the law's affair.
+
+    Raises:
+        InputError: one is.
+    """
+    match event:
+        case Map(index=value) | Unmap(index=value):
+            name = "index"
+        case Publish(slots=value) | Learn(slots=value):
+            name = "slots"
+        case _:
+            return
+    if value < 0:
+        raise InputError(path, number, f"{name} is {value}, less than 0")

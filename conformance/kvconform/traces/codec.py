@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -39,6 +39,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     producer: str
     """Who wrote the file: an engine and its version, or a person's vector collection."""
     config: Config
+    level: Literal["request"] = "request"
+    """A file without it is of this level; `kvconform.memory` reads the other one."""
     description: str | None = None
     """Vectors only: what happens here and what would go wrong."""
     rules: list[str] = []
@@ -69,13 +71,16 @@ class Vector(NamedTuple):
         return self.path.name.split(".")[0]
 
 
-class _AnyVersion(msgspec.Struct):
+class AnyVersion(msgspec.Struct):
+    """What the first line of every file has."""
+
     kvspec: int
+    level: Literal["request", "memory"] = "request"
 
 
 T = TypeVar("T")
 
-_any_version = msgspec.json.Decoder(_AnyVersion)
+any_version = msgspec.json.Decoder(AnyVersion)
 _header = msgspec.json.Decoder(Header)
 _line: msgspec.json.Decoder[Event | Expect] = msgspec.json.Decoder(Event | Expect)
 
@@ -87,9 +92,9 @@ class TraceReader:
         InputError: the file, or a line of it, cannot be used. Everything before that line has been yielded by then.
     """
 
-    def __init__(self, path: Path, max_line: int = MAX_LINE) -> None:
-        """Open `path` and read its header; a line may have `max_line` bytes."""
-        self.lines = Lines(path, max_line)
+    def __init__(self, path: Path | Lines, max_line: int = MAX_LINE) -> None:
+        """Open `path` and read its header; a line may have `max_line` bytes. Lines that are open will do, too."""
+        self.lines = path if isinstance(path, Lines) else Lines(path, max_line)
         try:
             self.header = _read_header(self.lines)
         except BaseException:
@@ -108,7 +113,7 @@ class TraceReader:
         """Each operation with its answer."""
         path, number = self.lines.path, 1
         for number, line in self.lines:
-            op = _decode(_line, path, number, line)
+            op = decode_line(_line, path, number, line)
             if isinstance(op, Expect):
                 raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
             if (op.obs is None) == (op.refused is None):
@@ -133,7 +138,7 @@ def read_vector(path: Path, max_line: int = MAX_LINE) -> Vector:
             raise InputError(path, 1, "the header of a vector has a description and names rules")
         steps: list[VectorStep] = []
         for number, line in lines:
-            read = _decode(_line, path, number, line)
+            read = decode_line(_line, path, number, line)
             if isinstance(read, Expect):
                 if recorded:
                     raise InputError(path, number, "an expect line needs a description and rules in the header")
@@ -164,10 +169,11 @@ def _attach(steps: list[VectorStep], expect: Expect, path: Path, number: int) ->
 def _read_header(lines: Lines) -> Header:
     path = lines.path
     for number, line in lines:
-        version = _decode(_any_version, path, number, line).kvspec
-        if version != VERSION:
-            raise InputError(path, number, f"format version {version}, but only version {VERSION} is known")
-        header = _decode(_header, path, number, line)
+        seen = decode_line(any_version, path, number, line)
+        check_version(path, number, seen)
+        if seen.level == "memory":
+            raise InputError(path, number, "a file of the memory level, where one of the request level belongs")
+        header = decode_line(_header, path, number, line)
         try:
             check_config(header.config)
             for rule in header.rules:
@@ -178,6 +184,16 @@ def _read_header(lines: Lines) -> Header:
     raise InputError(path, 1, "the file is empty")
 
 
+def check_version(path: Path, number: int, seen: AnyVersion) -> None:
+    """Refuse a version of the format that is not known.
+
+    Raises:
+        InputError: it is not.
+    """
+    if seen.kvspec != VERSION:
+        raise InputError(path, number, f"format version {seen.kvspec}, but only version {VERSION} is known")
+
+
 def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config) -> None:
     try:
         check_operation(op, config)
@@ -185,7 +201,12 @@ def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config) -
         raise InputError(path, number, str(error)) from error
 
 
-def _decode(decoder: msgspec.json.Decoder[T], path: Path, number: int, line: bytes) -> T:
+def decode_line(decoder: msgspec.json.Decoder[T], path: Path, number: int, line: bytes) -> T:
+    """One line of a file.
+
+    Raises:
+        InputError: it is not what `decoder` reads.
+    """
     try:
         return decoder.decode(line)
     except msgspec.ValidationError as error:

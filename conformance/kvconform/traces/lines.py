@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_LINE = 64 * 1024 * 1024
 """The longest line that is read, in bytes: room for a request of several million tokens."""
+
+LOOK = 0.2
+"""Seconds between two looks for more in a file that is followed."""
 
 _ZSTD_PIECE = 1024
 """Compressed bytes decompressed at a time. A hostile file holds 128 KiB in four bytes, so this is 32 MiB at most."""
@@ -39,8 +43,8 @@ class Lines:
     Lines are numbered from 1 and keep their line end, so that a last line that was cut off can be told.
     """
 
-    def __init__(self, path: Path, max_line: int = MAX_LINE) -> None:
-        """Open `path`.
+    def __init__(self, path: Path, max_line: int = MAX_LINE, *, follow: bool = False) -> None:
+        """Open `path`; `follow` waits at its end for more, until whoever reads is interrupted.
 
         Raises:
             InputError: it cannot be opened.
@@ -49,8 +53,9 @@ class Lines:
         self.number = 0
         """The line that was read last."""
         self._max_line = max_line
+        self._peeked: bytes | None = None
         try:
-            self._raw = path.open("rb")
+            self._raw: BinaryIO = _Growing(path) if follow else path.open("rb")  # type: ignore[assignment]
         except OSError as error:
             raise InputError(path, 0, error.strerror or str(error)) from error
         self._stream = _decompressed(self._raw, path.suffix)
@@ -73,8 +78,22 @@ class Lines:
         while line := self._next():
             yield self.number, line
 
+    def peek(self) -> bytes:
+        """The next line, which stays to be read; nothing at the end.
+
+        Raises:
+            InputError: as when it is read.
+        """
+        if self._peeked is None:
+            self._peeked = self._next()
+            self.number -= 1
+        return self._peeked
+
     def _next(self) -> bytes:
         self.number += 1
+        if self._peeked is not None:
+            line, self._peeked = self._peeked, None
+            return line
         try:
             line = self._stream.readline(self._max_line + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
@@ -99,7 +118,29 @@ def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
         return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
     if suffix == ".zst":
         return io.BufferedReader(_ZstdFrames(raw))
-    return raw
+    return io.BufferedReader(raw) if isinstance(raw, _Growing) else raw
+
+
+class _Growing(io.RawIOBase):
+    """A file that somebody still writes: at its end there is always more to come."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        while not (count := self._file.readinto(buffer)):
+            time.sleep(LOOK)
+        return count
 
 
 class _ZstdFrames(io.RawIOBase):

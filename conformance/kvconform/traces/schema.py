@@ -1,22 +1,34 @@
-"""The trace and vector format as a JSON Schema, generated from the types that read it."""
+"""The trace and vector formats of both levels as one JSON Schema, generated from the types that read them."""
 
 from typing import Any
 
 import msgspec
 
+from kvconform.memory.codec import ExpectFinding, MemoryHeader
 from kvconform.traces.codec import Header
 from kvconform.traces.expect import Expect
 from kvspec.events import Event
+from kvspec.memory.events import MemoryEvent
+
+_LEVELS = {
+    "Request level: in a trace every line after the header is an operation with its answer (obs) or its refusal "
+    "(refused). In a vector operations have neither, and an expect line may follow each.": (Header, Event, Expect),
+    "Memory level: every line after the header is an event. In a vector expect lines name the findings of the event "
+    "before them.": (MemoryHeader, MemoryEvent, ExpectFinding),
+}
 
 
 def schema() -> dict[str, Any]:
     """A JSON Schema (2020-12) that each line of a trace or vector satisfies."""
-    (header, event, expect), definitions = msgspec.json.schema_components([Header, Event, Expect])
+    types = [one for level in _LEVELS.values() for one in level]
+    schemas, definitions = msgspec.json.schema_components(types)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvspec trace or vector, line by line",
-        "description": "JSON Lines. Line 1 is a header. In a trace every other line is an operation with its answer "
-        "(obs) or its refusal (refused). In a vector operations have neither, and an expect line may follow each.",
-        "anyOf": [header, event, expect],
+        "description": "JSON Lines. Line 1 is a header; its level says which lines follow.",
+        "anyOf": [
+            {"description": description, "anyOf": list(schemas[3 * number : 3 * number + 3])}
+            for number, description in enumerate(_LEVELS)
+        ],
         "$defs": definitions,
     }

@@ -7,10 +7,23 @@ from kvconform.traces.codec import Vector, read_vector
 FOLDER = Path(__file__).parent
 """The vectors that come with kvspec, one folder a topic."""
 
+MEMORY = FOLDER / "memory"
+"""Those of the memory level: what happens there is judged by the law alone, and asks no implementation."""
+
 
 def vector_files(folder: Path | None = None) -> list[Path]:
-    """The vector files in `folder` and in the folders below it, by name; without a folder kvspec's own."""
-    return sorted((FOLDER if folder is None else folder).rglob("*.jsonl*"), key=lambda path: (path.name, path))
+    """The vector files in `folder` and in the folders below it, by name; without a folder kvspec's own.
+
+    Those of the memory level are not among kvspec's own: `memory_vector_files` has them.
+    """
+    if folder is None:
+        return [path for path in vector_files(FOLDER) if path.parent != MEMORY]
+    return sorted(folder.rglob("*.jsonl*"), key=lambda path: (path.name, path))
+
+
+def memory_vector_files() -> list[Path]:
+    """The vectors of the memory level that come with kvspec, by name."""
+    return vector_files(MEMORY)
 
 
 def vector_file(name: str) -> Path:

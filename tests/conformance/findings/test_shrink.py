@@ -230,14 +230,14 @@ def test_a_trace_is_read_again_up_to_the_finding(tmp_path: Path, monkeypatch: py
     path.write_bytes(path.read_bytes() + b"{")
     with TraceReader(path) as trace:
         outcome = check_trace(trace, lambda: None)
-    shortest = shortest_of_trace(path, outcome)
+    shortest = shortest_of_trace(path, outcome.operations)
     assert shortest.demonstration is not None
     assert tags(shortest.demonstration)[-1] == "finish"
     monkeypatch.setattr(shrink_module, "LONGEST", 5)
-    assert shortest_of_trace(path, outcome).demonstration is None
+    assert shortest_of_trace(path, outcome.operations).demonstration is None
     path.unlink()
     monkeypatch.setattr(shrink_module, "LONGEST", 6)
-    assert "cannot be read a second time" in shortest_of_trace(path, outcome).note
+    assert "cannot be read a second time" in shortest_of_trace(path, outcome.operations).note
 
 
 def test_what_fails_before_the_first_operation_has_none(tmp_path: Path) -> None:

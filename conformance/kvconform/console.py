@@ -1,0 +1,38 @@
+"""How commands speak: exit statuses, standard output, progress, and one line for what is wrong."""
+
+import os
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kvconform.findings.report import printable
+
+CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
+"""Exit statuses: all conforms; a rule is broken or the implementation failed; the input or the call is wrong; kvspec
+itself failed (sysexits.h calls it EX_SOFTWARE)."""
+
+
+class Output(Console):
+    """Standard output. A reader who has seen enough ends the command quietly, as SIGPIPE does in other programs."""
+
+    def __init__(self) -> None:
+        """Write to a terminal as wide as it is, and elsewhere in 120 columns."""
+        # In a file or a pipe there is no edge of the screen to keep to; 120 columns hold every table.
+        super().__init__(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
+
+    def on_broken_pipe(self) -> None:
+        """End the command."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + 13)
+
+
+def complain(reason: str) -> None:
+    """Say on standard error, in one line, what is wrong with the input or the call."""
+    print(f"kvspec: {printable(' '.join(reason.split()))}", file=sys.stderr)
+
+
+def progress_bar() -> Progress:
+    """A progress bar on standard error, seen only on a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -1,0 +1,83 @@
+"""Findings that are known: they are counted, and not failed.
+
+A TOML file lists them, each as a table `[[accepted]]` with these fields:
+
+rule    the rule that is broken
+event   the kind of event, or operation, at which it is; any if left out
+words   a part of the finding's words; any if left out
+reason  why it is accepted
+link    where that is discussed; may be left out
+"""
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from kvconform.traces.lines import InputError
+from kvspec.memory.rules import MEMORY_RULES
+from kvspec.rules import RULES
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One finding that is known."""
+
+    rule: str
+    reason: str
+    event: str = ""
+    words: str = ""
+    link: str = ""
+
+    def covers(self, rule: str, event: str, words: str) -> bool:
+        """Whether it is this finding: of `rule`, at a kind of event, in words."""
+        return rule == self.rule and self.event in ("", event) and self.words in words
+
+    def __str__(self) -> str:
+        parts = (self.rule, self.event and f"at {self.event}", self.words and f'"{self.words}"')
+        return " ".join(part for part in parts if part)
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    accepted: list[Entry]
+
+
+class Accepted:
+    """Entries, and how often each one occurred."""
+
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        """None has occurred yet."""
+        self.entries = entries or []
+        self.count: Counter[Entry] = Counter()
+
+    def take(self, rule: str, event: str, words: str) -> bool:
+        """Whether a finding is known; it is counted for the first entry that covers it."""
+        for entry in self.entries:
+            if entry.covers(rule, event, words):
+                self.count[entry] += 1
+                return True
+        return False
+
+
+def read_accepted(path: Path | None) -> Accepted:
+    """The entries of a TOML file; none without a file.
+
+    Raises:
+        InputError: it cannot be read, or names a rule that does not exist, or gives no reason.
+    """
+    if path is None:
+        return Accepted()
+    try:
+        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).accepted
+    except OSError as error:
+        raise InputError(path, 0, error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InputError(path, 0, str(error)) from error
+    known: Mapping[str, object] = {**RULES, **MEMORY_RULES}
+    for number, entry in enumerate(entries, start=1):
+        if entry.rule not in known:
+            raise InputError(path, 0, f"entry {number}: unknown rule {entry.rule!r}")
+        if not entry.reason.strip():
+            raise InputError(path, 0, f"entry {number}: {entry.rule} has no reason")
+    return Accepted(entries)

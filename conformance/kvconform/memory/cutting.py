@@ -1,0 +1,159 @@
+"""Parts of a trace that are traces themselves: of some holders, or without events that others refer to.
+
+A part has to be closed under references: what an operation that is left out would have ended, waited for or delivered
+is left out too, and a page that nobody in the part was given gets no name there.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from kvspec.memory import events as e
+from kvspec.memory.events import MemoryEvent, OpId, Page, Use
+
+T = TypeVar("T")
+
+
+class About:
+    """What is left of events, one by one, if all holders but some had never been."""
+
+    def __init__(self, holders: Collection[str], keyed: Collection[str]) -> None:
+        """Keep `holders`; pages of pools in `keyed` belong to nobody and stay."""
+        self._holders, self._keyed = holders, keyed
+        self._tables: set[str] = set()
+        self._given: set[tuple[str, Page]] = set()
+        self._begun: set[OpId] = set()
+
+    def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
+        """The event, narrowed; `None` if nothing of it is left."""
+        match event:
+            case e.Take():
+                return self._take(event)
+            case e.Share() | e.Release() | e.Reserve() | e.Leave():
+                return event if event.holder in self._holders else None
+            case e.PassOn():
+                return event if {event.old, event.new} <= {*self._holders} else None
+            case e.Publish() | e.Drop():
+                numbers = singly(event.pages)
+                kept = [index for index, page in enumerate(numbers) if self._known(event.pool, page)]
+                return narrowed(event, "pages", kept) if kept else None
+            case e.Map():
+                (self._tables.add if event.holder in self._holders else self._tables.discard)(event.table)
+                return event if event.holder in self._holders else None
+            case e.Unmap():
+                return event if event.table in self._tables else None
+            case e.Begin():
+                return self._begin(event)
+            case e.Wait():
+                return event if event.id is None or event.id in self._begun else None
+            case e.End():
+                if event.id not in self._begun:
+                    return None
+                return replace(event, unwritten=[use for use in event.unwritten if self._uses(use)])
+            case e.Deliver():
+                return event if event.id in self._begun and event.holder in self._holders else None
+        return event
+
+    def _take(self, event: e.Take) -> e.Take | None:
+        kept = event.holder in self._holders
+        for page in singly(event.pages):
+            (self._given.add if kept else self._given.discard)((event.pool, page))
+        return event if kept else None
+
+    def _begin(self, event: e.Begin) -> e.Begin | None:
+        reads = [use for use in event.reads if self._uses(use)]
+        writes = [use for use in event.writes if self._uses(use)]
+        copies = [pair for pair in event.copies if all(map(self._uses, pair))]
+        empty = not (reads or writes or copies) and (event.reads or event.writes or event.copies)
+        (self._begun.discard if empty else self._begun.add)(event.id)
+        if empty:
+            return None
+        after = [id for id in event.after if id in self._begun]
+        return replace(event, reads=reads, writes=writes, copies=copies, after=after)
+
+    def _uses(self, use: Use) -> bool:
+        if use.table is not None:
+            return use.table in self._tables
+        if use.holder is not None:
+            return use.holder in self._holders
+        return any(self._known(use.pool or "", page) for page in singly(use.pages))
+
+    def _known(self, pool: str, page: Page) -> bool:
+        return pool in self._keyed or (pool, page) in self._given
+
+
+def closed(part: Iterable[T], event_of: Callable[[T], MemoryEvent]) -> list[T]:
+    """Without what refers to operations that are not in the part."""
+    begun: set[OpId | None] = {None}
+    kept: list[T] = []
+    for item in part:
+        event = event_of(item)
+        if isinstance(event, e.Begin):
+            begun.add(event.id)
+        elif isinstance(event, (e.End, e.Deliver, e.Wait)) and event.id not in begun:
+            continue
+        kept.append(item)
+    return kept
+
+
+def holders_in(event: MemoryEvent) -> list[str]:
+    """The holders that an event names; for a use of a table nobody."""
+    match event:
+        case e.PassOn():
+            return [event.old, event.new]
+        case e.Begin():
+            uses = [*event.reads, *event.writes, *(use for pair in event.copies for use in pair)]
+            return [use.holder for use in uses if use.holder is not None]
+    holder = getattr(event, "holder", None)
+    return [] if holder is None else [holder]
+
+
+def pages_in(event: MemoryEvent) -> list[tuple[str, Page]]:
+    """The pages that an event names, but for those of uses and lists of figures."""
+    match event:
+        case e.Take() | e.Share() | e.Release() | e.Publish() | e.Drop() | e.Map():
+            return [(event.pool, page) for page in singly(event.pages)]
+    return []
+
+
+def singly(pages: e.Pages) -> list[Page]:
+    """Pages one by one."""
+    return [
+        page
+        for run in pages
+        for page in (range(run[0], run[0] + min(run[1], 1 << 20)) if isinstance(run, tuple) else (run,))
+    ]
+
+
+PARTS = ("pages", "reads", "writes", "copies", "unwritten", "after", "keepers", "references")
+"""Fields that can be narrowed."""
+
+
+def parts(event: MemoryEvent, field: str) -> int:
+    """How many parts a field has; 0 for a field that the event does not have, or that cannot be narrowed."""
+    value = getattr(event, field, None)
+    if field == "pages" and isinstance(value, list):
+        if isinstance(event, e.Map) or len(value) > 4096:
+            return 0  # positions hang on their order
+        return len(singly(value))
+    return len(value) if isinstance(value, (list, dict)) else 0
+
+
+def narrowed(event: Any, field: str, kept: Sequence[int]) -> Any:
+    """The event with only some parts of a field; names that go with pages are narrowed along."""
+    value = getattr(event, field)
+    if isinstance(value, dict):
+        items = list(value.items())
+        return replace(event, **{field: dict(items[index] for index in kept)})
+    if field != "pages":
+        return replace(event, **{field: [value[index] for index in kept]})
+    numbers = singly(value)
+    changed: dict[str, object] = {"pages": [numbers[index] for index in kept]}
+    keys, labels = getattr(event, "keys", None), getattr(event, "labels", None)
+    if keys is not None and len(keys) == len(numbers):
+        changed["keys"] = [keys[index] for index in kept]
+    if labels and len(labels) % len(numbers) == 0:
+        each = len(labels) // len(numbers)
+        changed["labels"] = [label for index in kept for label in labels[index * each : (index + 1) * each]]
+    return replace(event, **changed)

@@ -1,0 +1,102 @@
+"""Judges memory events by the law, to their end: what is found is grouped by rule, place and first cause."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kvconform.findings.accepted import Accepted
+from kvspec.memory import Finding, Law
+from kvspec.memory.events import MemoryEvent
+
+GROUPS = 1000
+"""Kinds of findings that are kept apart; of more than these only the number is told."""
+
+REMEMBERED = 100_000
+"""Findings that later ones can be told to follow from, and whose words are known; the oldest are forgotten first."""
+
+
+class Group:
+    """Findings of one rule, at one place, with one first cause: most likely one defect."""
+
+    def __init__(self, finding: Finding, kind: str, line: int, cause: "Group | None") -> None:
+        """The first finding of it, at an event of a `kind` that stands on `line`."""
+        self.finding = finding
+        self.kind = kind
+        self.line = line
+        self.cause = cause
+        """The group that this one may follow from."""
+        self.count = 1
+
+
+class Judged(NamedTuple):
+    """How a trace came out."""
+
+    events: Counter[str]
+    """By kind."""
+    groups: list[Group]
+    """In the order in which they were first met; what is accepted is not among them."""
+    beyond: int
+    """Findings of still other kinds, more than `GROUPS`."""
+    unjudged: Counter[str]
+    """How often a rule was told too little to judge by."""
+
+
+class Judge:
+    """The law, and what it has found so far."""
+
+    def __init__(self, law: Law, accepted: Accepted, found: Callable[[Group], object] | None = None) -> None:
+        """Findings in `accepted` are counted there; `found` is given the first finding of each other kind."""
+        self._law = law
+        self._accepted = accepted
+        self._found = found
+        self._groups: dict[tuple[object, ...], Group] = {}
+        self._at: dict[int, Group] = {}
+        """Event -> the group of its first finding."""
+        self._order: deque[int] = deque()
+        self._events: Counter[str] = Counter()
+        self._beyond = 0
+        self.said: set[tuple[str, str]] = set()
+        """Rule and words of what was found, accepted or not; of the first `REMEMBERED` ones."""
+
+    def step(self, line: int, event: MemoryEvent) -> list[Finding]:
+        """Judge one event, which stands on `line`; what it breaks.
+
+        Raises:
+            Malformed: no engine can mean this.
+        """
+        kind = str(event.__struct_config__.tag)
+        self._events[kind] += 1
+        findings = self._law.step(event)
+        for finding in findings:
+            if len(self.said) < REMEMBERED:
+                self.said.add((finding.rule, finding.what))
+            if not self._accepted.take(finding.rule, kind, finding.what):
+                self._sort(finding, kind, line)
+        return findings
+
+    def _sort(self, finding: Finding, kind: str, line: int) -> None:
+        cause = self._at.get(finding.cause or 0)
+        same = (finding.rule, finding.at or kind, finding.pool, finding.earlier)
+        group = self._groups.get((*same, None if cause is None else id(cause)))
+        if group is None and cause is not None and cause is self._groups.get((*same, None)):
+            group = cause  # the same again, on the same page or holder
+        if group is not None:
+            group.count += 1
+        elif len(self._groups) >= GROUPS:
+            self._beyond += 1
+            return
+        else:
+            group = Group(finding, kind, line, cause)
+            self._groups[(*same, None if cause is None else id(cause))] = group
+            if self._found is not None:
+                self._found(group)
+        if finding.event not in self._at:
+            # What follows from a consequence follows from its cause.
+            self._at[finding.event] = group.cause or group
+            self._order.append(finding.event)
+            if len(self._order) > REMEMBERED:
+                del self._at[self._order.popleft()]
+
+    def outcome(self) -> Judged:
+        """What there is to tell so far."""
+        return Judged(self._events, list(self._groups.values()), self._beyond, self._law.unjudged)

@@ -1,0 +1,400 @@
+"""`kvspec check` on memory-level traces: to the end, in groups, each with its shortest part; bad input in one line."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from kvconform.cli import run_command
+from kvconform.findings.accepted import Accepted
+from kvconform.memory import shrink
+from kvconform.memory.codec import MemoryReader, open_trace
+from kvconform.memory.judge import Group, Judge
+from kvconform.memory.shrink import Cut, shortest_cut
+from kvconform.vectors.files import memory_vector_files
+from kvspec.memory import Law, Pool
+from kvspec.memory import events as e
+from kvspec.memory.rules import MEMORY_RULES
+
+HEADER: dict[str, Any] = {
+    "kvspec": 1,
+    "level": "memory",
+    "producer": "test",
+    "pools": {"kv": {"page_size": 4, "num_pages": 64}},
+}
+
+
+def on(holder: str, *pages: Any, op: str = "take", **more: Any) -> dict[str, Any]:
+    return {"op": op, "holder": holder, "pool": "kv", "pages": list(pages), **more}
+
+
+def life(name: str, *pages: int) -> list[dict[str, Any]]:
+    """A request that comes and goes."""
+    return [
+        on(name, *pages),
+        {"op": "map", "table": name, "holder": name, "pool": "kv", "pages": list(pages)},
+        {"op": "begin", "id": name, "stream": "compute", "writes": [{"table": name}]},
+        {"op": "end", "id": name},
+        {"op": "unmap", "table": name},
+        on(name, *pages, op="release"),
+        {"op": "leave", "holder": name},
+    ]
+
+
+def trace(path: Path, *lines: dict[str, Any]) -> Path:
+    path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in (HEADER, *lines)))
+    return path
+
+
+TWICE = [on("a", 1, at="free_group_end"), on("a", 1, op="release", at="free"), on("a", 1, op="release", at="free")]
+"""A double free."""
+RACE: list[dict[str, Any]] = [
+    on("b", 2),
+    {"op": "begin", "id": 1, "stream": "compute", "writes": [{"pool": "kv", "pages": [2], "holder": "b"}]},
+    {"op": "begin", "id": 2, "stream": "load", "writes": [{"pool": "kv", "pages": [2], "holder": "b"}], "at": "load"},
+]
+
+
+def judged(path: Path) -> Judge:
+    with open_trace(path) as opened:
+        assert isinstance(opened, MemoryReader)
+        judging = Judge(Law(opened.header.pools), Accepted())
+        for line, event in opened:
+            judging.step(line, event)
+        return judging
+
+
+def groups_of(path: Path) -> list[Group]:
+    return judged(path).outcome().groups
+
+
+def shortest(path: Path, group: Group, seconds: float = 60) -> Cut | None:
+    return shortest_cut(path, group, judged(path).said, seconds)
+
+
+# Findings
+
+
+def test_a_trace_that_conforms_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl", *life("r", 1, 2), {"op": "idle"})
+    assert run_command(["check", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"{path}: conforms, 8 events checked." in out and "take (1)" in out
+
+
+def test_checking_goes_on_and_tells_each_kind_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl", *TWICE, *life("r", 5), *RACE, on("c", 3), *TWICE[1:2])
+    assert run_command(["check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert f"1. MEM-RELEASE is broken at {path}:4, event 3: release (free), 2 times" in out
+    assert f"2. MEM-RACE is broken at {path}:14, event 13: begin (load)" in out
+    assert out.count("is broken") == 2
+    assert "Of two uses of a slot" in out and "A reference is taken back" in out
+    assert "(1 of 3 events)" in out, "a release of what was never taken shows it as well"
+    assert out.endswith(f"{path}: does not conform, 15 events checked.\n")
+
+
+def test_what_may_follow_says_so_and_a_race_has_no_cause(tmp_path: Path) -> None:
+    stolen = [on("a", 2), on("thief", 2, at="alloc"), on("a", 2, op="release"), on("a", 2, op="release", at="again")]
+    race = [line | {"writes": [{"pool": "kv", "pages": [2], "holder": "thief"}]} for line in RACE[1:]]
+    path = trace(tmp_path / "t.jsonl", *stolen, *race)
+    take, release, last = groups_of(path)
+    assert take.finding.rule == "MEM-TAKE" and take.cause is None
+    assert release.finding.rule == "MEM-RELEASE" and release.cause is take
+    assert last.finding.rule == "MEM-RACE" and last.cause is None
+
+
+def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> None:
+    path = trace(tmp_path / "t.jsonl", on("a", 1), *[on("thief", 1, at="alloc")] * 5)
+    (group,) = groups_of(path)
+    assert group.count == 5 and group.cause is None
+
+
+def test_what_was_not_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read = {"op": "begin", "id": 7, "stream": "compute", "reads": [{"pool": "kv", "pages": [1], "holder": "r"}]}
+    path = trace(tmp_path / "t.jsonl", *life("r", 1)[:4], read)
+    assert run_command(["check", str(path)]) == 0
+    assert "Not told, and so not judged: MEM-CONTENT (1 times)." in capsys.readouterr().out
+
+
+def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvconform.memory.judge.GROUPS", 2)
+    judging = Judge(Law({"kv": Pool()}), Accepted())
+    for number in range(5):
+        judging.step(number, e.Release("a", "kv", [number], at=f"site {number}"))
+    outcome = judging.outcome()
+    assert len(outcome.groups) == 2 and outcome.beyond + sum(group.count for group in outcome.groups) == 5
+
+
+# The shortest part
+
+
+@pytest.mark.parametrize("stem", [path.stem for path in memory_vector_files() if path.stem.startswith("wrong_")])
+def test_the_story_of_each_wrong_protocol_is_found_among_others(tmp_path: Path, stem: str) -> None:
+    source = next(path for path in memory_vector_files() if path.stem == stem)
+    header, *lines = [json.loads(line) for line in source.read_text().splitlines()]
+    story = [line for line in lines if line["op"] != "expect"]
+    noise = [line for number in range(10) for line in life(f"noise {number}", 8)]
+    path = tmp_path / "t.jsonl"
+    kept = {name: value for name, value in header.items() if name not in ("description", "rules", "source")}
+    kept["pools"]["noise"] = {"page_size": 4, "num_pages": 64}
+    noise = [line | {"pool": "noise"} if "pool" in line else line for line in noise]
+    half = len(noise) // 2
+    path.write_text("".join(json.dumps(line) + "\n" for line in [kept, *noise[:half], *story, *noise[half:]]))
+    groups = groups_of(path)
+    assert groups
+    for group in groups:
+        cut = shortest(path, group)
+        assert cut is not None and cut.complete, group.finding
+        assert len(cut.steps) <= len(story)
+        assert not any("noise" in str(step.event) for step in cut.steps)
+        assert cut.steps[-1].line == group.line
+
+
+def test_the_shortest_part_is_of_the_page_and_closed_under_references(tmp_path: Path) -> None:
+    path = trace(tmp_path / "t.jsonl", *life("r", 1, 2), *RACE[:2], on("s", 5), *RACE[2:])
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None and [step.line for step in cut.steps] == [9, 10, 12]
+
+
+def test_a_batch_is_narrowed_to_what_shows_it(tmp_path: Path) -> None:
+    uses = [{"pool": "kv", "pages": [page], "holder": f"r{page}"} for page in range(1, 17)]
+    path = trace(
+        tmp_path / "t.jsonl",
+        *(on(f"r{page}", page) for page in range(1, 17)),
+        {"op": "begin", "id": 1, "stream": "compute", "writes": uses},
+        {"op": "begin", "id": 2, "stream": "load", "writes": uses[4:5]},
+    )
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None
+    take, begin, _ = [step.event for step in cut.steps]
+    assert isinstance(take, e.Take) and take.holder == "r5"
+    assert isinstance(begin, e.Begin) and [use.holder for use in begin.writes] == ["r5"]
+
+
+def test_of_a_long_trace_the_holders_of_the_page_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrink, "LONGEST", 50)
+    before = [line for number in range(30) for line in life(f"n{number}", 9)]
+    path = trace(tmp_path / "t.jsonl", *before, *RACE)
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None and len(cut.steps) == 3 and cut.total == 213
+
+
+def test_the_search_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    path = trace(tmp_path / "t.jsonl", *life("r", 1), *RACE)
+    (group,) = groups_of(path)
+    cut = shortest(path, group, seconds=0)
+    assert cut is not None and not cut.complete
+
+
+# What is known
+
+
+def accepting(path: Path, **entry: str) -> str:
+    path.write_text("[[accepted]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items()))
+    return str(path)
+
+
+def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl", *TWICE)
+    known = accepting(tmp_path / "k.toml", rule="MEM-RELEASE", event="release", words="released by a", reason="known")
+    assert run_command(["check", str(path), "--accept", known]) == 0
+    assert 'Accepted: MEM-RELEASE at release "released by a": 1 times. known' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("entry", [{"event": "take"}, {"words": "by b"}, {"rule": "MEM-TAKE"}])
+def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str]
+) -> None:
+    path = trace(tmp_path / "t.jsonl", *TWICE)
+    known = accepting(tmp_path / "k.toml", **{"rule": "MEM-RELEASE", "reason": "known", "link": "there"} | entry)
+    assert run_command(["check", str(path), "--accept", known]) == 1
+    assert "never, so it can go from the file. known (there)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("accepted", "k.toml: "),
+        ('[[accepted]]\nrule = "MEM-TAKE"', "missing required field `reason`"),
+        ('[[accepted]]\nrule = "MEM-TAKE"\nreason = " "', "entry 1: MEM-TAKE has no reason"),
+        ('[[accepted]]\nrule = "MEM-NONE"\nreason = "r"', "entry 1: unknown rule 'MEM-NONE'"),
+        ('[[accepted]]\nrule = "MEM-TAKE"\nreason = "r"\nsince = 1', "unknown field `since`"),
+    ],
+)
+def test_a_file_of_accepted_findings_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    (tmp_path / "k.toml").write_text(text)
+    path = trace(tmp_path / "t.jsonl", *TWICE)
+    assert run_command(["check", str(path), "--accept", str(tmp_path / "k.toml")]) == 2
+    complaint = capsys.readouterr().err
+    assert told in complaint and complaint.count("\n") == 1
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (on("r", 1) | {"pool": "gpu"}, "there is no pool gpu"),
+        ({"op": "steal"}, "unknown operation 'steal'"),
+        (on("r", 1) | {"extra": 1}, "unknown field `extra`"),
+        ({"op": "publish", "pool": "kv", "pages": [1, 2], "keys": ["a"]}, "1 keys for 2 pages"),
+        ({"op": "publish", "pool": "kv", "pages": [1], "keys": ["a"], "labels": ["x", "y"]}, "2 labels"),
+        ({"op": "publish", "pool": "kv", "pages": [1], "keys": ["a"], "slots": -1}, "slots is -1, less than 0"),
+        ({"op": "map", "table": "t", "holder": "r", "pool": "kv", "index": -1, "pages": [1]}, "index is -1"),
+        ({"op": "unmap", "table": "t", "index": -2}, "index is -2, less than 0"),
+        ({"op": "learn", "label": "a", "same": "b", "slots": -3}, "slots is -3, less than 0"),
+        ({"op": "reserve", "holder": "r", "pool": "kv", "pages": -1}, "-1 pages are reserved"),
+        ({"op": "begin", "id": 1, "writes": [{"pool": "kv", "pages": [1], "start": -1}]}, "a use of slots -1"),
+        ({"op": "begin", "id": 1, "writes": [{"stop": 1}]}, "neither a table nor a pool"),
+        (on("r", [1, -5]), "a run of -5 pages"),
+        (on("r", [1, 1 << 40]), "a run of 1,099,511,627,776 pages"),
+        (on("r", "key"), "pages are named by numbers"),
+        ({"op": "expect", "rule": "MEM-TAKE"}, "an expect line belongs into a vector"),
+    ],
+)
+def test_a_line_that_no_engine_can_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: dict[str, Any], told: str
+) -> None:
+    path = trace(tmp_path / "t.jsonl", on("q", 7), line)
+    assert run_command(["check", str(path)]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"kvspec: {path}:3: ") and told in complaint and complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"level": "page"}, "Invalid enum value 'page'"),
+        ({"kvspec": 2}, "format version 2"),
+        ({"config": {}}, "unknown field `config`"),
+        ({"pools": {"kv": {"page_size": 0}}}, "pool kv: sizes must be whole"),
+        ({"pools": {"kv": {"page_size": 4, "label_size": 3}}}, "label_size divide page_size"),
+        ({"rules": ["MEM-NONE"]}, "unknown rule 'MEM-NONE'"),
+    ],
+)
+def test_a_header_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], told: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(HEADER | change) + "\n" + json.dumps(on("r", 1)) + "\n")
+    assert run_command(["check", str(path)]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"kvspec: {path}:1: ") and told in complaint
+
+
+def test_what_an_engine_can_do_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(
+        tmp_path / "t.jsonl",
+        on("r", 1),
+        {"op": "begin", "id": 1, "writes": [{"pool": "kv", "pages": [1], "stop": 9, "holder": "r"}]},
+        {"op": "end", "id": 1},
+        {"op": "end", "id": 1},
+        on("r", 65),
+    )
+    assert run_command(["check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert re.findall(r"(MEM-\w+) is broken", out) == ["MEM-USE", "MEM-ORDER", "MEM-TAKE"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+def test_a_file_that_was_cut_off_is_judged_up_to_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    whole = trace(tmp_path / "t.jsonl", *life("r", 1), *TWICE).read_bytes()
+    for cut, status in ((len(whole) - 10, 2), (whole.index(b'"map"'), 2)):
+        path = tmp_path / f"cut.jsonl{suffix}"
+        path.write_bytes(zstandard.ZstdCompressor().compress(whole[:cut]) if suffix else whole[:cut])
+        assert run_command(["check", str(path)]) == status
+        assert "truncated last line" in capsys.readouterr().err
+    path = tmp_path / f"found.jsonl{suffix}"
+    whole += b'{"op": "tak'
+    path.write_bytes(zstandard.ZstdCompressor().compress(whole) if suffix else whole)
+    assert run_command(["check", str(path)]) == 1
+    told = capsys.readouterr()
+    assert "MEM-RELEASE is broken" in told.out and "12: truncated last line" in told.err
+
+
+def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["check", str(trace(tmp_path / "t.jsonl"))]) == 2
+    assert "no event follows the header" in capsys.readouterr().err
+
+
+# Long traces, and such that grow
+
+
+def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    judging = Judge(Law({"kv": Pool(page_size=4, num_pages=64)}), Accepted())
+
+    def lives(first: int, count: int) -> Iterator[e.MemoryEvent]:
+        for number in range(first, first + count):
+            name = f"r{number}"
+            yield e.Take(name, "kv", [1 + number % 8])
+            yield e.Map(name, name, "kv", 0, [1 + number % 8], [name])
+            yield e.Begin(number, "compute", writes=[e.Use(table=name, stop=4)])
+            yield e.End(number)
+            yield e.Unmap(name)
+            yield e.Release(name, "kv", [1 + number % 8])
+            yield e.Release(name, "kv", [1 + number % 8], at="again")
+            yield e.Leave(name)
+
+    def held(first: int, count: int) -> int:
+        for event in lives(first, count):
+            judging.step(1, event)
+        return tracemalloc.get_traced_memory()[0]
+
+    monkeypatch.setattr("kvconform.memory.judge.REMEMBERED", 100)
+    tracemalloc.start()
+    try:
+        start = held(0, 500)
+        assert held(500, 4000) - start < 500_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
+    path = trace(tmp_path / "t.jsonl", *life("r", 1))
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from kvconform.cli import main; main()", "check", "--follow", str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    with path.open("a") as more:
+        time.sleep(1.5)
+        for line in TWICE[:2]:
+            more.write(json.dumps(line) + "\n")
+        half = json.dumps(TWICE[2])
+        more.write(half[:10])
+        more.flush()
+        time.sleep(0.5)
+        more.write(half[10:] + "\n")
+        more.flush()
+        assert process.stdout.readline() == f"{path}:11: MEM-RELEASE: page 1 is released by a, but nobody holds it\n"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "1. MEM-RELEASE is broken" in out and "does not conform, 10 events checked." in out
+
+
+def test_the_rules_of_the_law_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["rules"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{rule}\n" in out for rule in MEMORY_RULES)
