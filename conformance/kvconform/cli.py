@@ -94,12 +94,12 @@ def run(
     read = [read_vector(path) for path in paths if path not in by_law]
     out = Output()
     statuses = {CONFORMS}
-    if read:
-        statuses.add(_run_all(out, read, impl, record, read_accepted(accept)))
     if memory:
         results = [(vector, run_memory_vector(vector)) for vector in memory]
         show_memory_run(out, results)
         statuses.update(BROKEN for _, result in results if result.mismatch is not None)
+    if read:
+        statuses.add(_run_all(out, read, impl, record, read_accepted(accept)))
     raise typer.Exit(max(statuses))
 
 

@@ -7,8 +7,8 @@ from kvconform.traces.codec import Vector, read_vector
 FOLDER = Path(__file__).parent
 """The vectors that come with kvspec, one folder a topic."""
 
-MEMORY = FOLDER / "memory"
-"""Those of the memory level: what happens there is judged by the law alone, and asks no implementation."""
+MEMORY = "memory"
+"""The topic that is of the memory level: what happens there is judged by the law alone, and asks no implementation."""
 
 
 def vector_files(folder: Path | None = None) -> list[Path]:
@@ -17,13 +17,13 @@ def vector_files(folder: Path | None = None) -> list[Path]:
     Those of the memory level are not among kvspec's own: `memory_vector_files` has them.
     """
     if folder is None:
-        return [path for path in vector_files(FOLDER) if path.parent != MEMORY]
+        return [path for path in vector_files(FOLDER) if path.parent != FOLDER / MEMORY]
     return sorted(folder.rglob("*.jsonl*"), key=lambda path: (path.name, path))
 
 
 def memory_vector_files() -> list[Path]:
     """The vectors of the memory level that come with kvspec, by name."""
-    return vector_files(MEMORY)
+    return vector_files(FOLDER / MEMORY)
 
 
 def vector_file(name: str) -> Path:
