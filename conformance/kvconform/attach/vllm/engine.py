@@ -107,7 +107,7 @@ def _config(work: Workload) -> SimpleNamespace:
             max_num_seqs=work.running,
             policy=work.policy,
             prefill_schedule_interval=1,
-            scheduler_reserve_full_isl=True,
+            scheduler_reserve_full_isl=work.reserve,
             watermark=0.0,
         ),
         cache_config=SimpleNamespace(

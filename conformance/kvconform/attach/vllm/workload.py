@@ -29,6 +29,8 @@ class Workload:
     """The longest chunk of a prefill while others run; 0 has no limit."""
     running: int = 6
     """Requests that run at once."""
+    reserve: bool = True
+    """Whether a request is admitted only if all of its prompt fits."""
     connector: str = ""
     """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too."""
     stores: float = 0.5
@@ -78,7 +80,8 @@ def random_workload(seed: int) -> Workload:
     return Workload(
         seed=seed,
         requests=dice.randrange(20, 60),
-        blocks=dice.randrange(24, 64) * (2 if len(groups) > 1 else 1) * (3 if groups[0][1] == 1 else 1),
+        blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1),
+        reserve=dice.random() < 0.5,
         groups=groups,
         launches=dice.choice((1, 2, 2, 2, 3)),
         policy=dice.choice(("fcfs", "fcfs", "priority")),
@@ -88,7 +91,7 @@ def random_workload(seed: int) -> Workload:
         chunk=dice.choice((0, 0, 6)),
         running=dice.randrange(2, 9),
         connector=connector,
-        failing=dice.choice((0.0, 0.3)) if connector else 0.0,
+        failing=dice.choice((0.0, 0.3, 0.6)) if connector else 0.0,
         on_failure=dice.choice(("recompute", "fail")),
         abort=dice.choice((0.0, 0.05, 0.15)),
         reset=reset,

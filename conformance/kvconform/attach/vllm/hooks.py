@@ -1,0 +1,340 @@
+"""Hooks into vLLM: what its block pool, its scheduler and its KV connector do to memory, told in the law's events.
+
+Effects are told and not intentions: a block's `ref_cnt` becomes a property that tells, the map of hashes tells what is
+put into it and taken out, and tables are what the workers are told they are. Of the scheduler's functions the hooks
+only want to know for whom they work.
+
+A launch is one `schedule()` that schedules tokens: it is queued when that returns, and seen complete when
+`update_from_output` gets its output.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.vllm.launches import Launches
+from kvconform.attach.vllm.runs import POOL, Group, Run
+from kvspec.memory.events import Count, Drop, Failed, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
+
+ENGINE = "engine"
+"""Who holds a page when nothing says for whom."""
+DEFERRED = "deferred frees"
+COPIES = "copies"
+
+
+class Books:
+    """One block pool, as its blocks tell of it."""
+
+    def __init__(self, attached: "Attached") -> None:
+        """Nothing of it is told before it belongs to a scheduler."""
+        self.attached = attached
+        self.told = False
+        self.taking = False
+        self.touched: dict[int, int] = {}
+        """References of the pages whose count changed since the last `count`."""
+        self.inserted: list[tuple[Any, int]] = []
+
+
+class Attached:
+    """Tells what one scheduler of this process does, from the moment it is made."""
+
+    def __init__(self, trace: Trace) -> None:
+        """Install the hooks; vLLM's modules are imported now."""
+        import vllm.v1.core.block_pool as block_pool
+        import vllm.v1.core.kv_cache_manager as manager
+        import vllm.v1.core.sched.scheduler as scheduling
+        import vllm.v1.core.single_type_kv_cache_manager as single
+        from vllm.v1.request import Request
+
+        self.hooks = hooks = Hooks(trace)
+        self.groups: list[Group] = []
+        self.runs: dict[str, Run] = {}
+        self._books: Books | None = None
+        self._making: Books | None = None
+        self._who = ENGINE
+        self._runs_made = 0
+        self._launches = Launches(self)
+        hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
+        pool, names = block_pool.BlockPool, block_pool.BlockHashToBlockMap
+        hooks.hook(pool, "__init__", before=self._pool_starts, after=self._pool_made)
+        hooks.hook(pool, "get_new_blocks", before=self._takes, after=self._taken)
+        hooks.hook(pool, "cache_full_blocks", after=self._cached)
+        if hasattr(pool, "cache_partial_block"):
+            hooks.hook(pool, "cache_partial_block", after=self._cached_in_part)
+            hooks.hook(pool, "move_block_hashes", after=self._names_moved)
+        hooks.hook(pool, "reset_prefix_cache", before=self._resets, after=self._reset)
+        hooks.hook(names, "insert", after=self._inserted)
+        hooks.hook(names, "pop", after=self._popped)
+        scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
+        hooks.hook(scheduler, "__init__", after=self._made)
+        self._within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name)
+        self._within(managers, "free", lambda _, request: self._name(request.request_id))
+        hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
+        self._within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
+        hooks.hook(Request, "append_output_token_ids", after=lambda _, __, request, *___: self._grown(request))
+        hooks.hook(scheduler, "_update_request_as_session", before=self._turn_ends, after=self._turn_begins)
+        if hasattr(scheduler, "_free_request_blocks"):
+            hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
+            self._within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
+        if hasattr(single.SingleTypeKVCacheManager, "_apply_cow"):
+            self._within(single.SingleTypeKVCacheManager, "_apply_cow", lambda *_: COPIES)
+            hooks.hook(single.SingleTypeKVCacheManager, "_apply_cow", before=self._copied)
+            self._within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
+            hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
+        self._launches.hook(scheduler)
+        for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache"):
+            self._failing(scheduler, name)
+
+    def tell(self, *events: Any) -> None:
+        """Tell events, once there is a scheduler."""
+        if self._books is not None:
+            for event in events:
+                self.hooks.tell(event)
+
+    # Who works for whom
+
+    def _within(self, owner: Any, name: str, who: Callable[..., str]) -> None:
+        """While a function runs, references change for the one that `who(*arguments)` names."""
+        original = getattr(owner, name)
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            before = self._who
+            self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._who = before
+
+        self.hooks.set(owner, name, within)
+
+    def _failing(self, owner: Any, name: str) -> None:
+        """An error that leaves a function is told."""
+        original = getattr(owner, name)
+
+        def failing(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"[:200]
+                self.hooks.guarded(self.tell, Failed("assertion", what, at=name))
+                raise
+
+        self.hooks.set(owner, name, failing)
+
+    def _run(self, request: Any) -> Run:
+        run = self.runs.get(request.request_id)
+        if run is None:
+            self._runs_made += 1
+            name = f"{request.request_id}.{self._runs_made}"
+            run = self.runs[request.request_id] = Run(name, request, self.groups)
+        return run
+
+    def _name(self, request_id: str) -> str:
+        run = self.runs.get(request_id)
+        return ENGINE if run is None else run.name
+
+    def _leaves(self, request_id: str) -> None:
+        """A run ends: by a finish, an abort or a preemption."""
+        run = self.runs.pop(request_id, None)
+        if run is not None:
+            self.tell(*(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), Leave(run.name))
+
+    # The pool
+
+    def _pool_starts(self, *_: Any, **__: Any) -> None:
+        self._making = Books(self)
+
+    def _pool_made(self, _: None, __: None, pool: Any, *args: Any, **kwargs: Any) -> None:
+        pool._kvspec = pool.cached_block_hash_to_block._kvspec = self._making
+        self._making = None
+
+    @property
+    def making(self) -> Books | None:
+        """The books of the pool whose blocks are being made."""
+        return self._making
+
+    def _takes(self, pool: Any, _: int) -> None:
+        pool._kvspec.taking = True
+
+    def _taken(self, _: None, __: Any, pool: Any, ___: int) -> None:
+        pool._kvspec.taking = False
+
+    def counted(self, books: Books, block: Any, before: int, references: int) -> None:
+        """A block's count changed: so many references came or went, for whoever is at work."""
+        if not books.told:
+            return
+        books.touched[block.block_id] = references
+        pages: list[Any] = [block.block_id]
+        for _ in range(before, references):
+            self.tell(Take(self._who, POOL, pages) if books.taking else Share(self._who, POOL, pages))
+        for _ in range(references, before):
+            self.tell(Release(self._who, POOL, pages))
+
+    def count(self) -> None:
+        """Tell the engine's own figures: how many pages are in use, and the counts that changed."""
+        books, pool = self._books, self._pool
+        if books is not None:
+            held = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
+            self.tell(Count(POOL, held=held, references=dict(books.touched)))
+            books.touched.clear()
+
+    # Names
+
+    def _inserted(self, _: None, __: None, names: Any, key: Any, block: Any) -> None:
+        if names._kvspec.told:
+            names._kvspec.inserted.append((key, block.block_id))
+
+    def _popped(self, _: None, block: Any, names: Any, key: Any, __: int) -> None:
+        if block is not None and names._kvspec.told:
+            self.tell(Drop(POOL, [block.block_id], [named(key)]))
+
+    def _cached(self, _: None, __: None, pool: Any, request: Any, blocks: Any, num_cached_blocks: int, *_rest: Any, **more: Any) -> None:
+        """Full blocks were published: what their names promise is what the request's tokens say."""
+        run = self.runs.get(request.request_id)
+        group = self.groups[more["kv_cache_group_id"]]
+        place = {block.block_id: index for index, block in enumerate(blocks[num_cached_blocks:], num_cached_blocks)}
+        self._publish(pool._kvspec, lambda page: None if run is None else run.label(group, place[page]), 0)
+
+    def _cached_in_part(self, _: None, __: Any, pool: Any, **more: Any) -> None:
+        """A block was published that a prompt ends in: its first tokens can be found."""
+        tokens, request = more["num_tokens"], more["request"]
+        group = self.groups[more["kv_cache_group_id"]]
+        run = self.runs.get(request.request_id)
+        slots = tokens % group.size
+        if run is not None and not group.state:
+            self.tell(Learn(run.label(group, tokens // group.size), run.part(group, tokens), slots))
+        self._publish(pool._kvspec, lambda _: None if run is None else run.part(group, tokens), slots)
+
+    def _names_moved(self, _: None, __: None, pool: Any, source: Any, target: Any) -> None:
+        self._publish(pool._kvspec, lambda _: None, 0)
+
+    def _publish(self, books: Books, label: Callable[[int], str | None], slots: int) -> None:
+        """Tell what was put into the map of hashes since the last time."""
+        inserted, books.inserted = books.inserted, []
+        planned = self._launches.planning
+        for key, page in inserted:
+            promised = label(page) if not self.groups[group_of(key)].state else None
+            labels = None if promised is None else [promised]
+            self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
+
+    def _resets(self, pool: Any) -> tuple[list[Any], list[str]]:
+        names: dict[Any, Any] = pool.cached_block_hash_to_block._cache
+        pairs = [
+            (page, named(key))
+            for key, found in names.items()
+            for page in (found if isinstance(found, dict) else [found.block_id])
+        ]
+        return [page for page, _ in pairs], [key for _, key in pairs]
+
+    def _reset(self, seen: tuple[list[Any], list[str]], done: bool, pool: Any) -> None:
+        pool.cached_block_hash_to_block._kvspec = pool._kvspec
+        if done and seen[0] and pool._kvspec.told:
+            self.tell(Drop(POOL, *seen))
+
+    # The scheduler
+
+    def _made(self, _: None, __: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """A scheduler is there: its memory is what is told of from now on."""
+        if self._books is not None:
+            self._books.told = False
+        managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+        self._pool = scheduler.kv_cache_manager.block_pool
+        self._books = self._pool._kvspec
+        size = max(manager.block_size for manager in managers)
+        self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
+        self.runs.clear()
+        pool = Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])
+        self.hooks.trace.begin("vllm", {POOL: pool})
+        self._books.told = True
+        self._launches.start(scheduler)
+
+    def _grown(self, request: Any) -> None:
+        run = self.runs.get(request.request_id)
+        if run is not None:
+            self.tell(*run.grown())
+
+    def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
+        return list(session._all_token_ids)
+
+    def _turn_begins(self, before: list[int], _: None, __: Any, session: Any, *___: Any) -> None:
+        """A session goes on: another holder gets what is there, and the last token may be another one."""
+        old = self.runs.pop(session.request_id, None)
+        if old is None:
+            return
+        now = session._all_token_ids
+        kept = next((at for at, (was, new) in enumerate(zip(before, now, strict=False)) if was != new), min(len(before), len(now)))
+        new = self._run(session)
+        learnt = [
+            Learn(new.label(group, kept // group.size), old.last_label(group, kept // group.size, before), kept % group.size)
+            for group in self.groups
+            if kept % group.size and not group.state
+        ]
+        gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
+        self.tell(*gone, PassOn(old.name, new.name), Leave(old.name), *learnt)
+
+    def _deferred(self, _: None, blocks: Any, __: Any, request: Any) -> None:
+        """A run ends, but its pages are given back only when what is in flight is done."""
+        pages = [block.block_id for block in blocks if not block.is_null]
+        if pages:
+            self.tell(PassOn(self._name(request.request_id), DEFERRED, POOL, pages))
+        self._leaves(request.request_id)
+
+    def _copied(self, _: Any, request_id: str, __: int, source: Any, ___: Any) -> None:
+        """The page of a partial hit is copied: until that is done, the copy holds it in the request's place."""
+        self.tell(PassOn(self._name(request_id), COPIES, POOL, [source.block_id]))
+
+    def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
+        with suppress(IndexError):
+            if scheduler.deferred_frees[-1][1] == blocks[::-1]:
+                self.tell(PassOn(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
+
+    def idle(self, scheduler: Any) -> None:
+        """If no request is left, only what waits for a launch may hold anything."""
+        if not scheduler.requests:
+            self.tell(Idle([DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []))
+
+
+def _group(number: int, manager: Any, page_size: int) -> Group:
+    spec = manager.kv_cache_spec
+    window = getattr(spec, "sliding_window", None) or 0
+    return Group(number, manager.block_size, window, hasattr(spec, "mamba_cache_mode"), page_size)
+
+
+def counted(block: Any, attached: Attached) -> Any:
+    """The class of blocks, with a count that tells."""
+    slot = block.ref_cnt
+
+    class CountedBlock(block):  # type: ignore[misc]
+        """A block whose reference count tells of itself."""
+
+        __slots__ = ("books",)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.books = attached.making
+            super().__init__(*args, **kwargs)
+
+        @property
+        def ref_cnt(self) -> int:
+            """The references to this block."""
+            return int(slot.__get__(self))
+
+        @ref_cnt.setter
+        def ref_cnt(self, references: int) -> None:
+            books = self.books
+            if books is not None and books.told:
+                attached.hooks.guarded(attached.counted, books, self, slot.__get__(self), references)
+            slot.__set__(self, references)
+
+    return CountedBlock
+
+
+def named(key: Any) -> str:
+    """A key of the prefix cache as a trace has it: the hash, cut, and its group."""
+    return f"{key[:8].hex()}.{group_of(key)}"
+
+
+def group_of(key: Any) -> int:
+    """The KV cache group whose block a key finds."""
+    return int.from_bytes(key[-4:], "big")

@@ -1,0 +1,242 @@
+"""Launches and transfers of vLLM: what is queued when `schedule()` returns, and what `update_from_output` ends."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvconform.attach.vllm.runs import POOL, Group, Run
+from kvspec.memory.events import Begin, Deliver, End, Unmap, Use
+
+if TYPE_CHECKING:
+    from kvconform.attach.vllm.hooks import Attached
+
+STREAM = "gpu"
+
+
+@dataclass
+class Launch:
+    """One pass in flight."""
+
+    id: str
+    runs: dict[str, tuple[Run, int, int]]
+    """Request -> its run, the first token that may be written, and how many drafts there are."""
+    loads: list["Load"] = field(default_factory=list)
+    """Loads that are part of the step."""
+
+
+@dataclass
+class Load:
+    """Tokens that a connector brings from elsewhere, into the pages of one run."""
+
+    id: str
+    run: Run
+    uses: list[Use]
+    asynchronous: bool
+    lost: set[int] = field(default_factory=set)
+    """Pages that could not be loaded."""
+
+    @property
+    def unwritten(self) -> list[Use]:
+        """What did not arrive."""
+        return [
+            Use(pool=POOL, pages=[page], holder=self.run.name) for use in self.uses for page in use.pages if page in self.lost
+        ]
+
+
+class Launches:
+    """The scheduler's launches, and its connector's transfers."""
+
+    def __init__(self, attached: "Attached") -> None:
+        """Nothing is in flight."""
+        self._attached = attached
+        self.planning = False
+        """Whether what is published now is still to be written."""
+        self._numbers = 0
+        self._flying: dict[int, Launch] = {}
+        """By the identity of the scheduler's output."""
+        self._asked: dict[str, tuple[int, bool]] = {}
+        """Request -> where the tokens begin that its connector can load, and whether they come later."""
+        self._starting: list[Load] = []
+        self._loads: dict[str, Load] = {}
+        """Loads on their way, by request."""
+        self._sends: dict[str, str] = {}
+
+    def hook(self, scheduler: Any) -> None:
+        """Hook what schedules, and what gets results."""
+        hooks = self._attached.hooks
+        hooks.hook(scheduler, "schedule", before=self._schedules, after=self._scheduled)
+        hooks.hook(scheduler, "update_from_output", before=self._completed, after=self._updated)
+        hooks.hook(scheduler, "_update_from_kv_xfer_finished", before=self._transferred)
+
+    def start(self, scheduler: Any) -> None:
+        """A new scheduler: nothing is in flight, and its connector is one of its own."""
+        self._flying.clear()
+        self._asked.clear()
+        self._loads.clear()
+        self._sends.clear()
+        self._starting = []
+        connector, hooks = scheduler.connector, self._attached.hooks
+        self._pages_known = connector is not None
+        if connector is not None:
+            hooks.hook(connector, "get_num_new_matched_tokens", after=self._matched)
+            hooks.hook(connector, "update_state_after_alloc", before=self._loads_next)
+            for name in ("request_finished", "request_finished_all_groups"):
+                if hasattr(connector, name):
+                    hooks.hook(connector, name, after=self._finished)
+
+    # Launches
+
+    def _schedules(self, *_: Any, **__: Any) -> None:
+        self.planning = True
+
+    def _scheduled(self, _: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:
+        """What was scheduled is queued: rows go to the workers, then loads, zeros and copies, then the pass."""
+        self.planning = False
+        attached = self._attached
+        self._numbers += 1
+        launch = Launch(f"step {self._numbers}", {})
+        computed = self._rows(output)
+        for load in self._starting:
+            attached.tell(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
+            if load.asynchronous:
+                self._loads[load.run.request.request_id] = load
+            else:
+                launch.loads.append(load)
+        self._starting = []
+        self._zeros_and_copies(launch.id, output)
+        reads: list[Use | None] = []
+        writes: list[Use | None] = []
+        for name, tokens in output.num_scheduled_tokens.items():
+            run = attached.runs[name]
+            drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            start, stop = computed[name], computed[name] + tokens
+            certain = max(0, start - run.drafts)
+            launch.runs[name] = run, certain, drafts
+            for group in attached.groups:
+                if not group.state:
+                    reads.append(run.reads(group, start, certain))
+                    writes += self._writes(scheduler, run, group, start, stop, drafts)
+            run.drafts += drafts
+        if launch.runs:
+            uses = [use for use in reads if use], [use for use in writes if use]
+            attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
+        self._flying[id(output)] = launch
+        attached.count()
+
+    def _writes(self, scheduler: Any, run: Run, group: Group, start: int, stop: int, drafts: int) -> list[Use | None]:
+        """The tokens of a pass. Behind drafts in flight its place is not known; a drafter may write further."""
+        further = stop + scheduler.num_lookahead_tokens
+        beyond = run.writes(group, stop, further, may=True)
+        if run.drafts:
+            return [run.writes(group, max(0, start - run.drafts), stop, may=True), beyond]
+        return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, may=True), beyond]
+
+    def _rows(self, output: Any) -> dict[str, int]:
+        """Tell the tables as the workers get them; where each request's pass begins."""
+        attached, computed = self._attached, {}
+        for new in output.scheduled_new_reqs:
+            self._row(attached.runs[new.req_id], new.block_ids, fresh=True)
+            computed[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        rows = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
+        for name, pages, position in rows:
+            self._row(attached.runs[name], pages or (), fresh=name in cached.resumed_req_ids)
+            computed[name] = position
+        return computed
+
+    def _row(self, run: Run, pages: Any, fresh: bool) -> None:
+        for group, more in zip(self._attached.groups, pages, strict=False):
+            if fresh and run.rows[group.number]:
+                self._attached.tell(Unmap(run.table(group)))
+                run.rows[group.number] = 0
+            if more:
+                self._attached.tell(run.mapped(group, more))
+
+    def _zeros_and_copies(self, id: str, output: Any) -> None:
+        """What the workers do before the pass, on its stream."""
+        zeros = getattr(output, "new_block_ids_to_zero", None)
+        if zeros:
+            use = Use(pool=POOL, pages=list(zeros))
+            self._attached.tell(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
+        copies = getattr(output, "kv_cache_block_copies", None)
+        if copies:
+            pairs = [(Use(pool=POOL, pages=[a]), Use(pool=POOL, pages=[b])) for a, b in copies]
+            self._attached.tell(Begin(f"{id} copies", STREAM, copies=pairs, at="copy"))
+
+    def _completed(self, _: Any, output: Any, result: Any) -> None:
+        """The host has seen a pass complete, and with it the loads that were part of it."""
+        attached = self._attached
+        launch = self._flying.pop(id(output), None)
+        transfers = result.kv_connector_output
+        lost = set(transfers.invalid_block_ids or ()) if transfers else set()
+        for load in self._loads.values():
+            load.lost |= lost
+            if transfers and load.run.request.request_id in (getattr(transfers, "failed_recving", None) or ()):
+                load.lost |= {page for use in load.uses for page in use.pages if isinstance(page, int)}
+        if launch is None:
+            return
+        for load in launch.loads:
+            load.lost = lost
+            attached.tell(End(load.id, unwritten=load.unwritten))
+        if launch.runs:
+            attached.tell(End(launch.id))
+        for run, _certain, drafts in launch.runs.values():
+            run.drafts -= drafts
+        self._delivering = launch
+
+    def _updated(self, _: None, outputs: Any, scheduler: Any, *__: Any) -> None:
+        """Tokens go to the clients."""
+        attached = self._attached
+        if self._pages_known:
+            for answer in outputs.values():
+                for one in answer.outputs:
+                    if one.new_token_ids and one.request_id in self._delivering.runs:
+                        attached.tell(Deliver(self._delivering.id, self._delivering.runs[one.request_id][0].name))
+        attached.count()
+        attached.idle(scheduler)
+
+    # Transfers
+
+    def _matched(self, _: None, answer: tuple[int | None, bool], request: Any, num_computed_tokens: int, *__: Any) -> None:
+        self._asked[request.request_id] = num_computed_tokens, bool(answer[1])
+
+    def _loads_next(self, request: Any, blocks: Any, num_external_tokens: int, *_: Any) -> None:
+        """Pages are there for tokens that the connector brings: they are on their way from the next output on."""
+        asked = self._asked.pop(request.request_id, None)
+        if asked is None or not num_external_tokens:
+            return
+        run = self._attached.runs[request.request_id]
+        start, asynchronous = asked
+        stop = start + num_external_tokens
+        uses = []
+        for group, pages in zip(self._attached.groups, blocks.get_block_ids(), strict=True):
+            first, last = start // group.size, -(-stop // group.size)
+            while first < last and not pages[first]:
+                first += 1
+            if first < last:
+                base = group.slot(first * group.size)
+                begin = max(group.slot(start), base)
+                labels = [run.label(group, index) for index in range(first, last)]
+                uses.append(Use(None, POOL, pages[first:last], begin - base, group.slot(stop) - base, labels, run.name))
+        self._starting.append(Load(f"load {run.name}", run, uses, asynchronous))
+
+    def _finished(self, _: None, answer: tuple[bool, Any], request: Any, block_ids: Any, *__: Any) -> None:
+        """A finished request's pages are sent away, and held until that is done."""
+        run = self._attached.runs.get(request.request_id)
+        if not answer[0] or run is None or request.request_id in self._sends:
+            return
+        flying = [seen[1] for launch in self._flying.values() for seen in launch.runs.values() if seen[0] is run]
+        known = min([request.num_computed_tokens, request.num_tokens - 1, *flying])
+        pages = block_ids if isinstance(block_ids, tuple) else (block_ids,)
+        uses = [run.sent(group, row, known) for group, row in zip(self._attached.groups, pages, strict=True)]
+        self._sends[request.request_id] = f"send {run.name}"
+        self._attached.tell(Begin(f"send {run.name}", None, [use for use in uses if use], at="request_finished"))
+
+    def _transferred(self, _: Any, output: Any) -> None:
+        """Transfers that the workers say are done."""
+        for name in output.finished_recving or ():
+            load = self._loads.pop(name, None)
+            if load is not None:
+                self._attached.tell(End(load.id, unwritten=load.unwritten))
+        for name in output.finished_sending or ():
+            if name in self._sends:
+                self._attached.tell(End(self._sends.pop(name)))

@@ -1,0 +1,138 @@
+"""A request's stretches of work: who holds its pages, what its block tables mean, which of it is only promised yet."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvconform.attach.hooks import chained
+from kvspec.memory.events import Learn, Map, Use
+
+POOL = "kv"
+"""The name of the pool that all groups share, in a trace."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One KV cache group: its pages hold `size` tokens, of which a pass reads the last `window` (0: all)."""
+
+    number: int
+    size: int
+    window: int
+    state: bool
+    """A page is one recurrent state."""
+    page_size: int
+    """Slots of a page in the pool that all groups share. A group with fewer tokens a page leaves the rest alone."""
+
+    def slot(self, token: int) -> int:
+        """Where in a table the slot of a token is; past a page's last token is the next page's first slot."""
+        return token // self.size * self.page_size + token % self.size
+
+    def first_read(self, token: int) -> int:
+        """The first token that the computation of `token` attends to."""
+        return max(0, token - self.window + 1) if self.window else 0
+
+
+@dataclass
+class Run:
+    """One request from its first page to its end, its preemption or its next turn: a holder, with a table a group."""
+
+    name: str
+    request: Any
+    groups: list[Group]
+    rows: list[int] = field(init=False)
+    """Pages in each table, as the workers were told."""
+    drafts: int = 0
+    """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
+    _unit: int = field(init=False)
+    """Tokens of one link in the chain of labels: it divides every group's page."""
+    _chain: list[str] = field(default_factory=list)
+    _promised: list[tuple[int, int]] = field(default_factory=list)
+    """Pages whose last token is not known yet: group and index."""
+
+    def __post_init__(self) -> None:
+        self.rows = [0] * len(self.groups)
+        self._unit = math.gcd(*(group.size for group in self.groups))
+
+    def table(self, group: Group) -> str:
+        """The name of the group's block table."""
+        return f"{self.name}/{group.number}"
+
+    def label(self, group: Group, index: int) -> str:
+        """What page `index` of a group's table means: the tokens up to its end, or a promise of them."""
+        return self.last_label(group, index, self.request._all_token_ids)
+
+    def _known(self, group: Group, end: int, tokens: list[int]) -> str:
+        while len(self._chain) * self._unit < end:
+            start = len(self._chain) * self._unit
+            before = self._chain[-1] if self._chain else self._foreign()
+            self._chain.append(chained(before, (tuple(tokens[start : start + self._unit]), self._media(start))))
+        return f"{group.number}:{self._chain[end // self._unit - 1]}"
+
+    def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
+        """The label that page `index` had while the request had these tokens."""
+        end = (index + 1) * group.size
+        return self._known(group, end, tokens) if end <= len(tokens) else self.promise(group, index)
+
+    def part(self, group: Group, tokens: int) -> str:
+        """The label of a page whose first part the request's first `tokens` tokens end."""
+        return self._known(group, tokens, self.request._all_token_ids)
+
+    def promise(self, group: Group, index: int) -> str:
+        """The label of a page some tokens of which are still to be sampled."""
+        return f"{self.name}/{group.number}#{index}"
+
+    def mapped(self, group: Group, pages: list[int]) -> Map:
+        """The table goes on with these pages; page 0 stands for a place that is skipped."""
+        first = self.rows[group.number]
+        self.rows[group.number] += len(pages)
+        labels = None
+        if not group.state:
+            labels = [self._mean(group, index) for index in range(first, first + len(pages))]
+        return Map(self.table(group), self.name, POOL, first, list(pages), labels)
+
+    def _mean(self, group: Group, index: int) -> str:
+        if (index + 1) * group.size > len(self.request._all_token_ids):
+            self._promised.append((group.number, index))
+        return self.label(group, index)
+
+    def grown(self) -> Iterator[Learn]:
+        """The promises that have come true with the tokens that are known now."""
+        known, waiting = len(self.request._all_token_ids), []
+        for number, index in self._promised:
+            group = self.groups[number]
+            if (index + 1) * group.size <= known:
+                yield Learn(self.promise(group, index), self.label(group, index))
+            else:
+                waiting.append((number, index))
+        self._promised = waiting
+
+    def reads(self, group: Group, start: int, stop: int) -> Use | None:
+        """What a pass that begins at token `start` attends to before token `stop`."""
+        first = group.first_read(start)
+        return Use(self.table(group), start=group.slot(first), stop=group.slot(stop)) if first < stop else None
+
+    def sent(self, group: Group, row: list[int], stop: int) -> Use | None:
+        """What a connector that gets `row` reads of the tokens before `stop`: what is left of the window."""
+        skipped = next((index for index, page in enumerate(row) if page), len(row))
+        start, end = skipped * group.page_size, group.slot(stop)
+        return Use(self.table(group), start=start, stop=end) if start < end and not group.state else None
+
+    def writes(self, group: Group, start: int, stop: int, may: bool = False) -> Use | None:
+        """The slots of tokens, as far as the table goes."""
+        end = min(group.slot(stop), self.rows[group.number] * group.page_size)
+        return Use(self.table(group), start=group.slot(start), stop=end, may=may) if group.slot(start) < end else None
+
+    def _foreign(self) -> str:
+        """What content depends on beside tokens: the adapter."""
+        lora = getattr(self.request, "lora_request", None)
+        return chained("", lora.lora_name) if lora else ""
+
+    def _media(self, start: int) -> tuple[Any, ...]:
+        """The images and sounds behind the tokens of one link of the chain."""
+        found = []
+        for feature in self.request.mm_features or ():
+            place = feature.mm_position
+            if place.offset < start + self._unit and start < place.offset + place.length:
+                found.append((feature.identifier, place.offset))
+        return tuple(found)
