@@ -16,7 +16,7 @@ from typing import Any
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.vllm.launches import Launches
 from kvconform.attach.vllm.runs import POOL, Group, Run
-from kvspec.memory.events import Count, Drop, Failed, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
+from kvspec.memory.events import Count, Drop, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
 
 ENGINE = "engine"
 """Who holds a page when nothing says for whom."""
@@ -85,7 +85,7 @@ class Attached:
             hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
         self._launches.hook(scheduler)
         for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache"):
-            self._failing(scheduler, name)
+            hooks.watch(scheduler, name)
 
     def tell(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
@@ -108,20 +108,6 @@ class Attached:
                 self._who = before
 
         self.hooks.set(owner, name, within)
-
-    def _failing(self, owner: Any, name: str) -> None:
-        """An error that leaves a function is told."""
-        original = getattr(owner, name)
-
-        def failing(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            except Exception as error:
-                what = f"{type(error).__name__}: {error}"[:200]
-                self.hooks.guarded(self.tell, Failed("assertion", what, at=name))
-                raise
-
-        self.hooks.set(owner, name, failing)
 
     def _run(self, request: Any) -> Run:
         run = self.runs.get(request.request_id)
@@ -246,7 +232,7 @@ class Attached:
         self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
         self.runs.clear()
         pool = Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])
-        self.hooks.trace.begin("vllm", {POOL: pool})
+        self.hooks.trace.header("vllm", {POOL: pool})
         self._books.told = True
         self._launches.start(scheduler)
 
