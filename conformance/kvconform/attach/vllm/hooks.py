@@ -45,7 +45,6 @@ class Attached:
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
         import vllm.v1.core.sched.scheduler as scheduling
-        import vllm.v1.core.single_type_kv_cache_manager as single
         from vllm.v1.request import Request
 
         self.hooks = hooks = Hooks(trace)
@@ -55,6 +54,8 @@ class Attached:
         self._making: Books | None = None
         self._who = ENGINE
         self._runs_made = 0
+        self._copying: dict[int, int] = {}
+        """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
         hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
         pool, names = block_pool.BlockPool, block_pool.BlockHashToBlockMap
@@ -78,9 +79,9 @@ class Attached:
         if hasattr(scheduler, "_free_request_blocks"):
             hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
             self._within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
-        if hasattr(single.SingleTypeKVCacheManager, "_apply_cow"):
-            self._within(single.SingleTypeKVCacheManager, "_apply_cow", lambda *_: COPIES)
-            hooks.hook(single.SingleTypeKVCacheManager, "_apply_cow", before=self._copied)
+        if hasattr(managers, "take_kv_cache_block_copies"):
+            hooks.hook(managers, "allocate_slots", after=self._copied)
+            hooks.hook(managers, "take_kv_cache_block_copies", after=self._copies_queued)
             self._within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
             hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
         self._launches.hook(scheduler)
@@ -149,7 +150,7 @@ class Attached:
 
     def counted(self, books: Books, block: Any, before: int, references: int) -> None:
         """A block's count changed: so many references came or went, for whoever is at work."""
-        if not books.told:
+        if block.is_null:
             return
         books.touched[block.block_id] = references
         pages: list[Any] = [block.block_id]
@@ -201,7 +202,7 @@ class Attached:
         inserted, books.inserted = books.inserted, []
         planned = self._launches.planning
         for key, page in inserted:
-            promised = label(page) if not self.groups[group_of(key)].state else None
+            promised = label(page)
             labels = None if promised is None else [promised]
             self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
 
@@ -257,6 +258,12 @@ class Attached:
             for group in self.groups
             if kept % group.size and not group.state
         ]
+        position = session.num_computed_tokens
+        learnt += [
+            Learn(new.state_label(group, position), old.state_label(group, position))
+            for group in self.groups
+            if group.state and position % group.size
+        ]
         gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
         self.tell(*gone, PassOn(old.name, new.name), Leave(old.name), *learnt)
 
@@ -267,9 +274,18 @@ class Attached:
             self.tell(PassOn(self._name(request.request_id), DEFERRED, POOL, pages))
         self._leaves(request.request_id)
 
-    def _copied(self, _: Any, request_id: str, __: int, source: Any, ___: Any) -> None:
-        """The page of a partial hit is copied: until that is done, the copy holds it in the request's place."""
-        self.tell(PassOn(self._name(request_id), COPIES, POOL, [source.block_id]))
+    def _copied(self, _: None, __: Any, manager: Any, request: Any, *___: Any, **____: Any) -> None:
+        """A page that is hit in part is copied: until that is done, both ends are kept for the copy."""
+        for group in manager.coordinator.single_type_managers:
+            pairs = group._pending_cow_copies
+            for pair in pairs[self._copying.get(group.kv_cache_group_id, 0) :]:
+                pages: list[Any] = [block.block_id for block in pair]
+                self.tell(PassOn(self._name(request.request_id), COPIES, POOL, pages))
+            self._copying[group.kv_cache_group_id] = len(pairs)
+
+    def _copies_queued(self, _: None, answer: tuple[list[Any], Any], __: Any) -> None:
+        self._copying.clear()
+        self._launches.copies(answer[0])
 
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
         with suppress(IndexError):

@@ -89,7 +89,7 @@ class Launches:
         self.planning = True
 
     def _scheduled(self, _: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:
-        """What was scheduled is queued: rows go to the workers, then loads, zeros and copies, then the pass."""
+        """What was scheduled is queued: rows go to the workers, then loads and zeros, then the pass."""
         self.planning = False
         attached = self._attached
         self._numbers += 1
@@ -102,9 +102,10 @@ class Launches:
             else:
                 launch.loads.append(load)
         self._starting = []
-        self._zeros_and_copies(launch.id, output)
+        self._zeros(launch.id, output)
         reads: list[Use | None] = []
         writes: list[Use | None] = []
+        states: list[tuple[Use | None, Use]] = []
         for name, tokens in output.num_scheduled_tokens.items():
             run = attached.runs[name]
             drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
@@ -112,10 +113,15 @@ class Launches:
             certain = max(0, start - run.drafts)
             launch.runs[name] = run, certain, drafts
             for group in attached.groups:
-                if not group.state:
+                if group.state:
+                    states.append(run.states(group, start, stop))
+                else:
                     reads.append(run.reads(group, start, certain))
                     writes += self._writes(scheduler, run, group, start, stop, drafts)
             run.drafts += drafts
+        if states:
+            told = [read for read, _ in states if read], [write for _, write in states]
+            attached.tell(Begin(f"{launch.id} states", STREAM, *told, sees_own=False, at="states"))
         if launch.runs:
             uses = [use for use in reads if use], [use for use in writes if use]
             attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
@@ -151,16 +157,18 @@ class Launches:
             if more:
                 self._attached.tell(run.mapped(group, more))
 
-    def _zeros_and_copies(self, id: str, output: Any) -> None:
-        """What the workers do before the pass, on its stream."""
+    def _zeros(self, id: str, output: Any) -> None:
+        """Pages that are cleared before the pass, on its stream."""
         zeros = getattr(output, "new_block_ids_to_zero", None)
         if zeros:
             use = Use(pool=POOL, pages=list(zeros))
             self._attached.tell(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
-        copies = getattr(output, "kv_cache_block_copies", None)
-        if copies:
-            pairs = [(Use(pool=POOL, pages=[a]), Use(pool=POOL, pages=[b])) for a, b in copies]
-            self._attached.tell(Begin(f"{id} copies", STREAM, copies=pairs, at="copy"))
+
+    def copies(self, pairs: list[Any]) -> None:
+        """Pages are copied before the pass that is being scheduled, on its stream."""
+        if pairs:
+            told = [(Use(pool=POOL, pages=[source]), Use(pool=POOL, pages=[target])) for source, target in pairs]
+            self._attached.tell(Begin(f"step {self._numbers + 1} copies", STREAM, copies=told, at="copy"))
 
     def _completed(self, _: Any, output: Any, result: Any) -> None:
         """The host has seen a pass complete, and with it the loads that were part of it."""

@@ -49,6 +49,8 @@ class Run:
     _chain: list[str] = field(default_factory=list)
     _promised: list[tuple[int, int]] = field(default_factory=list)
     """Pages whose last token is not known yet: group and index."""
+    _states: list[tuple[int, int]] = field(default_factory=list)
+    """States whose last token is not known yet: group and tokens."""
 
     def __post_init__(self) -> None:
         self.rows = [0] * len(self.groups)
@@ -78,6 +80,22 @@ class Run:
         """The label of a page whose first part the request's first `tokens` tokens end."""
         return self._known(group, tokens, self.request._all_token_ids)
 
+    def state_label(self, group: Group, tokens: int) -> str:
+        """The label of the state after so many tokens; away from a page's border it is the run's own."""
+        if tokens % self._unit == 0 and tokens <= len(self.request._all_token_ids):
+            return self.part(group, tokens)
+        label = f"{self.name}/{group.number}@{tokens}"
+        if tokens % self._unit == 0:
+            self._states.append((group.number, tokens))
+        return label
+
+    def states(self, group: Group, start: int, stop: int) -> tuple[Use | None, Use]:
+        """What a pass over tokens `start` to `stop` reads and writes of a recurrent state: a page each."""
+        size, table = group.page_size, self.table(group)
+        old, new = (start - 1) // group.size * size, (stop - 1) // group.size * size
+        read = Use(table, start=old, stop=old + size, labels=[self.state_label(group, start)]) if start else None
+        return read, Use(table, start=new, stop=new + size, labels=[self.state_label(group, stop)])
+
     def promise(self, group: Group, index: int) -> str:
         """The label of a page some tokens of which are still to be sampled."""
         return f"{self.name}/{group.number}#{index}"
@@ -106,6 +124,11 @@ class Run:
             else:
                 waiting.append((number, index))
         self._promised = waiting
+        states, self._states = self._states, []
+        for number, tokens in states:
+            label = f"{self.name}/{number}@{tokens}"
+            if (now := self.state_label(self.groups[number], tokens)) != label:
+                yield Learn(label, now)
 
     def reads(self, group: Group, start: int, stop: int) -> Use | None:
         """What a pass that begins at token `start` attends to before token `stop`."""

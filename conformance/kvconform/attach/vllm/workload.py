@@ -64,6 +64,7 @@ GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
     (("full", 4, 0), ("window", 4, 6)),
     (("full", 8, 0), ("window", 4, 9)),
     (("full", 4, 0), ("state", 4, 0)),
+    (("full", 4, 0), ("state", 8, 0)),
 )
 
 
@@ -72,10 +73,9 @@ def random_workload(seed: int) -> Workload:
     dice = random.Random(seed)
     documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(6, 40))) for _ in range(3))
     groups = dice.choice(GROUPS)
-    connector = (
-        dice.choice(("", "", "sync", "async", "async")) if not any(kind == "state" for kind, _, _ in groups) else ""
-    )
-    drafts = dice.choice((0, 0, 1, 3))
+    states = any(kind == "state" for kind, _, _ in groups)
+    connector = "" if states else dice.choice(("", "", "sync", "async", "async"))
+    drafts = 0 if states else dice.choice((0, 0, 1, 3))
     reset = dice.choice((0.0, 0.04)) if not connector else 0.0
     return Workload(
         seed=seed,
