@@ -50,11 +50,8 @@ class Connector:
         if self.asked[request.request_id] == 1 and self.dice.random() < 0.1:
             return None, False
         size = self.scheduler.block_size
-        last = (
-            request.num_tokens
-            if self.work.connector == "async" and self.dice.random() < 0.3
-            else request.num_tokens - 1
-        )
+        whole = self.work.whole and self.work.connector == "async" and self.dice.random() < 0.3
+        last = request.num_tokens - (not whole)
         end = last if self.dice.random() < 0.2 else self.dice.randrange(0, last // size + 1) * size
         if end == last and self.work.connector == "sync":
             end = last // size * size

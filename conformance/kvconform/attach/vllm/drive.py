@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ class Drive:
 
         Raises:
             StuckError: requests are left and `steps` steps brought no end.
-            Exception: whatever the engine raises.
+            EngineGaveUp: the engine raised an error.
         """
         for _ in range(steps):
             self._traffic()
@@ -48,6 +49,12 @@ class Drive:
                 return self.happened
         raise StuckError(f"{len(self.scheduler.requests)} requests are left after {steps} steps")
 
+    def _engine(self, do: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return do(*args)
+        except Exception as error:
+            raise EngineGaveUp(f"{type(error).__name__}: {error}") from error
+
     def _done(self) -> bool:
         return self._arrived >= self.work.requests and not self.scheduler.requests and not self._in_flight
 
@@ -55,7 +62,7 @@ class Drive:
         """Launch if there is room; process the oldest launch if there is none, or now and then."""
         if len(self._in_flight) < self.work.launches and self.scheduler.has_requests():
             before = self._preemptions()
-            output = self.scheduler.schedule()
+            output = self._engine(self.scheduler.schedule)
             self.happened["preemptions"] += self._preemptions() - before
             self.happened["launches"] += bool(output.total_num_scheduled_tokens)
             requests = self.scheduler.requests
@@ -90,7 +97,7 @@ class Drive:
                     result.kv_connector_output.invalid_block_ids
                     or getattr(result.kv_connector_output, "failed_recving", ())
                 )
-        self.scheduler.update_from_output(output, result)
+        self._engine(self.scheduler.update_from_output, output, result)
         if self.work.drafts and self.work.launches == 1:
             drafted = [[self._token() for _ in range(self.work.drafts)] for _ in names]
             self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafted))
@@ -143,7 +150,7 @@ class Drive:
         prompt = [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(1, 6))]
         update = make_request(self.work, name, prompt, self._dice.randrange(1, 8), resumable=not last)
         self.happened["turns"] += 1
-        self.scheduler.add_request(update)
+        self._engine(self.scheduler.add_request, update)
         if last:
             del self._turns[name]
 
@@ -152,13 +159,17 @@ class Drive:
 
         if self.scheduler.requests:
             name = self._dice.choice(sorted(self.scheduler.requests))
-            self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+            self._engine(self.scheduler.finish_requests, name, RequestStatus.FINISHED_ABORTED)
             self.happened["aborts"] += 1
 
     def _reset(self) -> None:
-        done = self.scheduler.reset_prefix_cache(reset_running_requests=self._dice.random() < 0.7)
+        done = self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
         self.happened["resets"] += bool(done)
 
 
 class StuckError(Exception):
     """Requests that never end."""
+
+
+class EngineGaveUp(Exception):
+    """The engine raised an error; its cause is that error."""

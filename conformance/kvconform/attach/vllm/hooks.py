@@ -8,8 +8,7 @@ A launch is one `schedule()` that schedules tokens: it is queued when that retur
 `update_from_output` gets its output.
 """
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -54,6 +53,7 @@ class Attached:
         self._making: Books | None = None
         self._who = ENGINE
         self._runs_made = 0
+        self._managers: Any = ()
         self._copying: dict[int, int] = {}
         """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
@@ -70,6 +70,7 @@ class Attached:
         hooks.hook(names, "pop", after=self._popped)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
         hooks.hook(scheduler, "__init__", after=self._made)
+        hooks.hook(managers, "allocate_slots", after=self._copied)
         self._within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name)
         self._within(managers, "free", lambda _, request: self._name(request.request_id))
         hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
@@ -80,12 +81,11 @@ class Attached:
             hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
             self._within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
         if hasattr(managers, "take_kv_cache_block_copies"):
-            hooks.hook(managers, "allocate_slots", after=self._copied)
-            hooks.hook(managers, "take_kv_cache_block_copies", after=self._copies_queued)
+            hooks.hook(managers, "take_kv_cache_block_copies", before=lambda _: self._copying.clear())
             self._within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
             hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
         self._launches.hook(scheduler)
-        for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache"):
+        for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
             hooks.watch(scheduler, name)
 
     def tell(self, *events: Any) -> None:
@@ -177,11 +177,12 @@ class Attached:
         if block is not None and names._kvspec.told:
             self.tell(Drop(POOL, [block.block_id], [named(key)]))
 
-    def _cached(self, _: None, __: None, pool: Any, request: Any, blocks: Any, num_cached_blocks: int, *_rest: Any, **more: Any) -> None:
+    def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
         """Full blocks were published: what their names promise is what the request's tokens say."""
-        run = self.runs.get(request.request_id)
+        run = self.runs.get(more["request"].request_id)
         group = self.groups[more["kv_cache_group_id"]]
-        place = {block.block_id: index for index, block in enumerate(blocks[num_cached_blocks:], num_cached_blocks)}
+        first = more["num_cached_blocks"]
+        place = {block.block_id: index for index, block in enumerate(more["blocks"][first:], first)}
         self._publish(pool._kvspec, lambda page: None if run is None else run.label(group, place[page]), 0)
 
     def _cached_in_part(self, _: None, __: Any, pool: Any, **more: Any) -> None:
@@ -199,6 +200,7 @@ class Attached:
 
     def _publish(self, books: Books, label: Callable[[int], str | None], slots: int) -> None:
         """Tell what was put into the map of hashes since the last time."""
+        self._copied()
         inserted, books.inserted = books.inserted, []
         planned = self._launches.planning
         for key, page in inserted:
@@ -226,7 +228,7 @@ class Attached:
         """A scheduler is there: its memory is what is told of from now on."""
         if self._books is not None:
             self._books.told = False
-        managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+        self._managers = managers = scheduler.kv_cache_manager.coordinator.single_type_managers
         self._pool = scheduler.kv_cache_manager.block_pool
         self._books = self._pool._kvspec
         size = max(manager.block_size for manager in managers)
@@ -251,12 +253,14 @@ class Attached:
         if old is None:
             return
         now = session._all_token_ids
-        kept = next((at for at, (was, new) in enumerate(zip(before, now, strict=False)) if was != new), min(len(before), len(now)))
+        pairs = enumerate(zip(before, now, strict=False))
+        kept = next((at for at, (was, new) in pairs if was != new), min(len(before), len(now)))
         new = self._run(session)
         learnt = [
-            Learn(new.label(group, kept // group.size), old.last_label(group, kept // group.size, before), kept % group.size)
+            Learn(new.label(group, page), old.last_label(group, page, before), kept % group.size)
             for group in self.groups
             if kept % group.size and not group.state
+            for page in (kept // group.size,)
         ]
         position = session.num_computed_tokens
         learnt += [
@@ -274,18 +278,15 @@ class Attached:
             self.tell(PassOn(self._name(request.request_id), DEFERRED, POOL, pages))
         self._leaves(request.request_id)
 
-    def _copied(self, _: None, __: Any, manager: Any, request: Any, *___: Any, **____: Any) -> None:
-        """A page that is hit in part is copied: until that is done, both ends are kept for the copy."""
-        for group in manager.coordinator.single_type_managers:
-            pairs = group._pending_cow_copies
-            for pair in pairs[self._copying.get(group.kv_cache_group_id, 0) :]:
-                pages: list[Any] = [block.block_id for block in pair]
-                self.tell(PassOn(self._name(request.request_id), COPIES, POOL, pages))
+    def _copied(self, *_: Any, **__: Any) -> None:
+        """A page that is hit in part is copied before the next pass; until then, both ends are kept for the copy."""
+        for group in self._managers:
+            pairs = getattr(group, "_pending_cow_copies", ())
+            told = self._copying.get(group.kv_cache_group_id, 0)
+            for source, target in pairs[told:]:
+                self._launches.copy(source.block_id, target.block_id)
+                self.tell(PassOn(self._who, COPIES, POOL, [source.block_id, target.block_id]))
             self._copying[group.kv_cache_group_id] = len(pairs)
-
-    def _copies_queued(self, _: None, answer: tuple[list[Any], Any], __: Any) -> None:
-        self._copying.clear()
-        self._launches.copies(answer[0])
 
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
         with suppress(IndexError):

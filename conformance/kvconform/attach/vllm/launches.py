@@ -37,9 +37,8 @@ class Load:
     @property
     def unwritten(self) -> list[Use]:
         """What did not arrive."""
-        return [
-            Use(pool=POOL, pages=[page], holder=self.run.name) for use in self.uses for page in use.pages if page in self.lost
-        ]
+        lost = [page for use in self.uses for page in use.pages if page in self.lost]
+        return [Use(pool=POOL, pages=[page], holder=self.run.name) for page in lost]
 
 
 class Launches:
@@ -51,6 +50,8 @@ class Launches:
         self.planning = False
         """Whether what is published now is still to be written."""
         self._numbers = 0
+        self._copied: set[int] = set()
+        """Pages that are copied into before the next pass."""
         self._flying: dict[int, Launch] = {}
         """By the identity of the scheduler's output."""
         self._asked: dict[str, tuple[int, bool]] = {}
@@ -159,16 +160,18 @@ class Launches:
 
     def _zeros(self, id: str, output: Any) -> None:
         """Pages that are cleared before the pass, on its stream."""
-        zeros = getattr(output, "new_block_ids_to_zero", None)
+        # What is copied into is cleared before, which needs not be told.
+        zeros = [page for page in getattr(output, "new_block_ids_to_zero", None) or () if page not in self._copied]
+        self._copied.clear()
         if zeros:
-            use = Use(pool=POOL, pages=list(zeros))
+            use = Use(pool=POOL, pages=[*zeros])
             self._attached.tell(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
 
-    def copies(self, pairs: list[Any]) -> None:
-        """Pages are copied before the pass that is being scheduled, on its stream."""
-        if pairs:
-            told = [(Use(pool=POOL, pages=[source]), Use(pool=POOL, pages=[target])) for source, target in pairs]
-            self._attached.tell(Begin(f"step {self._numbers + 1} copies", STREAM, copies=told, at="copy"))
+    def copy(self, source: int, target: int) -> None:
+        """A page is copied before the pass that is being scheduled, on its stream."""
+        self._copied.add(target)
+        uses = Use(pool=POOL, pages=[source]), Use(pool=POOL, pages=[target])
+        self._attached.tell(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
 
     def _completed(self, _: Any, output: Any, result: Any) -> None:
         """The host has seen a pass complete, and with it the loads that were part of it."""
@@ -204,7 +207,7 @@ class Launches:
 
     # Transfers
 
-    def _matched(self, _: None, answer: tuple[int | None, bool], request: Any, num_computed_tokens: int, *__: Any) -> None:
+    def _matched(self, _: None, answer: tuple[Any, bool], request: Any, num_computed_tokens: int, *__: Any) -> None:
         self._asked[request.request_id] = num_computed_tokens, bool(answer[1])
 
     def _loads_next(self, request: Any, blocks: Any, num_external_tokens: int, *_: Any) -> None:
