@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvconform.attach.hooks import Hooks, Trace, chained
+from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.mini_sglang.engine import Engine
+from kvconform.attach.run import Run
 from kvconform.attach.streams import Streams
 from kvspec.memory.events import (
     Count,
     Deliver,
     Drop,
     Idle,
-    Learn,
     Leave,
     Map,
     Pages,
@@ -32,32 +32,6 @@ from kvspec.memory.events import (
 
 KV = "kv"
 ROWS = "rows"
-
-
-class Run:
-    """One request, from its row to its release: a holder, and its table."""
-
-    def __init__(self, uid: int, page_size: int) -> None:
-        """Nothing is known of it yet."""
-        self.name = f"r{uid}"
-        self.row = -1
-        self._size = page_size
-        self._labels: list[str] = []
-
-    def labels(self, tokens: list[int], first: int, stop: int) -> list[str]:
-        """The labels of pages `first` to `stop`; one whose last token is not known yet has a label of its own."""
-        self.grown(tokens)
-        known = self._labels[first:stop]
-        return known + [f"{self.name}#{index}" for index in range(first + len(known), stop)]
-
-    def grown(self, tokens: list[int]) -> list[Learn]:
-        """The promises that come true with these tokens."""
-        learnt = []
-        for index in range(len(self._labels), len(tokens) // self._size):
-            page = tuple(tokens[index * self._size : (index + 1) * self._size])
-            self._labels.append(chained(self._labels[-1] if self._labels else "", page))
-            learnt.append(Learn(f"{self.name}#{index}", self._labels[-1]))
-        return learnt
 
 
 class Attached:
@@ -76,6 +50,8 @@ class Attached:
         self._page_size = 1
         self._width = 0
         self._runs: dict[int, Run] = {}
+        self._row_of: dict[int, Run] = {}
+        """Row -> who was given it last."""
         self._rows: dict[int, tuple[Pages, str]] = {}
         """Row -> the pages that it names, and who wrote it last."""
         self._keys: dict[object, str] = {}
@@ -110,7 +86,7 @@ class Attached:
     def _made(self, _: None, __: None, manager: Any, pages: int, page_size: int, table: Any, kind: str) -> None:
         rows, self._width = table.shape
         self._manager, self._page_size = manager, page_size
-        for kept in (self._runs, self._rows, self._keys, self._launches):
+        for kept in (self._runs, self._row_of, self._rows, self._keys, self._launches):
             kept.clear()
         kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, sinks=[pages])
         row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, sinks=[rows - 1])
@@ -120,7 +96,7 @@ class Attached:
     def _run(self, uid: int) -> Run:
         run = self._runs.get(uid)
         if run is None:
-            run = self._runs[uid] = Run(uid, self._page_size)
+            run = self._runs[uid] = Run(f"r{uid}", self._page_size)
         return run
 
     def _acts(self, req: Any) -> None:
@@ -145,7 +121,7 @@ class Attached:
             return
         handle, row = answer
         run = self._run(pending.uid)
-        run.row = row
+        self._row_of[row] = run
         cached = handle.cached_len
         pages = self._pages(adder.table_manager.page_table[row, :cached])
         self._rows[row] = pages, run.name
@@ -164,10 +140,8 @@ class Attached:
 
     def _table_written(self, _: None, __: None, table: Any, allocated: Any, told: list[Any], page_size: int) -> None:
         pages = self._pages(allocated)
-        by_row = {run.row: uid for uid, run in self._runs.items()}
         for row, first, last in told:
-            uid = by_row[row]
-            run, new = self._runs[uid], pages[: last - first]
+            run, new = self._row_of[row], pages[: last - first]
             del pages[: last - first]
             self._who = run.name
             self.hooks.tell(Take(run.name, KV, new))

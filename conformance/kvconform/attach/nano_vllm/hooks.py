@@ -6,15 +6,15 @@ intentions: a block that was forgotten, or given back twice, shows as what it is
 
 from typing import Any
 
-from kvconform.attach.hooks import Hooks, Trace, chained
+from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.nano_vllm.engine import Engine
+from kvconform.attach.run import Run
 from kvspec.memory.events import (
     Begin,
     Count,
     Deliver,
     Drop,
     End,
-    Learn,
     Leave,
     Map,
     Pool,
@@ -29,36 +29,24 @@ from kvspec.memory.events import (
 POOL = "blocks"
 
 
-class Run:
-    """One sequence from its allocation to its end or its preemption: a holder, and its table."""
+class Mapped(Run):
+    """One sequence from its allocation to its end or its preemption."""
 
     def __init__(self, name: str, seq: Any, block_size: int) -> None:
-        """Labels are made block by block, as the tokens that fill them are known."""
-        self.name = name
+        """It has no blocks yet."""
+        super().__init__(name, block_size)
         self.seq = seq
-        self._size = block_size
-        self._labels: list[str] = []
 
     def mapped(self, first: int) -> Map:
-        """The table from block `first` on. A block whose last token is not known yet has a label of its own."""
+        """The table from block `first` on."""
         table = self.seq.block_table
-        self.grown()
-        promised = [f"{self.name}#{index}" for index in range(max(first, len(self._labels)), len(table))]
-        return Map(self.name, self.name, POOL, first, table[first:], self._labels[first : len(table)] + promised)
-
-    def grown(self) -> list[Learn]:
-        """The promises that have come true since the last call."""
-        learnt = []
-        for index in range(len(self._labels), len(self.seq) // self._size):
-            tokens = tuple(self.seq.token_ids[index * self._size : (index + 1) * self._size])
-            self._labels.append(chained(self._labels[-1] if self._labels else "", tokens))
-            learnt.append(Learn(f"{self.name}#{index}", self._labels[-1]))
-        return learnt
+        labels = self.labels(self.seq.token_ids, first, len(table))
+        return Map(self.name, self.name, POOL, first, table[first:], labels)
 
     def label_of(self, block: int) -> str:
         """What the engine says that a block of this table holds, when it publishes it."""
-        table: list[int] = self.seq.block_table
-        return self._labels[table.index(block)]
+        index = self.seq.block_table.index(block)
+        return self.labels(self.seq.token_ids, index, index + 1)[0]
 
 
 class Attached:
@@ -68,8 +56,8 @@ class Attached:
         """Install the hooks."""
         self.hooks = hooks = Hooks(trace)
         self._manager: Any = None
-        self._runs: dict[int, Run] = {}
-        self._who: Run | None = None
+        self._runs: dict[int, Mapped] = {}
+        self._who: Mapped | None = None
         self._taking = False
         self._launches = 0
         attached = self
@@ -124,7 +112,7 @@ class Attached:
         """The blocks that a sequence has, while the block manager is about to act for it."""
         run = self._runs.get(seq.seq_id)
         if run is None:
-            run = self._runs[seq.seq_id] = Run(f"{seq.seq_id}.{self._launches}", seq, manager.block_size)
+            run = self._runs[seq.seq_id] = Mapped(f"{seq.seq_id}.{self._launches}", seq, manager.block_size)
         self._who = run
         return len(seq.block_table)
 
@@ -166,7 +154,7 @@ class Attached:
         reads, writes = [], []
         for seq in answer[0]:
             run = self._runs[seq.seq_id]
-            for learnt in run.grown():
+            for learnt in run.grown(run.seq.token_ids):
                 self.hooks.tell(learnt)
             start = seq.num_cached_tokens if answer[1] else len(seq) - 1
             stop = start + seq.num_scheduled_tokens

@@ -7,11 +7,13 @@ loaded back. How far the streams have got is drawn at random.
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvconform.attach.device import Event, Stream, advance, stood_in
 from kvconform.attach.patches import Patches
+from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
 from kvconform.attach.sglang.release import Release
 
@@ -70,10 +72,12 @@ class Worker:
         """The forward stream of one memory."""
         self._counter = memory.controller.layer_done_counter
         self.forward_stream = Stream()
+        self.launched: Callable[[Batch], None] = lambda _: None
 
     def forward_batch_generation(self, batch: Batch) -> Event:
         """Queue one forward pass; the event that stands for its results."""
         self._counter.set_consumer(batch.hicache_consumer_index)
+        self.launched(batch)
         for layer in range(LAYERS):
             self._counter.wait_until(layer)
             Stream.current.queue()
@@ -106,11 +110,11 @@ class Walk:
         )
         self._rng = rng
         self.memory = make(release, self._shape)
-        self._worker = Worker(self.memory)
+        self.worker = Worker(self.memory)
         # The scheduler's own wiring, in the releases that have it.
         for fence in ("load_fence_stream", "write_fence_stream"):
             if hasattr(self.memory.controller, fence):
-                setattr(self.memory.controller, fence, self._worker.forward_stream)
+                setattr(self.memory.controller, fence, self.worker.forward_stream)
         longest = pages * page_size // 2
         self._longest = longest
         self._stems = [[rng.randint(1, self._traffic.alphabet) for _ in range(longest)] for _ in range(4)]
@@ -121,6 +125,7 @@ class Walk:
         self._left = self._traffic.requests
         self._count = 0
         self.seen = Seen()
+        self.idled: Callable[[], None] = lambda: None
 
     def run(self) -> None:
         """Walk until all requests have finished."""
@@ -147,6 +152,7 @@ class Walk:
             for stream in Stream.all:
                 stream.synchronize()
             self.memory.cache.check_hicache_events()
+        self.idled()
 
     def _arrive(self) -> None:
         rng = self._rng
@@ -242,11 +248,11 @@ class Walk:
         self._waiting.appendleft(Turn(self.memory.again(turn.req), turn.tokens, turn.output))
 
     def _launch(self, batch: Batch) -> None:
-        schedule, forward = Stream.current, self._worker.forward_stream
+        schedule, forward = Stream.current, self.worker.forward_stream
         forward.wait_stream(schedule)
         Stream.current = forward
         try:
-            done = self._worker.forward_batch_generation(batch)
+            done = self.worker.forward_batch_generation(batch)
         finally:
             Stream.current = schedule
         self._flying.append((batch, done))
@@ -265,14 +271,14 @@ class Walk:
                 self._running.remove(turn)
                 self.memory.let_go(turn.req, publish=True)
                 self.seen.finished += 1
-            elif upto > batch.prefix_lens[batch.turns.index(turn)] + 1 or self._rng.random() < 0.0:
+            elif upto > batch.prefix_lens[batch.turns.index(turn)] + 1:
                 self.memory.publish(turn.req, upto)
         flush = getattr(self.memory.cache, "flush_pending_backups", None)
         if flush is not None:
             flush()
 
 
-def run(release: Release, seed: int) -> Seen:
+def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
     """One walk; the same seed gives the same one. What the release itself raises ends it and is told in `failed`."""
     rng = random.Random(seed)
     with stood_in(release.torch):
@@ -280,6 +286,9 @@ def run(release: Release, seed: int) -> Seen:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         walk = Walk(release, rng)
+        if attached is not None:
+            attached.watch(walk.memory)
+            walk.worker.launched, walk.idled = attached.launch, attached.idle
         try:
             with walk.memory.configured():
                 walk.run()

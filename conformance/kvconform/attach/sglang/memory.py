@@ -30,10 +30,6 @@ class Shape:
     write_policy: str
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
-
-
 class Memory:
     """What both kinds have in common."""
 
@@ -80,8 +76,8 @@ class Memory:
 
     def _host_pool(self) -> Any:
         """The release's host pool, without a buffer."""
-        base, shape = self.release.host.HostKVCache, self.shape
-        made: Any = object.__new__(type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing)))
+        shape = self.shape
+        made: Any = object.__new__(self.release.host_class)
         made.page_size, made.size, made.page_num = shape.page_size, shape.host_pages * shape.page_size, shape.host_pages
         made.size_per_token, made.device, made.layout, made.lock = 1, "cpu", "layer_first", threading.RLock()
         made.can_use_write_back_jit = False

@@ -40,6 +40,10 @@ def load(folder: Path) -> "Release":
         raise EngineError(f"its host cache cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
 class Release:
     """The modules of one release; which kind it is shows in what it has, not in its number."""
 
@@ -69,6 +73,10 @@ class Release:
         else:
             self.tree = importlib.import_module(f"{memory}.hiradix_cache")
             self.host = importlib.import_module(_HOST_POOL)
+
+        base = self.host.HostKVCache
+        self.host_class = type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
+        """The release's host pool without a buffer: what it would copy is not copied."""
 
     @property
     def cache_class(self) -> Any:
