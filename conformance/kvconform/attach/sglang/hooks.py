@@ -226,10 +226,7 @@ class Attached:
 
     def _adopt(self, req: Any, name: str) -> None:
         """A request's lock is the request's."""
-        if not self._release.unified:
-            self._adopt_path(req, name)
-            return
-        lock = req.lock
+        lock = getattr(req, "lock", None)
         owner = getattr(lock, "kvspec_owner", name)
         if owner != name:
             self.hooks.tell(PassOn(owner, name))
@@ -237,7 +234,7 @@ class Attached:
             lock.kvspec_owner = name
 
     def _adopt_path(self, req: Any, name: str) -> None:
-        """As `_adopt`, where a lock is known by its node only."""
+        """As `_adopt`, once, where a lock is known by its node only."""
         anonymous = (NEW, req.last_node)
         if anonymous in self._locked:
             self._locked[self._locked.index(anonymous)] = (name, req.last_node)
@@ -388,6 +385,8 @@ class Attached:
                 stay = self._stays[req.rid] = Stay(req.rid, self._size)
                 stay.row = self._row(req)
                 self._rows[stay.row] = stay
+                if not self._release.unified:
+                    self._adopt_path(req, stay.name)
             self._request(req)
             self._adopt(req, stay.name)
             self._map(stay, req, stop)
