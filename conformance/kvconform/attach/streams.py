@@ -7,7 +7,7 @@ stands for that; if it was a wait, an operation without uses is told in its plac
 from typing import Any
 
 from kvconform.attach.hooks import Hooks
-from kvspec.memory.events import Begin, End, OpId, Use, Wait
+from kvspec.memory.events import Begin, End, Use, Wait
 
 
 class Streams:
@@ -46,13 +46,12 @@ class Streams:
         writes: list[Use],
         copies: list[tuple[Use, Use]] | None = None,
         stream: Any = None,
-        after: list[OpId] | None = None,
     ) -> int:
         """Tell that an operation is queued, on the current stream if none is given; its id."""
         self._queued += 1
         queued = self._queued
         on = self.name(stream)
-        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], after or [], at=what))
+        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], at=what))
         self._last[on] = queued
         self._flying[queued] = on
         return queued

@@ -13,6 +13,7 @@ from kvconform.attach.device import Stream, advance, stood_in
 from kvconform.attach.mini_sglang.engine import Engine
 
 EOS = 0
+MOST_LOOPS = 20_000
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,8 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen:
     try:
         while True:
             seen.loops += 1
+            if seen.loops > MOST_LOOPS:
+                raise RuntimeError("the requests never finish")
             if shape.overlap:
                 data = scheduler.overlap_loop(data)
             else:

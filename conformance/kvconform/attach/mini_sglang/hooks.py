@@ -145,10 +145,13 @@ class Attached:
             del pages[: last - first]
             self._who = run.name
             self.hooks.tell(Take(run.name, KV, new))
-            row_pages = self._rows[row][0]
+            row_pages, writer = self._rows[row]
+            start: int = first if writer == run.name and first <= len(row_pages) else 0
+            if len(row_pages) < first:
+                row_pages = self._pages(table[row, : first * page_size])
             row_pages[first:] = new
             self._rows[row] = row_pages, run.name
-            self.hooks.tell(Map(run.name, run.name, KV, first, new, run.labels([], first, last)))
+            self.hooks.tell(Map(run.name, run.name, KV, start, row_pages[start:], run.labels([], start, last)))
 
     def _cached(self, _: None, __: None, manager: Any, req: Any, finished: bool) -> None:
         """A row may name other pages now: those of the tree, instead of duplicates that were given back."""

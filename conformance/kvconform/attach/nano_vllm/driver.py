@@ -1,12 +1,13 @@
 """Runs nano-vllm's own scheduler on random requests; a forward pass samples by a rule instead of a model."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvconform.attach.nano_vllm.engine import Config, Engine
 
 EOS = 0
+MOST_STEPS = 20_000
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,14 @@ class Seen:
     preempted: int = 0
     chunks: int = 0
     hits: int = 0
+    failed: list[str] = field(default_factory=list)
 
 
 def run(engine: Engine, seed: int, requests: int = 20) -> Seen:
-    """Drive one scheduler until all its requests have finished; the same seed gives the same run."""
+    """Drive one scheduler until all its requests have finished; the same seed gives the same run.
+
+    What the engine itself raises ends the run and is told in `failed`.
+    """
     rng = random.Random(seed)
     shape = Shape.drawn(rng, requests)
     sequence = engine.sequence.Sequence
@@ -57,13 +62,24 @@ def run(engine: Engine, seed: int, requests: int = 20) -> Seen:
     seen = Seen()
     longest = shape.blocks * shape.block_size
     stems = [[rng.randint(1, shape.alphabet) for _ in range(longest)] for _ in range(3)]
-    left = shape.requests
-    while left or not scheduler.is_finished():
+    try:
+        _drive(engine, scheduler, rng, shape, stems, seen)
+    except (AssertionError, IndexError, KeyError) as error:
+        seen.failed.append(f"{type(error).__name__}: {error}")
+    return seen
+
+
+def _drive(
+    engine: Engine, scheduler: Any, rng: random.Random, shape: Shape, stems: list[list[int]], seen: Seen
+) -> None:
+    left, longest = shape.requests, len(stems[0])
+    while not scheduler.is_finished() or left:
         while left and (scheduler.is_finished() or rng.random() < 0.4):
             scheduler.add(_request(engine, rng, stems, longest))
             left -= 1
         _step(scheduler, rng, shape, seen)
-    return seen
+        if seen.steps > MOST_STEPS:
+            raise AssertionError("the requests never finish")
 
 
 def _request(engine: Engine, rng: random.Random, stems: list[list[int]], longest: int) -> Any:

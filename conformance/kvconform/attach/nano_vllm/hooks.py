@@ -15,6 +15,7 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
+    Idle,
     Leave,
     Map,
     Pool,
@@ -97,6 +98,9 @@ class Attached:
         hooks.hook(manager, "may_append", before=self._acts, after=self._mapped)
         hooks.hook(manager, "deallocate", before=self._acts, after=self._left)
         hooks.hook(manager, "hash_blocks", before=self._acts)
+        hooks.hook(scheduler, "is_finished", after=self._idles)
+        for name in ("schedule", "postprocess"):
+            hooks.watch(scheduler, name)
         hooks.hook(scheduler, "schedule", after=self._launched)
         hooks.hook(scheduler, "postprocess", before=self._completed, after=self._settled)
 
@@ -165,7 +169,13 @@ class Attached:
     def _completed(self, scheduler: Any, sequences: list[Any], *_: Any) -> None:
         self.hooks.tell(End(self._launches))
         for seq in sequences:
+            if seq.num_cached_tokens + seq.num_scheduled_tokens < seq.num_tokens:
+                continue
             self.hooks.tell(Deliver(self._launches, self._runs[seq.seq_id].name))
+
+    def _idles(self, _: None, finished: bool, scheduler: Any) -> None:
+        if finished:
+            self.hooks.tell(Idle())
 
     def _settled(self, *_: Any) -> None:
         manager = self._manager

@@ -17,6 +17,8 @@ from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
 from kvconform.attach.sglang.release import Release
 
+MOST_STEPS = 5_000
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -74,16 +76,13 @@ class Worker:
         self.forward_stream = Stream()
         self.launched: Callable[[Batch], None] = lambda _: None
 
-    def forward_batch_generation(self, batch: Batch) -> Event:
-        """Queue one forward pass; the event that stands for its results."""
+    def forward_batch_generation(self, batch: Batch) -> None:
+        """Queue one forward pass."""
         self._counter.set_consumer(batch.hicache_consumer_index)
-        self.launched(batch)
         for layer in range(LAYERS):
             self._counter.wait_until(layer)
             Stream.current.queue()
-        done = Event()
-        done.record()
-        return done
+        self.launched(batch)
 
 
 class Walk:
@@ -129,18 +128,16 @@ class Walk:
 
     def run(self) -> None:
         """Walk until all requests have finished."""
-        stuck = 0
         while self._left or self._waiting or self._running or self._chunked or self._flying:
             self.seen.steps += 1
+            if self.seen.steps > MOST_STEPS:
+                raise RuntimeError("the requests never finish")
             self.memory.cache.check_hicache_events()
             while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
                 self._arrive()
             batch = self._schedule()
             if batch is not None:
                 self._launch(batch)
-            stuck = 0 if batch or self._flying else stuck + 1
-            if stuck > 200:
-                raise RuntimeError("the walk is stuck")
             while len(self._flying) > (1 if self._traffic.overlap and batch else 0):
                 self._take_in(*self._flying.popleft())
             advance(self._rng, 6)
@@ -252,7 +249,9 @@ class Walk:
         forward.wait_stream(schedule)
         Stream.current = forward
         try:
-            done = self.worker.forward_batch_generation(batch)
+            self.worker.forward_batch_generation(batch)
+            done = Event()
+            done.record()
         finally:
             Stream.current = schedule
         self._flying.append((batch, done))

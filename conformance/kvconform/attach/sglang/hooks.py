@@ -25,11 +25,13 @@ from kvspec.memory.events import (
     PassOn,
     Pool,
     Publish,
-    Release as Released,
     Share,
     Take,
     Unmap,
     Use,
+)
+from kvspec.memory.events import (
+    Release as Released,
 )
 
 KV = "kv"
@@ -75,8 +77,6 @@ class Attached:
         """Transfer -> pool -> what it was given."""
         self._locked: list[tuple[str, Any]] = []
         """Each lock: who has it, and its node."""
-        self._loads: dict[int, int] = {}
-        """Producer index -> the operation that loads for it."""
         self._launched = 0
         self._install()
 
@@ -87,7 +87,7 @@ class Attached:
         self._size = size
         self._tree = Tree(self._release, memory.cache, size)
         self._who = [NEW]
-        for kept in (self._stays, self._rows, self._fresh, self._transfers, self._locked, self._loads):
+        for kept in (self._stays, self._rows, self._fresh, self._transfers, self._locked):
             kept.clear()
         self._keys = {KV: {}, HOST: {}}
         pools = {
@@ -140,7 +140,9 @@ class Attached:
         self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
         self._acting(cache, "unlock", lambda _, lock: getattr(lock, "kvspec_owner", NEW))
         self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node}")
-        self._acting(cache, "_execute_and_commit_kv_backup", lambda _, action, *__, **___: f"write {action.node_ids[0]}")
+        self._acting(
+            cache, "_execute_and_commit_kv_backup", lambda _, action, *__, **___: f"write {action.node_ids[0]}"
+        )
         self._acting(cache, "_finish_write_through_ack", lambda _, ack: f"write {ack}")
 
     def _install_radix(self, cache: Any) -> None:
@@ -228,7 +230,7 @@ class Attached:
         """A request's lock is the request's."""
         lock = getattr(req, "lock", None)
         owner = getattr(lock, "kvspec_owner", name)
-        if owner != name:
+        if lock is not None and owner != name:
             self.hooks.tell(PassOn(owner, name))
             self._locked = [(name if who == owner else who, node) for who, node in self._locked]
             lock.kvspec_owner = name
@@ -355,8 +357,7 @@ class Attached:
     def _loads_layer(self, _: Any, __: Any, host: Any, device: Any, layer: int, *___: Any, **____: Any) -> None:
         if layer == 0:
             copies = [(self._use(HOST, host), self._use(KV, device))]
-            load = self._streams.begin("load_to_device_per_layer", [], [], copies)
-            self._loads[self._cache.cache_controller.layer_done_counter.producer_index] = load
+            self._streams.begin("load_to_device_per_layer", [], [], copies)
 
     def _use(self, pool: str, indices: Any) -> Use:
         return Use(pool=pool, pages=[*self._tree.pages(indices)])
@@ -377,7 +378,7 @@ class Attached:
     # Requests
 
     def launch(self, batch: Any) -> None:
-        """A forward pass is queued on the current stream."""
+        """A forward pass was queued on the current stream: what it waits for, it has asked for by now."""
         reads, writes = [], []
         for req, start, stop in zip(batch.reqs, batch.prefix_lens, batch.seq_lens, strict=True):
             stay = self._stays.get(req.rid)
@@ -392,9 +393,7 @@ class Attached:
             self._map(stay, req, stop)
             reads.append(Use(table=stay.name, stop=stop))
             writes.append(Use(table=stay.name, start=start, stop=stop))
-        index = batch.hicache_consumer_index
-        after = [self._loads[index]] if index in self._loads and index >= 0 else []
-        self._streams.begin("forward_batch_generation", reads, writes, after=after)
+        self._streams.begin("forward_batch_generation", reads, writes)
 
     def _row(self, req: Any) -> int:
         return int(req.kv.req_pool_idx if self._release.unified else req.req_pool_idx)

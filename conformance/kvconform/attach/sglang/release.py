@@ -68,6 +68,8 @@ class Release:
             self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
             self.assembler = importlib.import_module(f"{memory}.hybrid_cache.hybrid_pool_assembler")
             self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
+            components = importlib.import_module(f"{memory}.unified_cache.components.full")
+            self.full_component = components.FullComponent
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
         else:

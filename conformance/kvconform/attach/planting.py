@@ -1,0 +1,41 @@
+"""Plants a defect in an engine's own code: one function, with one place of its source replaced."""
+
+import __future__
+
+import inspect
+import textwrap
+from typing import Any, NamedTuple
+
+from kvconform.attach.patches import Patches
+
+
+class Defect(NamedTuple):
+    """What is done to an engine, and what that means."""
+
+    name: str
+    what: str
+    places: tuple[tuple[Any, str, str, str], ...]
+    """Class or module, function, what stands there, and what is to stand there instead."""
+
+
+class NotPlanted(Exception):
+    """The engine's source has no such place: it is another version than the defect was written for."""
+
+
+def plant(defect: Defect, patches: Patches) -> None:
+    """Put a defect in; undoing `patches` takes it out.
+
+    Raises:
+        NotPlanted: the engine's source has changed.
+    """
+    for owner, name, old, new in defect.places:
+        original = inspect.unwrap(vars(owner)[name])
+        source = textwrap.dedent(inspect.getsource(original))
+        if source.count(old) != 1:
+            raise NotPlanted(f"{defect.name}: {name} has {source.count(old)} places like {old!r}")
+        made: dict[str, Any] = {}
+        # Annotations may name what only a type checker imports.
+        flags = __future__.annotations.compiler_flag
+        code = compile(source.replace(old, new), inspect.getfile(original), "exec", flags, dont_inherit=True)
+        exec(code, original.__globals__, made)
+        patches.set(owner, name, made[name])

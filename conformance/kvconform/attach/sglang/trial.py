@@ -1,0 +1,30 @@
+"""SGLang's host cache, to be driven with hooks."""
+
+from pathlib import Path
+
+from kvconform.attach.device import Event, Stream
+from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.sglang import driver
+from kvconform.attach.sglang.defects import defects
+from kvconform.attach.sglang.hooks import Attached
+from kvconform.attach.sglang.release import load
+from kvconform.attach.trial import Trial
+
+
+def trial(folder: Path) -> Trial:
+    """The release in `folder`.
+
+    Raises:
+        EngineError: it holds none that can be driven.
+    """
+    release = load(folder)
+    attached: list[Attached] = []
+
+    def attach(trace: Trace) -> Hooks:
+        attached[:] = [Attached(release, trace, Stream, Event)]
+        return attached[0].hooks
+
+    def run(seed: int) -> None:
+        driver.run(release, seed, attached[0])
+
+    return Trial("SGLang host cache", attach, run, defects(release) if release.unified else [])

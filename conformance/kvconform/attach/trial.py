@@ -1,0 +1,156 @@
+"""Runs an engine's own scheduler with hooks, judges every event at once, and says what was found.
+
+python -m kvconform.attach.trial nano-vllm CHECKOUT --runs 100
+python -m kvconform.attach.trial mini-sglang CHECKOUT --mended --planted
+python -m kvconform.attach.trial sglang WHEEL --planted
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.patches import Patches
+from kvconform.attach.planting import Defect, NotPlanted, plant
+from kvconform.attach.standins import EngineError
+from kvspec.memory import Finding, Law, Pool
+from kvspec.memory.events import MemoryEvent
+
+
+@dataclass
+class Judge:
+    """A trace that is judged while it is told."""
+
+    events: int = 0
+    found: list[tuple[int, Finding]] = field(default_factory=list)
+    """Each finding, with the number of events until then, over all memories."""
+    _law: Law | None = None
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """Another memory, all of it free."""
+        self._law = Law(pools)
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Judge one event."""
+        assert self._law is not None
+        self.events += 1
+        self.found += [(self.events, finding) for finding in self._law.step(event)]
+
+    @property
+    def first(self) -> tuple[int, Finding] | None:
+        """The first finding."""
+        return self.found[0] if self.found else None
+
+    def kinds(self) -> Counter[tuple[str, str, str]]:
+        """Rule, pool and place of what was found and is no consequence of something earlier."""
+        own = [finding for _, finding in self.found if finding.cause is None]
+        return Counter((finding.rule, finding.pool or "", finding.at or "") for finding in own)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An engine that can be driven. `run` takes a seed; what the engine raises ends that run."""
+
+    name: str
+    attach: Callable[[Trace], Hooks]
+    run: Callable[[int], None]
+    defects: list[Defect]
+    mend: Callable[[Patches], None] | None = None
+    """Takes the engine's known defects away."""
+
+
+def judged(trial: Trial, runs: int, *, defect: Defect | None = None, mended: bool = False) -> Judge:
+    """Drive the engine up to `runs` times; with a defect, until something is found.
+
+    Raises:
+        NotPlanted: the defect is for another version of the engine.
+        RuntimeError: a hook has failed.
+    """
+    patches, judge = Patches(), Judge()
+    try:
+        if defect is not None:
+            plant(defect, patches)
+        if mended and trial.mend is not None:
+            trial.mend(patches)
+        hooks = trial.attach(judge)
+        try:
+            for seed in range(runs):
+                trial.run(seed)
+                if defect is not None and judge.found:
+                    break
+                if hooks.problem is not None:
+                    raise RuntimeError(hooks.problem)
+        finally:
+            hooks.detach()
+    finally:
+        patches.undo()
+    return judge
+
+
+def trial_of(engine: str, folder: Path) -> Trial:
+    """The engine in a checkout or an unpacked wheel.
+
+    Raises:
+        EngineError: it cannot be had.
+    """
+    if engine == "nano-vllm":
+        from kvconform.attach.nano_vllm.trial import trial
+    elif engine == "mini-sglang":
+        from kvconform.attach.mini_sglang.trial import trial
+    elif engine == "sglang":
+        from kvconform.attach.sglang.trial import trial
+    else:
+        raise EngineError(f"{engine} is none of nano-vllm, mini-sglang, sglang")
+    return trial(folder)
+
+
+def main(
+    engine: Annotated[str, typer.Argument(help="nano-vllm, mini-sglang or sglang.")],
+    folder: Annotated[Path, typer.Argument(help="A checkout, or a folder that holds an unpacked wheel.")],
+    runs: Annotated[
+        int, typer.Option(min=1, help="Random runs; with --planted, at most so many for each defect.")
+    ] = 50,
+    planted: Annotated[bool, typer.Option("--planted", help="Plant defects, one after the other.")] = False,
+    mended: Annotated[bool, typer.Option("--mended", help="Without the engine's known defects.")] = False,
+) -> None:
+    """Drive an engine, and print what the law found."""
+    # An engine's own log would drown the table.
+    logging.disable(logging.CRITICAL)
+    console = Console()
+    try:
+        trial = trial_of(engine, folder)
+    except EngineError as error:
+        console.print(str(error), style="red", markup=False)
+        raise SystemExit(2) from error
+    if not planted:
+        judge = judged(trial, runs, mended=mended)
+        console.print(f"{trial.name}: {judge.events:,} events in {runs} runs, {len(judge.found):,} findings")
+        for (rule, pool, at), times in judge.kinds().most_common():
+            event, finding = next(
+                (n, f) for n, f in judge.found if (f.rule, f.pool or "", f.at or "") == (rule, pool, at)
+            )
+            console.print(f"  {rule} {times:,} times, first at event {event:,}: {finding.what}", markup=False)
+        raise SystemExit(1 if judge.found else 0)
+    missed = 0
+    for defect in trial.defects:
+        try:
+            first = judged(trial, runs, defect=defect, mended=mended).first
+        except NotPlanted as error:
+            console.print(f"  {error}", markup=False)
+            missed += 1
+            continue
+        missed += first is None
+        told = "not found" if first is None else f"{first[1].rule} at event {first[0]:,}: {first[1].what}"
+        console.print(f"  {defect.name}: {told}", markup=False, soft_wrap=True)
+    console.print(f"{trial.name}: {len(trial.defects) - missed} of {len(trial.defects)} planted defects found")
+    raise SystemExit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
