@@ -2,11 +2,14 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvconform.findings.report import printable
+from kvconform.findings.wording import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
 """Exit statuses: all conforms; a rule is broken or the implementation failed; the input or the call is wrong; kvspec
@@ -32,7 +35,9 @@ def complain(reason: str) -> None:
     print(f"kvspec: {printable(' '.join(reason.split()))}", file=sys.stderr)
 
 
-def progress_bar() -> Progress:
+def progress_bar() -> "Progress":
     """A progress bar on standard error, seen only on a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -12,7 +12,7 @@ here is what an engine *does not have*; what it has and does wrongly is a findin
 from collections.abc import Iterable
 from typing import Any
 
-from kvconform.protocol import LoadError
+from kvconform.errors import LoadError
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import unanswered
 from kvspec.events import (

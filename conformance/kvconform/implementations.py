@@ -4,7 +4,8 @@ import importlib
 import os
 import sys
 
-from kvconform.protocol import LoadError, missing_methods
+from kvconform.errors import LoadError
+from kvconform.protocol import missing_methods
 from kvconform.vectors.runner import Factory
 
 KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}

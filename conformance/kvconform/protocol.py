@@ -357,10 +357,6 @@ def perform(implementation: Implementation, op: Operation[A]) -> A:
     return answer
 
 
-class LoadError(Exception):
-    """An implementation that cannot be had; the message is one line that says why."""
-
-
 def missing_methods(made_by: object) -> list[str]:
     """The methods that every implementation has, and a class has not; of what makes one otherwise nothing is known."""
     tags = (str(operation.__struct_config__.tag) for operation in CALLS)

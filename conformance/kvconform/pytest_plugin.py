@@ -61,11 +61,10 @@ class _Vectors:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add one test for each vector, before `-k` and the like look at them."""
+        from kvconform.errors import InputError, LoadError
         from kvconform.features import lacks
         from kvconform.implementations import load
-        from kvconform.protocol import LoadError
         from kvconform.traces.codec import read_vector
-        from kvconform.traces.lines import InputError
 
         try:
             factory = load(self._implementation)

@@ -1,1 +1,3 @@
 """The specification of KV-cache bookkeeping."""
+
+__version__ = "0.1.0"

@@ -1,5 +1,6 @@
 """What the commands print, and how they end."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvconform import cli
+import kvspec as kvspec_package
 from kvconform.cli import run_command
 from kvconform.vectors.files import vector_files
 from kvspec.rules import RULES
@@ -142,7 +143,7 @@ def test_interrupting_ends_with_130(monkeypatch: pytest.MonkeyPatch, vector: str
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load", interrupted)
+    monkeypatch.setattr("kvconform.judging.vectors.load", interrupted)
     assert run_command(["run", vector]) == 130
 
 
@@ -152,7 +153,7 @@ def test_a_fault_of_kvspec_is_neither_a_broken_rule_nor_bad_input(
     def faulty(name: str) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "load", faulty)
+    monkeypatch.setattr("kvconform.judging.vectors.load", faulty)
     assert run_command(["run", vector]) == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
 
@@ -166,3 +167,31 @@ def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert run_command([command, "--help"]) == 0
         assert example in capsys.readouterr().out
+
+
+HEAVY = ("hypothesis", "z3", "crosshair", "torch", "icontract", "kvref", "kvcuda", "kvspec.model", "msgspec", "numpy")
+"""What takes long to import, and what only a command that is carried out needs."""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rules"], ["soak", "--help"], []], ids=" ".join)
+def test_what_only_tells_imports_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from kvconform.cli import run_command\n"
+        f"run_command({arguments!r})\n"
+        f"print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.split() == []
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"kvspec {kvspec_package.__version__}\n"
+
+
+def test_a_shell_completes_commands() -> None:
+    environment = {**os.environ, "_KVSPEC_COMPLETE": "complete_bash", "COMP_WORDS": "kvspec ma", "COMP_CWORD": "1"}
+    program = "from kvconform.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["matrix"]

@@ -7,8 +7,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from kvconform.errors import LoadError
 from kvconform.implementations import load
-from kvconform.protocol import ANSWERS, CALLS, HybridImplementation, Implementation, LoadError, perform
+from kvconform.protocol import ANSWERS, CALLS, HybridImplementation, Implementation, perform
 from kvref.manager import Manager
 from kvspec import events
 from kvspec.events import Config, Event, Operation

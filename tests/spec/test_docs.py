@@ -19,7 +19,7 @@ from kvconform.site.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sec
 from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace
 from kvspec import batch
-from kvspec.memory.rules import ALL_RULES
+from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, running, state, waiting
 from kvspec.rules import RULES
 

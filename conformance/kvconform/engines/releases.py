@@ -1,4 +1,4 @@
-"""`kvspec engines`: releases of real engines, kept in a folder of their own and never in this repository."""
+"""Releases of real engines, kept in a folder of their own and never in this repository."""
 
 import os
 import re
@@ -7,17 +7,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
-from rich.text import Text
-
-app = typer.Typer(
-    no_args_is_help=True, help="Releases of real engines: fetch them, and list what is there.", rich_markup_mode="rich"
-)
-
-_REQUIREMENT = re.compile(r"sglang==([0-9][0-9A-Za-z.+!-]*)")
 
 
 def cache_folder() -> Path:
@@ -84,46 +73,3 @@ def fetch(version: str, cache: Path | None = None) -> Path:
         if not folder.exists():
             shutil.move(target, folder)
     return folder
-
-
-_Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
-]
-
-
-@app.command()
-def install(
-    releases: Annotated[list[str], typer.Argument(metavar="sglang==VERSION", help="Releases to fetch.")],
-    cache: _Cache = None,
-) -> None:
-    """Fetch releases with pip: their wheels alone, without what they depend on.
-
-    What is missing is stood in for when a release is checked; torch, triton and numpy are needed.
-
-        kvspec engines install sglang==0.5.10 sglang==0.5.11
-    """
-    versions = []
-    for release in releases:
-        match = _REQUIREMENT.fullmatch(release)
-        if match is None:
-            raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION")
-        versions.append(match[1])
-    for version in versions:
-        try:
-            folder = fetch(version, cache)
-        except NotFetched as error:
-            raise typer.BadParameter(str(error)) from error
-        Console().print(Text(f"sglang {version} is in {folder}"), soft_wrap=True)
-
-
-@app.command("list")
-def list_releases(cache: _Cache = None) -> None:
-    """List the releases that are there.
-
-    kvspec engines list
-    """
-    versions = installed(cache)
-    for version in versions:
-        Console().print(Text(f"sglang {version}  {folder_of(version, cache)}"), soft_wrap=True)
-    if not versions:
-        Console().print(Text(f"There are no releases in {cache or cache_folder()}."), soft_wrap=True)

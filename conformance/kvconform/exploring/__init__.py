@@ -6,12 +6,11 @@ canonical  when two states are the same
 search     the search, on one process or several
 liveness   LIVE-1, over all states
 lockstep   an implementation beside the specification
-command    `kvspec explore`
+report     what `kvspec explore` prints
 """
 
-from kvconform.exploring.command import explore
 from kvconform.exploring.lockstep import compare
 from kvconform.exploring.scope import SCOPES, Arrival, Scope
 from kvconform.exploring.search import exhaust
 
-__all__ = ["SCOPES", "Arrival", "Scope", "compare", "exhaust", "explore"]
+__all__ = ["SCOPES", "Arrival", "Scope", "compare", "exhaust"]

@@ -1,6 +1,6 @@
 """What is exhausted: a scope is everything that may happen, and nothing else."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvspec.events import Config
@@ -251,3 +251,20 @@ SCOPES: Mapping[str, Scope] = {
     )
 }
 """All scopes. The last two are large: minutes beside an implementation."""
+
+BESIDE = ("tiny", "speculative", "chunks", "hold-and-wait")
+"""Scopes that an implementation is explored in unless others are asked for."""
+
+
+def scope_named(name: str, without: Sequence[str]) -> Scope:
+    """A scope, in which some optional operations never happen.
+
+    Raises:
+        ValueError: there is no such scope, or one of the operations cannot be left out.
+    """
+    if name not in SCOPES:
+        raise ValueError(f"no scope {name!r}; there are {', '.join(SCOPES)}")
+    for operation in without:
+        if operation not in OPTIONAL:
+            raise ValueError(f"{operation!r} cannot be left out, only {', '.join(OPTIONAL)} can")
+    return SCOPES[name].without(without) if without else SCOPES[name]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvconform.traces.lines import InputError
-from kvspec.memory.rules import MEMORY_RULES
+from kvconform.errors import InputError
+from kvspec.memory_rules import MEMORY_RULES
 from kvspec.rules import RULES
 
 

@@ -13,15 +13,12 @@ from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.findings.shrink import Shortest
+from kvconform.findings.wording import origin, printable
 from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, Finding, names_in
 from kvspec.events import Config, HolderView, Operation, Snapshot, SnapshotAnswer, Submit
 from kvspec.model import Model
 from kvspec.pages import compress, expand
-from kvspec.rules import Rule
-
-OF_SGLANG_JAX = ("994",)
-"""The source documents that are pull requests of sglang-jax; all others are SGLang's."""
 
 _LONG = 16
 """Elements of a list that are written out; of a longer one the beginning and the end are."""
@@ -161,18 +158,6 @@ def _show_operations(console: Console, shown: Demonstration) -> None:
         console.print(Text(line, style="bold red" if step == total else ""), soft_wrap=True)
 
 
-def origin(rule: Rule) -> str:
-    """The documents that a rule comes from."""
-    return pull_requests(rule.origin.split(", "))
-
-
-def pull_requests(numbers: Iterable[str]) -> str:
-    """Source documents in words: pull requests of SGLang, or of its port to JAX."""
-    return ", ".join(
-        f"{'sglang-jax' if number in OF_SGLANG_JAX else 'SGLang'} pull request {number}" for number in numbers
-    )
-
-
 def _tag(op: Operation[Any]) -> str:
     return str(op.__struct_config__.tag)
 
@@ -201,8 +186,3 @@ def _short(value: Any) -> Any:
         items = [_short(item) for item in value]
         return items if len(items) <= _LONG else [*items[:6], f"... {len(items) - 8} more ...", *items[-2:]]
     return value
-
-
-def printable(text: str) -> str:
-    """Names come from files: no control character of theirs reaches a terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kvconform.checked import RuleBroken
-from kvconform.findings.report import origin
+from kvconform.findings.wording import origin
 from kvconform.vectors.runner import Demonstration, names_in
 from kvspec import events
 from kvspec.events import Config, Operation

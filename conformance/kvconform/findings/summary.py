@@ -11,10 +11,10 @@ from rich.text import Text
 
 from kvconform.features import why_not
 from kvconform.findings.accepted import Accepted
-from kvconform.findings.report import origin, printable
+from kvconform.findings.wording import printable
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome
-from kvspec.rules import RULES, Rule
+from kvspec.rules import RULES
 
 
 def show_run(
@@ -65,14 +65,6 @@ def _show_silence(console: Console, evidence: Evidence) -> None:
     if evidence.unjudged:
         silent = ", ".join(f"{rule} ({evidence.unjudged[rule]:,} times)" for rule in RULES if evidence.unjudged[rule])
         console.print(Text(f"Answers told too little to judge by: {silent}."), soft_wrap=True)
-
-
-def show_rule(console: Console, rule: Rule) -> None:
-    """Print one rule with its reason and origin."""
-    console.print(Text(rule.id, "bold"))
-    console.print(Text(f"  {rule.statement}"), soft_wrap=True)
-    console.print(Text(f"  Why: {rule.reason}"), soft_wrap=True)
-    console.print(Text(f"  Origin: {origin(rule)}"), soft_wrap=True)
 
 
 def show_accepted(console: Console, accepted: Accepted) -> None:

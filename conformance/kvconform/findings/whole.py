@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from kvconform.checked import RuleBroken
+from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
-from kvconform.traces.lines import InputError
 from kvconform.vectors.runner import Demonstration, Evidence
 from kvspec.events import Config, EvictAnswer, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model

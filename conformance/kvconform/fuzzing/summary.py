@@ -1,12 +1,44 @@
-"""What a fuzzing run has met, as a table."""
+"""What `kvspec fuzz` prints: what a run has met, and the shortest trace of what it broke."""
+
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.fuzzing.fuzz import Fuzzed
+from kvconform.findings.report import Place, show_finding
+from kvconform.findings.shrink import Shortest
+from kvconform.fuzzing.fuzz import Fuzzed, fuzz
+from kvconform.fuzzing.fuzz import shortest as shortest_of_failure
+from kvconform.fuzzing.machine import Failure, Tally
+from kvconform.traces.codec import VERSION, Header, TraceWriter
+from kvconform.vectors.runner import Factory
 from kvspec.rules import RULES
+
+
+def fuzz_and_show(
+    console: Console, progress: Progress, factory: Factory, impl: str, seconds: float, seed: int, out: Path
+) -> bool:
+    """Fuzz an implementation and print what came of it; whether no rule was broken. If one was, `out` is written."""
+    with progress:
+        task = progress.add_task("fuzzing", total=seconds)
+        fuzzed = fuzz(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed))
+    show_fuzz(console, fuzzed)
+    if fuzzed.failure is None:
+        console.print(Text(f"{impl}: no rule was broken in {fuzzed.seconds:.0f} s."), soft_wrap=True)
+    else:
+        _write_failure(console, fuzzed.failure, factory, impl, out)
+    return fuzzed.failure is None
+
+
+def _tell(progress: Progress, task: TaskID, tally: Tally, elapsed: float) -> None:
+    progress.update(
+        task,
+        completed=elapsed,
+        description=f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged",
+    )
 
 
 def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
@@ -25,3 +57,20 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _write_failure(console: Console, failure: Failure, factory: Factory, impl: str, out: Path) -> None:
+    shrunk = shortest_of_failure(failure, factory)
+    operations = failure.operations if shrunk is None else shrunk.demonstration.operations
+    with TraceWriter(out, Header(VERSION, impl, failure.config)) as writer:
+        for op in operations:
+            writer.write(op)
+    if shrunk is None:
+        note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
+        show_finding(console, Place(out, len(operations) + 1), failure.finding, failure.config, Shortest(None, note))
+    else:
+        note = f"The shortest operations that still show it ({shrunk.size}):"
+        finding = shrunk.demonstration.finding
+        shortest = Shortest(shrunk.demonstration, note)
+        show_finding(console, Place(out, len(operations) + 1), finding, failure.config, shortest)
+    console.print(Text(f"{impl}: does not conform. The trace is in {out}."), soft_wrap=True)

@@ -1,11 +1,10 @@
-"""`kvspec bugs`: who finds each defect of the gallery, how fast, in how few events, and the story of one."""
+"""Who finds each defect of the gallery, how fast, and in how few events."""
 
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,10 +15,8 @@ from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs_of_config
 from kvconform.findings.shrink import kind, shrink
 from kvconform.fuzzing.fuzz import fuzz, shortest
-from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
-from kvconform.gallery.story import show_story
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out
@@ -150,24 +147,8 @@ def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> S
     return Specimen(bug, found, fuzzed, replayed, min(right, key=lambda shown: shown.events, default=None))
 
 
-def bugs(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to fuzz each.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
-) -> None:
-    """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
-
-    Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
-    in the shortest trace, and why that is a contradiction. Exit status 1 if something is not found.
-
-        kvspec bugs
-
-        kvspec bugs retract-tail-orphaned
-    """
-    for name in names or ():
-        if name not in BUGS:
-            raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
-    chosen = [BUGS[name] for name in dict.fromkeys(names or BUGS)]
+def examine_all(chosen: Sequence[Bug], seconds: float, seed: int) -> list[Specimen]:
+    """Examine defects, with progress on a terminal."""
     vectors = read_vectors()
     specimens = []
     with _progress() as progress:
@@ -176,13 +157,7 @@ def bugs(
             progress.update(task, description=bug.name)
             specimens.append(examine(bug, vectors, seconds, seed))
             progress.advance(task)
-    console = Console()
-    if names:
-        for specimen in specimens:
-            shown = specimen.shortest
-            show_story(console, specimen.bug, shown and shown.config, shown and shown.demonstration)
-    show_table(console, specimens)
-    raise typer.Exit(0 if all(specimen.is_found for specimen in specimens) else 1)
+    return specimens
 
 
 def show_table(console: Console, specimens: Sequence[Specimen]) -> None:

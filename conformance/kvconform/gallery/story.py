@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.findings.report import printable, pull_requests
 from kvconform.findings.story import story
+from kvconform.findings.wording import printable, pull_requests
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.vectors.runner import Demonstration
 from kvspec.events import Config

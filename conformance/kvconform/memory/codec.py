@@ -11,11 +11,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from kvconform.errors import InputError
 from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
-from kvconform.traces.lines import MAX_LINE, InputError, Lines
+from kvconform.traces.lines import MAX_LINE, Lines
 from kvspec.memory import Law, Malformed
 from kvspec.memory.events import Learn, Map, MemoryEvent, Page, Pool, Publish, Unmap
-from kvspec.memory.rules import MEMORY_RULES
+from kvspec.memory_rules import MEMORY_RULES
 
 
 class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

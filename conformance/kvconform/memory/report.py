@@ -9,10 +9,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.findings.report import origin, printable
+from kvconform.findings.wording import origin, printable
 from kvconform.memory.judge import Group, Judged
 from kvconform.memory.shrink import Cut
-from kvspec.memory.rules import MEMORY_RULES
+from kvspec.memory_rules import MEMORY_RULES
 
 TOLD = 20
 """Groups that are told whole at most, each with its shortest part of the trace; of further ones one line."""

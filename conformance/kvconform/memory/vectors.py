@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.findings.report import printable
+from kvconform.errors import InputError
+from kvconform.findings.wording import printable
 from kvconform.memory.codec import MemoryStep, MemoryVector
-from kvconform.traces.lines import InputError
 from kvspec.memory import Finding, Law, Malformed
-from kvspec.memory.rules import MEMORY_RULES
+from kvspec.memory_rules import MEMORY_RULES
 
 
 class Result(NamedTuple):

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.protocol import LoadError
+from kvconform.errors import LoadError
 
 PAGE_SIZES = (1, 2, 16, 64)
 

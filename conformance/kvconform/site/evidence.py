@@ -18,7 +18,7 @@ from kvconform.gallery.mutants import BUGS
 from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.invariants import CHECKS
-from kvspec.memory.rules import ALL_RULES
+from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, induction
 
 COUNTERS = ("judged", "unjudged", "reached")

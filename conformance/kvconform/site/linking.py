@@ -8,7 +8,7 @@ from kvconform.site.evidence import executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.site.pages import code_link, operation_line, rule_link, rule_table
 from kvconform.site.prose import FIGURE, RULE_ID, sections, vector_names
-from kvspec.memory.rules import ALL_RULES
+from kvspec.memory_rules import ALL_RULES
 
 _SPAN = re.compile(r"(?<![\[`])`([A-Za-z_][\w.-]*)`(?!\])")
 _PLAIN_RULE = re.compile(rf"(?<![\[`#\w]){RULE_ID.pattern}(?![\]`])")

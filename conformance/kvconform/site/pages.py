@@ -23,7 +23,7 @@ from kvconform.site.prose import operation_sections, qualified, rule_sections, s
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvspec.events import Config
-from kvspec.memory.rules import ALL_RULES
+from kvspec.memory_rules import ALL_RULES
 from kvspec.model import induction
 
 SHORTENED = 4

@@ -15,9 +15,10 @@ import msgspec
 import zstandard
 from msgspec.structs import replace
 
+from kvconform.errors import InputError
 from kvconform.traces.bounds import OutOfRange, check_config, check_operation, check_rule
 from kvconform.traces.expect import Expect, misfit
-from kvconform.traces.lines import MAX_LINE, InputError, Lines
+from kvconform.traces.lines import MAX_LINE, Lines
 from kvspec.events import (
     Config,
     Event,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from kvconform.errors import InputError
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
@@ -23,18 +25,6 @@ LOOK = 0.2
 
 _ZSTD_PIECE = 1024
 """Compressed bytes decompressed at a time. A hostile file holds 128 KiB in four bytes, so this is 32 MiB at most."""
-
-
-class InputError(Exception):
-    """A file that cannot be used; the message is one line, `file:line: reason`."""
-
-    def __init__(self, file: Path, line: int, reason: str) -> None:
-        """Name the file, the line (0 if it is the file itself), and what is wrong."""
-        place = f"{file}:{line}" if line else f"{file}"
-        super().__init__(f"{place}: {' '.join(reason.split())}")
-        self.file = file
-        self.line = line
-        self.reason = reason
 
 
 class Lines:

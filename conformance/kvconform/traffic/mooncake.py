@@ -18,7 +18,8 @@ from typing import Annotated
 
 import msgspec
 
-from kvconform.traces.lines import InputError, Lines
+from kvconform.errors import InputError
+from kvconform.traces.lines import Lines
 from kvref.scheduler.req import GenerateReq
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.tokens import Element

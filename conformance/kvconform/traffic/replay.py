@@ -1,29 +1,24 @@
-"""`kvspec replay`: real traffic through the scheduler, checked."""
+"""Real traffic through the scheduler, checked."""
 
-import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.features import check_supported
+from kvconform.errors import LoadError
 from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
-from kvconform.implementations import load
-from kvconform.protocol import LoadError
 from kvconform.traces import codec
-from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
-from kvconform.traffic import mooncake as traffic
+from kvconform.traffic import mooncake
 from kvconform.vectors.runner import Factory, try_out
 from kvref.scheduler import NotObserved, Scheduler
 from kvref.scheduler.policy import SchedulerConfig
@@ -43,8 +38,6 @@ from kvspec.events import (
 )
 from kvspec.model import Model
 from kvspec.pages import expand
-
-app = typer.Typer(no_args_is_help=True, help="Replay real traffic through the scheduler, every answer checked.")
 
 LONGEST = 5_000
 """With more operations than this no shorter list is looked for: each attempt carries all of them out again."""
@@ -119,7 +112,7 @@ class Replay:
 
     def __init__(
         self,
-        entries: list[traffic.Entry],
+        entries: list[mooncake.Entry],
         memory: Config,
         factory: Factory,
         *,
@@ -143,7 +136,7 @@ class Replay:
         model = Model(memory)
         self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
         self.tally = Tally(self.checked)
-        requests = traffic.requests(entries, memory.page_size, sessions=sessions)
+        requests = mooncake.requests(entries, memory.page_size, sessions=sessions)
         try:
             self.scheduler = Scheduler(self.tally, memory, requests, scheduling)
         except ValueError as error:
@@ -182,103 +175,41 @@ class Timed(NamedTuple):
     seconds: float
 
 
-@app.command()
-def mooncake(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace of the Mooncake project; .gz and .zst too.")],
-    page_size: Annotated[int, typer.Option(help="Tokens a page; it divides the format's blocks of 512.")] = 64,
-    num_pages: Annotated[int, typer.Option(help="Pages of the pool.")] = 16_000,
-    num_rows: Annotated[int, typer.Option(help="Rows: requests and sessions that hold memory at a time.")] = 256,
-    sessions: Annotated[
-        bool, typer.Option("--sessions", help="Requests that continue an earlier one are turns of one session.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
-    impl: Annotated[
-        str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")
-    ] = "reference",
-    no_prefix_cache: Annotated[bool, typer.Option("--no-prefix-cache", help="Chunk cache: keep no prefixes.")] = False,
-    sliding_window: Annotated[
-        int, typer.Option(min=0, help="Window of the layers that have one, in tokens; needs --num-window-pages.")
-    ] = 0,
-    num_window_pages: Annotated[int, typer.Option(min=0, help="Pages of the window pool.")] = 0,
-    num_states: Annotated[int, typer.Option(min=0, help="Slots for recurrent states; 0: the model has none.")] = 0,
-    max_prefill_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one launch prefills at most.")] = 16_384,
-    chunked_prefill_size: Annotated[
-        int, typer.Option(min=1, help="Tokens of one request that one launch prefills at most.")
-    ] = 8_192,
-    schedule_conservativeness: Annotated[
-        float, typer.Option(min=0, help="Scales the room that is kept for growth: with less, more is retracted.")
-    ] = 0.3,
-    overlap: Annotated[bool, typer.Option("--overlap", help="Launch k + 1 before launch k is complete.")] = False,
-    mixed_chunk: Annotated[bool, typer.Option("--mixed-chunk", help="Prefill and decode in one launch.")] = False,
-    drafts: Annotated[int, typer.Option(min=0, help="Speculative decoding: drafts a step.")] = 0,
-    retract_interval: Annotated[
-        int, typer.Option(min=0, help="Retract a request every so many launches, needed or not.")
-    ] = 0,
-    record: Annotated[
-        Path | None, typer.Option(metavar="TRACE", help="Write all operations and answers, for 'kvspec check'.")
-    ] = None,
-    snapshot_every: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Compare the whole state after every N operations.")
-    ] = 0,
-) -> None:
-    """Replay a trace of the Mooncake project.
+class Traffic(NamedTuple):
+    """What is to be replayed, in which memory, and how it is scheduled."""
 
-    One JSON object a line: timestamp, input_length, output_length, and the hashes of the prompt's blocks. The
-    requests come as fast as they are served.
+    file: Path
+    entries: list[mooncake.Entry]
+    memory: Config
+    scheduling: SchedulerConfig
+    sessions: bool
+    """Whether requests that continue an earlier one are turns of one session."""
 
-        kvspec replay mooncake conversation_trace.jsonl --sessions
 
-        kvspec replay mooncake conversation_trace.jsonl --num-pages 8000 --impl my_engine:Adapter
+def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path | None, snapshot_every: int) -> bool:
+    """Replay traffic and print what happened; whether no rule was broken.
+
+    Raises:
+        CannotRunError: no request could run in this memory, or not in this mode.
+        LoadError: the implementation does not answer what scheduling needs.
     """
-    if page_size < 1 or traffic.BLOCK % page_size:
-        raise typer.BadParameter(f"--page-size {page_size} does not divide the blocks of {traffic.BLOCK} tokens")
-    for name, value in (("--num-pages", num_pages), ("--num-rows", num_rows)):
-        if not 1 <= value <= LARGEST:
-            raise typer.BadParameter(f"{name} {value} is not in 1..{LARGEST}")
-    memory = Config(
-        page_size,
-        num_pages,
-        num_rows,
-        min(num_pages * page_size, LARGEST),
-        not no_prefix_cache,
-        sliding_window,
-        num_window_pages,
-        num_states,
-    )
-    try:
-        check_config(memory)
-    except OutOfRange as error:
-        raise typer.BadParameter(re.sub(r"\b(sliding_window|num_\w+)", _as_option, str(error))) from None
-    scheduling = SchedulerConfig(
-        max_prefill_tokens=max_prefill_tokens,
-        chunked_prefill_size=chunked_prefill_size,
-        schedule_conservativeness=schedule_conservativeness,
-        overlap=overlap,
-        mixed_chunk=mixed_chunk,
-        drafts=drafts,
-        retract_interval=retract_interval,
-    )
-    factory = load(impl)
-    check_supported(factory, impl, memory)
-    entries = traffic.read(file, limit)
+    file, memory = traffic.file, traffic.memory
     out = Console()
     writer = None if record is None else codec.TraceWriter(record, codec.Header(codec.VERSION, impl, memory))
     try:
         replay = Replay(
-            entries,
+            traffic.entries,
             memory,
             factory,
-            sessions=sessions,
-            scheduling=scheduling,
+            sessions=traffic.sessions,
+            scheduling=traffic.scheduling,
             record=None if writer is None else writer.write,
             snapshot_every=snapshot_every,
         )
         timed = _timed(replay)
-    except CannotRunError as error:
-        raise typer.BadParameter(str(error)) from None
     except ImplementationFailed as failure:
         show_finding(out, Place(file, 0), failure, memory, Shortest(None, "No operation was carried out."))
-        raise typer.Exit(1) from None
+        return False
     except NotObserved as error:
         raise LoadError(f"implementation {impl!r} cannot be replayed: {error}") from error
     finally:
@@ -287,13 +218,9 @@ def mooncake(
     out.print(_table(replay, timed))
     if timed.finding is not None:
         show_finding(out, Place(file, 0), timed.finding, memory, _shortest(replay, factory))
-        raise typer.Exit(1)
-    if not replay.scheduler.finished:
-        raise typer.BadParameter("none of the requests fits into this memory: nothing was checked")
-
-
-def _as_option(name: re.Match[str]) -> str:
-    return "--" + name[0].replace("_", "-")
+    elif not replay.scheduler.finished:
+        raise CannotRunError("none of the requests fits into this memory: nothing was checked")
+    return timed.finding is None
 
 
 def _timed(replay: Replay) -> Timed:
@@ -318,10 +245,10 @@ def _table(replay: Replay, timed: Timed) -> Table:
     """What was replayed, and what happened."""
     tally, scheduler = replay.tally, replay.scheduler
     prompt_tokens = sum(entry.input_length for entry in replay.entries)
-    recorded = traffic.duration(replay.entries)
+    recorded = mooncake.duration(replay.entries)
     table = Table("", "", title="Replay", box=box.SIMPLE, show_header=False)
     table.columns[1].justify = "right"
-    turns = sum(before is not None for before in traffic.previous_turns(replay.entries)) if replay.sessions else 0
+    turns = sum(before is not None for before in mooncake.previous_turns(replay.entries)) if replay.sessions else 0
     rows: list[tuple[str, str]] = [
         ("requests", f"{len(replay.entries):,}"),
         ("  of them further turns of a session", f"{turns:,}"),

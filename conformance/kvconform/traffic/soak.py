@@ -1,24 +1,22 @@
 """`kvspec soak`: traffic in every combination of the scheduler's modes, again and again, every answer checked."""
 
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from kvconform.features import lacks, needs_of_config
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
-from kvconform.implementations import load
+from kvconform.vectors.runner import Factory
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 
@@ -77,30 +75,15 @@ def runs(seed: int) -> Iterator[tuple[Combination, Run]]:
         number += 1
 
 
-def soak(
-    impl: Annotated[str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")] = (
-        "reference"
-    ),
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 20.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
-) -> None:
-    """Run traffic through the scheduler in every combination of its modes, and check every answer.
-
-    Memories are small, a snapshot is compared after every operation, and a scheduler that gets nowhere is noticed
-    (LIVE-1). Ends at the first broken rule, or when the time is up.
-
-        kvspec soak --minutes 5 --seed 3
-    """
-    factory = load(impl)
+def soak(console: Console, progress: Progress, factory: Factory, impl: str, minutes: float, seed: int) -> bool:
+    """Run traffic for so long, or up to the first finding, and print what came of it; whether no rule was broken."""
     lacking = lacks(factory)
     start = time.monotonic()
     elapsed = 0.0
     operations: Counter[str] = Counter()
     tried: Counter[Combination] = Counter()
     endless = runs(seed)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with progress:
         task = progress.add_task("soaking", total=minutes * 60)
         while elapsed < minutes * 60:
             combination, run = next(endless)
@@ -115,9 +98,10 @@ def soak(
                 _show(console, operations, tried, elapsed)
                 console.print(f"{combination}: {run.config}", highlight=False, soft_wrap=True)
                 console.print(f"{impl}: does not conform: {finding}", highlight=False, soft_wrap=True)
-                raise typer.Exit(1)
+                return False
     _show(console, operations, tried, elapsed)
     console.print(f"{impl}: no rule was broken.", highlight=False)
+    return True
 
 
 def _show(console: Console, operations: Counter[str], tried: Counter[Combination], seconds: float) -> None:

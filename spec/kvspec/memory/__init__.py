@@ -1,9 +1,9 @@
 """The memory model: the law below every engine's policy.
 
 Pools hold pages. A page is held, published, written and read. Nothing else exists here: no request, no session, no
-tree. Read in this order: `events` (what can happen), `rules` (what is forbidden), `clocks` (what orders two uses),
-`labels` (when two contents are the same), `state` (what is remembered), `holding` (who refers to pages) and `uses`
-(what operations do to slots).
+tree. Read in this order: `events` (what can happen), `kvspec.memory_rules` (what is forbidden), `clocks` (what orders
+two uses), `labels` (when two contents are the same), `state` (what is remembered), `holding` (who refers to pages) and
+`uses` (what operations do to slots).
 
 `Law.step` takes one event and returns what it breaks. It never stops: after a finding the state is mended in the way
 that hides least, and what may be a consequence says so.

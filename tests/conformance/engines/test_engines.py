@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvconform import features
+from kvconform.commands import engines as commands
 from kvconform.engines import releases as engines
 from kvconform.engines.sglang.finder import EngineError, prepare, version_in
 from kvconform.traces.codec import read_vector
@@ -66,7 +67,7 @@ def test_a_failed_fetch_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch:
 
 def test_install_takes_releases_by_name_and_version_only(tmp_path: Path) -> None:
     for name in ("sglang", "sglang>=0.5", "torch==2.0", "sglang==--index-url"):
-        done = CliRunner().invoke(engines.app, ["install", name, "--cache", str(tmp_path)])
+        done = CliRunner().invoke(commands.app, ["install", name, "--cache", str(tmp_path)])
         assert done.exit_code == 2
         assert "sglang==VERSION" in done.output
 
@@ -86,7 +87,8 @@ def test_a_wheels_version_is_read_from_its_metadata(tmp_path: Path) -> None:
 def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from kvconform.implementations import LoadError, load\n"
+        "from kvconform.errors import LoadError\n"
+        "from kvconform.implementations import load\n"
         "try: load('kvconform.engines.sglang:Adapter')\n"
         "except LoadError as error: print(error)"
     )

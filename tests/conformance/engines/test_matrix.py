@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvconform.engines.matrix.command import MARKS, show_matrix
 from kvconform.engines.matrix.findings import RAISES, Found, ReleaseReport, explanations, told
+from kvconform.engines.matrix.table import MARKS, show_matrix
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.releases import NotFetched, fetch
 from kvconform.fuzzing.walks import Walker, supported

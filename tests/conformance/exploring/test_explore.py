@@ -19,11 +19,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import kvspec.model
-from kvconform.exploring import SCOPES, Arrival, Scope, compare, exhaust, explore
+from kvconform.commands.searching import explore
+from kvconform.exploring import SCOPES, Arrival, Scope, compare, exhaust
 from kvconform.exploring.canonical import Key, canonical, key
-from kvconform.exploring.command import brief, length, show_explored
 from kvconform.exploring.lockstep import Copier, DeepCopier, Replayer, copier
 from kvconform.exploring.moves import Node, choices
+from kvconform.exploring.report import brief, length, show_explored
 from kvconform.exploring.scope import OPTIONAL, SOMETIMES
 from kvconform.exploring.search import Explored, carry_out
 from kvconform.gallery.finders import rule_of
@@ -443,7 +444,7 @@ def test_the_small_scopes_hold() -> None:
 BROKEN_SPECIFICATION = """
 import json
 from kvconform.exploring import SCOPES, exhaust
-from kvconform.exploring.command import brief
+from kvconform.exploring.report import brief
 from kvspec import lengths
 lengths.tail = lambda kept, allocated, page_size: range(kept // page_size, -(-allocated // page_size))
 finding = exhaust(SCOPES["tiny"]).finding
@@ -468,7 +469,7 @@ def test_a_tail_that_begins_inside_a_page_is_found_by_the_shortest_trace() -> No
 CURSOR_TOO_FAR = """
 import json
 from kvconform.exploring import SCOPES, exhaust
-from kvconform.exploring.command import brief
+from kvconform.exploring.report import brief
 from kvspec.model.state import State
 State.next_position = lambda self, request, record: self.lengths[record].committed
 finding = exhaust(SCOPES["sliding-window"]).finding

@@ -24,7 +24,7 @@ from kvconform.memory.shrink import Cut, shortest_cut
 from kvconform.vectors.files import memory_vector_files
 from kvspec.memory import Law, Pool
 from kvspec.memory import events as e
-from kvspec.memory.rules import MEMORY_RULES
+from kvspec.memory_rules import MEMORY_RULES
 
 HEADER: dict[str, Any] = {
     "kvspec": 1,

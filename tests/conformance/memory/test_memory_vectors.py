@@ -14,7 +14,7 @@ from kvconform.memory.vectors import run_memory_vector
 from kvconform.vectors.files import memory_vector_files
 from kvspec.memory import Law, Malformed, Pool
 from kvspec.memory.events import MemoryEvent
-from kvspec.memory.rules import MEMORY_RULES
+from kvspec.memory_rules import MEMORY_RULES
 
 PATHS = memory_vector_files()
 VECTORS = [read_memory_vector(path) for path in PATHS]

@@ -11,8 +11,9 @@ import pytest
 import zstandard
 
 from kvconform.cli import run_command
+from kvconform.errors import InputError
 from kvconform.traces.codec import TraceReader, read_vector
-from kvconform.traces.lines import InputError, Lines
+from kvconform.traces.lines import Lines
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, lines, write
 
 

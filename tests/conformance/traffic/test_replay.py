@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvconform.cli import run_command
-from kvconform.traces.lines import InputError
+from kvconform.errors import InputError
 from kvconform.traffic import mooncake, synthetic
 from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay

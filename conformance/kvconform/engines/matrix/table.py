@@ -1,88 +1,18 @@
-"""`kvspec matrix`: the vectors and random walks against several releases of an engine, as one table."""
+"""The table of rules by release, and what its letters stand for."""
 
 import string
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
 
-import msgspec
-import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from kvconform.engines.matrix.findings import RAISES, Explained, Found, ReleaseReport, explanations
-from kvconform.engines.matrix.task import Task
-from kvconform.engines.releases import NotFetched, fetch, folder_of
 from kvconform.features import FEATURES
 from kvspec.rules import RULES
 
-INSTALLED = "installed"
-"""Stands for the release that is installed beside kvspec."""
-
-ALL_EXPLAINED, UNEXPLAINED = 0, 1
-
 MARKS = string.ascii_letters[26:] + string.ascii_letters[:26]
-
-
-def matrix(
-    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="The engine; 'sglang' is the one that is known.")],
-    releases: Annotated[
-        list[str], typer.Argument(metavar="VERSION", help="Releases; 'installed' is the one beside kvspec.")
-    ],
-    seconds: Annotated[float, typer.Option(min=0, help="How long to walk at random through each release.")] = 20.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to write the shortest trace of each finding, and its story.")
-    ] = Path("matrix"),
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where releases are kept.")] = None,
-) -> None:
-    """Check releases of a real engine, and print one table: rule by release.
-
-    Each release runs in a process of its own: all vectors that it supports, then random walks. A release that is not
-    there yet is fetched, as 'kvspec engines install' does. For each finding the shortest trace is written to DIR,
-    and beside it a story: what happened, why, and where in the engine.
-
-    Exit status: 0 if every finding is explained, 1 if one is not.
-
-        kvspec matrix sglang 0.5.8.post1 0.5.10 0.5.11
-    """
-    if engine != "sglang":
-        raise typer.BadParameter(f"no engine {engine!r}; 'sglang' is the one that is known")
-    reports = []
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        for release in releases:
-            shown = progress.add_task(f"sglang {release}", total=None)
-            reports.append(_check(release, seconds, seed, out, cache))
-            progress.remove_task(shown)
-    # A release's column must not be cut off; a terminal that is narrower wraps the lines.
-    console = Console(width=max(Console().width, 24 + 9 * len(reports)))
-    show_matrix(console, reports)
-    console.print(Text(f"The shortest traces and their stories are in {out}."), soft_wrap=True)
-    all_explained = all(found.explanation is not None for report in reports for found in report.found)
-    raise typer.Exit(ALL_EXPLAINED if all_explained else UNEXPLAINED)
-
-
-def _check(release: str, seconds: float, seed: int, out: Path, cache: Path | None) -> ReleaseReport:
-    folder = None
-    if release != INSTALLED:
-        try:
-            folder = folder_of(release, cache)
-            folder = folder if (folder / "sglang").is_dir() else fetch(release, cache)
-        except NotFetched as error:
-            raise typer.BadParameter(str(error)) from error
-    task = Task(release, None if folder is None else str(folder), str(out), seconds, seed)
-    command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise typer.BadParameter(f"sglang {release} could not be checked: {last}")
-    return msgspec.json.decode(done.stdout, type=ReleaseReport)
 
 
 def show_matrix(console: Console, reports: Sequence[ReleaseReport]) -> None:

@@ -1,55 +1,39 @@
 """`kvspec check`: recorded traces of both levels, each judged to its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Output, complain, progress_bar
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, complain, progress_bar
+from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted, read_accepted
-from kvconform.findings.report import Place, printable, show_finding
+from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import shortest_of_trace
 from kvconform.findings.summary import show_accepted, show_check
 from kvconform.findings.whole import judge_later, judge_whole
+from kvconform.findings.wording import printable
 from kvconform.memory import checking as memory
 from kvconform.memory.codec import MemoryReader, open_trace
 from kvconform.traces.codec import TraceReader
-from kvconform.traces.lines import InputError
 from kvconform.vectors.runner import judge_again
 
 TOLD = 20
 """Kinds of findings that are told whole at most; of further ones one line."""
 
 
-def check(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are.")],
-    accept: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
-    ] = False,
-) -> None:
-    """Check recorded traces: what an engine did and answered, one operation or memory event a line.
+def check_traces(out: Console, traces: Sequence[Path], accept: Path | None, follow: bool) -> int:
+    """Check traces of both levels and print what came out; the exit status. With `follow` wait for more at the end.
 
-    Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
-    the rules that had too little to judge by are named. Checking goes on after a finding.
-
-        kvspec check engine.jsonl yesterday.jsonl.zst
-
-        kvspec check --follow running.jsonl --accept known.toml
+    Raises:
+        InputError: the file of accepted findings cannot be used.
     """
-    if follow and len(traces) > 1:
-        raise typer.BadParameter("--follow takes one trace")
-    out = Output()
     accepted = read_accepted(accept)
     statuses = {_check_one(out, path, accepted, follow) for path in traces}
     show_accepted(out, accepted)
-    raise typer.Exit(next(status for status in (BROKEN, UNUSABLE, CONFORMS) if status in statuses))
+    return next(status for status in (BROKEN, UNUSABLE, CONFORMS) if status in statuses)
 
 
 def _check_one(out: Console, path: Path, accepted: Accepted, follow: bool) -> int:

@@ -1,11 +1,9 @@
-"""`kvspec explore`: what was exhausted, what was reached in it, and the shortest way to what is broken."""
+"""What `kvspec explore` prints: what was exhausted, what was reached in it, and the shortest way to what is broken."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -13,13 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.exploring.lockstep import Compared, compare
-from kvconform.exploring.scope import OPTIONAL, SCOPES, Scope
+from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, exhaust
 from kvconform.features import check_supported
-from kvconform.findings.report import Place, printable, show_finding
+from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import Shortest
-from kvconform.gallery.mutants import BUGS
-from kvconform.implementations import load
+from kvconform.findings.wording import printable
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (
     CacheUnfinished,
@@ -36,60 +33,9 @@ from kvspec.events import (
 )
 from kvspec.invariants import CHECKS
 
-BESIDE = ("tiny", "speculative", "chunks", "hold-and-wait")
-"""Scopes that an implementation is explored in unless others are asked for."""
 
-
-def explore(
-    scope: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. Without any, all.")
-    ] = None,
-    impl: Annotated[
-        str | None, typer.Option(help="Explore an implementation too: 'reference', 'cuda', or 'module:Class'.")
-    ] = None,
-    bug: Annotated[str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery too.")] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(metavar="OPERATION", help=f"Leave out one of {', '.join(OPTIONAL)}.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
-) -> None:
-    """Visit every reachable state of small systems and check every rule in each of them.
-
-    A scope says which requests may come, and what may happen to them. All that can follow is visited, breadth-first, up
-    to the numbers of pages and rows. For each thing worth reaching a shortest trace is printed; if one that the scope
-    declares is not reached, the run has shown too little, and fails. At the end LIVE-1 is checked over all states.
-
-        kvspec explore                                        all scopes
-
-        kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
-
-        kvspec explore --scope hold-and-wait --without preempt    the deadlock that preempt prevents
-    """
-    chosen = [_scope(name, without or ()) for name in scope or (SCOPES if impl is None and bug is None else BESIDE)]
-    if impl is not None and bug is not None:
-        raise typer.BadParameter("give --impl or --bug, not both")
-    if bug is not None and (bug not in BUGS or BUGS[bug].is_of_scheduler):
-        raise typer.BadParameter(f"no defect {bug!r} of a memory manager; 'kvspec bugs' lists them")
-    console = Console(width=None if Console().is_terminal or "COLUMNS" in os.environ else 120)
-    if bug is not None:
-        holds = _compare(console, chosen, bug, BUGS[bug].factory)
-    elif impl is not None:
-        holds = _compare(console, chosen, impl, load(impl))
-    else:
-        holds = _exhaust(console, chosen, jobs)
-    raise typer.Exit(0 if holds else 1)
-
-
-def _scope(name: str, without: Sequence[str]) -> Scope:
-    if name not in SCOPES:
-        raise typer.BadParameter(f"no scope {name!r}; there are {', '.join(SCOPES)}")
-    for operation in without:
-        if operation not in OPTIONAL:
-            raise typer.BadParameter(f"{operation!r} cannot be left out, only {', '.join(OPTIONAL)} can")
-    return SCOPES[name].without(without) if without else SCOPES[name]
-
-
-def _exhaust(console: Console, scopes: Sequence[Scope], jobs: int) -> bool:
+def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int) -> bool:
+    """Exhaust scopes and print what was reached; whether every rule holds and nothing declared was missed."""
     results = []
     for scope in scopes:
         with _progress() as progress:
@@ -103,7 +49,8 @@ def _exhaust(console: Console, scopes: Sequence[Scope], jobs: int) -> bool:
     return all(result.holds for result in results)
 
 
-def _compare(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
+def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
+    """Explore an implementation beside the specification and print what came of it; whether it conforms."""
     results = []
     for scope in scopes:
         check_supported(factory, name, scope.config)

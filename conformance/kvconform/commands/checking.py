@@ -1,0 +1,90 @@
+"""`kvspec run`, `check`, `rules` and `schema`: what is judged, by which rules, in which format."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvconform.commands.options import Accept, Impl
+from kvconform.console import Output
+from kvconform.findings.wording import show_rule
+from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import RULES
+
+
+def run(
+    vectors: Annotated[
+        list[Path] | None, typer.Argument(metavar="VECTOR", help="Vector files; without any, all of kvspec's own.")
+    ] = None,
+    impl: Impl = "reference",
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
+    ] = None,
+    accept: Accept = None,
+) -> None:
+    """Replay vectors against an implementation and check every answer.
+
+    A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
+    fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
+    declares to lack is not run. Vectors of the memory level ask no implementation: the law alone judges them.
+    Examples: all vectors against the reference; all against your own engine; one, keeping the trace of it for
+    'kvspec check'.
+
+        kvspec run
+
+        kvspec run --impl my_engine:Adapter
+
+        kvspec run turn.jsonl --record /tmp/traces
+    """
+    from kvconform.judging.vectors import run_vectors
+
+    raise typer.Exit(run_vectors(Output(), vectors, impl, record, accept))
+
+
+def check(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are.")],
+    accept: Accept = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
+    ] = False,
+) -> None:
+    """Check recorded traces: what an engine did and answered, one operation or memory event a line.
+
+    Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
+    the rules that had too little to judge by are named. Checking goes on after a finding.
+
+        kvspec check engine.jsonl yesterday.jsonl.zst
+
+        kvspec check --follow running.jsonl --accept known.toml
+    """
+    from kvconform.judging.traces import check_traces
+
+    if follow and len(traces) > 1:
+        raise typer.BadParameter("--follow takes one trace")
+    raise typer.Exit(check_traces(Output(), traces, accept, follow))
+
+
+def rules(
+    rule: Annotated[str | None, typer.Argument(metavar="ID", help="One rule, for instance TAIL-1.")] = None,
+) -> None:
+    """Print the rules: each with its reason, and the document that it comes from.
+
+    kvspec rules TAIL-1
+    """
+    known = {**RULES, **MEMORY_RULES}
+    if rule is not None and rule.upper() not in known:
+        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
+    out = Output()
+    for one in known.values() if rule is None else (known[rule.upper()],):
+        show_rule(out, one)
+
+
+def schema() -> None:
+    """Print the JSON Schema that each line of a trace or vector satisfies.
+
+    kvspec schema > kvspec.schema.json
+    """
+    from kvconform.traces.schema import schema as format_schema
+
+    Output().print(json.dumps(format_schema(), indent=2), markup=False, highlight=False, soft_wrap=True)

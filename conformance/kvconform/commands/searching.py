@@ -1,0 +1,159 @@
+"""`kvspec fuzz`, `soak`, `explore`, `prove` and `bugs`: what looks for a broken rule, and what shows that it would."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from kvconform.commands.options import Impl
+from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
+
+
+def fuzz(
+    impl: Impl = "reference",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to look.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written.")] = Path(
+        "kvspec-failure.jsonl"
+    ),
+) -> None:
+    """Draw operations until an implementation breaks a rule, and write the shortest trace that shows it.
+
+    Sizes are small and lengths lie at page borders, so that most of the time the pool is nearly full. After each
+    operation a snapshot is compared; at the end of each run everything is released, and the figures must add up.
+
+        kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
+
+        kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
+    """
+    from kvconform.fuzzing.summary import fuzz_and_show
+    from kvconform.implementations import load
+
+    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, seconds, seed, out)
+    raise typer.Exit(CONFORMS if conforms else BROKEN)
+
+
+def soak(
+    impl: Impl = "reference",
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
+) -> None:
+    """Run traffic through the scheduler in every combination of its modes, and check every answer.
+
+    Memories are small, a snapshot is compared after every operation, and a scheduler that gets nowhere is noticed
+    (LIVE-1). Ends at the first broken rule, or when the time is up.
+
+        kvspec soak --minutes 5 --seed 3
+    """
+    from kvconform.implementations import load
+    from kvconform.traffic import soak as soaking
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    conforms = soaking.soak(console, progress_bar(), load(impl), impl, minutes, seed)
+    raise typer.Exit(CONFORMS if conforms else BROKEN)
+
+
+def explore(
+    scope: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. Without any, all.")
+    ] = None,
+    impl: Annotated[
+        str | None, typer.Option(help="Explore an implementation too: 'reference', 'cuda', or 'module:Class'.")
+    ] = None,
+    bug: Annotated[str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery too.")] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPERATION", help="Leave an operation out; a wrong name is told those that can be."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
+) -> None:
+    """Visit every reachable state of small systems and check every rule in each of them.
+
+    A scope says which requests may come, and what may happen to them. All that can follow is visited, breadth-first, up
+    to the numbers of pages and rows. For each thing worth reaching a shortest trace is printed; if one that the scope
+    declares is not reached, the run has shown too little, and fails. At the end LIVE-1 is checked over all states.
+
+        kvspec explore                                        all scopes
+
+        kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
+
+        kvspec explore --scope hold-and-wait --without preempt    the deadlock that preempt prevents
+    """
+    from kvconform.exploring.report import compare_and_show, exhaust_and_show
+    from kvconform.exploring.scope import BESIDE, SCOPES, scope_named
+    from kvconform.gallery.mutants import BUGS
+    from kvconform.implementations import load
+
+    names = scope or (SCOPES if impl is None and bug is None else BESIDE)
+    try:
+        chosen = [scope_named(name, without or ()) for name in names]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if impl is not None and bug is not None:
+        raise typer.BadParameter("give --impl or --bug, not both")
+    if bug is not None and (bug not in BUGS or BUGS[bug].is_of_scheduler):
+        raise typer.BadParameter(f"no defect {bug!r} of a memory manager; 'kvspec bugs' lists them")
+    console = Console(width=None if Console().is_terminal or "COLUMNS" in os.environ else 120)
+    if bug is not None:
+        holds = compare_and_show(console, chosen, bug, BUGS[bug].factory)
+    elif impl is not None:
+        holds = compare_and_show(console, chosen, impl, load(impl))
+    else:
+        holds = exhaust_and_show(console, chosen, jobs)
+    raise typer.Exit(CONFORMS if holds else BROKEN)
+
+
+def prove(
+    page_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Page sizes to prove for; may be given several times.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 2,
+) -> None:
+    """Prove the contracts of the specification, and that its partition of rows and pages is inductive.
+
+    CrossHair looks for a path through each function that breaks its contract; 'confirmed' means that there is none.
+    z3 shows of each operation that it keeps rows and pages partitioned, for any number of pages, rows and holders.
+    Needs the extra 'kvspec[prove]'.
+
+        kvspec prove                     all contracts for page sizes 1, 2, 16 and 64
+
+        kvspec prove --page-size 128     for one other page size
+    """
+    from kvconform.proving import prove as proving
+
+    holds = proving.prove(Output(), page_size or proving.PAGE_SIZES, jobs)
+    raise typer.Exit(CONFORMS if holds else BROKEN)
+
+
+def bugs(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to fuzz each.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
+) -> None:
+    """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
+
+    Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
+    in the shortest trace, and why that is a contradiction. Exit status 1 if something is not found.
+
+        kvspec bugs
+
+        kvspec bugs retract-tail-orphaned
+    """
+    from kvconform.gallery.finders import examine_all, show_table
+    from kvconform.gallery.mutants import BUGS
+    from kvconform.gallery.story import show_story
+
+    for name in names or ():
+        if name not in BUGS:
+            raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
+    specimens = examine_all([BUGS[name] for name in dict.fromkeys(names or BUGS)], seconds, seed)
+    console = Console()
+    if names:
+        for specimen in specimens:
+            shown = specimen.shortest
+            show_story(console, specimen.bug, shown and shown.config, shown and shown.demonstration)
+    show_table(console, specimens)
+    raise typer.Exit(CONFORMS if all(specimen.is_found for specimen in specimens) else BROKEN)

@@ -1,0 +1,36 @@
+"""Words that reports, stories and the command line share, and a rule as it is printed."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from kvspec.rules import Rule
+
+OF_SGLANG_JAX = ("994",)
+"""The source documents that are pull requests of sglang-jax; all others are SGLang's."""
+
+
+def show_rule(console: Console, rule: Rule) -> None:
+    """Print one rule with its reason and origin."""
+    console.print(Text(rule.id, "bold"))
+    console.print(Text(f"  {rule.statement}"), soft_wrap=True)
+    console.print(Text(f"  Why: {rule.reason}"), soft_wrap=True)
+    console.print(Text(f"  Origin: {origin(rule)}"), soft_wrap=True)
+
+
+def origin(rule: Rule) -> str:
+    """The documents that a rule comes from."""
+    return pull_requests(rule.origin.split(", "))
+
+
+def pull_requests(numbers: Iterable[str]) -> str:
+    """Source documents in words: pull requests of SGLang, or of its port to JAX."""
+    return ", ".join(
+        f"{'sglang-jax' if number in OF_SGLANG_JAX else 'SGLang'} pull request {number}" for number in numbers
+    )
+
+
+def printable(text: str) -> str:
+    """Names come from files: no control character of theirs reaches a terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
