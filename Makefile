@@ -3,12 +3,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# The targets for a GPU run in .venv, or with SITE in PYTHON as it is: then no package index is needed, and SITE is a
+# folder for what PYTHON lacks, which is filled from the wheels that `make wheels` has fetched.
+SITE ?=
+WHEELS ?= build/wheels
+GPU_READY := $(if $(SITE),,.venv/.engines.stamp)
+GPU := PYTHON=$(if $(SITE),$(PYTHON),$(BIN)/python) SITE=$(abspath $(SITE)) WHEELS=$(WHEELS) cuda_impl/gpu.sh
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove explore soak mutation engines gpu docs lint typecheck clean
+.PHONY: help conformance test prove explore soak mutation engines docs lint typecheck clean
+.PHONY: gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 conformance: .venv/.engines.stamp ## Replay the vectors against the reference and, interpreted on the CPU, the device manager
 	@$(BIN)/kvspec run
@@ -32,17 +40,24 @@ mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
 	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15
 
-gpu: .venv/.engines.stamp ## On a machine with a GPU: vectors, tests, fuzz, soak, sanitizers and the benchmark
-	@$(BIN)/kvspec run --impl cuda
-	@$(BIN)/pytest -q tests/cuda_impl
-	@$(BIN)/kvspec fuzz --impl cuda --seconds 120 --seed 1
-	@$(BIN)/kvspec soak --impl cuda --minutes 3
-	@PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
-		$(BIN)/python -m pytest -q -x tests/cuda_impl/test_memory.py -k "not two_to_the_31"
-	@compute-sanitizer --tool racecheck --error-exitcode 1 \
-		$(BIN)/python -m pytest -q -x tests/cuda_impl/test_memory.py -k "not two_to_the_31"
-	@compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/python -m pytest -q -x tests/cuda_impl/test_graph.py
-	@$(BIN)/python benchmarks/device.py
+gpu: $(GPU_READY) ## On a machine with a GPU: the next three, one after the other
+	@status=0; for part in check stress profile; do $(GPU) $$part || status=1; done; exit $$status
+
+gpu-check: $(GPU_READY) ## Vectors, tests and benchmark on the GPU (less than 10 minutes)
+	@$(GPU) check
+
+gpu-stress: $(GPU_READY) ## Sanitizers, fuzz and soak on the GPU (less than 10 minutes)
+	@$(GPU) stress
+
+gpu-profile: $(GPU_READY) ## Profile one operation of the benchmark on the GPU (OPERATION, PAGE_SIZE)
+	@$(GPU) profile
+
+wheels: ## Fetch what a machine for GPUs with CPython 3.12 may lack, to take there (50 MB)
+	@rm -rf $(WHEELS)
+	@$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+		--python-version 3.12 --implementation cp $(foreach n,17 26 28 34,--platform manylinux_2_$(n)_x86_64) \
+		--platform manylinux2014_x86_64 -c constraints.txt -r cuda_impl/wheels.txt -d $(WHEELS)
+	@du -sh $(WHEELS)
 
 docs: .venv/.docs.stamp ## Build the documentation site into build/site (half a minute)
 	@$(BIN)/python -m kvconform.site build
