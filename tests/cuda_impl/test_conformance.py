@@ -48,6 +48,7 @@ def walk(config: Config, due: set[str], count: int) -> None:
     pytest.fail(f"never came by {missing}")
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_no_violation_is_found_by_fuzzing(config: Config) -> None:
     walk(config, {"row withheld", "prefix published"} if config.prefix_cache else {"row withheld"}, 300)
@@ -75,6 +76,7 @@ HYBRID = {
 }
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("config", "due"), HYBRID.values(), ids=HYBRID)
 def test_no_violation_of_hybrid_pools_is_found_by_fuzzing(config: Config, due: set[str]) -> None:
     walk(config, due, 400)

@@ -25,6 +25,7 @@ SMALL = {
 }
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
 def test_replay_samples_what_the_oracle_samples(config: SchedulerConfig, page_size: int) -> None:

@@ -45,6 +45,7 @@ RUNS: dict[str, tuple[Config, SchedulerConfig, Callable[[], Lanes | None]]] = {
 }
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("config", "mode", "lanes"), RUNS.values(), ids=RUNS)
 def test_replay_samples_what_the_oracle_samples(
     config: Config, mode: SchedulerConfig, lanes: Callable[[], Lanes | None]

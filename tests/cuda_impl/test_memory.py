@@ -42,8 +42,18 @@ def contents(memory: DeviceMemory) -> list[Any]:
     return [*(tensor.tolist() for tensor in tensors), memory.popped, memory.pushed]
 
 
-@pytest.mark.parametrize("page_size", [1, 2, 3, 7, 64, 256])
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("page_size", [1, 2, 3, 7])
+def test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks(page_size: int) -> None:
+    follow_the_arithmetic(page_size)
+
+
+@pytest.mark.parametrize("page_size", [1, 64, 256])
 def test_rows_ring_and_out_follow_the_arithmetic(page_size: int) -> None:
+    follow_the_arithmetic(page_size)
+
+
+def follow_the_arithmetic(page_size: int) -> None:
     """Random extends, decodes and frees against lists of pages on the host, past the end of the ring many times."""
     draw = random.Random(page_size)
     memory = make(Config(page_size, 23, 3, 9 * page_size))
@@ -76,8 +86,9 @@ def test_rows_ring_and_out_follow_the_arithmetic(page_size: int) -> None:
     assert memory.popped > 23  # past the end of the ring
 
 
-def test_batch_larger_than_one_block_of_lanes() -> None:
-    batch = 300
+@pytest.mark.usefixtures("small_blocks")
+def test_batch_larger_than_several_blocks_of_lanes() -> None:
+    batch = 9
     memory = make(Config(2, 2 * batch + 7, batch, 8))
     rows = ints(list(range(batch)))
     memory.extend(rows, rows * 0, rows * 0 + 1 + rows % 3)

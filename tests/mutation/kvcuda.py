@@ -1,0 +1,113 @@
+"""Puts the defects of `kvcuda_mutants.py` into a copy of kvcuda, one at a time, and prints which test notices each.
+
+python tests/mutation/kvcuda.py [TEXT]    # TEXT: only mutants of modules, or with texts, that have it in them
+
+Exit status 1 where a mutant passes all of tests/cuda_impl, vectors and walks included, and is not explained; or where
+one that is said to be out of sight is noticed.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutation.kvcuda_mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIES = ROOT / "build" / "mutation-kvcuda"
+PACKAGES = ("spec", "reference", "cuda_impl", "conformance")
+SHARPEST = (
+    "memory",
+    "windows",
+    "moves",
+    "shuffled",
+    "states",
+    "lanes",
+    "graph",
+    "hybrid_digest",
+    "digest",
+    "conformance",
+)
+"""Which test files come first; the others follow."""
+SECONDS = 1200
+"""After these a mutant hangs."""
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant."""
+
+    noticed_by: str
+    """A test, or how else the run ended; empty if every test passed."""
+    seconds: float
+
+
+def changed(mutant: Mutant) -> str:
+    """The module's text with the defect in it.
+
+    Raises:
+        ValueError: the text that is to be replaced does not occur exactly once.
+    """
+    text = (ROOT / "cuda_impl" / "kvcuda" / mutant.module).read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.module} has {text.count(mutant.old)} times: {mutant.old!r}")
+    return text.replace(mutant.old, mutant.new)
+
+
+def attempt(number: int, mutant: Mutant) -> Verdict:
+    """Run the tests on a copy with the defect in it."""
+    copy = COPIES / str(number)
+    shutil.rmtree(copy, ignore_errors=True)
+    for folder in (*PACKAGES, "tests", "benchmarks"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    (copy / "cuda_impl" / "kvcuda" / mutant.module).write_text(changed(mutant))
+    tests = [copy / "tests" / "cuda_impl" / f"test_{name}.py" for name in SHARPEST]
+    tests += sorted({*copy.glob("tests/cuda_impl/test_*.py")} - {*tests, copy / "tests/cuda_impl/test_compile.py"})
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *map(str, tests)]
+    environment = {**os.environ, "PYTHONPATH": ":".join(str(copy / folder) for folder in PACKAGES), "CI": "1"}
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict("it hangs", SECONDS)
+    finally:
+        shutil.rmtree(copy)
+    seconds = time.monotonic() - begin
+    if done.returncode == 0:
+        return Verdict("", seconds)
+    failed = re.search(r"^(?:FAILED|ERROR) \S*?test_(\S+)", done.stdout, re.MULTILINE)
+    return Verdict(failed[1] if failed else f"pytest ended with {done.returncode}", seconds)
+
+
+def main(wanted: str = "") -> int:
+    """Try all mutants, or those with `wanted` in them; the exit status."""
+    chosen = [mutant for mutant in MUTANTS if wanted in mutant.module + mutant.old + mutant.new]
+    print(f"{len(chosen)} mutants", flush=True)
+    wrong = explained = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for mutant, verdict in zip(chosen, pool.map(attempt, range(len(chosen)), chosen), strict=True):
+            as_told = bool(verdict.noticed_by) != bool(mutant.unseen)
+            wrong += not as_told
+            explained += bool(as_told and mutant.unseen)
+            print(f"{'' if as_told else 'WRONG '}{mutant.module}: {_one_line(mutant.old)} -> {_one_line(mutant.new)}")
+            print(
+                f"    {verdict.noticed_by or f'passes all tests: {mutant.unseen}'} ({verdict.seconds:.0f} s)",
+                flush=True,
+            )
+    print(f"{len(chosen) - wrong - explained} noticed, {explained} out of sight, {wrong} not as told")
+    return int(wrong > 0)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) or "nothing"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

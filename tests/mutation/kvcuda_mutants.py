@@ -1,0 +1,218 @@
+"""Defects for kvcuda, one place each: in the kernels, and in the host arithmetic, staging and lanes around them.
+
+Most keep every number that an answer tells and go wrong only on the device, past one block, in another order of jobs,
+or when a lane is late. `tests/mutation/kvcuda.py` tries them.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """A text in a module that is replaced; it occurs there once."""
+
+    module: str
+    """Path below `cuda_impl/kvcuda`."""
+    old: str
+    new: str
+    unseen: str = ""
+    """Why no test without a GPU can notice it, where that is so."""
+
+
+MUTANTS = [
+    # Kernels: blocks, passes, and what a block shares with the others
+    Mutant("kernels.py", "first = start + tl.program_id(1) * BLOCK", "first = start"),
+    Mutant(
+        "kernels.py",
+        "    first = tl.program_id(1) * BLOCK\n    if first < count:",
+        "    first = 0\n    if first < count:",
+    ),
+    Mutant("kernels.py", "for first in range(LANES, job, LANES):", "for first in range(LANES, LANES, LANES):"),
+    Mutant("kernels.py", "for first in range(LANES, job, LANES):", "for first in range(0, job, LANES):"),
+    Mutant("kernels.py", "mask=other < job, other=0))\n    return", "mask=other <= job, other=0))\n    return"),
+    Mutant("kernels.py", "mask=lanes < job, other=0))\n    for", "mask=lanes <= job, other=0))\n    for"),
+    Mutant("kernels.py", "lanes = tl.program_id(0) * LANES + tl.arange(0, LANES)", "lanes = tl.arange(0, LANES)"),
+    Mutant(
+        "kernels.py",
+        "before = sum_before(words + FIELDS + 3, tl.program_id(0) * LANES, LANES)",
+        "before = sum_before(words + FIELDS + 3, tl.program_id(0), LANES)",
+    ),
+    Mutant("kernels.py", "taken = before + tl.cumsum(pages, 0) - pages", "taken = before + tl.cumsum(pages, 0)"),
+    Mutant("kernels.py", "live = lanes < tl.load(words + 1)", "live = lanes <= tl.load(words + 1)"),
+    # Kernels: rings, rows and slots
+    Mutant(
+        "kernels.py",
+        "tl.where(index >= num_pages, index - num_pages, index)",
+        "tl.where(index > num_pages, index - num_pages, index)",
+    ),
+    Mutant("kernels.py", "cut = start % P != 0", "cut = start % P > 1"),
+    Mutant("kernels.py", "fresh = live & (index >= held)", "fresh = live & (index > held)"),
+    Mutant(
+        "kernels.py",
+        "first_slot = fresh & (offset == 0)\n            if DEBUG",
+        "first_slot = fresh\n            if DEBUG",
+    ),
+    Mutant(
+        "kernels.py",
+        "known = tl.load(arena + tl.load(entry + 3) + index - start // P",
+        "known = tl.load(arena + tl.load(entry + 3) + index",
+    ),
+    Mutant(
+        "kernels.py",
+        "written = sum_before(column + 2, job, LANES) - sum_before(column + 1, job, LANES)",
+        "written = sum_before(column + 2, job, LANES)",
+    ),
+    Mutant("kernels.py", "missing = live & (position >= allocated)", "missing = live & (position > allocated)"),
+    Mutant("kernels.py", "held = (allocated + P - 1) // P", "held = allocated // P"),
+    Mutant(
+        "kernels.py",
+        "out = out_cache_loc + tl.load(words + 3) + lanes * n",
+        "out = out_cache_loc + tl.load(words + 3) + lanes",
+    ),
+    Mutant(
+        "kernels.py",
+        "table = req_to_token + row.to(tl.int64) * max_context_len\n        position = first",
+        "table = req_to_token + row * max_context_len\n        position = first",
+    ),
+    Mutant("kernels.py", "kept = tl.load(listed, mask=live, other=0) * P", "kept = page * P"),
+    Mutant(
+        "kernels.py",
+        "for offset in range(0, P):\n                tl.store(table + position + offset, kept + offset, mask=live)",
+        "for offset in range(0, 1):\n                tl.store(table + position + offset, kept + offset, mask=live)",
+    ),
+    Mutant(
+        "kernels.py",
+        "            tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now\n",
+        "",
+        "the interpreter carries a statement out for all lanes before the next one; racecheck on a GPU is for this",
+    ),
+    # Kernels: window sides
+    Mutant("kernels.py", "sided = live & (index >= bare)", "sided = live"),
+    Mutant("kernels.py", "tl.load(entry + 7) + index - bare,", "tl.load(entry + 7) + index,"),
+    Mutant(
+        "kernels.py",
+        "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@triton.jit\ndef extend_kernel",
+        "\n\n@triton.jit\ndef extend_kernel",
+    ),
+    Mutant(
+        "kernels.py",
+        "tl.store(window_of + tombstone, tl.load(window_of + page, mask=sided, other=0), mask=sided)",
+        "tl.store(window_of + tombstone, tombstone, mask=sided)",
+    ),
+    Mutant("kernels.py", "tl.load(words + 4) + at,", "tl.load(words) + at,"),
+    Mutant("kernels.py", "                window_head + at,", "                head + at,"),
+    # The host's arithmetic of what a launch gets
+    Mutant("memory.py", "grid = (jobs, -(-longest // EXTEND_BLOCK))", "grid = (jobs, 1)"),
+    Mutant("memory.py", "longest = max(longest, *(copy.end - copy.start for copy in copies))", "pass"),
+    Mutant("memory.py", "kernels.decode_kernel[(-(-batch // LANES),)]", "kernels.decode_kernel[(1,)]"),
+    Mutant(
+        "memory.py",
+        "pages = -(-ends // page_size) + (-starts // page_size)",
+        "pages = -(-(ends - starts) // page_size)",
+    ),
+    Mutant("memory.py", "grown = np.maximum(allocated, ends)", "grown = ends"),
+    Mutant(
+        "memory.py",
+        "        self._check_room(needed)\n        self.flush()\n        out = self._next_out(tokens)",
+        "        self._check_room(needed)\n        out = self._next_out(tokens)",
+    ),
+    Mutant(
+        "memory.py",
+        "        self._check_room(needed)\n        self.flush()\n        out = self._next_out(batch * n)",
+        "        self._check_room(needed)\n        out = self._next_out(batch * n)",
+    ),
+    Mutant("memory.py", "            self.lanes.scheduler.wait(reader)\n", ""),
+    Mutant("memory.py", "return buffer * self.out_tokens", "return 0"),
+    Mutant(
+        "memory.py", "for first in range(split, len(copies), MAX_JOBS):", "for first in range(split, split, MAX_JOBS):"
+    ),
+    Mutant("memory.py", "if tokens > self.out_tokens:", "if tokens > 2 * self.out_tokens:"),
+    # Moves
+    Mutant("moves.py", "    Move.PUBLISH: {Move.EVICT},\n", ""),
+    Mutant("moves.py", "    Move.EVICT: {Move.PUBLISH, Move.REVIVE},\n", "    Move.EVICT: {Move.PUBLISH},\n"),
+    Mutant("moves.py", "    Move.DROP: {Move.PUBLISH, Move.REVIVE},\n", ""),
+    Mutant("moves.py", "    Move.REVIVE: {Move.DROP},\n", ""),
+    Mutant("moves.py", "            or (self._shed and kind in _REWRITES and row in self._shed)\n", ""),
+    Mutant("moves.py", "grid = (jobs, -(-self._widest_move // MOVE_BLOCK))", "grid = (jobs, 1)"),
+    Mutant(
+        "moves.py", "if count > self._widest_move:\n            self._widest_move = count", "self._widest_move = count"
+    ),
+    Mutant(
+        "moves.py",
+        "entries[:, 4] = (self.pushed + ends - counts) % config.num_pages",
+        "entries[:, 4] = (self.pushed + ends) % config.num_pages",
+    ),
+    Mutant(
+        "moves.py",
+        "entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size",
+        "entries[:, 7] = (tail + side_ends - counts) % self.windows.size",
+    ),
+    Mutant(
+        "moves.py", "            if self._num_moves + len(rows[part]) > MAX_JOBS:\n                self.flush()\n", ""
+    ),
+    Mutant("moves.py", "self._num_moves == MAX_JOBS\n", "self._num_moves > MAX_JOBS\n"),
+    Mutant(
+        "moves.py",
+        "            self._move(Move.REPLACE, row, first, count, place, cursor - first)\n            first += count",
+        "            self._move(Move.REPLACE, row, first, count, place, cursor - first)",
+    ),
+    Mutant("moves.py", "bare = min(max(bare, 0), count)", "bare = min(max(bare, 0), 0)"),
+    # Rings, staging, lanes
+    Mutant("window_pool.py", "tail = self.pushed % self.size", "tail = self.pushed % (self.size + 1)"),
+    Mutant(
+        "staging.py", "        if self._turns and not slot.passed.query():\n            slot.passed.synchronize()\n", ""
+    ),
+    Mutant(
+        "staging.py",
+        "size = (used - 1).bit_length()\n        self._device[size]",
+        "size = (used - 1).bit_length() - 1\n        self._device[size]",
+    ),
+    Mutant("tensors.py", "        lane.record(slot.passed)\n", ""),
+    Mutant("device_manager/running.py", "        lanes.forward.wait(written)\n", ""),
+    Mutant("device_manager/running.py", "            self.lanes.scheduler.wait(flight.done)\n", "            pass\n"),
+    Mutant(
+        "device_manager/running.py",
+        "        self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)\n",
+        "",
+    ),
+    Mutant("decode_graph.py", "        manager.lanes.scheduler.wait(done)\n", ""),
+    # What the manager remembers
+    Mutant("row_table.py", "            self._withheld.add(row)\n", "            self._free.append(row)\n"),
+    Mutant(
+        "row_table.py",
+        "self._readers[self._reads.popleft().rows] -= 1",
+        "self._readers[self._reads.popleft().rows] = 0",
+    ),
+    Mutant(
+        "row_table.py",
+        "self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0",
+        "self.prepared[row] = self.drafts[row] = self.cursor[row] = 0",
+    ),
+    Mutant("holdings.py", "if match.epoch == memory.epoch:", "if match.epoch > memory.epoch:"),
+    Mutant("holdings.py", "                node.epoch = self.memory.epoch\n", ""),
+    Mutant(
+        "prefix_tree.py",
+        "middle = Node(node.key[:at], upper, parent, node.epoch)",
+        "middle = Node(node.key[:at], upper, parent)",
+    ),
+    Mutant("prefix_tree.py", "upper, lower = split(node.runs, at)", "lower, upper = split(node.runs, at)"),
+    Mutant(
+        "arena.py",
+        "tail = [Run(first + at, size - at), *runs[number + 1 :]] if at < size else runs[number + 1 :]",
+        "tail = [Run(first, size - at), *runs[number + 1 :]] if at < size else runs[number + 1 :]",
+    ),
+    Mutant("arena.py", "end += self._remove(end)", "end += self._by_first[end]"),
+    Mutant(
+        "state_slots.py", "self._ring[self.pushed % self.size] = slot", "self._ring[self.pushed % self.size] = slots[0]"
+    ),
+    Mutant(
+        "records.py",
+        "past = [Tracked(slot) for slot, border in self.tracked if border > length]",
+        "past = [Tracked(slot, border) for slot, border in self.tracked if border > length]",
+    ),
+    Mutant(
+        "holdings.py",
+        "return kv.kept_at(length) or kv.last_node.state",
+        "return kv.last_node.state or kv.kept_at(length)",
+    ),
+    Mutant("device_manager/running.py", "table.state_at[rows] = ends", "table.state_at[rows] = ends - 1"),
+]
