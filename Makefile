@@ -13,10 +13,10 @@ GPU := PYTHON=$(if $(SITE),$(PYTHON),$(BIN)/python) SITE=$(abspath $(SITE)) WHEE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test prove explore soak mutation engines docs lint typecheck clean
-.PHONY: gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 conformance: .venv/.engines.stamp ## Replay the vectors against the reference and, interpreted on the CPU, the device manager
 	@$(BIN)/kvspec run
@@ -36,6 +36,9 @@ soak: .venv/.stamp ## Run traffic in every combination of modes, every answer ch
 
 mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (an hour)
 	@tests/mutation/run.sh
+
+mutation-cuda: .venv/.engines.stamp ## Put 74 defects into kvcuda, one at a time, and see what notices each (half an hour)
+	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)
 
 engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
 	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15

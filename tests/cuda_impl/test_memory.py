@@ -43,12 +43,38 @@ def contents(memory: DeviceMemory) -> list[Any]:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("page_size", [1, 2, 3, 7])
+def test_batch_larger_than_several_blocks_of_lanes() -> None:
+    batch = 9
+    memory = make(Config(2, 2 * batch + 7, batch, 8))
+    rows = ints(list(range(batch)))
+    out = memory.extend(rows, rows * 0, rows * 0 + 1 + rows % 3)
+    lengths = [1 + row % 3 for row in range(batch)]
+    table = iter(range(1, 2 * batch + 8))
+    pages = [[next(table) for _ in range(ceil_pages(length, 2))] for length in lengths]
+    for row in range(batch):
+        assert memory.req_to_token[row, : lengths[row]].tolist() == [
+            slot_index(pages[row][i // 2], i, 2) for i in range(lengths[row])
+        ]
+        assert (
+            memory.out_cache_loc[out : out + lengths[row]].tolist() == memory.req_to_token[row, : lengths[row]].tolist()
+        )
+        out += lengths[row]
+    out = decode(memory, list(range(batch)), lengths, lengths, 1)
+    for row in range(batch):
+        if lengths[row] % 2 == 0:
+            pages[row].append(next(table))
+        last = memory.req_to_token[row, lengths[row]].item()
+        assert last == slot_index(pages[row][lengths[row] // 2], lengths[row], 2)
+        assert last == memory.out_cache_loc[out + row].item()
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("page_size", [1, 3])
 def test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks(page_size: int) -> None:
     follow_the_arithmetic(page_size)
 
 
-@pytest.mark.parametrize("page_size", [1, 64, 256])
+@pytest.mark.parametrize("page_size", [2, 7, 64, 256])
 def test_rows_ring_and_out_follow_the_arithmetic(page_size: int) -> None:
     follow_the_arithmetic(page_size)
 
@@ -84,27 +110,6 @@ def follow_the_arithmetic(page_size: int) -> None:
     memory.check()
     assert free_pages(memory) == ring
     assert memory.popped > 23  # past the end of the ring
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_batch_larger_than_several_blocks_of_lanes() -> None:
-    batch = 9
-    memory = make(Config(2, 2 * batch + 7, batch, 8))
-    rows = ints(list(range(batch)))
-    memory.extend(rows, rows * 0, rows * 0 + 1 + rows % 3)
-    lengths = [1 + row % 3 for row in range(batch)]
-    table = iter(range(1, 2 * batch + 8))
-    pages = [[next(table) for _ in range(ceil_pages(length, 2))] for length in lengths]
-    for row in range(batch):
-        assert memory.req_to_token[row, : lengths[row]].tolist() == [
-            slot_index(pages[row][i // 2], i, 2) for i in range(lengths[row])
-        ]
-    decode(memory, list(range(batch)), lengths, lengths, 1)
-    for row in range(batch):
-        if lengths[row] % 2 == 0:
-            pages[row].append(next(table))
-        last = memory.req_to_token[row, lengths[row]].item()
-        assert last == slot_index(pages[row][lengths[row] // 2], lengths[row], 2)
 
 
 def test_speculative_decode_writes_only_what_is_missing() -> None:
