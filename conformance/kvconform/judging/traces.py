@@ -16,8 +16,8 @@ from kvconform.findings.summary import show_accepted, show_check
 from kvconform.findings.whole import judge_later, judge_whole
 from kvconform.findings.wording import printable
 from kvconform.memory import checking as memory
-from kvconform.memory.codec import MemoryReader, open_trace
 from kvconform.traces.codec import TraceReader
+from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.runner import judge_again
 
 TOLD = 20

@@ -14,9 +14,9 @@ from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import shortest_of_run
 from kvconform.findings.summary import show_accepted, show_run
 from kvconform.implementations import load
-from kvconform.memory.codec import level_of_file, read_memory_vector
 from kvconform.memory.vectors import run_memory_vector, show_memory_run
 from kvconform.traces.codec import Header, TraceWriter, Vector, read_vector
+from kvconform.traces.memory import level_of_file, read_memory_vector
 from kvconform.vectors.files import FOLDER, memory_vector_files, vector_files
 from kvconform.vectors.runner import Factory, Outcome, run_vector
 

@@ -10,10 +10,10 @@ from kvconform.console import BROKEN, CONFORMS, complain
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
 from kvconform.findings.wording import printable
-from kvconform.memory.codec import MemoryReader
 from kvconform.memory.judge import Group, Judge
 from kvconform.memory.report import show_judged
 from kvconform.memory.shrink import Cut, shortest_cut
+from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
 
 SECONDS = 5.0

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvconform.findings.shrink import minimize
-from kvconform.memory.codec import MemoryReader, open_trace
 from kvconform.memory.cutting import PARTS, About, closed, holders_in, narrowed, pages_in, parts
 from kvconform.memory.judge import Group
+from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Law, Malformed
 from kvspec.memory.events import Count, Idle, MemoryEvent, Pool
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kvconform.errors import InputError
 from kvconform.findings.wording import printable
-from kvconform.memory.codec import MemoryStep, MemoryVector
+from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvspec.memory import Finding, Law, Malformed
 from kvspec.memory_rules import MEMORY_RULES
 

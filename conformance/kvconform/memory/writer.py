@@ -17,8 +17,8 @@ from typing import Any, Literal
 import msgspec
 
 from kvconform.engines.recorder.sink import Sink
-from kvconform.memory.codec import MemoryHeader
 from kvconform.traces.codec import VERSION
+from kvconform.traces.memory import MemoryHeader
 from kvspec.memory import events
 from kvspec.memory.events import Label, MemoryEvent, OpId, Page, Pool, Use
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from kvconform.memory.codec import ExpectFinding, MemoryHeader
 from kvconform.traces.codec import Header
 from kvconform.traces.expect import Expect
+from kvconform.traces.memory import ExpectFinding, MemoryHeader
 from kvspec.events import Event
 from kvspec.memory.events import MemoryEvent
 

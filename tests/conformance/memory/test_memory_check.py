@@ -18,9 +18,9 @@ import zstandard
 from kvconform.cli import run_command
 from kvconform.findings.accepted import Accepted
 from kvconform.memory import shrink
-from kvconform.memory.codec import MemoryReader, open_trace
 from kvconform.memory.judge import Group, Judge
 from kvconform.memory.shrink import Cut, shortest_cut
+from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
 from kvspec.memory import Law, Pool
 from kvspec.memory import events as e

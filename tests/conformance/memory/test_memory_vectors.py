@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kvconform.cli import run_command
-from kvconform.memory.codec import MemoryVector, read_memory_vector
 from kvconform.memory.vectors import run_memory_vector
+from kvconform.traces.memory import MemoryVector, read_memory_vector
 from kvconform.vectors.files import memory_vector_files
 from kvspec.memory import Law, Malformed, Pool
 from kvspec.memory.events import MemoryEvent

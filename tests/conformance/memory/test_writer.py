@@ -7,8 +7,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from kvconform.memory.codec import MemoryHeader
 from kvconform.memory.writer import TraceWriter
+from kvconform.traces.memory import MemoryHeader
 from kvspec.memory import events
 from kvspec.memory.events import MemoryEvent, Pool, Use
 
