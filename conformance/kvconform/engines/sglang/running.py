@@ -1,0 +1,160 @@
+"""Operations on requests that run: decode steps, launches, publication, the window."""
+
+from typing import Any
+
+from kvconform.engines.book import Entry, Run
+from kvconform.engines.sglang.looking import cursor, only, runs
+from kvconform.engines.sglang.prefill import Prefill, refused_without_room
+from kvspec.events import DecodeAnswer, Done, PublishAnswer, Refusal, SwaEvictAnswer
+from kvspec.pages import ceil_pages
+
+
+class Running(Prefill):
+    """Requests that run."""
+
+    def decode(self, reqs: list[str], n: int) -> DecodeAnswer:
+        """Allocate one decode step, plain or speculative."""
+        if n < 1:
+            raise Refusal("OP-1", f"n is {n}")
+        if n > 1 and self.pools.states is not None:
+            raise Refusal("OP-1", "a recurrent state cannot be taken back")
+        self.book.check_batch(reqs)
+        page_size = self.config.page_size
+        batch: list[tuple[Entry, Run, int, int]] = []
+        for name in reqs:
+            entry = self.book.running(name)[0]
+            have = int(entry.req.kv_allocated_len)
+            run = self.book.check_decode(name, n, have)
+            batch.append((entry, run, have, max(have, run.committed + n)))
+        needed = sum(ceil_pages(end, page_size) - ceil_pages(have, page_size) for _, _, have, end in batch)
+        self.book.check_room(self.pools.need(needed), self.pools.room())
+
+        self._speculates = self._speculates or n > 1
+        if not self._speculates:
+            self._allocate_decode([entry.req for entry, _, _, _ in batch])
+        else:
+            self._allocate_ahead([(entry.req, have, end) for entry, _, have, end in batch if end > have])
+        pages: dict[str, list[int]] = {}
+        for entry, run, have, end in batch:
+            entry.req.kv_allocated_len = end
+            if n == 1:
+                run.committed += 1
+                entry.req.kv_committed_len += 1
+            run.prepared_end = run.committed + (0 if n == 1 else n)
+            run.drafts = 0 if n == 1 else n
+            new = self._pages_of(entry.req, have, end)
+            if new:
+                pages[entry.name] = new
+        return DecodeAnswer(runs(pages), self._sides_of(pages))
+
+    def _allocate_decode(self, reqs: list[Any]) -> None:
+        """One slot for each request, at its committed length."""
+        seq_lens = self.engine.int64([req.kv_committed_len for req in reqs])
+        rows = self.engine.int64([req.req_pool_idx for req in reqs])
+        fields = self.engine.batch(
+            reqs, self.tree_cache, seq_lens=seq_lens, seq_lens_cpu=seq_lens, req_pool_indices=rows
+        )
+        self._set_server_args()
+        with refused_without_room():
+            self.engine.common.alloc_for_decode(fields, token_per_req=1)
+
+    def _allocate_ahead(self, growing: list[tuple[Any, int, int]]) -> None:
+        """Slots for `[have, end)` of each request, as the speculative workers allocate for drafts."""
+        if not growing:
+            return
+        self._set_server_args()
+        common, int64 = self.engine.common, self.engine.int64
+        view = self.engine.batch([], self.tree_cache).tree_cache
+        total = sum(end - have for _, have, end in growing)
+        rows = self.pool.req_to_token
+        with refused_without_room():
+            if self.config.page_size == 1:
+                slots = common.alloc_token_slots(view, total)
+            else:
+                starts, ends = int64([have for _, have, _ in growing]), int64([end for _, _, end in growing])
+                row_numbers = int64([req.req_pool_idx for req, _, _ in growing])
+                last = common.get_last_loc(rows, row_numbers, starts)
+                slots = common.alloc_paged_token_slots_extend(view, starts, starts, ends, ends, last, total)
+        taken = 0
+        for req, have, end in growing:
+            self.pool.write((req.req_pool_idx, slice(have, end)), slots[taken : taken + end - have])
+            taken += end - have
+
+    def launch(self, launch: int, reqs: list[str]) -> Done:
+        """Note a forward pass."""
+        self.book.launch(launch, reqs)
+        return Done()
+
+    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+        """Hand the sampled tokens to the requests, and count chunks that are done."""
+        flight = self.book.complete(launch, tokens)
+        for name in flight.sampled:
+            entry = self.book.entries[name]
+            entry.tokens.append(tokens[name])
+            entry.req.output_ids.append(tokens[name])
+            self._track_decode(entry)
+        for name in flight.chunks:
+            self.engine.count_chunk(self.book.entries[name].req, -1)
+        return Done()
+
+    def _track_decode(self, entry: Entry) -> None:
+        """What is noted with each decoded token: at a page border, which tracking slot keeps the state there."""
+        req, position = entry.req, len(entry.tokens) - 1
+        assert entry.run is not None, "a token comes for what runs"
+        if self.config.tracking_states and position > entry.run.seq_len and position % self.config.page_size == 0:
+            req.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
+            req.mamba_last_track_seqlen = position
+
+    def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
+        """Commit the accepted run. All of it goes to the request's output; it notes how much it keeps."""
+        entry, run = self.book.check_verify(req, accepted, len(tokens))
+        run.drafts, run.verifiable = 0, False
+        run.stopped = len(tokens) < accepted
+        run.committed += accepted
+        run.promised += len(tokens) - 1
+        for token in tokens:
+            entry.tokens.append(token)
+        entry.req.output_ids.extend([*tokens, *(next(self._overshot) for _ in range(accepted - len(tokens)))])
+        entry.req.kv_committed_len += accepted
+        return Done()
+
+    def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
+        """Hand what a prefill wrote to the cache."""
+        entry, run = self.book.check_unfinished(req, chunked)
+        before, cached, protected = self.pools.free(), self._store_states(), int(entry.req.cache_protected_len)
+        if chunked:
+            self.tree_cache.cache_unfinished_req(entry.req, chunked=True)
+            if not run.stashed:
+                self._let_go_of_row_between_chunks(entry.req)
+            run.stashed = True
+        else:
+            self.tree_cache.cache_unfinished_req(entry.req)
+        if self.pools.window is not None and int(entry.req.cache_protected_len) > protected:
+            self.engine.unlock(self.prefix_cache, entry.req)
+            self._cut_at_window(entry.req, int(entry.req.cache_protected_len))
+            self.engine.lock(self.prefix_cache, entry.req)
+        freed = self._freed(before)
+        answer = PublishAnswer(int(entry.req.cache_protected_len), freed.pages, freed.window)
+        if before.states is not None:
+            answer.state_cached = only(self._store_states() - cached)
+            answer.state_taken = only(before.states.keys() - (self.pools.free().states or {}).keys())
+        return answer
+
+    def swa_evict(self, req: str) -> SwaEvictAnswer:
+        """What a batch does for a request before it allocates.
+
+        SGLang does it in decode steps, and without a prefix cache between chunks. Before that the window stays as it
+        is, and when a request has stopped.
+        """
+        entry, run = self.book.running(req)
+        if self.pools.window is None:
+            raise Refusal("OP-1", "there is no sliding window")
+        before = self.pools.free()
+        position = None
+        if run.mid_prefill:
+            position = run.seq_len if not run.prepared_end and not self.config.prefix_cache else None
+        elif len(entry.tokens) > run.seq_len and not run.stopped:
+            position = len(entry.tokens) - 1
+        if position is not None:
+            self.engine.evict_window(self.prefix_cache, entry.req, position)
+        return SwaEvictAnswer(cursor(entry.req), self._freed(before).window)
