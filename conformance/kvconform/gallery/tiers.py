@@ -1,0 +1,579 @@
+"""Mutants of the tiered engine: defects of the memory level, which no operation of the request level can show.
+
+Each changes a line or two of `kvref.tiers`. Random walks of its driver find all of them; the shortest part of a walk
+that shows one lies among the vectors, under the mutant's name.
+"""
+
+from typing import Any, NamedTuple
+
+from kvref.tiers.engine import Part, TieredEngine
+from kvref.tiers.state import DEVICE, HOST, FreeList, Node, Request, Run
+from kvref.tiers.transfers import Transfer, Transfers, holder
+from kvspec.memory.events import Deliver, Drop, End, Learn, Leave, Map, Publish, Release, Take, Unmap
+
+
+class TierBug(NamedTuple):
+    """One defect of the memory level."""
+
+    name: str
+    title: str
+    """What the code does, in one line."""
+    rules: tuple[str, ...]
+    """The rules of which one must be named when it is found."""
+    engine: type[TieredEngine]
+
+
+def _in_transfers(change: type[Transfers]) -> type[TieredEngine]:
+    """The engine with other transfers."""
+    return type(f"With{change.__name__}", (TieredEngine,), {"transfers_type": change})
+
+
+class _LoadUnfenced(Transfers):
+    def fence(self, stream: str, on: str) -> None:
+        if stream != "load":
+            super().fence(stream, on)
+
+
+class _PublishedWhenQueued(TieredEngine):
+    """Pages are published, and copied to the host, when the pass that computes them is queued."""
+
+    def queue_pass(self, names: list[str]) -> int | None:
+        id = super().queue_pass(names)
+        for part in () if id is None else self.passes[id]:
+            request = self.requests[part.run.request]
+            computed, request.computed = request.computed, min(part.end, len(request.tokens))
+            self.publish(request)
+            request.computed = computed
+        return id
+
+
+class _FenceReversed(Transfers):
+    def fence(self, stream: str, on: str) -> None:
+        super().fence(on, stream)
+
+
+class _PassDoesNotWait(TieredEngine):
+    def awaited(self, parts: list[Part]) -> list[int | str]:
+        return []
+
+
+class _PassWaitsForOneLoad(TieredEngine):
+    def awaited(self, parts: list[Part]) -> list[int | str]:
+        return super().awaited(parts)[:1]
+
+
+class _MatchForgetsLoads(TieredEngine):
+    """Another request that finds a page while it is loaded does not wait for it."""
+
+    def loads_of(self, node: Node) -> list[int]:
+        return super().loads_of(node) if node.locks == 1 else []
+
+
+class _HostPageEvictedWhileUsed(TieredEngine):
+    def may_leave_host(self, node: Node) -> bool:
+        alone = all(child.host is None for child in node.children.values())
+        return node.host is not None and not (node.locks and node.device is None) and alone
+
+
+class _DevicePageEvictedWhileCopied(TieredEngine):
+    def may_leave_device(self, node: Node) -> bool:
+        alone = all(child.device is None for child in node.children.values())
+        return node.device is not None and not node.locks and alone
+
+
+class _Unpinned(Transfers):
+    def pin(self, id: int, pool: str, page: int) -> None:
+        self.unpinned = True
+
+    def unpin(self, id: int, pool: str, page: int | str) -> None:
+        self.unpinned = True
+
+
+class _SourceEvictedUnpinned(_DevicePageEvictedWhileCopied):
+    """Neither pins nor looks: the page of a backup is handed on, and overwritten, while it is read."""
+
+    transfers_type = _Unpinned
+
+
+class _LockedPageEvicted(TieredEngine):
+    def may_leave_device(self, node: Node) -> bool:
+        return node.device is not None and not node.moving
+
+
+class _EvictedPageKeepsItsName(TieredEngine):
+    def drop_device(self, node: Node) -> None:
+        self.free.give_back(self.page_of(node))
+        node.device = None
+        self.prune(node)
+
+
+class _HostNameKept(TieredEngine):
+    def evict_host(self) -> bool:
+        for node in self.root.below():
+            if self.may_leave_host(node):
+                self.transfers.free.give_back(node.host or 0)
+                node.host = None
+                self.prune(node)
+                return True
+        return False
+
+
+class _BackupPublishedEarly(Transfers):
+    def backup(self, id: int, node: Node) -> None:
+        self.tell(Publish(HOST, [self.free.pages[0]], [node.key], [node.key]))
+        super().backup(id, node)
+
+
+class _PrefetchPublishedEarly(Transfers):
+    """The name is there before the page is, and stays when the prefetch fails."""
+
+    def prefetch(self, id: int, node: Node) -> None:
+        super().prefetch(id, node)
+        target = self.in_flight[id].target
+        self.tell(Publish(HOST, [target], [node.key], [node.key], planned=True))
+
+
+class _FailedLoadKeepsItsName(Transfers):
+    def forget_failed(self, id: int, transfer: Transfer) -> None:
+        if transfer.kind == "load":
+            self.unpin(id, HOST, transfer.source)
+            self.tell(Release(holder(id), DEVICE, [transfer.target]))
+        else:
+            super().forget_failed(id, transfer)
+
+
+class _FailedPrefetchPublished(Transfers):
+    def forget_failed(self, id: int, transfer: Transfer) -> None:
+        if transfer.kind == "prefetch":
+            self.after_prefetch(id, transfer)
+        else:
+            super().forget_failed(id, transfer)
+
+
+class _ReadersOfAFailedLoadGoOn(TieredEngine):
+    """The load that failed counts as done."""
+
+    def see_transfer(self, id: int, failed: bool = False) -> None:
+        transfer = self.transfers.in_flight[id]
+        if failed and transfer.kind == "load":
+            transfer = self.transfers.in_flight.pop(id)
+            self.tell(End(id, unwritten=[_target(id, transfer)]))
+            transfer.node.moving -= 1
+            self.transfers.after_load(id, transfer)
+        else:
+            super().see_transfer(id, failed)
+
+
+def _target(id: int, transfer: Transfer) -> Any:
+    from kvspec.memory.events import Use
+
+    return Use(pool=DEVICE, pages=[transfer.target], holder=holder(id))
+
+
+class _ResultsOfAFailedLoadDelivered(TieredEngine):
+    """What comes out of a pass is delivered though its request was taken back meanwhile."""
+
+    def see_pass(self, id: int) -> None:
+        for run, _, _, samples in self.passes[id]:
+            request = self.requests.get(run.request)
+            if samples and request is not None and request.run != run:
+                self.tell(Deliver(id, run.name))
+        super().see_pass(id)
+
+
+class _CompletionTakenTwice(TieredEngine):
+    def see_pass(self, id: int) -> None:
+        super().see_pass(id)
+        self.tell(End(id))
+
+
+class _DuplicateKept(TieredEngine):
+    """The own page of an exchange is neither used nor freed."""
+
+    def exchange(self, request: Request, index: int, node: Node) -> None:
+        assert request.run is not None
+        self.share(request.run, node)
+        request.table[index] = self.page_of(node)
+        request.loads += self.loads_of(node)
+        self.tell(Map(request.run.name, request.run.name, DEVICE, index, [request.table[index]], [node.key]))
+
+
+class _DuplicateStaysInTheTable(TieredEngine):
+    """The own page of an exchange is freed, and the launched table still names it."""
+
+    def exchange(self, request: Request, index: int, node: Node) -> None:
+        assert request.run is not None
+        own = request.table[index]
+        self.share(request.run, node)
+        request.table[index] = self.page_of(node)
+        self.tell(Release(request.run.name, DEVICE, [own]))
+        self.free.give_back(own)
+
+
+class _WrongDuplicateFreed(TieredEngine):
+    def exchange(self, request: Request, index: int, node: Node) -> None:
+        own = request.table[index]
+        super().exchange(request, index, node)
+        self.free.pages.remove(own)
+        self.free.give_back(request.table[index])
+
+
+class _SharedPageNotCounted(TieredEngine):
+    """A cache hit takes no reference."""
+
+    def share(self, run: Run, node: Node) -> None:
+        self.page_of(node)
+
+
+class _TailLost(TieredEngine):
+    """The last page of a request that is let go is forgotten."""
+
+    def retract(self, name: str) -> None:
+        table = self.requests[name].table
+        if len(table) > len(self.requests[name].locked):
+            table.pop()
+        super().retract(name)
+
+
+class _TailFreedTwice(TieredEngine):
+    def retract(self, name: str) -> None:
+        request = self.requests[name]
+        super().retract(name)
+        if len(request.table) > len(request.locked):
+            self.free.give_back(request.table[-1])
+
+
+class _SharedPagesFreed(TieredEngine):
+    """A request that is let go gives back what it shares with others, too."""
+
+    def retract(self, name: str) -> None:
+        request = self.requests[name]
+        super().retract(name)
+        for page in request.table[: len(request.locked)]:
+            self.free.give_back(page)
+
+
+class _PrivatePagesLost(TieredEngine):
+    """References are taken back, and the pages do not return to the free list."""
+
+    def retract(self, name: str) -> None:
+        request = self.requests[name]
+        private = request.table[len(request.locked) :]
+        super().retract(name)
+        for page in private:
+            self.free.pages.remove(page)
+
+
+class _LeavesBeforeItReleases(TieredEngine):
+    def retract(self, name: str) -> None:
+        request = self.requests[name]
+        if request.run is not None:
+            self.tell(Leave(request.run.name))
+        super().retract(name)
+
+
+class _PublishedTooEarly(TieredEngine):
+    """A page is published with the token that was just sampled, whose position is not computed yet."""
+
+    def publish(self, request: Request) -> None:
+        computed = request.computed
+        request.computed = len(request.tokens)
+        super().publish(request)
+        request.computed = computed
+
+
+class _PublishedUnderTheWrongName(TieredEngine):
+    """The name of a page leaves out what stands before it."""
+
+    def publish(self, request: Request) -> None:
+        assert request.run is not None
+        tell, first = self.tell, len(request.locked)
+
+        def misnamed(event: Any) -> object:
+            if isinstance(event, Publish) and first:
+                event = Publish(event.pool, event.pages, event.keys, [f"of the page alone: {event.keys[0]}"])
+            return tell(event)
+
+        self.tell = misnamed
+        super().publish(request)
+        self.tell = tell
+
+
+class _LearnedWrongly(TieredEngine):
+    """Tokens that were rejected stay in the page that is published."""
+
+    def publish(self, request: Request) -> None:
+        tell = self.tell
+
+        def forgetful(event: Any) -> object:
+            return None if isinstance(event, Learn) and event.label.endswith("/1") else tell(event)
+
+        self.tell = forgetful
+        super().publish(request)
+        self.tell = tell
+
+
+class _PageMissing(TieredEngine):
+    """The last position of a pass has no page when it begins a new one."""
+
+    def plan(self, request: Request) -> Part | None:
+        part = super().plan(request)
+        if part is None or part.end % self.sizes.page_size != 1 or part.end < 2 or self.sizes.page_size == 1:
+            return part
+        assert request.run is not None
+        page = request.table.pop()
+        self.tell(Unmap(request.run.name, len(request.table)))
+        self.tell(Release(request.run.name, DEVICE, [page]))
+        self.free.give_back(page)
+        return part
+
+
+class _HandsOutWithoutTaking(FreeList):
+    def take(self) -> int:
+        page = self.pages[0]
+        self.pages.rotate(-1)
+        return page
+
+
+class _PageHandedOutTwice(TieredEngine):
+    def __init__(self, sizes: Any, tell: Any) -> None:
+        super().__init__(sizes, tell)
+        self.free = _HandsOutWithoutTaking(sizes.device_pages)
+
+
+class _TargetNotReleased(Transfers):
+    def after_backup(self, id: int, transfer: Transfer) -> None:
+        self.unpin(id, DEVICE, transfer.source)
+        if transfer.node.host is None:
+            transfer.node.host = int(transfer.target)
+            self.tell(Publish(HOST, [transfer.target], [transfer.node.key], [transfer.node.key]))
+
+
+class _PinForgotten(Transfers):
+    def unpin(self, id: int, pool: str, page: int | str) -> None:
+        if pool != HOST:
+            super().unpin(id, pool, page)
+
+
+class _UnpinnedTwice(Transfers):
+    def after_load(self, id: int, transfer: Transfer) -> None:
+        super().after_load(id, transfer)
+        self.unpin(id, HOST, transfer.source)
+
+
+class _HostPageLostAfterLoad(Transfers):
+    """A page that was loaded leaves the host, and does not return to its free list."""
+
+    def after_load(self, id: int, transfer: Transfer) -> None:
+        super().after_load(id, transfer)
+        self.tell(Drop(HOST, [transfer.source], [transfer.node.key]))
+        transfer.node.host = None
+
+
+class _TargetTakenLate(Transfers):
+    """A host page is used for a backup before it is taken."""
+
+    def take_host(self, id: int) -> int:
+        page = self.free.take()
+        self.late = Take(holder(id), HOST, [page])
+        return page
+
+    def backup(self, id: int, node: Node) -> None:
+        super().backup(id, node)
+        self.tell(self.late)
+
+    def prefetch(self, id: int, node: Node) -> None:
+        super().prefetch(id, node)
+        self.tell(self.late)
+
+
+TIER_BUGS: dict[str, TierBug] = {
+    bug.name: bug
+    for bug in (
+        TierBug(
+            "load-unfenced",
+            "a load does not wait for passes that use its target",
+            ("MEM-RACE",),
+            _in_transfers(_LoadUnfenced),
+        ),
+        TierBug(
+            "copied-when-queued",
+            "a backup does not wait for the pass that writes its source",
+            ("MEM-RACE",),
+            _PublishedWhenQueued,
+        ),
+        TierBug(
+            "fence-reversed",
+            "the passes wait for the transfer, not the transfer for them",
+            ("MEM-RACE",),
+            _in_transfers(_FenceReversed),
+        ),
+        TierBug(
+            "pass-does-not-wait-for-load",
+            "a pass does not wait for what it reads to be loaded",
+            ("MEM-RACE",),
+            _PassDoesNotWait,
+        ),
+        TierBug(
+            "pass-waits-for-one-load",
+            "a pass waits for the first of several loads",
+            ("MEM-RACE",),
+            _PassWaitsForOneLoad,
+        ),
+        TierBug(
+            "hit-on-loading-page-does-not-wait",
+            "a second reader of a page in loading does not wait",
+            ("MEM-RACE",),
+            _MatchForgetsLoads,
+        ),
+        TierBug(
+            "host-page-evicted-while-loaded",
+            "a host page is evicted while a transfer uses it",
+            ("MEM-TAKE", "MEM-COUNT"),
+            _HostPageEvictedWhileUsed,
+        ),
+        TierBug(
+            "device-page-evicted-while-copied",
+            "a device page is evicted while a backup reads it",
+            ("MEM-TAKE", "MEM-COUNT"),
+            _DevicePageEvictedWhileCopied,
+        ),
+        TierBug(
+            "source-unpinned",
+            "a backup neither pins its source nor keeps it from eviction",
+            ("MEM-USE", "MEM-RACE"),
+            _SourceEvictedUnpinned,
+        ),
+        TierBug(
+            "locked-page-evicted",
+            "locks are not looked at when a page is evicted",
+            ("MEM-COUNT", "MEM-TAKE"),
+            _LockedPageEvicted,
+        ),
+        TierBug(
+            "evicted-page-keeps-name",
+            "an evicted page can still be found",
+            ("MEM-COUNT", "MEM-TAKE"),
+            _EvictedPageKeepsItsName,
+        ),
+        TierBug(
+            "host-name-kept",
+            "a page that left the host tier can still be found there",
+            ("MEM-COUNT", "MEM-TAKE"),
+            _HostNameKept,
+        ),
+        TierBug(
+            "backup-published-early",
+            "the host page of a backup has a name before it is taken",
+            ("MEM-NAME",),
+            _in_transfers(_BackupPublishedEarly),
+        ),
+        TierBug(
+            "prefetch-published-early",
+            "the name of a failed prefetch stays",
+            ("MEM-NAME",),
+            _in_transfers(_PrefetchPublishedEarly),
+        ),
+        TierBug(
+            "failed-load-keeps-name",
+            "the name of a failed load stays",
+            ("MEM-NAME", "MEM-COUNT"),
+            _in_transfers(_FailedLoadKeepsItsName),
+        ),
+        TierBug(
+            "failed-prefetch-published",
+            "a failed prefetch is published",
+            ("MEM-NAME",),
+            _in_transfers(_FailedPrefetchPublished),
+        ),
+        TierBug(
+            "failed-load-goes-on",
+            "requests go on with what was not loaded",
+            ("MEM-NAME", "MEM-WRITTEN", "MEM-DELIVER"),
+            _ReadersOfAFailedLoadGoOn,
+        ),
+        TierBug(
+            "failed-results-delivered",
+            "tokens of a request that was taken back are delivered",
+            ("MEM-DELIVER",),
+            _ResultsOfAFailedLoadDelivered,
+        ),
+        TierBug("completion-twice", "a pass is taken for complete twice", ("MEM-ORDER",), _CompletionTakenTwice),
+        TierBug("duplicate-kept", "a duplicate is neither used nor freed", ("MEM-LEAK",), _DuplicateKept),
+        TierBug("duplicate-in-table", "a freed duplicate stays in the table", ("MEM-USE",), _DuplicateStaysInTheTable),
+        TierBug(
+            "wrong-duplicate-freed", "the cached page is freed, not the duplicate", ("MEM-COUNT",), _WrongDuplicateFreed
+        ),
+        TierBug(
+            "hit-not-counted",
+            "a cache hit takes no reference",
+            ("MEM-USE", "MEM-RELEASE", "MEM-TAKE"),
+            _SharedPageNotCounted,
+        ),
+        TierBug("tail-lost", "the last page of a request is not released", ("MEM-LEAK",), _TailLost),
+        TierBug(
+            "tail-freed-twice",
+            "the last page of a request is given back twice",
+            ("MEM-COUNT", "MEM-TAKE"),
+            _TailFreedTwice,
+        ),
+        TierBug(
+            "shared-pages-freed",
+            "shared pages are given back with one's own",
+            ("MEM-COUNT", "MEM-TAKE"),
+            _SharedPagesFreed,
+        ),
+        TierBug(
+            "private-pages-lost", "released pages do not return to the free list", ("MEM-COUNT",), _PrivatePagesLost
+        ),
+        TierBug("leaves-before-release", "a request is gone before it lets go", ("MEM-LEAK",), _LeavesBeforeItReleases),
+        TierBug(
+            "published-too-early",
+            "a page is published before its last position is computed",
+            ("MEM-NAME",),
+            _PublishedTooEarly,
+        ),
+        TierBug(
+            "published-under-wrong-name",
+            "a page's name leaves out what stands before it",
+            ("MEM-NAME",),
+            _PublishedUnderTheWrongName,
+        ),
+        TierBug(
+            "rejected-tokens-published",
+            "what a page holds is not what it is published for",
+            ("MEM-NAME",),
+            _LearnedWrongly,
+        ),
+        TierBug("page-missing", "the last position of a pass has no page", ("MEM-USE",), _PageMissing),
+        TierBug(
+            "handed-out-twice", "the allocator hands a page out twice", ("MEM-COUNT", "MEM-TAKE"), _PageHandedOutTwice
+        ),
+        TierBug(
+            "target-not-released",
+            "the target of a backup stays the transfer's",
+            ("MEM-LEAK", "MEM-COUNT"),
+            _in_transfers(_TargetNotReleased),
+        ),
+        TierBug(
+            "pin-forgotten",
+            "a transfer's host page stays pinned",
+            ("MEM-LEAK", "MEM-COUNT", "MEM-TAKE"),
+            _in_transfers(_PinForgotten),
+        ),
+        TierBug("unpinned-twice", "a load's source is let go twice", ("MEM-RELEASE",), _in_transfers(_UnpinnedTwice)),
+        TierBug(
+            "host-page-lost-after-load",
+            "a loaded page leaves the host and is not free",
+            ("MEM-COUNT",),
+            _in_transfers(_HostPageLostAfterLoad),
+        ),
+        TierBug(
+            "target-taken-late",
+            "a transfer writes its target before it has it",
+            ("MEM-USE",),
+            _in_transfers(_TargetTakenLate),
+        ),
+    )
+}
+"""The mutants by name."""

@@ -1,0 +1,345 @@
+"""The tiered engine: requests are matched, prefilled, decoded and let go; prefixes lie on the device and on the host.
+
+Forward passes run on one stream and are queued before the last one was seen (overlap). Where a page is handed on while
+a pass in flight still uses it, the next pass comes later on the same stream, and a transfer waits for that stream.
+"""
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+from kvref.tiers.state import DEVICE, FORWARD, HOST, FreeList, Node, Request, Run, Sizes, Tell
+from kvref.tiers.transfers import Transfers
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Deliver,
+    Drop,
+    End,
+    Learn,
+    Leave,
+    Map,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Unmap,
+    Use,
+)
+
+
+class Part(NamedTuple):
+    """One request's part in a forward pass: positions `start` to `end`."""
+
+    run: Run
+    start: int
+    end: int
+    samples: bool
+    """Whether a token comes out."""
+
+
+class TieredEngine:
+    """A paged KV cache with a host tier."""
+
+    transfers_type = Transfers
+
+    def __init__(self, sizes: Sizes, tell: Tell) -> None:
+        """Nothing is cached; `tell` is given each event of memory as it happens."""
+        self.sizes, self.tell = sizes, tell
+        self.transfers = self.transfers_type(sizes, tell)
+        self.free = FreeList(sizes.device_pages)
+        self.root = Node("", None)
+        self.requests: dict[str, Request] = {}
+        self.passes: dict[int, list[Part]] = {}
+        self._ids = 0
+        self._runs = 0
+
+    def submit(self, name: str, tokens: list[int], target: int) -> None:
+        """Take a request in; it is finished with `target` tokens."""
+        self.requests[name] = Request(list(tokens), target)
+
+    def admit(self, name: str) -> bool:
+        """Match a waiting request's prefix, load what lies on the host only, and let it run; false if there is no room.
+
+        The last token is computed in any case, so it is not matched.
+
+        [0, device)        on the device: shared
+        [device, matched)  on the host: loaded into new pages; passes that read them wait for that
+        [matched, tokens)  computed
+        """
+        request = self.requests[name]
+        nodes = self.match(request.tokens[:-1])
+        for node in nodes:
+            node.locks += 1
+        if not self.make_room(sum(node.device is None for node in nodes) + 1):
+            for node in nodes:
+                node.locks -= 1
+            return False
+        self._runs += 1
+        run = request.run = Run(f"{name}.{self._runs}", name)
+        for node in nodes:
+            if node.device is None:
+                self.transfers.load(self.new_id(), node, self.free.take())
+            self.share(run, node)
+            request.table.append(self.page_of(node))
+            request.loads += self.loads_of(node)
+        request.locked = nodes
+        request.queued = request.computed = len(nodes) * self.sizes.page_size
+        self.tell(Map(run.name, run.name, DEVICE, 0, [*request.table], [node.key for node in nodes]))
+        return True
+
+    def queue_pass(self, names: list[str]) -> int | None:
+        """Queue a forward pass over those of the requests that have something to compute and room for it.
+
+        Returns its number; `None` if there is nothing to do, or enough is in flight.
+        """
+        parts = []
+        for name in names if len(self.passes) < self.sizes.overlap else ():
+            part = self.plan(self.requests[name])
+            if part is not None:
+                parts.append(part)
+        if not parts:
+            return None
+        id = self.new_id()
+        reads = [Use(table=part.run.name, stop=part.end) for part in parts]
+        writes = [Use(table=part.run.name, start=part.start, stop=part.end) for part in parts]
+        self.tell(Begin(id, FORWARD, reads, writes, after=self.awaited(parts), at="forward"))
+        for part in parts:
+            self.requests[part.run.request].queued = part.end
+        self.passes[id] = parts
+        return id
+
+    def plan(self, request: Request) -> Part | None:
+        """What the next pass computes of a request: a chunk of its prompt, or one position; `None` without room."""
+        if request.run is None or request.queued >= request.target:
+            return None
+        start, known = request.queued, len(request.tokens)
+        end = min(start + self.sizes.chunk, known) if start < known else start + 1
+        missing = -(-end // self.sizes.page_size) - len(request.table)
+        if not self.make_room(missing):
+            return None
+        pages = [self.free.take() for _ in range(missing)]
+        if pages:
+            first = len(request.table)
+            self.tell(Take(request.run.name, DEVICE, [*pages]))
+            labels = [f"{request.run.name}/{index}" for index in range(first, first + missing)]
+            self.tell(Map(request.run.name, request.run.name, DEVICE, first, [*pages], labels))
+            request.table += pages
+        return Part(request.run, start, end, samples=end >= known)
+
+    def awaited(self, parts: list[Part]) -> list[int | str]:
+        """The loads that a pass waits for: those in flight that bring pages of its requests."""
+        loads = {id for part in parts for id in self.requests[part.run.request].loads}
+        return sorted(loads & self.transfers.in_flight.keys())
+
+    def see_pass(self, id: int) -> None:
+        """The host has seen a pass complete: tokens leave the engine, whole pages are published, requests finish."""
+        parts = self.passes.pop(id)
+        self.tell(End(id))
+        for run, _, end, samples in parts:
+            request = self.requests.get(run.request)
+            if request is None or request.run != run:
+                continue
+            request.computed = end
+            if samples:
+                self.tell(Deliver(id, run.name))
+                request.tokens.append(_sample(request.tokens))
+            self.publish(request)
+            if len(request.tokens) >= request.target:
+                self.leave(run.request)
+
+    def see_transfer(self, id: int, failed: bool = False) -> None:
+        """The host has seen a transfer complete, or fail."""
+        transfer = self.transfers.complete(id, failed)
+        node = transfer.node
+        if failed and transfer.kind == "load":
+            for name, request in self.requests.items():
+                if node in request.locked:
+                    self.retract(name)
+            node.device = None
+            self.free.give_back(int(transfer.target))
+        if node in self.transfers.wanted_gone:
+            self.transfers.wanted_gone.discard(node)
+            if self.may_leave_device(node):
+                self.drop_device(node)
+        self.prune(node)
+
+    def publish(self, request: Request) -> None:
+        """Whole pages that are computed can be found by others; where others were first, theirs is used instead.
+
+        [0, locked)          cached already
+        [locked, computed)   whole pages: published, or exchanged for the page that has the name
+        """
+        assert request.run is not None
+        run, size = request.run, self.sizes.page_size
+        for index in range(len(request.locked), request.computed // size):
+            parent = request.locked[-1] if request.locked else self.root
+            key = _key(parent.key, request.tokens[index * size : (index + 1) * size])
+            self.tell(Learn(f"{run.name}/{index}", key))
+            node = parent.children.setdefault(key, Node(key, parent))
+            node.locks += 1
+            request.locked.append(node)
+            own = request.table[index]
+            if node.device is None:
+                node.device = own
+                self.tell(Publish(DEVICE, [own], [key], [key]))
+                if self.sizes.write_through:
+                    self.back_up(node)
+            else:
+                self.exchange(request, index, node)
+
+    def exchange(self, request: Request, index: int, node: Node) -> None:
+        """Use a cached page in place of one's own with the same content, and free that."""
+        assert request.run is not None
+        own, run = request.table[index], request.run
+        self.share(run, node)
+        request.table[index] = self.page_of(node)
+        request.loads += self.loads_of(node)
+        self.tell(Map(run.name, run.name, DEVICE, index, [request.table[index]], [node.key]))
+        self.tell(Release(run.name, DEVICE, [own]))
+        self.free.give_back(own)
+
+    def leave(self, name: str) -> None:
+        """A request is finished, or aborted: it lets go of all that it has."""
+        self.retract(name)
+        del self.requests[name]
+
+    def retract(self, name: str) -> None:
+        """A request lets go of all that it has, and waits again with its tokens."""
+        request = self.requests[name]
+        if request.run is None:
+            return
+        self.tell(Unmap(request.run.name))
+        for node in request.locked:
+            node.locks -= 1
+        self.tell(Release(request.run.name, DEVICE, [*request.table]))
+        for page in request.table[len(request.locked) :]:
+            self.free.give_back(page)
+        self.tell(Leave(request.run.name))
+        self.requests[name] = Request(request.tokens, request.target)
+
+    def match(self, tokens: list[int]) -> list[Node]:
+        """The longest cached prefix of whole pages, on the device or on the host."""
+        size, nodes, node = self.sizes.page_size, list[Node](), self.root
+        for start in range(0, len(tokens) - size + 1, size):
+            child = node.children.get(_key(node.key, tokens[start : start + size]))
+            if child is None or (child.device is None and child.host is None):
+                break
+            nodes.append(child)
+            node = child
+        return nodes
+
+    def make_room(self, pages: int) -> bool:
+        """Evict until so many device pages are free; false if that cannot be had now."""
+        while len(self.free.pages) < pages:
+            if not self.evict():
+                return False
+        return True
+
+    def evict(self) -> bool:
+        """Let one cached page leave the device; by write-back, what the host lacks is copied first."""
+        for node in list(self.root.below()):
+            if self.may_leave_device(node):
+                if node.host is not None or self.sizes.write_through or not self.back_up(node):
+                    self.drop_device(node)
+                    return True
+                self.transfers.wanted_gone.add(node)
+        return False
+
+    def may_leave_device(self, node: Node) -> bool:
+        """Whether nobody uses a device page, and no longer prefix is on the device."""
+        alone = all(child.device is None for child in node.children.values())
+        return node.device is not None and not node.locks and not node.moving and alone
+
+    def drop_device(self, node: Node) -> None:
+        """A cached page leaves the device."""
+        page = self.page_of(node)
+        self.tell(Drop(DEVICE, [page], [node.key]))
+        self.free.give_back(page)
+        node.device = None
+        self.prune(node)
+
+    def back_up(self, node: Node) -> bool:
+        """Copy a page to the host, if it is not there and there is room."""
+        if node.host is not None or node.moving or not (self.transfers.free.pages or self.evict_host()):
+            return False
+        self.transfers.backup(self.new_id(), node)
+        return True
+
+    def evict_host(self) -> bool:
+        """Let one cached page leave the host tier."""
+        for node in list(self.root.below()):
+            if self.may_leave_host(node):
+                self.tell(Drop(HOST, [node.host or 0], [node.key]))
+                self.transfers.free.give_back(node.host or 0)
+                node.host = None
+                self.prune(node)
+                return True
+        return False
+
+    def may_leave_host(self, node: Node) -> bool:
+        """Whether no transfer uses a host page, and no longer prefix is on the host."""
+        alone = all(child.host is None for child in node.children.values())
+        return node.host is not None and not node.moving and not (node.locks and node.device is None) and alone
+
+    def store(self) -> bool:
+        """Copy a host page to the storage, if one is not there."""
+        for node in self.root.below() if self.sizes.storage else ():
+            if node.host is not None and not node.moving and node.key not in self.transfers.stored:
+                self.transfers.store(self.new_id(), node)
+                return True
+        return False
+
+    def prefetch(self, tokens: list[int]) -> bool:
+        """Bring the first page of a prompt that is nowhere else from the storage to the host."""
+        nodes, size = self.match(tokens), self.sizes.page_size
+        parent, rest = nodes[-1] if nodes else self.root, tokens[len(nodes) * size :][:size]
+        key = _key(parent.key, rest)
+        if len(rest) < size or key not in self.transfers.stored or not (self.transfers.free.pages or self.evict_host()):
+            return False
+        if parent.parent is not None and parent.device is None and parent.host is None:
+            return False
+        node = parent.children.setdefault(key, Node(key, parent))
+        if node.moving:
+            return False
+        self.transfers.prefetch(self.new_id(), node)
+        return True
+
+    def prune(self, node: Node) -> None:
+        """Forget nodes that are nowhere and lead nowhere."""
+        while node.parent is not None and not (node.device or node.host or node.children or node.locks or node.moving):
+            del node.parent.children[node.key]
+            node = node.parent
+
+    def share(self, run: Run, node: Node) -> None:
+        """A run refers to a cached page."""
+        self.tell(Share(run.name, DEVICE, [self.page_of(node)], [node.key]))
+
+    def page_of(self, node: Node) -> int:
+        """The device page of a node that has one."""
+        assert node.device is not None, "it is on the device"
+        return node.device
+
+    def loads_of(self, node: Node) -> list[int]:
+        """The load in flight that brings a node's page, if there is one."""
+        flying = self.transfers.in_flight.items()
+        return [id for id, transfer in flying if transfer.kind == "load" and transfer.node is node]
+
+    def count(self) -> None:
+        """Tell the free lists."""
+        self.tell(Count(DEVICE, free=[*self.free.pages]))
+        self.tell(Count(HOST, free=[*self.transfers.free.pages]))
+
+    def new_id(self) -> int:
+        """The number of the next operation."""
+        self._ids += 1
+        return self._ids
+
+
+def _key(parent: str, page: list[int]) -> str:
+    """The name of the prefix that ends with a page of tokens."""
+    return blake2b(f"{parent}/{page}".encode(), digest_size=4).hexdigest()
+
+
+def _sample(tokens: list[int]) -> int:
+    """The next token: some function of all before it."""
+    return sum(tokens) % 3

@@ -1,0 +1,161 @@
+"""Copies between the tiers. A transfer is a holder of its own: it keeps both of its sides from being handed out.
+
+| copy | stream | source | target | fences |
+| --- | --- | --- | --- | --- |
+| backup | write | device page, pinned | host page, taken | none: the pass that wrote the source was seen complete |
+| load | load | host page, pinned | device page, taken | passes queued so far may still use the target |
+| store | write | host page, pinned | storage, by key | none: the same of the backup that wrote it |
+| prefetch | prefetch | storage, by key | host page, taken | none: what the target held is used no more |
+
+A pass that needs what a load brings comes after it. What a transfer brought has a name only once it is there: the
+target of a backup or a prefetch when the host has seen it complete, that of a load when it is queued, since every
+reader waits for it. A load that fails takes its name back, and requests that counted on it begin again.
+"""
+
+from typing import Literal, NamedTuple
+
+from kvref.tiers.state import DEVICE, FORWARD, HOST, STORAGE, FreeList, Node, Sizes, Tell
+from kvspec.memory.events import Begin, Drop, End, Publish, Release, Share, Take, Use, Wait
+
+
+class Transfer(NamedTuple):
+    """One copy in flight."""
+
+    kind: Literal["backup", "load", "store", "prefetch"]
+    node: Node
+    source: int | str
+    target: int | str
+
+
+class Transfers:
+    """Starts copies and takes their completion in."""
+
+    def __init__(self, sizes: Sizes, tell: Tell) -> None:
+        """Nothing is in flight; the host tier is free."""
+        self.sizes, self.tell = sizes, tell
+        self.free = FreeList(sizes.host_pages)
+        self.in_flight: dict[int, Transfer] = {}
+        self.stored: set[str] = set()
+        """Keys that the storage has."""
+        self.wanted_gone: set[Node] = set()
+        """Nodes that leave the device once their backup is done (write-back)."""
+
+    def backup(self, id: int, node: Node) -> None:
+        """Copy a device page to the host."""
+        assert node.device is not None
+        self.pin(id, DEVICE, node.device)
+        self._start(id, Transfer("backup", node, node.device, self.take_host(id)))
+
+    def load(self, id: int, node: Node, page: int) -> None:
+        """Copy a host page to the device page `page`, which this transfer takes, and publish it there."""
+        assert node.host is not None
+        self.tell(Take(holder(id), DEVICE, [page]))
+        self.fence("load", FORWARD)
+        self.pin(id, HOST, node.host)
+        node.device = page
+        self._start(id, Transfer("load", node, node.host, page))
+        self.tell(Publish(DEVICE, [page], [node.key], [node.key]))
+
+    def store(self, id: int, node: Node) -> None:
+        """Copy a host page to the storage."""
+        assert node.host is not None
+        self.pin(id, HOST, node.host)
+        self._start(id, Transfer("store", node, node.host, node.key))
+
+    def prefetch(self, id: int, node: Node) -> None:
+        """Copy from the storage to a host page."""
+        self._start(id, Transfer("prefetch", node, node.key, self.take_host(id)))
+
+    def complete(self, id: int, failed: bool) -> Transfer:
+        """The host has seen a transfer complete; a load or a prefetch may have failed."""
+        transfer = self.in_flight.pop(id)
+        target = Use(pool=_pools(transfer)[1], pages=[transfer.target], holder=holder(id))
+        self.tell(End(id, unwritten=[target] if failed else []))
+        transfer.node.moving -= 1
+        if failed:
+            self.forget_failed(id, transfer)
+        else:
+            getattr(self, f"after_{transfer.kind}")(id, transfer)
+        return transfer
+
+    def after_backup(self, id: int, transfer: Transfer) -> None:
+        """The host has the page: it can be found there, and the device page may go."""
+        node, page = transfer.node, transfer.target
+        self.unpin(id, DEVICE, transfer.source)
+        if node.host is None:
+            node.host = int(page)
+            self.tell(Publish(HOST, [page], [node.key], [node.key]))
+        else:
+            self.free.give_back(int(page))
+        self.tell(Release(holder(id), HOST, [page]))
+
+    def after_load(self, id: int, transfer: Transfer) -> None:
+        """The device has the page; whoever needs it has a reference of its own."""
+        self.unpin(id, HOST, transfer.source)
+        self.tell(Release(holder(id), DEVICE, [transfer.target]))
+
+    def after_store(self, id: int, transfer: Transfer) -> None:
+        """The storage has the page."""
+        self.unpin(id, HOST, transfer.source)
+        self.stored.add(transfer.node.key)
+
+    def after_prefetch(self, id: int, transfer: Transfer) -> None:
+        """The host has the page, as after a backup."""
+        node, page = transfer.node, transfer.target
+        if node.host is None:
+            node.host = int(page)
+            self.tell(Publish(HOST, [page], [node.key], [node.key]))
+        else:
+            self.free.give_back(int(page))
+        self.tell(Release(holder(id), HOST, [page]))
+
+    def forget_failed(self, id: int, transfer: Transfer) -> None:
+        """What a failed transfer was to bring has no name; the caller looks after a load's longer prefixes."""
+        if transfer.kind == "load":
+            self.unpin(id, HOST, transfer.source)
+            self.tell(Drop(DEVICE, [transfer.target], [transfer.node.key]))
+            self.tell(Release(holder(id), DEVICE, [transfer.target]))
+        else:
+            self.tell(Release(holder(id), HOST, [transfer.target]))
+            self.free.give_back(int(transfer.target))
+
+    def take_host(self, id: int) -> int:
+        """A host page for the transfer; there must be one."""
+        page = self.free.take()
+        self.tell(Take(holder(id), HOST, [page]))
+        return page
+
+    def fence(self, stream: str, on: str) -> None:
+        """What is queued on `stream` from now on comes after what `on` has queued."""
+        self.tell(Wait(stream, on=on))
+
+    def pin(self, id: int, pool: str, page: int) -> None:
+        """Keep a transfer's source from being handed out."""
+        self.tell(Share(holder(id), pool, [page], pin=True))
+
+    def unpin(self, id: int, pool: str, page: int | str) -> None:
+        """The source may go."""
+        self.tell(Release(holder(id), pool, [page]))
+
+    def _start(self, id: int, transfer: Transfer) -> None:
+        transfer.node.moving += 1
+        self.in_flight[id] = transfer
+        source, target = _pools(transfer)
+        # The storage's pages belong to nobody.
+        uses = [
+            Use(pool=pool, pages=[page], labels=[transfer.node.key], holder=None if pool == STORAGE else holder(id))
+            for pool, page in ((source, transfer.source), (target, transfer.target))
+        ]
+        stream = "write" if transfer.kind in ("backup", "store") else transfer.kind
+        self.tell(Begin(id, stream, copies=[(uses[0], uses[1])], at=transfer.kind))
+
+
+def holder(id: int) -> str:
+    """The name of a transfer as a holder."""
+    return f"t{id}"
+
+
+def _pools(transfer: Transfer) -> tuple[str, str]:
+    return {"backup": (DEVICE, HOST), "load": (HOST, DEVICE), "store": (HOST, STORAGE), "prefetch": (STORAGE, HOST)}[
+        transfer.kind
+    ]
