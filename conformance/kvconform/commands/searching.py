@@ -1,4 +1,4 @@
-"""`kvspec fuzz`, `soak`, `explore`, `prove` and `bugs`: what looks for a broken rule, and what shows that it would."""
+"""`kvspec fuzz`, `soak`, `tiers`, `explore`, `prove`, `bugs`: what looks for a broken rule, or shows that it would."""
 
 import os
 import sys
@@ -54,6 +54,38 @@ def soak(
     console = Console(width=None if sys.stdout.isatty() else 120)
     conforms = soaking.soak(console, progress_bar(), load(impl), impl, minutes, seed)
     raise typer.Exit(CONFORMS if conforms else BROKEN)
+
+
+def tiers(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="MUTANT", help="Mutants to look for, or 'all'; without any, none.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long to walk without mutants.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
+) -> None:
+    """Walk the reference's host tier under the law of the memory model, clean or with its mutants.
+
+    A small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late or
+    fail, requests leave at any moment. Without mutants nothing may be found; each mutant must be.
+
+        kvspec tiers --minutes 5
+
+        kvspec tiers load-unfenced pass-does-not-wait-for-load
+
+        kvspec tiers all
+    """
+    from kvconform.gallery import walking
+    from kvconform.gallery.tiers import TIER_BUGS
+
+    for name in names or ():
+        if name not in TIER_BUGS and name != "all":
+            raise typer.BadParameter(f"no mutant {name!r}; they are: {', '.join(TIER_BUGS)}")
+    if names:
+        chosen = list(TIER_BUGS) if "all" in names else list(dict.fromkeys(names))
+        right = walking.show_mutants(Output(), progress_bar(), chosen, seed)
+    else:
+        right = walking.soak(Output(), progress_bar(), minutes, seed)
+    raise typer.Exit(CONFORMS if right else BROKEN)
 
 
 def explore(

@@ -4,12 +4,13 @@ Each changes a line or two of `kvref.tiers`. Random walks of its driver find all
 that shows one lies among the vectors, under the mutant's name.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from kvref.tiers.engine import Part, TieredEngine
 from kvref.tiers.state import DEVICE, HOST, FreeList, Node, Request, Run
 from kvref.tiers.transfers import Transfer, Transfers, holder
-from kvspec.memory.events import Deliver, Drop, End, Learn, Leave, Map, Publish, Release, Take, Unmap
+from kvspec.memory.events import Deliver, Drop, End, Learn, Leave, Map, Publish, Release, Take, Unmap, Use
 
 
 class TierBug(NamedTuple):
@@ -23,17 +24,35 @@ class TierBug(NamedTuple):
     engine: type[TieredEngine]
 
 
-def _in_transfers(change: type[Transfers]) -> type[TieredEngine]:
-    """The engine with other transfers."""
+TIER_BUGS: dict[str, TierBug] = {}
+"""The mutants by name."""
+
+_T = TypeVar("_T", bound=type[TieredEngine] | type[Transfers])
+
+
+def _defect(name: str, title: str, *rules: str) -> Callable[[_T], _T]:
+    """Enter an engine, or an engine with other transfers, into the gallery."""
+
+    def enter(change: _T) -> _T:
+        engine: type[TieredEngine] = change if issubclass(change, TieredEngine) else _with_transfers(change)
+        TIER_BUGS[name] = TierBug(name, title, rules, engine)
+        return change
+
+    return enter
+
+
+def _with_transfers(change: type[Any]) -> type[TieredEngine]:
     return type(f"With{change.__name__}", (TieredEngine,), {"transfers_type": change})
 
 
+@_defect("load-unfenced", "a load does not wait for passes that use its target", "MEM-RACE")
 class _LoadUnfenced(Transfers):
     def fence(self, stream: str, on: str) -> None:
         if stream != "load":
             super().fence(stream, on)
 
 
+@_defect("copied-when-queued", "a backup does not wait for the pass that writes its source", "MEM-RACE")
 class _PublishedWhenQueued(TieredEngine):
     """Pages are published, and copied to the host, when the pass that computes them is queued."""
 
@@ -47,21 +66,25 @@ class _PublishedWhenQueued(TieredEngine):
         return id
 
 
+@_defect("fence-reversed", "the passes wait for the transfer, not the transfer for them", "MEM-RACE")
 class _FenceReversed(Transfers):
     def fence(self, stream: str, on: str) -> None:
         super().fence(on, stream)
 
 
+@_defect("pass-does-not-wait-for-load", "a pass does not wait for what it reads to be loaded", "MEM-RACE")
 class _PassDoesNotWait(TieredEngine):
     def awaited(self, parts: list[Part]) -> list[int | str]:
         return []
 
 
+@_defect("pass-waits-for-one-load", "a pass waits for the first of several loads", "MEM-RACE")
 class _PassWaitsForOneLoad(TieredEngine):
     def awaited(self, parts: list[Part]) -> list[int | str]:
         return super().awaited(parts)[:1]
 
 
+@_defect("hit-on-loading-page-does-not-wait", "a second reader of a page in loading does not wait", "MEM-RACE")
 class _MatchForgetsLoads(TieredEngine):
     """Another request that finds a page while it is loaded does not wait for it."""
 
@@ -69,12 +92,16 @@ class _MatchForgetsLoads(TieredEngine):
         return super().loads_of(node) if node.locks == 1 else []
 
 
+@_defect("host-page-evicted-while-loaded", "a host page is evicted while a transfer uses it", "MEM-TAKE", "MEM-COUNT")
 class _HostPageEvictedWhileUsed(TieredEngine):
     def may_leave_host(self, node: Node) -> bool:
         alone = all(child.host is None for child in node.children.values())
         return node.host is not None and not (node.locks and node.device is None) and alone
 
 
+@_defect(
+    "device-page-evicted-while-copied", "a device page is evicted while a backup reads it", "MEM-TAKE", "MEM-COUNT"
+)
 class _DevicePageEvictedWhileCopied(TieredEngine):
     def may_leave_device(self, node: Node) -> bool:
         alone = all(child.device is None for child in node.children.values())
@@ -89,17 +116,20 @@ class _Unpinned(Transfers):
         self.unpinned = True
 
 
+@_defect("source-unpinned", "a backup neither pins its source nor keeps it from eviction", "MEM-USE", "MEM-RACE")
 class _SourceEvictedUnpinned(_DevicePageEvictedWhileCopied):
     """Neither pins nor looks: the page of a backup is handed on, and overwritten, while it is read."""
 
     transfers_type = _Unpinned
 
 
+@_defect("locked-page-evicted", "locks are not looked at when a page is evicted", "MEM-COUNT", "MEM-TAKE")
 class _LockedPageEvicted(TieredEngine):
     def may_leave_device(self, node: Node) -> bool:
         return node.device is not None and not node.moving
 
 
+@_defect("evicted-page-keeps-name", "an evicted page can still be found", "MEM-COUNT", "MEM-TAKE")
 class _EvictedPageKeepsItsName(TieredEngine):
     def drop_device(self, node: Node) -> None:
         self.free.give_back(self.page_of(node))
@@ -107,6 +137,7 @@ class _EvictedPageKeepsItsName(TieredEngine):
         self.prune(node)
 
 
+@_defect("host-name-kept", "a page that left the host tier can still be found there", "MEM-COUNT", "MEM-TAKE")
 class _HostNameKept(TieredEngine):
     def evict_host(self) -> bool:
         for node in self.root.below():
@@ -118,12 +149,14 @@ class _HostNameKept(TieredEngine):
         return False
 
 
+@_defect("backup-published-early", "the host page of a backup has a name before it is taken", "MEM-NAME")
 class _BackupPublishedEarly(Transfers):
     def backup(self, id: int, node: Node) -> None:
         self.tell(Publish(HOST, [self.free.pages[0]], [node.key], [node.key]))
         super().backup(id, node)
 
 
+@_defect("prefetch-published-early", "the name of a failed prefetch stays", "MEM-NAME")
 class _PrefetchPublishedEarly(Transfers):
     """The name is there before the page is, and stays when the prefetch fails."""
 
@@ -133,6 +166,7 @@ class _PrefetchPublishedEarly(Transfers):
         self.tell(Publish(HOST, [target], [node.key], [node.key], planned=True))
 
 
+@_defect("failed-load-keeps-name", "the name of a failed load stays", "MEM-NAME", "MEM-COUNT")
 class _FailedLoadKeepsItsName(Transfers):
     def forget_failed(self, id: int, transfer: Transfer) -> None:
         if transfer.kind == "load":
@@ -142,6 +176,7 @@ class _FailedLoadKeepsItsName(Transfers):
             super().forget_failed(id, transfer)
 
 
+@_defect("failed-prefetch-published", "a failed prefetch is published", "MEM-NAME")
 class _FailedPrefetchPublished(Transfers):
     def forget_failed(self, id: int, transfer: Transfer) -> None:
         if transfer.kind == "prefetch":
@@ -150,6 +185,7 @@ class _FailedPrefetchPublished(Transfers):
             super().forget_failed(id, transfer)
 
 
+@_defect("failed-load-goes-on", "requests go on with what was not loaded", "MEM-NAME", "MEM-WRITTEN", "MEM-DELIVER")
 class _ReadersOfAFailedLoadGoOn(TieredEngine):
     """The load that failed counts as done."""
 
@@ -157,19 +193,14 @@ class _ReadersOfAFailedLoadGoOn(TieredEngine):
         transfer = self.transfers.in_flight[id]
         if failed and transfer.kind == "load":
             transfer = self.transfers.in_flight.pop(id)
-            self.tell(End(id, unwritten=[_target(id, transfer)]))
+            self.tell(End(id, unwritten=[Use(pool=DEVICE, pages=[transfer.target], holder=holder(id))]))
             transfer.node.moving -= 1
             self.transfers.after_load(id, transfer)
         else:
             super().see_transfer(id, failed)
 
 
-def _target(id: int, transfer: Transfer) -> Any:
-    from kvspec.memory.events import Use
-
-    return Use(pool=DEVICE, pages=[transfer.target], holder=holder(id))
-
-
+@_defect("failed-results-delivered", "tokens of a request that was taken back are delivered", "MEM-DELIVER")
 class _ResultsOfAFailedLoadDelivered(TieredEngine):
     """What comes out of a pass is delivered though its request was taken back meanwhile."""
 
@@ -181,12 +212,14 @@ class _ResultsOfAFailedLoadDelivered(TieredEngine):
         super().see_pass(id)
 
 
+@_defect("completion-twice", "a pass is taken for complete twice", "MEM-ORDER")
 class _CompletionTakenTwice(TieredEngine):
     def see_pass(self, id: int) -> None:
         super().see_pass(id)
         self.tell(End(id))
 
 
+@_defect("duplicate-kept", "a duplicate is neither used nor freed", "MEM-LEAK")
 class _DuplicateKept(TieredEngine):
     """The own page of an exchange is neither used nor freed."""
 
@@ -198,6 +231,7 @@ class _DuplicateKept(TieredEngine):
         self.tell(Map(request.run.name, request.run.name, DEVICE, index, [request.table[index]], [node.key]))
 
 
+@_defect("duplicate-in-table", "a freed duplicate stays in the table", "MEM-USE", "MEM-CONTENT")
 class _DuplicateStaysInTheTable(TieredEngine):
     """The own page of an exchange is freed, and the launched table still names it."""
 
@@ -210,6 +244,7 @@ class _DuplicateStaysInTheTable(TieredEngine):
         self.free.give_back(own)
 
 
+@_defect("wrong-duplicate-freed", "the cached page is freed, not the duplicate", "MEM-COUNT")
 class _WrongDuplicateFreed(TieredEngine):
     def exchange(self, request: Request, index: int, node: Node) -> None:
         own = request.table[index]
@@ -218,6 +253,7 @@ class _WrongDuplicateFreed(TieredEngine):
         self.free.give_back(request.table[index])
 
 
+@_defect("hit-not-counted", "a cache hit takes no reference", "MEM-USE", "MEM-RELEASE", "MEM-TAKE")
 class _SharedPageNotCounted(TieredEngine):
     """A cache hit takes no reference."""
 
@@ -225,6 +261,7 @@ class _SharedPageNotCounted(TieredEngine):
         self.page_of(node)
 
 
+@_defect("tail-lost", "the last page of a request is not released", "MEM-LEAK")
 class _TailLost(TieredEngine):
     """The last page of a request that is let go is forgotten."""
 
@@ -235,6 +272,7 @@ class _TailLost(TieredEngine):
         super().retract(name)
 
 
+@_defect("tail-freed-twice", "the last page of a request is given back twice", "MEM-COUNT", "MEM-TAKE")
 class _TailFreedTwice(TieredEngine):
     def retract(self, name: str) -> None:
         request = self.requests[name]
@@ -243,6 +281,7 @@ class _TailFreedTwice(TieredEngine):
             self.free.give_back(request.table[-1])
 
 
+@_defect("shared-pages-freed", "shared pages are given back with one's own", "MEM-COUNT", "MEM-TAKE")
 class _SharedPagesFreed(TieredEngine):
     """A request that is let go gives back what it shares with others, too."""
 
@@ -253,6 +292,7 @@ class _SharedPagesFreed(TieredEngine):
             self.free.give_back(page)
 
 
+@_defect("private-pages-lost", "released pages do not return to the free list", "MEM-COUNT")
 class _PrivatePagesLost(TieredEngine):
     """References are taken back, and the pages do not return to the free list."""
 
@@ -264,6 +304,7 @@ class _PrivatePagesLost(TieredEngine):
             self.free.pages.remove(page)
 
 
+@_defect("leaves-before-release", "a request is gone before it lets go", "MEM-LEAK")
 class _LeavesBeforeItReleases(TieredEngine):
     def retract(self, name: str) -> None:
         request = self.requests[name]
@@ -272,6 +313,7 @@ class _LeavesBeforeItReleases(TieredEngine):
         super().retract(name)
 
 
+@_defect("published-too-early", "a page is published before its last position is computed", "MEM-NAME", "MEM-FAILED")
 class _PublishedTooEarly(TieredEngine):
     """A page is published with the token that was just sampled, whose position is not computed yet."""
 
@@ -282,6 +324,7 @@ class _PublishedTooEarly(TieredEngine):
         request.computed = computed
 
 
+@_defect("published-under-wrong-name", "a page's name leaves out what stands before it", "MEM-NAME")
 class _PublishedUnderTheWrongName(TieredEngine):
     """The name of a page leaves out what stands before it."""
 
@@ -299,6 +342,7 @@ class _PublishedUnderTheWrongName(TieredEngine):
         self.tell = tell
 
 
+@_defect("rejected-tokens-published", "what a page holds is not what it is published for", "MEM-NAME")
 class _LearnedWrongly(TieredEngine):
     """Tokens that were rejected stay in the page that is published."""
 
@@ -313,6 +357,7 @@ class _LearnedWrongly(TieredEngine):
         self.tell = tell
 
 
+@_defect("page-missing", "the last position of a pass has no page", "MEM-USE")
 class _PageMissing(TieredEngine):
     """The last position of a pass has no page when it begins a new one."""
 
@@ -335,12 +380,14 @@ class _HandsOutWithoutTaking(FreeList):
         return page
 
 
+@_defect("handed-out-twice", "the allocator hands a page out twice", "MEM-COUNT", "MEM-TAKE")
 class _PageHandedOutTwice(TieredEngine):
     def __init__(self, sizes: Any, tell: Any) -> None:
         super().__init__(sizes, tell)
         self.free = _HandsOutWithoutTaking(sizes.device_pages)
 
 
+@_defect("target-not-released", "the target of a backup stays the transfer's", "MEM-LEAK", "MEM-COUNT")
 class _TargetNotReleased(Transfers):
     def after_backup(self, id: int, transfer: Transfer) -> None:
         self.unpin(id, DEVICE, transfer.source)
@@ -349,18 +396,21 @@ class _TargetNotReleased(Transfers):
             self.tell(Publish(HOST, [transfer.target], [transfer.node.key], [transfer.node.key]))
 
 
+@_defect("pin-forgotten", "a transfer's host page stays pinned", "MEM-LEAK", "MEM-COUNT", "MEM-TAKE")
 class _PinForgotten(Transfers):
     def unpin(self, id: int, pool: str, page: int | str) -> None:
         if pool != HOST:
             super().unpin(id, pool, page)
 
 
+@_defect("unpinned-twice", "a load's source is let go twice", "MEM-RELEASE")
 class _UnpinnedTwice(Transfers):
     def after_load(self, id: int, transfer: Transfer) -> None:
         super().after_load(id, transfer)
         self.unpin(id, HOST, transfer.source)
 
 
+@_defect("host-page-lost-after-load", "a loaded page leaves the host and is not free", "MEM-COUNT")
 class _HostPageLostAfterLoad(Transfers):
     """A page that was loaded leaves the host, and does not return to its free list."""
 
@@ -370,6 +420,7 @@ class _HostPageLostAfterLoad(Transfers):
         transfer.node.host = None
 
 
+@_defect("target-taken-late", "a transfer writes its target before it has it", "MEM-USE")
 class _TargetTakenLate(Transfers):
     """A host page is used for a backup before it is taken."""
 
@@ -385,195 +436,3 @@ class _TargetTakenLate(Transfers):
     def prefetch(self, id: int, node: Node) -> None:
         super().prefetch(id, node)
         self.tell(self.late)
-
-
-TIER_BUGS: dict[str, TierBug] = {
-    bug.name: bug
-    for bug in (
-        TierBug(
-            "load-unfenced",
-            "a load does not wait for passes that use its target",
-            ("MEM-RACE",),
-            _in_transfers(_LoadUnfenced),
-        ),
-        TierBug(
-            "copied-when-queued",
-            "a backup does not wait for the pass that writes its source",
-            ("MEM-RACE",),
-            _PublishedWhenQueued,
-        ),
-        TierBug(
-            "fence-reversed",
-            "the passes wait for the transfer, not the transfer for them",
-            ("MEM-RACE",),
-            _in_transfers(_FenceReversed),
-        ),
-        TierBug(
-            "pass-does-not-wait-for-load",
-            "a pass does not wait for what it reads to be loaded",
-            ("MEM-RACE",),
-            _PassDoesNotWait,
-        ),
-        TierBug(
-            "pass-waits-for-one-load",
-            "a pass waits for the first of several loads",
-            ("MEM-RACE",),
-            _PassWaitsForOneLoad,
-        ),
-        TierBug(
-            "hit-on-loading-page-does-not-wait",
-            "a second reader of a page in loading does not wait",
-            ("MEM-RACE",),
-            _MatchForgetsLoads,
-        ),
-        TierBug(
-            "host-page-evicted-while-loaded",
-            "a host page is evicted while a transfer uses it",
-            ("MEM-TAKE", "MEM-COUNT"),
-            _HostPageEvictedWhileUsed,
-        ),
-        TierBug(
-            "device-page-evicted-while-copied",
-            "a device page is evicted while a backup reads it",
-            ("MEM-TAKE", "MEM-COUNT"),
-            _DevicePageEvictedWhileCopied,
-        ),
-        TierBug(
-            "source-unpinned",
-            "a backup neither pins its source nor keeps it from eviction",
-            ("MEM-USE", "MEM-RACE"),
-            _SourceEvictedUnpinned,
-        ),
-        TierBug(
-            "locked-page-evicted",
-            "locks are not looked at when a page is evicted",
-            ("MEM-COUNT", "MEM-TAKE"),
-            _LockedPageEvicted,
-        ),
-        TierBug(
-            "evicted-page-keeps-name",
-            "an evicted page can still be found",
-            ("MEM-COUNT", "MEM-TAKE"),
-            _EvictedPageKeepsItsName,
-        ),
-        TierBug(
-            "host-name-kept",
-            "a page that left the host tier can still be found there",
-            ("MEM-COUNT", "MEM-TAKE"),
-            _HostNameKept,
-        ),
-        TierBug(
-            "backup-published-early",
-            "the host page of a backup has a name before it is taken",
-            ("MEM-NAME",),
-            _in_transfers(_BackupPublishedEarly),
-        ),
-        TierBug(
-            "prefetch-published-early",
-            "the name of a failed prefetch stays",
-            ("MEM-NAME",),
-            _in_transfers(_PrefetchPublishedEarly),
-        ),
-        TierBug(
-            "failed-load-keeps-name",
-            "the name of a failed load stays",
-            ("MEM-NAME", "MEM-COUNT"),
-            _in_transfers(_FailedLoadKeepsItsName),
-        ),
-        TierBug(
-            "failed-prefetch-published",
-            "a failed prefetch is published",
-            ("MEM-NAME",),
-            _in_transfers(_FailedPrefetchPublished),
-        ),
-        TierBug(
-            "failed-load-goes-on",
-            "requests go on with what was not loaded",
-            ("MEM-NAME", "MEM-WRITTEN", "MEM-DELIVER"),
-            _ReadersOfAFailedLoadGoOn,
-        ),
-        TierBug(
-            "failed-results-delivered",
-            "tokens of a request that was taken back are delivered",
-            ("MEM-DELIVER",),
-            _ResultsOfAFailedLoadDelivered,
-        ),
-        TierBug("completion-twice", "a pass is taken for complete twice", ("MEM-ORDER",), _CompletionTakenTwice),
-        TierBug("duplicate-kept", "a duplicate is neither used nor freed", ("MEM-LEAK",), _DuplicateKept),
-        TierBug("duplicate-in-table", "a freed duplicate stays in the table", ("MEM-USE",), _DuplicateStaysInTheTable),
-        TierBug(
-            "wrong-duplicate-freed", "the cached page is freed, not the duplicate", ("MEM-COUNT",), _WrongDuplicateFreed
-        ),
-        TierBug(
-            "hit-not-counted",
-            "a cache hit takes no reference",
-            ("MEM-USE", "MEM-RELEASE", "MEM-TAKE"),
-            _SharedPageNotCounted,
-        ),
-        TierBug("tail-lost", "the last page of a request is not released", ("MEM-LEAK",), _TailLost),
-        TierBug(
-            "tail-freed-twice",
-            "the last page of a request is given back twice",
-            ("MEM-COUNT", "MEM-TAKE"),
-            _TailFreedTwice,
-        ),
-        TierBug(
-            "shared-pages-freed",
-            "shared pages are given back with one's own",
-            ("MEM-COUNT", "MEM-TAKE"),
-            _SharedPagesFreed,
-        ),
-        TierBug(
-            "private-pages-lost", "released pages do not return to the free list", ("MEM-COUNT",), _PrivatePagesLost
-        ),
-        TierBug("leaves-before-release", "a request is gone before it lets go", ("MEM-LEAK",), _LeavesBeforeItReleases),
-        TierBug(
-            "published-too-early",
-            "a page is published before its last position is computed",
-            ("MEM-NAME",),
-            _PublishedTooEarly,
-        ),
-        TierBug(
-            "published-under-wrong-name",
-            "a page's name leaves out what stands before it",
-            ("MEM-NAME",),
-            _PublishedUnderTheWrongName,
-        ),
-        TierBug(
-            "rejected-tokens-published",
-            "what a page holds is not what it is published for",
-            ("MEM-NAME",),
-            _LearnedWrongly,
-        ),
-        TierBug("page-missing", "the last position of a pass has no page", ("MEM-USE",), _PageMissing),
-        TierBug(
-            "handed-out-twice", "the allocator hands a page out twice", ("MEM-COUNT", "MEM-TAKE"), _PageHandedOutTwice
-        ),
-        TierBug(
-            "target-not-released",
-            "the target of a backup stays the transfer's",
-            ("MEM-LEAK", "MEM-COUNT"),
-            _in_transfers(_TargetNotReleased),
-        ),
-        TierBug(
-            "pin-forgotten",
-            "a transfer's host page stays pinned",
-            ("MEM-LEAK", "MEM-COUNT", "MEM-TAKE"),
-            _in_transfers(_PinForgotten),
-        ),
-        TierBug("unpinned-twice", "a load's source is let go twice", ("MEM-RELEASE",), _in_transfers(_UnpinnedTwice)),
-        TierBug(
-            "host-page-lost-after-load",
-            "a loaded page leaves the host and is not free",
-            ("MEM-COUNT",),
-            _in_transfers(_HostPageLostAfterLoad),
-        ),
-        TierBug(
-            "target-taken-late",
-            "a transfer writes its target before it has it",
-            ("MEM-USE",),
-            _in_transfers(_TargetTakenLate),
-        ),
-    )
-}
-"""The mutants by name."""

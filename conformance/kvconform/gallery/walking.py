@@ -1,0 +1,143 @@
+"""`kvspec tiers`: random walks of the reference's host tier, judged by the law; clean, and with each of its mutants."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.gallery.tiers import TIER_BUGS, TierBug
+from kvconform.memory.codec import read_memory_vector
+from kvconform.memory.judge import Group
+from kvconform.memory.shrink import Cut, Step, cut
+from kvconform.memory.vectors import run_memory_vector
+from kvconform.vectors.files import memory_vector_files
+from kvref.tiers import TieredEngine
+from kvref.tiers.driver import Driver
+from kvspec.memory import Finding, Law
+from kvspec.memory.events import MemoryEvent, Pool
+
+STEPS = 120
+"""Steps of one walk."""
+WALKS = 2_000
+"""Walks after which a mutant counts as not found."""
+
+
+class Walk(NamedTuple):
+    """One walk: what the engine told, and what the law first found in it."""
+
+    pools: dict[str, Pool]
+    events: list[MemoryEvent]
+    """Up to the first event with a finding, or all."""
+    findings: list[Finding]
+    """Of the last event."""
+
+
+class Walked(NamedTuple):
+    """How looking for a mutant by walks ended."""
+
+    walks: int
+    events: int
+    """Of all walks together, up to the finding."""
+    walk: Walk | None
+    """The walk that found it; `None` if none did."""
+
+
+def walk(seed: int, engine: type[TieredEngine] = TieredEngine) -> Walk:
+    """Walk once, up to the first finding."""
+    told: list[MemoryEvent] = []
+    driver = Driver(seed, told.append, engine)  # type: ignore[arg-type]
+    driver.walk(STEPS)
+    pools = driver.sizes.pools()
+    law = Law(pools)
+    for number, event in enumerate(told, start=1):
+        findings = law.step(event)
+        if findings:
+            return Walk(pools, told[:number], findings)
+    return Walk(pools, told, [])
+
+
+def find_by_walks(bug: TierBug, seed: int = 0, walks: int = WALKS) -> Walked:
+    """Walk until the law finds something in a mutant."""
+    events = 0
+    for number in range(walks):
+        one = walk(seed + number, bug.engine)
+        events += len(one.events)
+        if one.findings:
+            return Walked(number + 1, events, one)
+    return Walked(walks, events, None)
+
+
+def shortest(one: Walk, rules: Sequence[str], seconds: float = 10.0) -> Cut | None:
+    """The shortest part of a walk that shows its finding."""
+    finding = next(finding for finding in one.findings if finding.rule in rules)
+    steps = [Step(line, event) for line, event in enumerate(one.events, start=2)]
+    said = {(finding.rule, finding.what) for finding in one.findings}
+    group = Group(finding, "", len(steps) + 1, None)
+    return cut(one.pools, steps, group, said, time.monotonic() + seconds)
+
+
+def soak(console: Console, progress: Progress, minutes: float, seed: int) -> bool:
+    """Walk the clean engine until the time is up, or until something is found; whether nothing was."""
+    deadline = time.monotonic() + minutes * 60
+    walks, counted = 0, Counter[str]()
+    found: Walk | None = None
+    with progress:
+        task = progress.add_task("walks", total=minutes * 60)
+        while found is None and time.monotonic() < deadline:
+            one = walk(seed * 1_000_003 + walks)
+            walks += 1
+            counted.update(str(event.__struct_config__.tag) for event in one.events)
+            found = one if one.findings else None
+            progress.update(task, completed=minutes * 60 - (deadline - time.monotonic()))
+    kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(counted.items()))
+    console.print(f"{walks:,} walks, {counted.total():,} events: {kinds}.", highlight=False, soft_wrap=True)
+    for finding in found.findings if found else ():
+        console.print(Text(f"walk {seed * 1_000_003 + walks - 1}: {finding.rule}: {finding.what}", "bold red"))
+    if found is None:
+        console.print("Nothing was found.")
+    return found is None
+
+
+def vectors_of(bug: TierBug) -> Iterator[str]:
+    """The vectors with the name of a mutant in which one of its rules is found."""
+    for path in memory_vector_files():
+        if path.stem == vector_name(bug):
+            found = run_memory_vector(read_memory_vector(path)).found
+            if found & set(bug.rules):
+                yield path.stem
+
+
+def vector_name(bug: TierBug) -> str:
+    """The name of the vector that holds the shortest walk of a mutant."""
+    return "tiers_" + bug.name.replace("-", "_")
+
+
+def show_mutants(console: Console, progress: Progress, names: Sequence[str], seed: int) -> bool:
+    """Print who finds each mutant; whether all are found, by walks and by a vector, and blamed on their rule."""
+    table = Table(title="Mutants of the host tier", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("mutant", "rule", "vector", "walks", "events"):
+        table.add_column(title, justify="right" if title in ("walks", "events") else "left")
+    right = 0
+    with progress:
+        for name in progress.track(names, description="mutants"):
+            bug = TIER_BUGS[name]
+            walked = find_by_walks(bug, seed)
+            rules = [] if walked.walk is None else [finding.rule for finding in walked.walk.findings]
+            blamed = next((rule for rule in rules if rule in bug.rules), None)
+            vector = next(vectors_of(bug), None)
+            right += blamed is not None and vector is not None
+            shown = Text(blamed) if blamed else Text(rules[0] if rules else "not found", "bold red")
+            table.add_row(name, shown, "yes" if vector else "no", f"{walked.walks:,}", f"{walked.events:,}")
+    console.print(table)
+    console.print(
+        "walks, events: of the reference's driver, until the law found it.\n"
+        f"{right} of {len(names)} mutants are found by walks and by a vector, and blamed on their rule.",
+        soft_wrap=True,
+    )
+    return right == len(names)

@@ -1,0 +1,71 @@
+"""The host tier of the reference is clean under the law, and each of its mutants is not."""
+
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+from kvconform.cli import app
+from kvconform.gallery.tiers import TIER_BUGS
+from kvconform.gallery.walking import find_by_walks, vector_name, vectors_of, walk
+from kvspec.memory.events import Begin, End
+
+QUICK = [
+    "copied-when-queued",
+    "device-page-evicted-while-copied",
+    "evicted-page-keeps-name",
+    "backup-published-early",
+    "completion-twice",
+    "duplicate-kept",
+    "hit-not-counted",
+    "tail-lost",
+    "tail-freed-twice",
+    "leaves-before-release",
+    "published-under-wrong-name",
+    "page-missing",
+    "handed-out-twice",
+    "target-not-released",
+    "target-taken-late",
+]
+"""Those that a few walks find; `kvspec tiers all` looks for the others too."""
+
+
+def test_the_clean_engine_breaks_no_rule_and_does_all_that_it_can() -> None:
+    done: Counter[str] = Counter()
+    for seed in range(120):
+        one = walk(seed)
+        assert one.findings == []
+        for event in one.events:
+            done[event.__struct_config__.tag] += 1  # type: ignore[index]
+            if isinstance(event, Begin):
+                done[f"{event.at}"] += 1
+                done["waits for a load"] += bool(event.after)
+            elif isinstance(event, End) and event.unwritten:
+                done["failed"] += 1
+    for deed in ("backup", "load", "store", "prefetch", "forward", "waits for a load", "failed", "deliver", "wait"):
+        assert done[deed], deed
+
+
+@pytest.mark.parametrize("name", TIER_BUGS)
+def test_each_mutant_has_a_vector(name: str) -> None:
+    assert list(vectors_of(TIER_BUGS[name])) == [vector_name(TIER_BUGS[name])]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_walks_find_it_and_blame_its_rule(name: str) -> None:
+    walked = find_by_walks(TIER_BUGS[name], walks=30)
+    assert walked.walk is not None
+    assert walked.walk.findings[0].rule in TIER_BUGS[name].rules
+
+
+def test_an_unknown_mutant_is_one_line() -> None:
+    result = CliRunner().invoke(app, ["tiers", "no-such-mutant"])
+    assert result.exit_code == 2
+    assert "no-such-mutant" in result.output
+
+
+def test_the_command_shows_a_mutant_and_walks_the_clean_engine() -> None:
+    shown = CliRunner().invoke(app, ["tiers", "tail-lost"])
+    assert (shown.exit_code, "1 of 1 mutants" in shown.output) == (0, True)
+    soaked = CliRunner().invoke(app, ["tiers", "--minutes", "0.01"])
+    assert (soaked.exit_code, "Nothing was found." in soaked.output) == (0, True)
