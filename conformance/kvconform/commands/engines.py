@@ -14,7 +14,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Releases of real engines: fetch them, and list what is there.", rich_markup_mode="rich"
 )
 
-_REQUIREMENT = re.compile(r"sglang==([0-9][0-9A-Za-z.+!-]*)")
+_REQUIREMENT = re.compile(r"(sglang|vllm)==([0-9][0-9A-Za-z.+!-]*)")
 
 _Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
@@ -23,14 +23,14 @@ _Cache = Annotated[
 
 @app.command()
 def install(
-    releases: Annotated[list[str], typer.Argument(metavar="sglang==VERSION", help="Releases to fetch.")],
+    releases: Annotated[list[str], typer.Argument(metavar="ENGINE==VERSION", help="Releases to fetch: sglang or vllm.")],
     cache: _Cache = None,
 ) -> None:
     """Fetch releases with pip: their wheels alone, without what they depend on.
 
-    What is missing is stood in for when a release is checked; torch, triton and numpy are needed.
+    What is missing is stood in for when a release is checked; torch is needed, and for SGLang triton and numpy.
 
-        kvspec engines install sglang==0.5.10 sglang==0.5.11
+        kvspec engines install sglang==0.5.10 sglang==0.5.11 vllm==0.33.0
     """
     from kvconform.engines.releases import NotFetched, fetch
 
@@ -38,14 +38,14 @@ def install(
     for release in releases:
         match = _REQUIREMENT.fullmatch(release)
         if match is None:
-            raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION")
-        versions.append(match[1])
-    for version in versions:
+            raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION or vllm==VERSION")
+        versions.append((match[1], match[2]))
+    for engine, version in versions:
         try:
-            folder = fetch(version, cache)
+            folder = fetch(version, cache, engine)
         except NotFetched as error:
             raise typer.BadParameter(str(error)) from error
-        Console().print(Text(f"sglang {version} is in {folder}"), soft_wrap=True)
+        Console().print(Text(f"{engine} {version} is in {folder}"), soft_wrap=True)
 
 
 @app.command("list")
@@ -54,12 +54,12 @@ def list_releases(cache: _Cache = None) -> None:
 
     kvspec engines list
     """
-    from kvconform.engines.releases import cache_folder, folder_of, installed
+    from kvconform.engines.releases import ENGINES, cache_folder, folder_of, installed
 
-    versions = installed(cache)
-    for version in versions:
-        Console().print(Text(f"sglang {version}  {folder_of(version, cache)}"), soft_wrap=True)
-    if not versions:
+    releases = [(engine, version) for engine in ENGINES for version in installed(cache, engine)]
+    for engine, version in releases:
+        Console().print(Text(f"{engine} {version}  {folder_of(version, cache, engine)}"), soft_wrap=True)
+    if not releases:
         Console().print(Text(f"There are no releases in {cache or cache_folder()}."), soft_wrap=True)
 
 

@@ -8,6 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+ENGINES = ("sglang", "vllm")
+"""Engines whose releases are on the package index, by the names of their packages."""
+
 
 def cache_folder() -> Path:
     """Where releases are kept: below the user's cache folder, as the XDG rules have it."""
@@ -15,16 +18,16 @@ def cache_folder() -> Path:
     return Path(base) / "kvspec" / "engines"
 
 
-def folder_of(version: str, cache: Path | None = None) -> Path:
+def folder_of(version: str, cache: Path | None = None, engine: str = "sglang") -> Path:
     """The folder of one release, whether it is there or not."""
-    return (cache or cache_folder()) / f"sglang-{version}"
+    return (cache or cache_folder()) / f"{engine}-{version}"
 
 
-def installed(cache: Path | None = None) -> list[str]:
+def installed(cache: Path | None = None, engine: str = "sglang") -> list[str]:
     """The versions that are there, the oldest first."""
     folder = cache or cache_folder()
-    versions = [path.name.removeprefix("sglang-") for path in folder.glob("sglang-*") if (path / "sglang").is_dir()]
-    return sorted(versions, key=version_key)
+    found = [path for path in folder.glob(f"{engine}-*") if (path / engine).is_dir()]
+    return sorted((path.name.removeprefix(f"{engine}-") for path in found), key=version_key)
 
 
 def version_key(version: str) -> list[int]:
@@ -36,7 +39,7 @@ class NotFetched(Exception):
     """A release that could not be fetched; the message is one line that says why."""
 
 
-def fetch(version: str, cache: Path | None = None) -> Path:
+def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Path:
     """Fetch one release, the wheel alone, unless it is there already; its folder.
 
     pip does it, from wherever pip is set up to look. A release is unpacked beside its place and moved there when it
@@ -45,8 +48,8 @@ def fetch(version: str, cache: Path | None = None) -> Path:
     Raises:
         NotFetched: pip could not fetch it.
     """
-    folder = folder_of(version, cache)
-    if (folder / "sglang").is_dir():
+    folder = folder_of(version, cache, engine)
+    if (folder / engine).is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -60,15 +63,19 @@ def fetch(version: str, cache: Path | None = None) -> Path:
             ":all:",
             "--target",
             str(target),
-            f"sglang=={version}",
+            f"{engine}=={version}",
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
             raise NotFetched(f"pip cannot be run: {error}") from error
-        if done.returncode or not (target / "sglang").is_dir():
+        if done.returncode or not (target / engine).is_dir():
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise NotFetched(f"pip could not fetch sglang=={version}: {last}")
+            raise NotFetched(f"pip could not fetch {engine}=={version}: {last}")
+        if engine == "vllm":
+            # Its kernels take a gigabyte, and its bookkeeping is Python.
+            for library in target.rglob("*.so"):
+                library.unlink()
         # Somebody else may have been faster; one of two equal releases is enough.
         if not folder.exists():
             shutil.move(target, folder)
