@@ -105,13 +105,15 @@ def trial_of(engine: str, folder: Path) -> Trial:
         from kvconform.attach.mini_sglang.trial import trial
     elif engine == "sglang":
         from kvconform.attach.sglang.trial import trial
+    elif engine == "vllm":
+        from kvconform.attach.vllm.trial import trial
     else:
-        raise EngineError(f"{engine} is none of nano-vllm, mini-sglang, sglang")
+        raise EngineError(f"{engine} is none of nano-vllm, mini-sglang, sglang, vllm")
     return trial(folder)
 
 
 def main(
-    engine: Annotated[str, typer.Argument(help="nano-vllm, mini-sglang or sglang.")],
+    engine: Annotated[str, typer.Argument(help="nano-vllm, mini-sglang, sglang or vllm.")],
     folder: Annotated[Path, typer.Argument(help="A checkout, or a folder that holds an unpacked wheel.")],
     runs: Annotated[
         int, typer.Option(min=1, help="Random runs; with --planted, at most so many for each defect.")

@@ -99,7 +99,7 @@ class Drive:
                 )
         self._engine(self.scheduler.update_from_output, output, result)
         if self.work.drafts and self.work.launches == 1:
-            drafted = [[self._token() for _ in range(self.work.drafts)] for _ in names]
+            drafted = [[self._dice.randrange(1, 9) for _ in range(self.work.drafts)] for _ in names]
             self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafted))
 
     def _sample(self, output: Any, name: str) -> list[int]:
@@ -107,11 +107,17 @@ class Drive:
         drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
         accepted = self._dice.randrange(drafts + 1)
         self.happened["rejected drafts"] += drafts - accepted
-        return [self._token() for _ in range(accepted + 1)]
+        request = self.scheduler.requests.get(name)
+        last = list(request.all_token_ids[-2:]) if request is not None else [1, 1]
+        sampled: list[int] = []
+        for _ in range(accepted + 1):
+            last = [last[-1], self._token(last)]
+            sampled.append(last[-1])
+        return sampled
 
-    def _token(self) -> int:
-        """A token; 0 ends a request."""
-        return self._dice.randrange(1, 9) if self._dice.random() < 0.97 else 0
+    def _token(self, last: list[int]) -> int:
+        """A greedy model's next token, so that equal prompts go on alike; 0 ends a request."""
+        return 1 + (5 * last[0] + 3 * last[-1]) % 8 if self._dice.random() < 0.97 else 0
 
     def _traffic(self) -> None:
         if self._arrived < self.work.requests and self._dice.random() < 0.5:
@@ -147,7 +153,7 @@ class Drive:
             return
         self._turns[name] -= 1
         last = not self._turns[name]
-        prompt = [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(1, 6))]
+        prompt = [self._dice.randrange(1, 3) for _ in range(self._dice.randrange(1, 6))]
         update = make_request(self.work, name, prompt, self._dice.randrange(1, 8), resumable=not last)
         self.happened["turns"] += 1
         self._engine(self.scheduler.add_request, update)

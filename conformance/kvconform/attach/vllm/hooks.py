@@ -159,6 +159,10 @@ class Attached:
         for _ in range(references, before):
             self.tell(Release(self._who, POOL, pages))
 
+    def in_use(self, page: int) -> bool:
+        """Whether a page has references."""
+        return bool(self._pool.blocks[page].ref_cnt)
+
     def count(self) -> None:
         """Tell the engine's own figures: how many pages are in use, and the counts that changed."""
         books, pool = self._books, self._pool

@@ -160,8 +160,9 @@ class Launches:
 
     def _zeros(self, id: str, output: Any) -> None:
         """Pages that are cleared before the pass, on its stream."""
-        # What is copied into is cleared before, which needs not be told.
-        zeros = [page for page in getattr(output, "new_block_ids_to_zero", None) or () if page not in self._copied]
+        # What is copied into is cleared before, and what went back in the same step is nobody's: neither needs be told.
+        cleared = getattr(output, "new_block_ids_to_zero", None) or ()
+        zeros = [page for page in cleared if page not in self._copied and self._attached.in_use(page)]
         self._copied.clear()
         if zeros:
             use = Use(pool=POOL, pages=[*zeros])

@@ -1,0 +1,45 @@
+"""vLLM, to be driven with hooks."""
+
+from pathlib import Path
+
+from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.patches import Patches
+from kvconform.attach.planting import plant
+from kvconform.attach.trial import Trial
+from kvconform.attach.vllm.defects import defects, names_without_content
+from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
+from kvconform.attach.vllm.release import prepare
+from kvconform.attach.vllm.workload import random_workload
+from kvspec.memory.events import Failed
+
+
+def trial(folder: Path) -> Trial:
+    """The release in `folder`.
+
+    Raises:
+        EngineError: it holds none, or the process holds another one.
+    """
+    prepare(folder)
+    attached: list[Hooks] = []
+    avoided: list[Patches] = []
+    """As long as the known defects are taken away, workloads bring none of the others out either."""
+
+    def attach(trace: Trace) -> Hooks:
+        from kvconform.attach.vllm.hooks import Attached
+
+        attached[:] = [Attached(trace).hooks]
+        return attached[0]
+
+    def run(seed: int) -> None:
+        try:
+            Drive(random_workload(seed, known=not avoided)).run()
+        except StuckError as error:
+            attached[0].tell(Failed("stuck", str(error)))
+        except EngineGaveUp:
+            pass  # the hooks have told it
+
+    def mend(patches: Patches) -> None:
+        avoided[:] = [patches]
+        plant(names_without_content(), patches)
+
+    return Trial("vLLM", attach, run, defects(), mend)
