@@ -23,7 +23,7 @@ _Cache = Annotated[
 
 @app.command()
 def install(
-    releases: Annotated[list[str], typer.Argument(metavar="ENGINE==VERSION", help="Releases to fetch: sglang or vllm.")],
+    releases: Annotated[list[str], typer.Argument(metavar="ENGINE==VERSION", help="Releases: sglang or vllm.")],
     cache: _Cache = None,
 ) -> None:
     """Fetch releases with pip: their wheels alone, without what they depend on.
