@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.gallery.tiers import TIER_BUGS, TierBug
-from kvconform.memory.codec import read_memory_vector
 from kvconform.memory.judge import Group
 from kvconform.memory.shrink import Cut, Step, cut
 from kvconform.memory.vectors import run_memory_vector
+from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files
 from kvref.tiers import TieredEngine
 from kvref.tiers.driver import Driver
