@@ -36,7 +36,7 @@ def test_kvspec_run_finds_the_toys_bug_and_the_guide_shows_the_report(capsys: py
 
 def test_kvspec_fuzz_finds_the_toys_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "failure.jsonl"
-    arguments = ["--impl", "toy_engine:Adapter", "--seconds", "120", "--out", str(trace)]
+    arguments = ["--impl", "toy_engine:Adapter", "--seconds", "15", "--out", str(trace)]
     assert cli.run_command(["fuzz", *arguments]) == console.BROKEN
     assert "PAGE-3 is broken" in capsys.readouterr().out
     assert cli.run_command(["run", str(trace), "--impl", "toy_engine:Adapter"]) == console.BROKEN

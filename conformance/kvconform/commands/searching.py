@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kvconform.commands.options import Impl
+from kvconform.commands.options import Accept, Impl
 from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
 
 
@@ -16,14 +16,16 @@ def fuzz(
     impl: Impl = "reference",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to look.")] = 60.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written.")] = Path(
-        "kvspec-failure.jsonl"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written; of further kinds beside.")
+    ] = Path("kvspec-failure.jsonl"),
+    accept: Accept = None,
 ) -> None:
-    """Draw operations until an implementation breaks a rule, and write the shortest trace that shows it.
+    """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
 
     Sizes are small and lengths lie at page borders, so that most of the time the pool is nearly full. After each
-    operation a snapshot is compared; at the end of each run everything is released, and the figures must add up.
+    operation a snapshot is compared; at the end of each run everything is released, and the figures must add up. A run
+    ends where something breaks, and the next one begins, until the time is up.
 
         kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
 
@@ -32,7 +34,7 @@ def fuzz(
     from kvconform.fuzzing.summary import fuzz_and_show
     from kvconform.implementations import load
 
-    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, seconds, seed, out)
+    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, seconds, seed, out, accept)
     raise typer.Exit(CONFORMS if conforms else BROKEN)
 
 

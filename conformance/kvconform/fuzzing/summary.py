@@ -8,29 +8,52 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
+from kvconform.findings.accepted import read_accepted
 from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import Shortest
-from kvconform.fuzzing.fuzz import Fuzzed, fuzz
+from kvconform.findings.summary import show_accepted
+from kvconform.fuzzing.fuzz import Fuzzed, Kind, fuzz_on
 from kvconform.fuzzing.fuzz import shortest as shortest_of_failure
-from kvconform.fuzzing.machine import Failure, Tally
+from kvconform.fuzzing.machine import Tally
 from kvconform.traces.codec import VERSION, Header, TraceWriter
 from kvconform.vectors.runner import Factory
 from kvspec.rules import RULES
 
 
 def fuzz_and_show(
-    console: Console, progress: Progress, factory: Factory, impl: str, seconds: float, seed: int, out: Path
+    console: Console,
+    progress: Progress,
+    factory: Factory,
+    impl: str,
+    seconds: float,
+    seed: int,
+    out: Path,
+    accept: Path | None,
 ) -> bool:
-    """Fuzz an implementation and print what came of it; whether no rule was broken. If one was, `out` is written."""
+    """Fuzz an implementation and print what came of it; whether no rule was broken, up to what `accept` lists.
+
+    The shortest trace of what broke is written to `out`, of further kinds to files beside it.
+
+    Raises:
+        InputError: `accept` cannot be used.
+    """
+    accepted = read_accepted(accept)
     with progress:
         task = progress.add_task("fuzzing", total=seconds)
-        fuzzed = fuzz(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed))
+        fuzzed = fuzz_on(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed), accepted)
     show_fuzz(console, fuzzed)
-    if fuzzed.failure is None:
+    for number, kind in enumerate(fuzzed.kinds, start=1):
+        _write_failure(console, kind, factory, impl, out if number == 1 else _numbered(out, number))
+    show_accepted(console, accepted)
+    if not fuzzed.kinds:
         console.print(Text(f"{impl}: no rule was broken in {fuzzed.seconds:.0f} s."), soft_wrap=True)
-    else:
-        _write_failure(console, fuzzed.failure, factory, impl, out)
-    return fuzzed.failure is None
+    return not fuzzed.kinds
+
+
+def _numbered(path: Path, number: int) -> Path:
+    """`failure.2.jsonl` for the second of `failure.jsonl`."""
+    stem, dot, suffixes = path.name.partition(".")
+    return path.with_name(f"{stem}.{number}{dot}{suffixes}")
 
 
 def _tell(progress: Progress, task: TaskID, tally: Tally, elapsed: float) -> None:
@@ -59,7 +82,8 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
     )
 
 
-def _write_failure(console: Console, failure: Failure, factory: Factory, impl: str, out: Path) -> None:
+def _write_failure(console: Console, kind: Kind, factory: Factory, impl: str, out: Path) -> None:
+    failure = kind.failure
     shrunk = shortest_of_failure(failure, factory)
     operations = failure.operations if shrunk is None else shrunk.demonstration.operations
     with TraceWriter(out, Header(VERSION, impl, failure.config)) as writer:
@@ -67,10 +91,9 @@ def _write_failure(console: Console, failure: Failure, factory: Factory, impl: s
             writer.write(op)
     if shrunk is None:
         note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
-        show_finding(console, Place(out, len(operations) + 1), failure.finding, failure.config, Shortest(None, note))
+        finding, shortest = failure.finding, Shortest(None, note)
     else:
         note = f"The shortest operations that still show it ({shrunk.size}):"
-        finding = shrunk.demonstration.finding
-        shortest = Shortest(shrunk.demonstration, note)
-        show_finding(console, Place(out, len(operations) + 1), finding, failure.config, shortest)
+        finding, shortest = shrunk.demonstration.finding, Shortest(shrunk.demonstration, note)
+    show_finding(console, Place(out, len(operations) + 1), finding, failure.config, shortest, kind.count)
     console.print(Text(f"{impl}: does not conform. The trace is in {out}."), soft_wrap=True)

@@ -1,24 +1,41 @@
 """The state machine finds what is broken, and its traces are traces."""
 
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import Phase, settings
 
 from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
+from kvconform.findings.accepted import Accepted
 from kvconform.fuzzing import generate
-from kvconform.fuzzing.fuzz import fuzz, shortest
-from kvconform.fuzzing.machine import machine
+from kvconform.fuzzing.fuzz import fuzz, fuzz_on, shortest
+from kvconform.fuzzing.machine import Failure, Tally, machine
+from kvconform.vectors.runner import try_out
 from kvref import Manager
 from kvref.request import KvRecord
 from kvspec import lengths
-from kvspec.events import CacheUnfinished, Complete, Config, Decode, Finish, Refusal, Submit, Verify
+from kvspec.events import (
+    CacheUnfinished,
+    Complete,
+    Config,
+    Decode,
+    Event,
+    Finish,
+    Refusal,
+    ReleaseAnswer,
+    Submit,
+    Verify,
+)
 from kvspec.model import Model
+from tests.conformance.helpers import LIFE, KeepsPages
 from tests.walk import RandomDraw, proposals
 
-LEAKY = "tests.conformance.fuzzing.test_fuzz:LeavesTheTail"
+KEEPS = "tests.conformance.helpers:KeepsPages"
 
 
 class LeavesTheTail(Manager):
@@ -67,13 +84,65 @@ def test_the_command_writes_a_trace_that_run_and_check_accept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = str(tmp_path / "failure.jsonl.zst")
-    assert run_command(["fuzz", "--impl", LEAKY, "--seconds", "60", "--out", trace]) == 1
+    assert run_command(["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", trace]) == 1
     assert f"does not conform. The trace is in {trace}." in capsys.readouterr().out
-    assert run_command(["run", trace, "--impl", LEAKY]) == 1
-    assert "TAIL-1 is broken" in capsys.readouterr().out
+    assert run_command(["run", trace, "--impl", KEEPS]) == 1
+    assert "PAGE-1 is broken" in capsys.readouterr().out
     assert run_command(["check", trace]) == 1
-    assert "TAIL-1 is broken" in capsys.readouterr().out
+    assert "PAGE-1 is broken" in capsys.readouterr().out
     assert run_command(["run", trace]) == 0, "the reference does better with the same operations"
+
+
+class KeepsPagesOrFails(KeepsPages):
+    """Has another defect in pools of 8 pages."""
+
+    def finish(self, req: str) -> ReleaseAnswer:
+        if self.config.num_pages == 8:
+            raise KeyError(req)
+        return super().finish(req)
+
+
+TWO = "tests.conformance.fuzzing.test_fuzz:KeepsPagesOrFails"
+
+
+def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounds(*_: object) -> Iterator[tuple[Tally, float]]:
+        tally = Tally()
+        for num_pages in (16, 8, 16, 16):
+            config = Config(4, num_pages, 2, 64)
+            shown = try_out(msgspec.convert(LIFE, list[Event]), config, KeepsPagesOrFails)
+            assert shown is not None
+            tally.failure = Failure(config, shown.operations, shown.finding)
+            yield tally, 1.0
+
+    monkeypatch.setattr("kvconform.fuzzing.fuzz._rounds", rounds)
+    out = tmp_path / "failure.jsonl"
+    assert run_command(["fuzz", "--impl", TWO, "--out", str(out)]) == 1
+    told = capsys.readouterr().out
+    assert re.findall(r"(PAGE-1 is broken|The implementation failed) at .*/(\S+):.*finish(.*)\n", told) == [
+        ("PAGE-1 is broken", "failure.jsonl", ", 3 times"),
+        ("The implementation failed", "failure.2.jsonl", ""),
+    ]
+    for path in tmp_path.iterdir():
+        assert run_command(["run", str(path), "--impl", TWO]) == 1
+
+
+def test_fuzzing_does_not_end_where_something_breaks() -> None:
+    seconds: list[float] = []
+    fuzzed = fuzz_on(KeepsPages, 3, 1, lambda _, elapsed: seconds.append(elapsed), Accepted())
+    assert fuzzed.failure is not None and fuzzed.seconds >= 3 and len(seconds) > 1
+
+
+def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = tmp_path / "known.toml"
+    known.write_text('[[accepted]]\nrule = "PAGE-1"\nreason = "planted"\n')
+    out = tmp_path / "failure.jsonl"
+    arguments = ["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", str(out), "--accept", str(known)]
+    assert run_command(arguments) == 0
+    assert re.search(r"Accepted: PAGE-1: [1-9]\d* times. planted", capsys.readouterr().out)
+    assert not out.exists()
 
 
 def test_the_reference_survives_and_the_command_says_what_it_met(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,190 @@
+"""How fast a memory-level trace is checked, against decoding its lines as plain JSON, and in how much memory.
+
+    python benchmarks/check.py [--requests N] [--tokens N]
+
+The trace is of decode steps with page labels: each step is a row write, a forward pass, its end and a token delivered
+for each request; now and then a request ends and another one begins. Seconds are processor time of one process; the
+ratio is taken in turns, so that a busy machine moves it little.
+"""
+
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kvconform.findings.accepted import Accepted
+from kvconform.memory.judge import Judge
+from kvconform.traces.memory import MemoryHeader, MemoryReader, open_trace
+from kvspec.memory import Law, Pool
+from kvspec.memory.events import (
+    Begin,
+    Deliver,
+    Drop,
+    End,
+    Leave,
+    Map,
+    MemoryEvent,
+    Pages,
+    Publish,
+    Release,
+    Take,
+    Unmap,
+    Use,
+)
+
+PAGE_SIZE = 64
+SIZES = (100_000, 1_000_000)
+"""Events of the traces whose memory is measured."""
+ROUNDS = 5
+
+
+def main(
+    requests: Annotated[int, typer.Option(help="Requests that decode together.")] = 16,
+    tokens: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 4096,
+    peak_of: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    if peak_of is not None:
+        before = peak_kib()
+        check(peak_of)
+        print(peak_kib() - before)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.jsonl"
+        count = write(path, requests, tokens, SIZES[0])
+        checks, decodes = [], []
+        for _ in range(ROUNDS):
+            checks.append(timed(check, path))
+            decodes.append(timed(decode, path))
+        share = median(one / other for one, other in zip(checks, decodes, strict=True))
+        print(
+            f"{count:,} events of decode steps, {requests} requests of {tokens:,} tokens and more, {PAGE_SIZE} a page"
+        )
+        print(f"  checked        {count / min(checks):9,.0f} events a second, {1e6 * min(checks) / count:6.2f} us each")
+        print(f"  plain JSON     {count / min(decodes):9,.0f} events a second; checking costs {share:.2f} times that")
+        alone = step_seconds(requests, tokens)
+        print(f"  one decode step of {requests} requests in one operation, the law alone: {1e3 * alone:.3f} ms")
+        for size in SIZES:
+            count = write(path, requests, tokens, size)
+            command = [sys.executable, __file__, "--peak-of", str(path)]
+            peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            print(f"  peak memory    {peak / 1024:9.1f} MiB above the start, {count:,} events")
+
+
+def traffic(requests: int, tokens: int) -> Iterator[MemoryEvent]:
+    """Requests that decode together, each step one forward pass for all of them; one ends every 64 steps."""
+    free: Pages = list(range(1, 1 + 4 * requests * (tokens // PAGE_SIZE + 2)))
+    tables: dict[str, Pages] = {}
+    lengths: dict[str, int] = {}
+    published: dict[str, int] = {}
+    born = step = 0
+    while True:
+        while len(tables) < requests:
+            name = f"r{born}"
+            born += 1
+            # Prompts of different lengths, so that page borders are not crossed all at once.
+            lengths[name] = tokens + born % PAGE_SIZE
+            pages: Pages = [free.pop() for _ in range(-(-lengths[name] // PAGE_SIZE))]
+            tables[name] = pages
+            labels = [f"{name}.{index}" for index in range(len(pages))]
+            yield Take(name, "kv", pages[:])
+            yield Map(name, name, "kv", 0, pages[:], labels)
+            yield Begin(f"prefill {name}", "compute", writes=[Use(table=name, stop=lengths[name])])
+            full = published[name] = lengths[name] // PAGE_SIZE
+            yield Publish("kv", pages[:full], labels[:full], labels[:full])
+        for name, pages in tables.items():
+            if lengths[name] % PAGE_SIZE == 0:
+                pages.append(free.pop())
+                yield Take(name, "kv", pages[-1:])
+                yield Map(name, name, "kv", len(pages) - 1, pages[-1:], [f"{name}.{len(pages) - 1}"])
+            lengths[name] += 1
+        yield decode_step(step, lengths)
+        for name in tables:
+            yield Deliver(step, name)
+        if step:
+            yield End(step - 1)
+        step += 1
+        if step % 64 == 0:
+            name = next(iter(tables))
+            pages = tables.pop(name)
+            del lengths[name]
+            yield Unmap(name)
+            yield Drop("kv", list(pages[: published.pop(name)]))
+            yield Release(name, "kv", pages)
+            yield Leave(name)
+            free.extend(pages)
+
+
+def decode_step(step: int, lengths: dict[str, int]) -> Begin:
+    """One forward pass that reads all of each request and writes one slot."""
+    reads = [Use(table=name, stop=length) for name, length in lengths.items()]
+    writes = [Use(table=name, start=length - 1, stop=length) for name, length in lengths.items()]
+    return Begin(step, "compute", reads, writes)
+
+
+def write(path: Path, requests: int, tokens: int, events: int) -> int:
+    """Write a trace of so many events."""
+    encode = msgspec.json.Encoder().encode
+    pages = 4 * requests * (tokens // PAGE_SIZE + 2)
+    header = MemoryHeader(1, "memory", "benchmarks/check.py", {"kv": Pool(PAGE_SIZE, pages)})
+    with path.open("wb") as file:
+        file.write(encode(header) + b"\n")
+        for event in islice(traffic(requests, tokens), events):
+            file.write(encode(event) + b"\n")
+    return events
+
+
+def check(path: Path) -> None:
+    """What `kvspec check` does with a trace that conforms."""
+    with open_trace(path) as trace:
+        assert isinstance(trace, MemoryReader)
+        judging = Judge(Law(trace.header.pools), Accepted())
+        for line, event in trace:
+            judging.step(line, event)
+    assert not judging.outcome().groups, judging.outcome().groups[0].finding
+
+
+def decode(path: Path) -> None:
+    """Nothing but decoding each line, with the library that is at hand everywhere."""
+    with path.open("rb") as file:
+        for line in file:
+            json.loads(line)
+
+
+def timed(work: Callable[[Path], None], path: Path) -> float:
+    gc.collect()
+    start = time.process_time()
+    work(path)
+    return time.process_time() - start
+
+
+def peak_kib() -> int:
+    """The most memory that this process has had, in KiB (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def step_seconds(requests: int, tokens: int) -> float:
+    """The law's time for one decode step, the median of many: its operation, and the end of the one before."""
+    law = Law({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))})
+    spent: dict[int, float] = {}
+    for event in islice(traffic(requests, tokens), SIZES[0] // 4):
+        start = time.perf_counter()
+        law.step(event)
+        if isinstance(event, (Begin, End)) and isinstance(event.id, int):
+            step = event.id + isinstance(event, End)
+            spent[step] = spent.get(step, 0.0) + time.perf_counter() - start
+    return median(spent.values())
+
+
+if __name__ == "__main__":
+    typer.run(main)
