@@ -10,6 +10,10 @@ from kvspec.memory.events import Failed, MemoryEvent, Pool
 _log = logging.getLogger(__name__)
 
 
+class LawBroken(AssertionError):
+    """A rule was broken in an engine that is to be stopped then; the one error that reaches it."""
+
+
 class Trace(Protocol):
     """Whoever takes what the hooks tell."""
 
@@ -23,7 +27,8 @@ class Trace(Protocol):
 class Hooks:
     """Functions of an engine with something before and after them.
 
-    An error in a hook ends the telling, and never reaches the engine; an error of the engine goes on as it would.
+    An error in a hook ends the telling, and never reaches the engine, unless it is to be stopped at the first finding;
+    an error of the engine goes on as it would.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -73,6 +78,8 @@ class Hooks:
         def watched(*args: Any, **kwargs: Any) -> Any:
             try:
                 return original(*args, **kwargs)
+            except LawBroken:
+                raise
             except Exception as error:
                 self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {error}"))
                 raise
@@ -85,6 +92,8 @@ class Hooks:
             return None
         try:
             return do(*args, **kwargs)
+        except LawBroken:
+            raise
         except Exception as error:
             self.problem = f"{getattr(do, '__qualname__', do)}: {type(error).__name__}: {error}"
             _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True)

@@ -1,0 +1,13 @@
+"""Attaches to the nano-vllm that this process has imported."""
+
+import importlib
+
+from kvconform.attach.hooks import Trace
+from kvconform.attach.nano_vllm.engine import Engine
+from kvconform.attach.nano_vllm.hooks import Attached
+
+
+def attach(trace: Trace) -> Attached:
+    """Install the hooks; they stay until the process ends."""
+    names = ("engine.scheduler", "engine.block_manager", "engine.sequence", "sampling_params")
+    return Attached(Engine(*(importlib.import_module(f"nanovllm.{name}") for name in names)), trace)
