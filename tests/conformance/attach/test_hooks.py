@@ -1,0 +1,96 @@
+"""Hooks never disturb the engine, and defects are planted where they are said to be."""
+
+import pytest
+
+from kvconform.attach.hooks import Hooks, LawBroken
+from kvconform.attach.patches import Patches
+from kvconform.attach.planting import Defect, NotPlanted, plant
+from kvconform.attach.run import Run
+from kvconform.attach.trial import Judge
+from kvspec.memory import Pool
+from kvspec.memory.events import Idle, Learn, Take
+
+
+class Engine:
+    def free(self, page: int) -> int:
+        return page + 1
+
+    def fail(self) -> None:
+        raise ValueError("no pages")
+
+
+@pytest.fixture
+def judge() -> Judge:
+    made = Judge()
+    made.header("test", {"kv": Pool(num_pages=4)})
+    return made
+
+
+def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: Judge) -> None:
+    hooks = Hooks(judge)
+
+    def broken(engine: Engine, page: int) -> None:
+        raise KeyError(page)
+
+    hooks.hook(Engine, "free", before=broken)
+    assert Engine().free(1) == 2
+    assert hooks.problem is not None
+    assert "KeyError" in hooks.problem
+    hooks.tell(Idle())
+    assert judge.events == 0
+    hooks.detach()
+    assert Engine().free(1) == 2
+
+
+def test_an_engine_that_is_to_be_stopped_is_stopped(judge: Judge) -> None:
+    hooks = Hooks(judge)
+
+    def found(engine: Engine, page: int) -> None:
+        raise LawBroken("MEM-TAKE")
+
+    hooks.hook(Engine, "free", before=found)
+    with pytest.raises(LawBroken):
+        Engine().free(1)
+    hooks.detach()
+
+
+def test_an_engine_that_gives_up_is_a_finding(judge: Judge) -> None:
+    hooks = Hooks(judge)
+    hooks.watch(Engine, "fail")
+    with pytest.raises(ValueError, match="no pages"):
+        Engine().fail()
+    hooks.detach()
+    assert judge.first is not None
+    assert judge.first[1].rule == "MEM-FAILED"
+
+
+def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
+    judge.tell(Take("a", "kv", [1]))
+    assert judge.first is None
+    judge.tell(Take("b", "kv", [1]))
+    assert judge.first is not None
+    assert (judge.first[0], judge.first[1].rule) == (2, "MEM-TAKE")
+    assert sum(judge.kinds().values()) == 1
+
+
+def test_a_planted_defect_can_be_taken_out_again() -> None:
+    patches = Patches()
+    plant(Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),)), patches)
+    assert Engine().free(1) == 3
+    patches.undo()
+    assert Engine().free(1) == 2
+
+
+def test_a_defect_for_other_code_is_not_planted() -> None:
+    with pytest.raises(NotPlanted, match="free has 0 places"):
+        plant(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
+
+
+def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> None:
+    one, other = Run("a", 2), Run("b", 2)
+    first = one.labels([1, 2, 3], 0, 2)
+    assert first[1] == "a#1"
+    known = other.labels([1, 2, 3, 4], 0, 2)
+    assert known[0] == first[0]
+    assert one.grown([1, 2, 3, 4]) == [Learn("a#1", known[1])]
+    assert Run("c", 2).labels([9, 2, 3, 4], 0, 2)[1] != known[1]

@@ -1,0 +1,101 @@
+"""What is observed of streams and events is what orders operations."""
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from kvconform.attach.device import Event, Stream
+from kvconform.attach.hooks import Hooks
+from kvconform.attach.streams import Streams
+from kvspec.memory import Law, Pool
+from kvspec.memory.events import Begin, End, MemoryEvent, Take, Use, Wait
+
+
+class Told:
+    """Keeps what is told, and judges it."""
+
+    def __init__(self) -> None:
+        self.events: list[MemoryEvent] = []
+        self.rules: list[str] = []
+        self._law = Law({"kv": Pool(page_size=1, num_pages=4)})
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
+
+    def tell(self, event: MemoryEvent) -> None:
+        self.events.append(event)
+        self.rules += [finding.rule for finding in self._law.step(event)]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def streams(told: Told) -> Iterator[Streams]:
+    Stream.current = Stream()
+    hooks = Hooks(told)
+    observed = Streams(hooks, Stream, Event)
+    observed.clear(SimpleNamespace(current_stream=lambda: Stream.current))
+    told.tell(Take("a", "kv", [1]))
+    yield observed
+    hooks.detach()
+    assert hooks.problem is None
+
+
+def written(streams: Streams, stream: Stream) -> int:
+    return streams.begin("write", [], [Use(pool="kv", pages=[1], holder="a")], stream=stream)
+
+
+def test_two_streams_race(told: Told, streams: Streams) -> None:
+    written(streams, Stream())
+    written(streams, Stream())
+    assert told.rules == ["MEM-RACE"]
+
+
+def test_a_stream_that_waits_does_not_race(told: Told, streams: Streams) -> None:
+    one, other = Stream(), Stream()
+    written(streams, one)
+    other.wait_stream(one)
+    written(streams, other)
+    assert told.rules == []
+
+
+def test_an_event_orders_only_what_came_before_it(told: Told, streams: Streams) -> None:
+    one, other, event = Stream(), Stream(), Event()
+    event.record(one)
+    written(streams, one)
+    other.wait_event(event)
+    written(streams, other)
+    assert told.rules == ["MEM-RACE"]
+
+
+def test_an_event_after_a_wait_stands_for_what_was_waited_for(told: Told, streams: Streams) -> None:
+    one, middle, last, event = Stream(), Stream(), Stream(), Event()
+    written(streams, one)
+    middle.wait_stream(one)
+    event.record(middle)
+    event.wait(last)
+    written(streams, last)
+    assert told.rules == []
+    assert [begun.at for begun in told.events if isinstance(begun, Begin)] == ["write", "record", "write"]
+
+
+def test_what_the_host_has_seen_is_over(told: Told, streams: Streams) -> None:
+    one, event = Stream(), Event()
+    written(streams, one)
+    one.queue()
+    event.record(one)
+    assert not event.query()
+    event.synchronize()
+    written(streams, Stream())
+    assert told.rules == []
+    assert [type(event) for event in told.events[1:]] == [Begin, End, Begin]
+
+
+def test_an_event_that_was_never_recorded_says_nothing(told: Told, streams: Streams) -> None:
+    event = Event()
+    assert event.query()
+    Stream().wait_event(event)
+    assert not any(isinstance(event, (Wait, End)) for event in told.events)
