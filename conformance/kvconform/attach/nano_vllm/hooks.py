@@ -53,8 +53,9 @@ class Mapped(Run):
 class Attached:
     """Tells what one scheduler does, from the moment its block manager is made."""
 
-    def __init__(self, engine: Engine, trace: Trace) -> None:
-        """Install the hooks."""
+    def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
+        """Install the hooks. The engine's own books are told each `count_every` steps."""
+        self._every = count_every
         self.hooks = hooks = Hooks(trace)
         self._manager: Any = None
         self._runs: dict[int, Mapped] = {}
@@ -178,6 +179,8 @@ class Attached:
             self.hooks.tell(Idle())
 
     def _settled(self, *_: Any) -> None:
+        if self._launches % self._every:
+            return
         manager = self._manager
         named = set(manager.hash_to_block_id.values())
         self.hooks.tell(

@@ -7,7 +7,11 @@ from kvconform.attach.nano_vllm.engine import Engine
 from kvconform.attach.nano_vllm.hooks import Attached
 
 
+COUNT_EVERY = 100
+"""Steps between two looks at the engine's free list and reference counts, which are as long as its memory is big."""
+
+
 def attach(trace: Trace) -> Attached:
     """Install the hooks; they stay until the process ends."""
     names = ("engine.scheduler", "engine.block_manager", "engine.sequence", "sampling_params")
-    return Attached(Engine(*(importlib.import_module(f"nanovllm.{name}") for name in names)), trace)
+    return Attached(Engine(*(importlib.import_module(f"nanovllm.{name}") for name in names)), trace, COUNT_EVERY)
