@@ -6,7 +6,6 @@ from kvconform.attach.hooks import Trace
 from kvconform.attach.nano_vllm.engine import Engine
 from kvconform.attach.nano_vllm.hooks import Attached
 
-
 COUNT_EVERY = 100
 """Steps between two looks at the engine's free list and reference counts, which are as long as its memory is big."""
 
