@@ -3,10 +3,10 @@
 import pytest
 
 from kvconform.attach.hooks import Hooks, LawBroken
+from kvconform.attach.judged import Judge
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvconform.attach.run import Run
-from kvconform.attach.trial import Judge
 from kvspec.memory import Pool
 from kvspec.memory.events import Idle, Learn, Take
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.judged import Trial
 from kvconform.attach.mini_sglang import driver
 from kvconform.attach.mini_sglang.defects import defects
 from kvconform.attach.mini_sglang.engine import load
 from kvconform.attach.mini_sglang.hooks import Attached
 from kvconform.attach.mini_sglang.mended import mend
 from kvconform.attach.patches import Patches
-from kvconform.attach.trial import Trial
 
 
 def trial(folder: Path) -> Trial:

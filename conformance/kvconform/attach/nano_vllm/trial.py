@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.judged import Trial
 from kvconform.attach.nano_vllm import driver
 from kvconform.attach.nano_vllm.defects import defects
 from kvconform.attach.nano_vllm.engine import load
 from kvconform.attach.nano_vllm.hooks import Attached
-from kvconform.attach.trial import Trial
 
 
 def trial(folder: Path) -> Trial:

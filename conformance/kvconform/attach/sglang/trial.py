@@ -4,11 +4,11 @@ from pathlib import Path
 
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.judged import Trial
 from kvconform.attach.sglang import driver
 from kvconform.attach.sglang.defects import defects
 from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.release import load
-from kvconform.attach.trial import Trial
 
 
 def trial(folder: Path) -> Trial:

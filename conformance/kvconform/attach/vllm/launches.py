@@ -1,15 +1,37 @@
 """Launches and transfers of vLLM: what is queued when `schedule()` returns, and what `update_from_output` ends."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from kvconform.attach.hooks import Hooks
 from kvconform.attach.vllm.runs import POOL, Group, Run
 from kvspec.memory.events import Begin, Deliver, End, Unmap, Use
 
-if TYPE_CHECKING:
-    from kvconform.attach.vllm.hooks import Attached
-
 STREAM = "gpu"
+
+
+class Attached(Protocol):
+    """What launches need to know of the scheduler that they are of, and of its pages."""
+
+    hooks: Hooks
+    groups: list[Group]
+    runs: dict[str, Run]
+
+    def tell(self, *events: Any) -> None:
+        """Tell events, once there is a scheduler."""
+        ...
+
+    def count(self) -> None:
+        """Tell the engine's own figures."""
+        ...
+
+    def in_use(self, page: int) -> bool:
+        """Whether a page has references."""
+        ...
+
+    def idle(self, scheduler: Any) -> None:
+        """If no request is left, only what waits for a launch may hold anything."""
+        ...
 
 
 @dataclass
@@ -44,7 +66,7 @@ class Load:
 class Launches:
     """The scheduler's launches, and its connector's transfers."""
 
-    def __init__(self, attached: "Attached") -> None:
+    def __init__(self, attached: Attached) -> None:
         """Nothing is in flight."""
         self._attached = attached
         self.planning = False

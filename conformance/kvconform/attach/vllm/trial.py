@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.judged import Trial
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
-from kvconform.attach.trial import Trial
 from kvconform.attach.vllm.defects import defects, names_without_content
 from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
 from kvconform.attach.vllm.release import prepare
