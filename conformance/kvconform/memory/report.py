@@ -39,6 +39,8 @@ def show_judged(console: Console, path: Path, judged: Judged, shortest: Callable
         console.print(_headline(path, number, group), soft_wrap=True)
         if group.cause is not None:
             console.print(f"  It may follow from {numbers[id(group.cause)]}.")
+        elif group.finding.cause not in (None, group.finding.event):
+            console.print(f"  It may follow from what was found at event {group.finding.cause} and is accepted.")
         told += group.cause is None
         if group.cause is None and told <= TOLD:
             _show_group(console, group, shortest(group))

@@ -215,6 +215,15 @@ def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pyte
     assert 'Accepted: MEM-RELEASE at release "released by a": 1 times. known' in capsys.readouterr().out
 
 
+def test_what_follows_from_what_is_accepted_is_not_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl", on("a", 2), on("thief", 2), *[on("a", 2, op="release")] * 2)
+    known = accepting(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
+    assert run_command(["check", str(path), "--accept", known]) == 1
+    out = capsys.readouterr().out
+    assert "MEM-RELEASE is broken" in out and "MEM-TAKE is broken" not in out
+    assert "It may follow from what was found at event 2 and is accepted." in out
+
+
 @pytest.mark.parametrize("entry", [{"event": "take"}, {"words": "by b"}, {"rule": "MEM-TAKE"}])
 def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str]
@@ -368,14 +377,34 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
         tracemalloc.stop()
 
 
-def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
-    path = trace(tmp_path / "t.jsonl", *life("r", 1))
-    process = subprocess.Popen(
+def test_a_growing_compressed_trace_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl.zst"
+    whole = trace(tmp_path / "t.jsonl", *TWICE).read_bytes()
+    half = whole.index(b"free_group_end")
+    path.write_bytes(zstandard.ZstdCompressor().compress(whole[:half]))
+    process = following(path)
+    with path.open("ab") as more:
+        time.sleep(1)
+        more.write(zstandard.ZstdCompressor().compress(whole[half:]))
+        more.flush()
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{path}:4: MEM-RELEASE: page 1 is released by a, but nobody holds it\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 1
+
+
+def following(path: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
         [sys.executable, "-c", "from kvconform.cli import main; main()", "check", "--follow", str(path)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
+
+
+def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
+    path = trace(tmp_path / "t.jsonl", *life("r", 1))
+    process = following(path)
     assert process.stdout is not None
     with path.open("a") as more:
         time.sleep(1.5)
