@@ -36,7 +36,15 @@ WORDS = frozenset(
 )
 """Names in formulas and formats, which no code has to know."""
 
-SPOKEN = ("protocol", "traces.codec", "traces.expect", "fuzzing.machine")
+SPOKEN = (
+    "protocol",
+    "traces.codec",
+    "traces.expect",
+    "traces.memory",
+    "fuzzing.machine",
+    "findings.accepted",
+    "commands.checking",
+)
 """The modules of kvconform whose names the chapters may speak of, beside those of kvspec and kvref."""
 
 
