@@ -93,4 +93,4 @@ def _recorded(event: Any) -> int | None:
 
 def name(stream: Any) -> str:
     """A stream's name, the same for every object that stands for it."""
-    return f"stream {stream.cuda_stream}"
+    return str(stream.cuda_stream)

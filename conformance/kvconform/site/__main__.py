@@ -19,6 +19,9 @@ from kvconform.site.prose import ORDER, chapters
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and what the navigation calls them."""
 
+ENGINES = ("engines.md", "attach.md")
+"""The pages about real engines, in their order."""
+
 
 def write(folder: Path) -> None:
     """Write everything below `folder`."""
@@ -26,8 +29,10 @@ def write(folder: Path) -> None:
     shutil.rmtree(docs, ignore_errors=True)
     shutil.copytree(CHAPTERS / "assets", docs / "assets")
     written = [(path.name, title_of(path), completed(path)) for path in chapters()]
-    engines = linked((ROOT / "conformance/docs/engines.md").read_text(encoding="utf-8"))
-    written += [rules_page(), ("engines.md", "Real engines", engines)]
+    for name in ENGINES:
+        path = ROOT / "conformance/docs" / name
+        written.append((name, title_of(path), linked(path.read_text(encoding="utf-8"))))
+    written.append(rules_page())
     generated = list(chain(defect_pages(), vector_pages(), interface_pages()))
     for place, _, text in (*written, *generated):
         path = docs / place
@@ -39,7 +44,7 @@ def write(folder: Path) -> None:
 
 def navigation(written: list[Page], generated: list[Page]) -> str:
     """The navigation, as YAML: chapters in their order, then a section for each folder."""
-    order = [*ORDER, "rules.md", "engines.md"]
+    order = [*ORDER, "rules.md", *ENGINES]
     lines = ["nav:"]
     for place, title, _ in sorted(written, key=lambda page: order.index(page[0])):
         lines.append(f"  - {json.dumps(title)}: {place}")
