@@ -1,0 +1,123 @@
+"""vLLM, hooked and driven: from the wheels that are there; what the hooks say of tables and labels, without any."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvconform.attach.vllm.runs import Group, Run
+from kvconform.attach.vllm.workload import random_workload
+from kvconform.engines.releases import folder_of
+
+FULL = Group(0, 4, 0, False, 8)
+WINDOW = Group(1, 4, 6, False, 4)
+
+
+def run_of(*tokens: int, group: Group = FULL) -> Run:
+    groups = [Group(0, 4, 0, False, 4), group] if group.number else [group]
+    return Run("r0.1", SimpleNamespace(_all_token_ids=list(tokens), mm_features=()), groups)
+
+
+def test_a_table_of_small_pages_leaves_the_rest_of_each_page_alone() -> None:
+    assert [FULL.slot(token) for token in (0, 3, 4, 9)] == [0, 3, 8, 17]
+
+
+def test_a_pass_reads_its_window_and_not_more() -> None:
+    run = run_of(*range(20), group=WINDOW)
+    run.rows[1] = 5
+    use = run.reads(WINDOW, 10, 10)
+    assert use is not None and (use.start, use.stop) == (5, 10)
+
+
+def test_what_may_be_written_ends_with_the_table() -> None:
+    run = run_of(1, 2, 3)
+    run.rows[0] = 1
+    use = run.writes(FULL, 2, 9, may=True)
+    assert use is not None and (use.start, use.stop, use.may) == (2, 8, True)
+    assert run.writes(FULL, 4, 9) is None
+
+
+def test_equal_prefixes_have_equal_labels_and_others_have_not() -> None:
+    one, same, other = run_of(*range(8)), run_of(*range(9)), run_of(9, *range(1, 8))
+    assert [one.label(FULL, page) for page in (0, 1)] == [same.label(FULL, page) for page in (0, 1)]
+    assert one.label(FULL, 1) != other.label(FULL, 1), "the second page has equal tokens behind another prefix"
+
+
+def test_a_promised_page_is_learnt_when_its_last_token_is_known() -> None:
+    run = run_of(1, 2, 3)
+    mapped = run.mapped(FULL, [5])
+    assert mapped.labels == [run.promise(FULL, 0)]
+    assert list(run.grown()) == []
+    run.request._all_token_ids.append(4)
+    (learnt,) = run.grown()
+    assert (learnt.label, learnt.same) == (run.promise(FULL, 0), run_of(1, 2, 3, 4).label(FULL, 0))
+    assert list(run.grown()) == []
+
+
+def test_each_seed_is_one_workload_and_they_differ() -> None:
+    assert random_workload(7) == random_workload(7)
+    works = [random_workload(seed) for seed in range(60)]
+    assert {work.connector for work in works} == {"", "sync", "async"}
+    assert {work.policy for work in works} == {"fcfs", "priority"}
+    assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
+    assert all(not work.failing or work.connector == "async" for work in map(random_workload, range(60), [False] * 60))
+
+
+TRIED = """
+import json, logging, sys
+from kvconform.attach.trial import judged, trial_of
+
+logging.disable(logging.CRITICAL)
+trial = trial_of("vllm", Path(sys.argv[1]))
+runs, mended, names = json.loads(sys.argv[2])
+judge = judged(trial, runs, mended=mended)
+found = {}
+for defect in trial.defects:
+    if defect.name in names:
+        first = judged(trial, 12, defect=defect, mended=mended).first
+        found[defect.name] = None if first is None else first[1].rule
+print(json.dumps([judge.events, [[f.rule, f.what] for _, f in judge.found if f.cause is None], found]))
+"""
+
+
+def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, list[list[str]], dict[str, str | None]]:
+    """Events, findings and what was found of planted defects, from a process of its own: it holds one release."""
+    folder = folder_of(version, engine="vllm")
+    if not (folder / "vllm").is_dir():
+        pytest.skip(f"vLLM {version} is not there: kvspec engines install vllm=={version}")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed; vLLM's classes need it")
+    command = [sys.executable, "-c", TRIED, str(folder), json.dumps([runs, mended, defects])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert not done.returncode, done.stderr
+    answer: Any = json.loads(done.stdout)
+    return answer[0], answer[1], answer[2]
+
+
+def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found() -> None:
+    planted = {
+        "hit not counted": {"MEM-USE", "MEM-COUNT"},
+        "left in the free list": {"MEM-COUNT"},
+        "tail not freed": {"MEM-LEAK"},
+        "freed twice": {"MEM-RELEASE"},
+        "published too far": {"MEM-NAME"},
+        "load taken for done": {"MEM-RACE"},
+        "sent pages freed": {"MEM-RACE"},
+        "row not told": {"MEM-USE", "MEM-NAME"},
+    }
+    events, findings, found = tried("0.33.0", 16, True, *planted)
+    assert events > 20_000
+    assert findings == []
+    for name, rules in planted.items():
+        assert found[name] in rules, name
+
+
+def test_the_release_before_the_fence_has_the_race_that_the_fence_mended() -> None:
+    events, findings, _ = tried("0.22.1", 24, False)
+    assert any(rule == "MEM-RACE" and what.startswith("load ") and "gpu writes" in what for rule, what in findings), (
+        events
+    )
