@@ -1,0 +1,131 @@
+"""Defects of vLLM's releases that were found by driving them: a workload that brings each out, and nothing else.
+
+python -m kvconform.attach.vllm.known FOLDER [NAME]
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+
+from kvconform.attach.patches import Patches
+from kvconform.attach.planting import plant
+from kvconform.attach.standins import EngineError
+from kvconform.attach.trial import Judge
+from kvconform.attach.vllm.defects import names_without_content
+from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
+from kvconform.attach.vllm.release import prepare
+from kvconform.attach.vllm.workload import Workload, random_workload
+from kvspec.memory import Finding
+from kvspec.memory.events import Failed, MemoryEvent, Pool
+
+
+class Known(NamedTuple):
+    """A defect: the rule that it breaks, words of the finding, and how it is brought out."""
+
+    name: str
+    rule: str
+    words: str
+    workload: Workload
+    since: str = "0.33.0"
+    """The release that it was found in."""
+
+
+_PLAIN = Workload(running=6, requests=40, blocks=40, abort=0.0, stores=0.0)
+_CROWDED = replace(_PLAIN, policy="priority", blocks=22, reserve=False, launches=1, chunk=6, budget=14, running=8)
+_SYNC = replace(_PLAIN, connector="sync", failing=0.5)
+_HYBRID = replace(_PLAIN, groups=(("full", 4, 0), ("state", 4, 0)), blocks=80)
+
+KNOWN = (
+    Known("aborted-load", "MEM-NAME", "never written", replace(_SYNC, abort=0.3, on_failure="fail")),
+    Known("failed-load-hit", "MEM-WRITTEN", "never written", replace(_SYNC, launches=1, chunk=6)),
+    Known("failed-load-delivered", "MEM-DELIVER", "is delivered", _SYNC),
+    Known("preempted-names", "MEM-NAME", "never written", _CROWDED),
+    Known(
+        "whole-load-window",
+        "MEM-USE",
+        "reads padding",
+        replace(_PLAIN, groups=(("window", 4, 8),), connector="async", launches=1),
+    ),
+    Known(
+        "failed-load-window",
+        "MEM-USE",
+        "reads padding",
+        replace(_PLAIN, groups=(("window", 4, 8),), connector="async", failing=0.5, whole=False, launches=1),
+    ),
+    Known("turn-in-flight-state", "MEM-CONTENT", "states means to read", replace(_HYBRID, sessions=0.6)),
+    Known("sessions-stand-still", "MEM-FAILED", "stuck", replace(_PLAIN, sessions=0.8, launches=1, blocks=30)),
+    Known("freed-in-flight", "MEM-RACE", "gpu writes", replace(_PLAIN, connector="async", abort=0.1), "0.22.1"),
+)
+
+
+@dataclass
+class Watched:
+    """A judge that keeps what it was told last."""
+
+    judge: Judge = field(default_factory=Judge)
+    pools: dict[str, Pool] = field(default_factory=dict)
+    events: list[MemoryEvent] = field(default_factory=list)
+
+    def header(self, producer: str, pools: dict[str, Pool]) -> None:
+        """Another memory."""
+        self.judge.header(producer, pools)
+        self.pools, self.events = dict(pools), []
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Judge one event."""
+        self.events.append(event)
+        self.judge.tell(event)
+
+
+def bring_out(known: Known, runs: int = 200) -> tuple[Watched, Finding] | None:
+    """Drive the release of this process until the defect shows; the run's trace, and the finding."""
+    from kvconform.attach.vllm.hooks import Attached
+
+    patches, watched = Patches(), Watched()
+    if known.name != "preempted-names" and known.since == "0.33.0":
+        plant(names_without_content(), patches)
+    hooks = Attached(watched).hooks  # type: ignore[arg-type]
+    try:
+        for seed in range(runs):
+            work = replace(known.workload, seed=seed, documents=random_workload(seed).documents)
+            try:
+                Drive(work).run()
+            except StuckError as error:
+                hooks.tell(Failed("stuck", str(error)))
+            except EngineGaveUp:
+                pass  # the hooks have told it
+            for _, finding in watched.judge.found:
+                if finding.rule == known.rule and known.words in finding.what:
+                    return watched, finding
+            watched.judge.found.clear()
+    finally:
+        hooks.detach()
+        patches.undo()
+    return None
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="A folder that holds an unpacked wheel.")],
+    name: Annotated[str, typer.Argument(help="One defect; without it, all of them.")] = "",
+) -> None:
+    """Drive a release of vLLM until each of the known defects shows, and print where."""
+    logging.disable(logging.CRITICAL)
+    console = Console()
+    try:
+        prepare(folder)
+    except EngineError as error:
+        console.print(str(error), style="red", markup=False)
+        raise SystemExit(2) from error
+    for known in KNOWN:
+        if name in ("", known.name):
+            shown = bring_out(known)
+            told = "not found" if shown is None else f"{shown[1].rule} at event {shown[1].event:,}: {shown[1].what}"
+            console.print(f"{known.name}: {told}", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
