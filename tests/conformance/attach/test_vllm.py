@@ -1,16 +1,22 @@
 """vLLM, hooked and driven: from the wheels that are there; what the hooks say of tables and labels, without any."""
 
+import importlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from kvconform.attach.vllm.runs import Group, Run
 from kvconform.attach.vllm.workload import random_workload
+from kvconform.cli import app
 from kvconform.engines.releases import folder_of
 
 FULL = Group(0, 4, 0, False, 8)
@@ -69,7 +75,9 @@ def test_each_seed_is_one_workload_and_they_differ() -> None:
 
 TRIED = """
 import json, logging, sys
-from kvconform.attach.trial import judged, trial_of
+from pathlib import Path
+from kvconform.attach.judged import judged
+from kvconform.attach.trial import trial_of
 
 logging.disable(logging.CRITICAL)
 trial = trial_of("vllm", Path(sys.argv[1]))
@@ -84,14 +92,19 @@ print(json.dumps([judge.events, [[f.rule, f.what] for _, f in judge.found if f.c
 """
 
 
-def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, list[list[str]], dict[str, str | None]]:
-    """Events, findings and what was found of planted defects, from a process of its own: it holds one release."""
+def release(version: str) -> Path:
+    """The folder of a release; the test is skipped where it, or torch, is missing."""
     folder = folder_of(version, engine="vllm")
     if not (folder / "vllm").is_dir():
         pytest.skip(f"vLLM {version} is not there: kvspec engines install vllm=={version}")
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed; vLLM's classes need it")
-    command = [sys.executable, "-c", TRIED, str(folder), json.dumps([runs, mended, defects])]
+    return folder
+
+
+def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, list[list[str]], dict[str, str | None]]:
+    """Events, findings and what was found of planted defects, from a process of its own: it holds one release."""
+    command = [sys.executable, "-c", TRIED, str(release(version)), json.dumps([runs, mended, defects])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, done.stderr
     answer: Any = json.loads(done.stdout)
@@ -121,3 +134,47 @@ def test_the_release_before_the_fence_has_the_race_that_the_fence_mended() -> No
     assert any(rule == "MEM-RACE" and what.startswith("load ") and "gpu writes" in what for rule, what in findings), (
         events
     )
+
+
+SWITCHED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from kvconform.attach.vllm.release import prepare
+
+prepare(Path(sys.argv[1]))
+from kvconform.attach.vllm.plugin import register
+
+register()
+from kvconform.attach.vllm.drive import Drive
+from kvconform.attach.vllm.workload import random_workload
+
+print(Drive(random_workload(3, known=False)).run()["launches"])
+"""
+
+
+def test_the_plugin_records_what_conforms_and_is_silent_without_the_variable(tmp_path: Path) -> None:
+    folder = release("0.33.0")
+    said = {}
+    for name, variable in (("off", ""), ("on", f"record:{tmp_path / 'on.jsonl'}"), ("wrong", "recrd")):
+        done = subprocess.run(
+            [sys.executable, "-c", SWITCHED, str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "KVSPEC": variable},
+        )
+        assert int(done.stdout) > 20
+        said[name] = done.stderr
+    assert said["off"] == ""
+    assert said["wrong"].count("\n") == 1 and "KVSPEC=recrd" in said["wrong"]
+    (trace,) = tmp_path.glob("*")
+    checked = CliRunner().invoke(app, ["check", str(trace)])
+    assert checked.exit_code == 0, checked.output
+    assert "conforms" in checked.output
+
+
+def test_vllm_finds_the_plugin_by_its_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["entry-points"]["vllm.general_plugins"]["kvspec"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))

@@ -11,10 +11,10 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.console import Console
 
+from kvconform.attach.judged import Judge
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
 from kvconform.attach.standins import EngineError
-from kvconform.attach.trial import Judge
 from kvconform.attach.vllm.defects import names_without_content
 from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
 from kvconform.attach.vllm.release import prepare

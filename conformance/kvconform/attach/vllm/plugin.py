@@ -1,0 +1,22 @@
+"""What vLLM loads in each of its processes, by the entry point `vllm.general_plugins`."""
+
+import logging
+
+from kvconform.attach.switch import SwitchError, opened
+
+_log = logging.getLogger("kvspec")
+
+
+def register() -> None:
+    """Install the hooks if `KVSPEC` switches them on. vLLM calls it before there is a scheduler."""
+    try:
+        trace = opened()
+        if trace is None:
+            return
+        from kvconform.attach.vllm.hooks import Attached
+
+        Attached(trace)
+    except SwitchError as error:
+        _log.warning("kvspec: %s", error)
+    except (ImportError, AttributeError) as error:
+        _log.warning("kvspec: this vLLM cannot be hooked: %s: %s", type(error).__name__, error)
