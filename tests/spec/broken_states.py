@@ -1,0 +1,339 @@
+"""Sound states, and each broken in every way that a whole-state check must notice."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kvspec import events
+from kvspec.events import Config
+from kvspec.invariants import check
+from kvspec.lengths import Lengths
+from kvspec.model import Model
+from kvspec.model.state import WITHHELD, State
+from kvspec.store import Entry
+from kvspec.tokens import Tokens
+
+
+def busy_state() -> State:
+    """Request a runs with a launch in flight, slot s is idle, slot u is lent to request w; P = 2."""
+    model = Model(Config(2, 20, 4, 16))
+    for name in ("s", "u"):
+        first = f"{name}1"
+        for op in (
+            events.OpenSession(name),
+            events.Submit(first, [ord(name), 1, 2, 3, 4], name),
+            events.MatchPrefix(first),
+            events.Extend([(first, 5)]),
+            events.Launch(1, [first]),
+            events.Complete(1, {first: 9}),
+            events.CacheUnfinished(first),
+            events.Finish(first),
+        ):
+            model.step(op)
+    for op in (
+        events.Submit("w", [ord("u"), 1, 2, 3, 4, 9, 9], "u"),
+        events.MatchPrefix("w"),
+        events.Submit("a", [1, 2, 3]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 3)]),
+        events.Launch(2, ["a"]),
+    ):
+        model.step(op)
+    check(model.state)
+    return model.state
+
+
+def windowed_state() -> State:
+    """P = 2, window of 2: request a runs with its first page's window side gone; request b goes on from a prefix."""
+    model = Model(Config(2, 20, 4, 32, sliding_window=2, num_window_pages=10))
+    for op in (
+        events.Submit("p", [7, 7, 7, 7, 7]),
+        events.MatchPrefix("p"),
+        events.Extend([("p", 5)]),
+        events.Launch(1, ["p"]),
+        events.Complete(1, {"p": 1}),
+        events.Finish("p"),
+        events.Submit("a", [1, 2, 3, 4, 5, 6]),
+        events.Submit("b", [7, 7, 7, 7, 8]),
+        events.MatchPrefix("a"),
+        events.MatchPrefix("b"),
+        events.Extend([("a", 6), ("b", 5)]),
+        events.Launch(2, ["a", "b"]),
+        events.SwaEvict("a"),
+    ):
+        model.step(op)
+    check(model.state)
+    return model.state
+
+
+def state_with_states() -> State:
+    """P = 2: request b runs from a prefix whose state the store has; request w waits with a state slot."""
+    model = Model(Config(2, 20, 4, 32, num_states=8))
+    for op in (
+        events.Submit("p", [7, 7, 7]),
+        events.MatchPrefix("p"),
+        events.Extend([("p", 3)]),
+        events.Launch(1, ["p"]),
+        events.Complete(1, {"p": 1}),
+        events.Finish("p"),
+        events.Submit("b", [7, 7, 8]),
+        events.MatchPrefix("b"),
+        events.Extend([("b", 3)]),
+        events.Submit("w", [9]),
+        events.MatchPrefix("w"),
+        events.TakeState("w"),
+    ):
+        model.step(op)
+    check(model.state)
+    return model.state
+
+
+def record_of(state: State, req: str) -> int:
+    record = state.requests[req].record
+    assert record is not None
+    return record
+
+
+def change_lengths(state: State, req: str, lengths: Lengths) -> None:
+    state.lengths[record_of(state, req)] = lengths
+
+
+def share_a_page(state: State) -> None:
+    state.tables[record_of(state, "a")][0] = state.tables[record_of(state, "w")][-1]
+
+
+def orphan_a_page(state: State) -> None:
+    state.owner[20] = record_of(state, "a")
+
+
+def lend_twice(state: State) -> None:
+    state.sessions["u"] = state.sessions["u"]._replace(record=record_of(state, "w"))
+
+
+def lend_another(state: State) -> None:
+    state.sessions["u"] = state.sessions["u"]._replace(record=99)
+
+
+def forget_a_lock(state: State) -> None:
+    key = state.records[record_of(state, "w")].locked
+    state.store.unlock(key)
+
+
+def hole_in_the_store(state: State) -> None:
+    key = state.records[record_of(state, "w")].locked
+    state.store.entries[key] = Entry(state.store.entries[key].page, b"nobody")
+
+
+def two_mid_prefill(state: State) -> None:
+    state.mid_prefill |= {"a", "w"}
+    state.requests["w"] = state.requests["w"]._replace(running=True)
+
+
+def other_content(state: State) -> None:
+    state.content[state.tables[record_of(state, "a")][0]] = (record_of(state, "w"), 0)
+
+
+def wrong_table(state: State) -> None:
+    state.tables[record_of(state, "a")].append(19)
+
+
+def row_changes_hands(state: State) -> None:
+    state.flights[2][0] = state.flights[2][0]._replace(row=state.records[record_of(state, "w")].row)
+    state.readers = {state.flights[2][0].row: deque([3])}
+
+
+def row_held_by_nobody(state: State) -> None:
+    state.rows[3] = 77
+
+
+def withheld_for_nobody(state: State) -> None:
+    state.rows[3] = WITHHELD
+
+
+def figures_do_not_add_up(state: State) -> None:
+    state.owner = {page: owner for page, owner in state.owner.items() if page != state.tables[record_of(state, "a")][0]}
+
+
+def other_history(state: State) -> None:
+    state.sessions["u"] = state.sessions["u"]._replace(history=Tokens(2, [5]))
+
+
+def short_history(state: State) -> None:
+    state.sessions["s"] = state.sessions["s"]._replace(history=Tokens(2, [ord("s"), 1]))
+
+
+def let_go_of(state: State, req: str) -> None:
+    state.requests[req] = state.requests[req]._replace(record=None)
+
+
+def change_record(state: State, req: str, record: int) -> None:
+    state.requests[req] = state.requests[req]._replace(record=record)
+
+
+def change_session(state: State, name: str, **changes: Any) -> None:
+    state.sessions[name] = state.sessions[name]._replace(**changes)
+
+
+def marked_for_another(state: State) -> None:
+    state.rows[state.records[record_of(state, "a")].row] = record_of(state, "w")
+
+
+def two_rows_of_one(state: State) -> None:
+    state.rows[3] = record_of(state, "a")
+
+
+def more_rows_than_there_are(state: State) -> None:
+    for row in (3, 4):
+        state.rows[row] = WITHHELD
+        state.readers[row] = deque([1])
+
+
+def twice_in_the_store(state: State) -> None:
+    state.store.entries[b"other"] = state.store.entries[state.requests["w"].tokens.key(0)]
+
+
+def page_of_the_store(state: State, page: int) -> None:
+    """The first page of w's prefix becomes `page`."""
+    key = state.requests["w"].tokens.key(0)
+    del state.owner[state.store.entries[key].page]
+    state.store.entries[key] = state.store.entries[key]._replace(page=page)
+    state.owner[page] = key
+
+
+def private_page_in_the_store(state: State) -> None:
+    key = state.requests["w"].tokens.key(0)
+    state.store.entries[key] = state.store.entries[key]._replace(page=state.tables[record_of(state, "a")][0])
+
+
+def other_protected_pages(state: State) -> None:
+    state.tables[record_of(state, "w")][0] = 13
+
+
+def protected_but_not_locked(state: State) -> None:
+    change_lengths(state, "w", Lengths(2, 5, 5))
+
+
+def lock_of_another(state: State) -> None:
+    one, other = record_of(state, "w"), state.sessions["s"].record
+    assert other is not None
+    state.records[one] = state.records[one]._replace(locked=state.records[other].locked)
+    state.tables[one][:2] = state.tables[other][:2]
+
+
+def miscounted_children(state: State) -> None:
+    state.store.children[state.requests["w"].tokens.key(0)] += 1
+
+
+def cached_prefix_is_gone(state: State) -> None:
+    del state.store.entries[state.requests["w"].tokens.key(1)]
+
+
+def locked_by_nobody(state: State) -> None:
+    state.store.insert(b"new", b"", 17)
+    state.store.lock(b"new")
+
+
+def more_rows_than_are_counted(state: State) -> None:
+    state.rows[3] = 77
+
+
+def miscounted_readers(state: State) -> None:
+    state.readers[state.records[record_of(state, "a")].row].append(9)
+
+
+def page_moved(state: State) -> None:
+    state.content[state.tables[record_of(state, "a")][0]] = (record_of(state, "a"), 1)
+
+
+def partial_page_published(state: State) -> None:
+    state.content[state.tables[record_of(state, "a")][1]] = state.requests["a"].tokens.key(0)
+
+
+BROKEN: list[tuple[str, Callable[[State], object]]] = [
+    ("ROW-1: row 3 is held by nobody", row_held_by_nobody),
+    ("ROW-1: row 3 is held by nobody", two_rows_of_one),
+    ("ROW-1: row 3 is withheld, but no launch in flight reads it", withheld_for_nobody),
+    ("ROW-1: row 1 has 2 holders (expected 1, observed None)", lend_twice),
+    ("ROW-1: row 2 has 0 holders (expected 1, observed None)", lambda state: let_go_of(state, "a")),
+    ("ROW-1: row 2 has 0 holders (expected 1, observed None)", lambda state: change_record(state, "a", 77)),
+    ("ROW-1: row 2 is not marked as its holder's", marked_for_another),
+    ("ROW-1: a holder's row is gone", lend_another),
+    ("ROW-1: more rows are in use than there are (expected None, observed 5)", more_rows_than_there_are),
+    ("ROW-3: request w brings a row without committed KV", lambda state: change_lengths(state, "w", Lengths(0, 0, 5))),
+    (
+        "LEN-1: the lengths of request a (expected None, observed Lengths(protected=-2, committed=3, allocated=3))",
+        lambda state: change_lengths(state, "a", Lengths(-2, 3, 3)),
+    ),
+    (
+        "LEN-1: the lengths of request a (expected None, observed Lengths(protected=4, committed=3, allocated=5))",
+        lambda state: change_lengths(state, "a", Lengths(4, 3, 5)),
+    ),
+    (
+        "LEN-1: the lengths of request a (expected None, observed Lengths(protected=0, committed=4, allocated=3))",
+        lambda state: change_lengths(state, "a", Lengths(0, 4, 3)),
+    ),
+    (
+        "LEN-1: the lengths of request a (expected None, observed Lengths(protected=0, committed=3, allocated=17))",
+        lambda state: change_lengths(state, "a", Lengths(0, 3, 17)),
+    ),
+    (
+        "LEN-2: the protected length of request a (expected None, observed 1)",
+        lambda state: change_lengths(state, "a", Lengths(1, 3, 3)),
+    ),
+    ("LEN-3: session s could not be resumed (expected None, observed 4)", short_history),
+    (
+        "LEN-3: session s could not be resumed (expected None, observed 4)",
+        lambda state: change_session(state, "s", history=Tokens(2, [ord("s"), 1, 2, 3])),
+    ),
+    ("PAGE-1: page 6 is private to request a and to request w", share_a_page),
+    ("PAGE-1: pages are neither free nor anybody's (expected None, observed [20])", orphan_a_page),
+    ("PAGE-1: pages are neither free nor anybody's (expected None, observed [])", figures_do_not_add_up),
+    ("PAGE-1: page 7 is in the store and belongs to request a", private_page_in_the_store),
+    ("PAGE-1: page 4 is in the store and belongs to the store", twice_in_the_store),
+    (
+        "PAGE-1: a page is in use that does not exist (expected None, observed 8)",
+        lambda state: page_of_the_store(state, 0),
+    ),
+    (
+        "PAGE-1: a page is in use that does not exist (expected None, observed 21)",
+        lambda state: page_of_the_store(state, 21),
+    ),
+    ("PAGE-2: the block table of request a has 3 pages (expected 3, observed None)", wrong_table),
+    ("PAGE-2: the protected pages of request w (expected [4, 5], observed [13, 5])", other_protected_pages),
+    ("PAGE-2: the protected pages of request w (expected [4, 5], observed [4, 5])", protected_but_not_locked),
+    ("PAGE-2: request w has locked a prefix that is not its own", lock_of_another),
+    ("TAIL-1: request w (expected 5, observed 6)", lambda state: change_lengths(state, "w", Lengths(4, 5, 6))),
+    ("TAIL-1: request w (expected 5, observed 4)", lambda state: change_lengths(state, "w", Lengths(4, 4, 4))),
+    ("STORE-1: page 5 is cached behind a hole", hole_in_the_store),
+    (
+        "STORE-1: the numbers of longer prefixes are wrong (expected Counter({b'': 2, #: 1, #: 1}), observed None)",
+        miscounted_children,
+    ),
+    (
+        "STORE-2: pages are locked by nobody, or not locked by who needs them (expected None, observed [4, 5])",
+        forget_a_lock,
+    ),
+    ("STORE-2: request w holds a lock on a prefix that is gone", cached_prefix_is_gone),
+    (
+        "STORE-2: pages are locked by nobody, or not locked by who needs them (expected None, observed [17])",
+        locked_by_nobody,
+    ),
+    ("SESS-1: session s has 0 turns in flight", lambda state: change_session(state, "s", turn="a")),
+    ("SESS-1: session u has 1 turns in flight", lambda state: change_session(state, "u", turn=None)),
+    ("SESS-1: a turn has lost its session", lambda state: state.sessions.pop("u")),
+    ("SESS-3: request w and session u both hold KV", lend_another),
+    ("SESS-6: request w does not continue session u", other_history),
+    ("BATCH-2: requests are in the middle of their prefill (expected None, observed ['a', 'w'])", two_mid_prefill),
+    (
+        "BATCH-2: requests are in the middle of their prefill (expected None, observed ['w'])",
+        lambda state: state.mid_prefill.add("w"),
+    ),
+    ("ACC-1: the tokens do not add up (expected 40, observed 42)", figures_do_not_add_up),
+    ("ACC-1: the rows do not add up (expected 4, observed 3)", more_rows_than_are_counted),
+    ("RACE-1: row 1 has changed hands under the launch for a", row_changes_hands),
+    ("RACE-1: the readers of rows are not the launches in flight", miscounted_readers),
+    ("DATA-1: page 7, number 0 of request a, holds other content (expected None, observed (2, 0))", other_content),
+    ("DATA-1: page 7, number 0 of request a, holds other content (expected None, observed (3, 1))", page_moved),
+    ("DATA-1: page 8, number 1 of request a, holds other content (expected None, observed #)", partial_page_published),
+]
+"""What is found, word for word, and how the state comes to be broken; `#` stands for the name of a prefix."""
