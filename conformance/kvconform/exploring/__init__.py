@@ -7,6 +7,8 @@ search     the search, on one process or several
 liveness   LIVE-1, over all states
 lockstep   an implementation beside the specification
 report     what `kvspec explore` prints
+
+Not here: operations drawn at random (`fuzzing`), and proofs for any size (`proving`).
 """
 
 from kvconform.exploring.lockstep import compare

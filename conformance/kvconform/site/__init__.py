@@ -1,4 +1,12 @@
-"""The documentation site: the chapters of `spec/docs`, and what is generated beside them from the code."""
+"""The documentation site: the chapters of `spec/docs`, and what is generated beside them from the code.
+
+prose, linking     the chapters as text, and what is added below each rule and operation
+pages              rules, vectors, defects, the interface of the code
+evidence           what stands behind each rule, found in the code
+figures, ranges    drawings, and tables in docstrings
+
+Not here: the chapters themselves, and how a trace is drawn (`findings/timeline.py`).
+"""
 
 from pathlib import Path
 

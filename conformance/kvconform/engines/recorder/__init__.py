@@ -7,6 +7,8 @@
 Call it in the scheduler's process, once the cache is made. A recording begins as soon as the engine holds nothing,
 which is at once after the start and after each flush of the cache. `conformance/README.md` says what is told and what
 is not.
+
+Not here: memory events, which `kvconform.attach` tells.
 """
 
 from kvconform.engines.recorder.recorder import NotRecordable, Recorder, record

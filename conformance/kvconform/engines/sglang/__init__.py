@@ -2,6 +2,13 @@
 
 The release is the one that is installed, or the one that the environment variable `KVSPEC_SGLANG` names: a version
 that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
+
+adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `looking`
+engine    where releases differ
+pools     what is free in each pool
+finder    a release made importable
+
+Not here: SGLang as it runs (`engines/recorder`, `attach/sglang`).
 """
 
 import os

@@ -3,6 +3,8 @@
 A check that cannot fail shows nothing. Each mutant overrides what one decision of `kvref` does and leaves all else as
 it is; conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks. Rules
 that no described defect breaks have a synthetic one, so that each rule is seen to fail.
+
+Not here: who finds them (`gallery/finders.py`), and defects planted in real engines (`attach`).
 """
 
 from kvconform.gallery.mutants import (
