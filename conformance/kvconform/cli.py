@@ -1,7 +1,6 @@
 """The command line: which commands there are, and how they end."""
 
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -72,6 +71,8 @@ def run_command(arguments: Sequence[str]) -> int:
     except OSError as error:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception:
+        import traceback
+
         traceback.print_exc()
         return FAULTY
     return UNUSABLE
