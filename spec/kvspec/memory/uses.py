@@ -111,7 +111,7 @@ def learn(state: State, event: events.Learn) -> None:
 def begin(state: State, event: Begin) -> None:
     """An operation is queued: each of its uses is judged, and counts from now on."""
     if event.id in state.clocks.flights:
-        state.find("MEM-ORDER", f"{event.id} is begun again while it is in flight")
+        state.find("MEM-ORDER", f"operation {event.id} is begun again while it is in flight")
     flight = state.clocks.begin(event)
     state.spoilt.pop(event.id, None)
     if event.sees_own:
@@ -136,7 +136,7 @@ def wait(state: State, event: events.Wait) -> None:
 def end(state: State, event: events.End) -> None:
     """The host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
     if not state.clocks.end(event.id, event.part):
-        state.find("MEM-ORDER", f"{event.id} is taken for complete, but is not in flight")
+        state.find("MEM-ORDER", f"operation {event.id} is taken for complete, but is not in flight")
     elif event.unwritten:
         _fail(state, event)
     while len(state.spoilt) > _REMEMBERED:
@@ -148,7 +148,7 @@ def deliver(state: State, event: events.Deliver) -> None:
     causes = state.spoilt.get(event.id, {})
     for holder in (event.holder, None):
         if holder in causes:
-            what = f"what {event.id} computed for {event.holder} is delivered, but what it read was not there"
+            what = f"what operation {event.id} computed for {event.holder} is delivered, but what it read was not there"
             state.find("MEM-DELIVER", what, holder=event.holder).cause = causes[holder]
             return
 
@@ -230,13 +230,13 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
     pool, holder, (number, start, stop, _) = target.pool, target.holder, slots
     id = flight.event.id
     if number in pool.sinks:
-        state.find("MEM-USE", f"{id} reads padding page {number}", pool, number, holder)
+        state.find("MEM-USE", f"operation {id} reads padding page {number}", pool, number, holder)
         return False
     page = pool.page(number)
     _check_held(state, pool, number, page, holder, id)
     span = _unordered(page.writes, start, stop, flight.clock)
     if span is not None:
-        what = f"{id} reads page {number}, which {span.stream} writes: nothing orders them"
+        what = f"operation {id} reads page {number}, which stream {span.stream} writes: nothing orders them"
         state.find("MEM-RACE", what, pool, number, holder).earlier = span.at
     if note:
         page.reads = state.live(page.reads)
@@ -245,7 +245,7 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             if pool.writes_told:
-                what = f"{id} reads slot {piece} of page {number}, which was never written since it was handed out"
+                what = f"operation {id} reads slot {piece} of page {number}, never written since it was handed out"
                 found = state.find("MEM-WRITTEN", what, pool, number, holder)
                 _spoil(state, flight, holder, found.cause or found.event)
                 break
@@ -255,7 +255,7 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
             spoilt = True
         wrong = next((want for want in meant if state.agree(piece, want) is False), None)
         if wrong is not None:
-            what = f"{id} means to read {wrong.label} in page {number} and finds {piece.label}"
+            what = f"operation {id} means to read {wrong.label} in page {number} and finds {piece.label}"
             found = state.find("MEM-CONTENT", what, pool, number, holder)
             _spoil(state, flight, holder, found.cause or found.event)
             break
@@ -270,7 +270,7 @@ def _check_held(
     """Whoever uses a page holds it; if it is not told who, somebody does or a name finds it."""
     if pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins):
         return
-    state.find("MEM-USE", f"{id} uses page {number} for {holder}, but {whose(page)}", pool, number, holder)
+    state.find("MEM-USE", f"operation {id} uses page {number} for {holder}, but {whose(page)}", pool, number, holder)
 
 
 def _unordered(spans: Iterable[Span], start: int, stop: int, clock: Clock) -> Span | None:
@@ -324,7 +324,9 @@ def _write_slots(
     if span is not None:
         there = list(page.pieces(start, stop))
         same = all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
-        what = f"{flight.event.id} writes page {number}, which {span.stream} {did}: nothing orders them"
+        what = (
+            f"operation {flight.event.id} writes page {number}, which stream {span.stream} {did}: nothing orders them"
+        )
         state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, target.holder).earlier = span.at
     for content in new:
         page.put(content)
@@ -351,7 +353,7 @@ def _check_overwrite(
         guarded = [part for part, agreed, plan in there if agreed or (agreed is None and not plan)]
         if any(state.agree(part, content) is False for part in ([piece] if shared else guarded) for content in new):
             why = f"{next(iter(page.keys))} finds it" if page.keys else whose(page)
-            what = f"{flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
+            what = f"operation {flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
             state.find("MEM-OVERWRITE", what, pool, number)
             return
 
