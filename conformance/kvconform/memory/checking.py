@@ -1,6 +1,6 @@
 """Checks a trace of memory events: judged to its end, and told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +12,7 @@ from kvconform.findings.accepted import Accepted
 from kvconform.findings.wording import printable
 from kvconform.memory.judge import Group, Judge
 from kvconform.memory.report import show_judged
-from kvconform.memory.shrink import Cut, shortest_cut
+from kvconform.memory.shrink import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
 
@@ -54,9 +54,9 @@ def check(
             raise problem
         complain(str(problem))
 
-    def shortest(group: Group) -> Cut | None:
+    def shortest(groups: Sequence[Group]) -> list[Cut | None]:
         # A trace from a pipe cannot be read a second time.
-        return shortest_cut(path, group, judging.said, SECONDS) if path.is_file() else None
+        return shortest_cuts(path, groups, judging.said, SECONDS) if path.is_file() else [None] * len(groups)
 
     show_judged(console, path, outcome, shortest)
     broken = bool(outcome.groups)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from kvspec.memory import events as e
-from kvspec.memory.events import MemoryEvent, OpId, Page, Use
+from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
 
 T = TypeVar("T")
 
@@ -81,6 +81,81 @@ class About:
 
     def _known(self, pool: str, page: Page) -> bool:
         return pool in self._keyed or (pool, page) in self._given
+
+
+class AboutPage:
+    """What is left of events, one by one, if all pages but one had never been used.
+
+    Tables stay as they are, but what is used of them is only what lies in that page.
+    """
+
+    def __init__(self, pool: str, page: Page, sizes: Pool) -> None:
+        """Keep `page` of `pool`."""
+        self._pool, self._page = pool, page
+        self._size = sizes.page_size
+        self._unit = sizes.label_size or sizes.page_size
+        self._tables: dict[str, int] = {}
+        """Table -> the index of the page there."""
+
+    def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
+        """The event, narrowed; `None` if nothing of it is left."""
+        match event:
+            case e.Take() | e.Share() | e.Release() | e.Publish() | e.Drop():
+                if event.pool != self._pool:
+                    return None
+                kept = [index for index, page in enumerate(singly(event.pages)) if page == self._page]
+                return narrowed(event, "pages", kept) if kept else None
+            case e.Map():
+                return self._map(event)
+            case e.Unmap():
+                if self._tables.get(event.table, -1) >= event.index:
+                    del self._tables[event.table]
+                return event
+            case e.Begin():
+                reads = [cut for use in event.reads for cut in self._cut(use)]
+                writes = [cut for use in event.writes for cut in self._cut(use)]
+                copies = [pair for pair in event.copies if any(self._touches(use) for use in pair)]
+                return replace(event, reads=reads, writes=writes, copies=copies) if reads or writes or copies else None
+            case e.End():
+                return replace(event, unwritten=[cut for use in event.unwritten for cut in self._cut(use)])
+        return event
+
+    def _map(self, event: e.Map) -> e.Map | None:
+        if event.pool != self._pool:
+            return None
+        for index, page in enumerate(singly(event.pages), event.index):
+            if page == self._page:
+                self._tables[event.table] = index
+            elif self._tables.get(event.table) == index:
+                del self._tables[event.table]
+        return event
+
+    def _touches(self, use: Use) -> bool:
+        return bool(self._cut(use)) if use.labels is None else bool(self._cut(replace(use, labels=None)))
+
+    def _cut(self, use: Use) -> list[Use]:
+        """The parts of a use that lie in the page."""
+        if use.table is not None:
+            indices = [self._tables[use.table]] if use.table in self._tables else []
+        else:
+            listed = enumerate(singly(use.pages)) if use.pool == self._pool else ()
+            indices = [index for index, page in listed if page == self._page]
+        cuts = []
+        for index in indices:
+            first = index * self._size
+            start, stop = max(use.start, first), min(use.stop or first + self._size, first + self._size)
+            if start >= stop:
+                continue
+            labels = use.labels
+            if labels is not None:
+                before = use.start // self._unit
+                labels = labels[start // self._unit - before : -(-stop // self._unit) - before]
+            if use.table is None:
+                pages, start, stop = [self._page], start - first, stop - first
+                cuts.append(replace(use, pages=pages, start=start, stop=stop, labels=labels))
+            else:
+                cuts.append(replace(use, start=start, stop=stop, labels=labels))
+        return cuts
 
 
 def closed(part: Iterable[T], event_of: Callable[[T], MemoryEvent]) -> list[T]:

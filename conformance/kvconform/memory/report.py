@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,9 @@ _WIDE = 240
 """Characters of an event that are printed."""
 
 
-def show_judged(console: Console, path: Path, judged: Judged, shortest: Callable[[Group], Cut | None]) -> None:
+def show_judged(
+    console: Console, path: Path, judged: Judged, shortest: Callable[[Sequence[Group]], list[Cut | None]]
+) -> None:
     """Print what was judged, and each group of findings once: causes whole, what may follow from them in a line."""
     total = judged.events.total()
     kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
@@ -33,7 +35,8 @@ def show_judged(console: Console, path: Path, judged: Judged, shortest: Callable
         silent = ", ".join(f"{rule} ({count:,} times)" for rule, count in sorted(judged.unjudged.items()))
         console.print(Text(f"Not told, and so not judged: {silent}."), soft_wrap=True)
     numbers = {id(group): number for number, group in enumerate(judged.groups, start=1)}
-    told = 0
+    told = [group for group in judged.groups if group.cause is None][:TOLD]
+    cuts = {id(group): cut for group, cut in zip(told, shortest(told), strict=True)}
     for number, group in enumerate(judged.groups, start=1):
         console.print()
         console.print(_headline(path, number, group), soft_wrap=True)
@@ -41,9 +44,8 @@ def show_judged(console: Console, path: Path, judged: Judged, shortest: Callable
             console.print(f"  It may follow from {numbers[id(group.cause)]}.")
         elif group.finding.cause not in (None, group.finding.event):
             console.print(f"  It may follow from what was found at event {group.finding.cause} and is accepted.")
-        told += group.cause is None
-        if group.cause is None and told <= TOLD:
-            _show_group(console, group, shortest(group))
+        if id(group) in cuts:
+            _show_group(console, group, cuts[id(group)])
         else:
             console.print(Text(f"  {printable(group.finding.what)}"), soft_wrap=True)
     if judged.groups:

@@ -5,16 +5,17 @@ was not found in the whole: events that are missing must not make findings of th
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from kvconform.findings.shrink import minimize
-from kvconform.memory.cutting import PARTS, About, closed, holders_in, narrowed, pages_in, parts
+from kvconform.memory.cutting import PARTS, About, AboutPage, closed, holders_in, narrowed, pages_in, parts
 from kvconform.memory.judge import Group
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Law, Malformed
-from kvspec.memory.events import Count, Idle, MemoryEvent, Pool
+from kvspec.memory.events import Count, Deliver, Idle, MemoryEvent, Page, Pool
 
 LONGEST = 20_000
 """Events that are tried at most, because each attempt judges all of them again."""
@@ -43,24 +44,41 @@ class Cut(NamedTuple):
 Said = set[tuple[str, str]]
 
 
-def shortest_cut(path: Path, group: Group, said: Said, seconds: float) -> Cut | None:
-    """The shortest part of the trace in `path` that shows the first finding of `group`; `None` if there is none.
+def shortest_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float) -> list[Cut | None]:
+    """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
 
-    `said` is what was found in the whole. A trace of more than `LONGEST` events is first narrowed to the holders that
-    the finding is about, and nothing is found if these do not show it by themselves.
+    `said` is what was found in the whole; `seconds` are spent on each. Of a trace of more than `LONGEST` events only
+    what is near the finding is tried, first the holders of its page, then those who had a page in common with them. The
+    trace is read at most five times, however many groups there are.
     """
-    deadline = time.monotonic() + seconds
-    total = group.finding.event
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
         pools = trace.header.pools
-    if total <= LONGEST:
-        return cut(pools, list(_read(path, total)), group, said, deadline)
-    for steps in _near(path, pools, group, total, deadline):
-        found = cut(pools, steps, group, said, deadline)
+    cuts: dict[int, Cut] = {}
+    short = [group for group in groups if group.finding.event <= LONGEST]
+    steps = list(_read(path, max((group.finding.event for group in short), default=0)))
+    for group in short:
+        found = cut(pools, steps[: group.finding.event], group, said, time.monotonic() + seconds)
         if found is not None:
-            return found._replace(total=total)
-    return None
+            cuts[id(group)] = found
+    left = [_Near(group, pools) for group in groups if group.finding.event > LONGEST]
+    for _ in range(2):
+        last = max((near.group.finding.event for near in left), default=0)
+        for step in _read(path, last):
+            pages, holders = pages_in(step.event), holders_in(step.event)
+            for near in left:
+                near.look(pages, holders)
+        for near in left:
+            near.choose()
+        for step in _read(path, last):
+            for near in left:
+                near.keep(step)
+        for near in left:
+            found = near.cut(said, time.monotonic() + seconds)
+            if found is not None:
+                cuts[id(near.group)] = found
+        left = [near for near in left if id(near.group) not in cuts]
+    return [cuts.get(id(group)) for group in groups]
 
 
 def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, deadline: float) -> Cut | None:
@@ -69,11 +87,15 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, dea
     if not search.shows(steps):
         return None
     try:
-        search.shows([step for step in steps[:-1] if not isinstance(step.event, (Count, Idle))] + steps[-1:])
+        # What changes nothing goes first, then what is not about the page.
+        search.shows([step for step in steps[:-1] if not isinstance(step.event, (Count, Deliver, Idle))] + steps[-1:])
+        if group.finding.pool is not None and group.finding.page is not None:
+            page = group.finding.pool, group.finding.page
+            search.shows(_kept(search.best, AboutPage(*page, pools[group.finding.pool])))
         whole = search.best
         names = list(dict.fromkeys(name for step in whole for name in holders_in(step.event)))
         keyed = {name for name, pool in pools.items() if pool.keyed}
-        minimize(names, lambda kept: search.shows(_about(whole, kept, keyed)))
+        minimize(names, lambda kept: search.shows(_kept(whole, About(set(kept), keyed))))
         minimize(search.best[:-1], lambda kept: search.shows(kept + whole[-1:]))
         _narrow(search)
         minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
@@ -131,43 +153,61 @@ def _narrow(search: _Search) -> None:
             minimize(list(range(count)), still)
 
 
-def _about(steps: Iterable[Step], holders: Iterable[str], keyed: set[str]) -> list[Step]:
-    about = About(set(holders), keyed)
-    kept = ((step.line, about(step.event)) for step in steps)
-    return [Step(line, event) for line, event in kept if event is not None]
+def _kept(steps: Sequence[Step], about: Callable[[MemoryEvent], MemoryEvent | None]) -> list[Step]:
+    """What is left of events, the last one as it is."""
+    kept = ((step.line, about(step.event)) for step in steps[:-1])
+    return [*(Step(line, event) for line, event in kept if event is not None), *steps[-1:]]
 
 
 def _read(path: Path, total: int) -> Iterator[Step]:
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
-        for number, (line, event) in enumerate(trace, start=1):
+        for line, event in islice(trace, total):
             yield Step(line, event)
-            if number == total:
-                return
 
 
-def _near(path: Path, pools: dict[str, Pool], group: Group, total: int, deadline: float) -> Iterator[list[Step]]:
-    """The part of the last holders of the page; then that of the last who had a page in common with these."""
-    keyed = {name for name, pool in pools.items() if pool.keyed}
-    own = group.finding.holder
-    pages = {(group.finding.pool or "", group.finding.page)}
-    named: dict[str, None] = {}
-    for _ in range(2):
-        for step in _read(path, total):
-            if any(page in pages for page in pages_in(step.event)):
-                for name in holders_in(step.event):
-                    named.pop(name, None)
-                    named[name] = None
-            if time.monotonic() > deadline:
-                return
-        about = About({*list(named)[-NEAR:], *([] if own is None else [own])}, keyed)
-        steps: list[Step] = []
-        for step in _read(path, total):
-            event = step.event if step.line == group.line else about(step.event)
-            if event is not None and (step.line == group.line or not isinstance(event, (Count, Idle))):
-                steps.append(Step(step.line, event))
-            if len(steps) > LONGEST or time.monotonic() > deadline:
-                break
-        else:
-            yield steps
-        pages.update(page for step in steps for page in pages_in(step.event))
+class _Near:
+    """What is near a finding in a long trace."""
+
+    def __init__(self, group: Group, pools: dict[str, Pool]) -> None:
+        """At first its page and its holder."""
+        self.group = group
+        self._pools = pools
+        self._keyed = {name for name, pool in pools.items() if pool.keyed}
+        self._pages = {(group.finding.pool or "", group.finding.page)}
+        self._holders: dict[str, None] = {}
+        self._about = About((), ())
+        self._steps: list[Step] = []
+
+    def look(self, pages: Sequence[tuple[str, Page]], holders: Sequence[str]) -> None:
+        """Remember the last holders of the pages."""
+        if holders and not self._pages.isdisjoint(pages):
+            for name in holders:
+                self._holders.pop(name, None)
+                self._holders[name] = None
+                if len(self._holders) > NEAR:
+                    del self._holders[next(iter(self._holders))]
+
+    def choose(self) -> None:
+        """Keep what these holders do from now on, and the one that the finding is about."""
+        own = self.group.finding.holder
+        self._about = About({*self._holders, *([] if own is None else [own])}, self._keyed)
+        self._steps = []
+
+    def keep(self, step: Step) -> None:
+        """Keep of an event what is about the holders."""
+        if step.line >= self.group.line or len(self._steps) > LONGEST:
+            if step.line == self.group.line:
+                self._steps.append(step)
+            return
+        event = None if isinstance(step.event, (Count, Idle)) else self._about(step.event)
+        if event is not None:
+            self._steps.append(Step(step.line, event))
+
+    def cut(self, said: Said, deadline: float) -> Cut | None:
+        """The shortest part, if what was kept shows the finding; if not, look further the next time."""
+        found = None
+        if len(self._steps) <= LONGEST:
+            found = cut(self._pools, self._steps, self.group, said, deadline)
+        self._pages.update(page for step in self._steps for page in pages_in(step.event))
+        return None if found is None else found._replace(total=self.group.finding.event)

@@ -19,7 +19,7 @@ from kvconform.cli import run_command
 from kvconform.findings.accepted import Accepted
 from kvconform.memory import shrink
 from kvconform.memory.judge import Group, Judge
-from kvconform.memory.shrink import Cut, shortest_cut
+from kvconform.memory.shrink import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
 from kvspec.memory import Law, Pool
@@ -79,7 +79,8 @@ def groups_of(path: Path) -> list[Group]:
 
 
 def shortest(path: Path, group: Group, seconds: float = 60) -> Cut | None:
-    return shortest_cut(path, group, judged(path).said, seconds)
+    (found,) = shortest_cuts(path, [group], judged(path).said, seconds)
+    return found
 
 
 # Findings
@@ -182,6 +183,28 @@ def test_a_batch_is_narrowed_to_what_shows_it(tmp_path: Path) -> None:
     take, begin, _ = [step.event for step in cut.steps]
     assert isinstance(take, e.Take) and take.holder == "r5"
     assert isinstance(begin, e.Begin) and [use.holder for use in begin.writes] == ["r5"]
+
+
+def test_a_use_of_a_table_is_narrowed_to_the_page(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path / "t.jsonl",
+        on("r", 1, 2, 3),
+        {"op": "map", "table": "r", "holder": "r", "pool": "kv", "pages": [1, 2, 3], "labels": ["a", "b", "c"]},
+        {
+            "op": "begin",
+            "id": 1,
+            "stream": "compute",
+            "writes": [{"table": "r", "stop": 12, "labels": ["a", "b", "c"]}],
+        },
+        {"op": "deliver", "id": 1, "holder": "r"},
+        {"op": "begin", "id": 2, "stream": "load", "writes": [{"pool": "kv", "pages": [2], "stop": 1, "holder": "r"}]},
+    )
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None
+    take, mapped, begin, _ = [step.event for step in cut.steps]
+    assert take == e.Take("r", "kv", [2]) and isinstance(mapped, e.Map)
+    assert isinstance(begin, e.Begin) and begin.writes == [e.Use(table="r", start=4, stop=8, labels=["b"])]
 
 
 def test_of_a_long_trace_the_holders_of_the_page_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
