@@ -8,4 +8,5 @@ checking   run, check, rules, schema
 searching  fuzz, soak, explore, prove, bugs
 replay     replay
 engines    engines, matrix
+attaching  attach
 """
