@@ -9,6 +9,7 @@ from kvconform.attach.sglang import driver
 from kvconform.attach.sglang.defects import defects
 from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.release import load
+from kvconform.attach.standins import EngineError
 
 
 def trial(folder: Path) -> Trial:
@@ -18,6 +19,12 @@ def trial(folder: Path) -> Trial:
         EngineError: it holds none that can be driven.
     """
     release = load(folder)
+    try:
+        planted = defects(release) if release.unified else []
+        # A release in between changes names that only a run comes to.
+        driver.run(release, 0)
+    except Exception as error:
+        raise EngineError(f"its host cache cannot be driven: {type(error).__name__}: {error}") from error
     attached: list[Attached] = []
 
     def attach(trace: Trace) -> Hooks:
@@ -27,4 +34,4 @@ def trial(folder: Path) -> Trial:
     def run(seed: int) -> None:
         driver.run(release, seed, attached[0])
 
-    return Trial("SGLang host cache", attach, run, defects(release) if release.unified else [])
+    return Trial("SGLang host cache", attach, run, planted)
