@@ -14,6 +14,8 @@ class Mutant(NamedTuple):
     """Path below `cuda_impl/kvcuda`."""
     old: str
     new: str
+    first: str = "memory"
+    """The test file that is tried first: `test_NAME.py`."""
     unseen: str = ""
     """Why no test without a GPU can notice it, where that is so."""
 
@@ -83,23 +85,25 @@ MUTANTS = [
         "kernels.py",
         "            tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now\n",
         "",
-        "the interpreter carries a statement out for all lanes before the next one; racecheck on a GPU is for this",
+        unseen="the interpreter does a statement for all lanes before the next; racecheck on a GPU is for this",
     ),
     # Kernels: window sides
-    Mutant("kernels.py", "sided = live & (index >= bare)", "sided = live"),
-    Mutant("kernels.py", "tl.load(entry + 7) + index - bare,", "tl.load(entry + 7) + index,"),
+    Mutant("kernels.py", "sided = live & (index >= bare)", "sided = live", first="windows"),
+    Mutant("kernels.py", "tl.load(entry + 7) + index - bare,", "tl.load(entry + 7) + index,", first="windows"),
     Mutant(
         "kernels.py",
         "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@triton.jit\ndef extend_kernel",
         "\n\n@triton.jit\ndef extend_kernel",
+        first="windows",
     ),
     Mutant(
         "kernels.py",
         "tl.store(window_of + tombstone, tl.load(window_of + page, mask=sided, other=0), mask=sided)",
         "tl.store(window_of + tombstone, tombstone, mask=sided)",
+        first="windows",
     ),
-    Mutant("kernels.py", "tl.load(words + 4) + at,", "tl.load(words) + at,"),
-    Mutant("kernels.py", "                window_head + at,", "                head + at,"),
+    Mutant("kernels.py", "tl.load(words + 4) + at,", "tl.load(words) + at,", first="windows"),
+    Mutant("kernels.py", "                window_head + at,", "                head + at,", first="windows"),
     # The host's arithmetic of what a launch gets
     Mutant("memory.py", "grid = (jobs, -(-longest // EXTEND_BLOCK))", "grid = (jobs, 1)"),
     Mutant("memory.py", "longest = max(longest, *(copy.end - copy.start for copy in copies))", "pass"),
@@ -114,13 +118,15 @@ MUTANTS = [
         "memory.py",
         "        self._check_room(needed)\n        self.flush()\n        out = self._next_out(tokens)",
         "        self._check_room(needed)\n        out = self._next_out(tokens)",
+        first="moves",
     ),
     Mutant(
         "memory.py",
         "        self._check_room(needed)\n        self.flush()\n        out = self._next_out(batch * n)",
         "        self._check_room(needed)\n        out = self._next_out(batch * n)",
+        first="moves",
     ),
-    Mutant("memory.py", "            self.lanes.scheduler.wait(reader)\n", ""),
+    Mutant("memory.py", "            self.lanes.scheduler.wait(reader)\n", "", first="lanes"),
     Mutant("memory.py", "return buffer * self.out_tokens", "return 0"),
     Mutant(
         "memory.py", "for first in range(split, len(copies), MAX_JOBS):", "for first in range(split, split, MAX_JOBS):"
@@ -128,10 +134,17 @@ MUTANTS = [
     Mutant("memory.py", "if tokens > self.out_tokens:", "if tokens > 2 * self.out_tokens:"),
     # Moves
     Mutant("moves.py", "    Move.PUBLISH: {Move.EVICT},\n", ""),
-    Mutant("moves.py", "    Move.EVICT: {Move.PUBLISH, Move.REVIVE},\n", "    Move.EVICT: {Move.PUBLISH},\n"),
-    Mutant("moves.py", "    Move.DROP: {Move.PUBLISH, Move.REVIVE},\n", ""),
-    Mutant("moves.py", "    Move.REVIVE: {Move.DROP},\n", ""),
-    Mutant("moves.py", "            or (self._shed and kind in _REWRITES and row in self._shed)\n", ""),
+    Mutant(
+        "moves.py",
+        "    Move.EVICT: {Move.PUBLISH, Move.REVIVE},\n",
+        "    Move.EVICT: {Move.PUBLISH},\n",
+        first="windows",
+    ),
+    Mutant("moves.py", "    Move.DROP: {Move.PUBLISH, Move.REVIVE},\n", "", first="windows"),
+    Mutant("moves.py", "    Move.REVIVE: {Move.DROP},\n", "", first="windows"),
+    Mutant(
+        "moves.py", "            or (self._shed and kind in _REWRITES and row in self._shed)\n", "", first="windows"
+    ),
     Mutant("moves.py", "grid = (jobs, -(-self._widest_move // MOVE_BLOCK))", "grid = (jobs, 1)"),
     Mutant(
         "moves.py", "if count > self._widest_move:\n            self._widest_move = count", "self._widest_move = count"
@@ -145,6 +158,7 @@ MUTANTS = [
         "moves.py",
         "entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size",
         "entries[:, 7] = (tail + side_ends - counts) % self.windows.size",
+        first="windows",
     ),
     Mutant(
         "moves.py", "            if self._num_moves + len(rows[part]) > MAX_JOBS:\n                self.flush()\n", ""
@@ -154,65 +168,97 @@ MUTANTS = [
         "moves.py",
         "            self._move(Move.REPLACE, row, first, count, place, cursor - first)\n            first += count",
         "            self._move(Move.REPLACE, row, first, count, place, cursor - first)",
+        first="windows",
     ),
-    Mutant("moves.py", "bare = min(max(bare, 0), count)", "bare = min(max(bare, 0), 0)"),
+    Mutant("moves.py", "bare = min(max(bare, 0), count)", "bare = min(max(bare, 0), 0)", first="windows"),
     # Rings, staging, lanes
-    Mutant("window_pool.py", "tail = self.pushed % self.size", "tail = self.pushed % (self.size + 1)"),
+    Mutant("window_pool.py", "tail = self.pushed % self.size", "tail = self.pushed % (self.size + 1)", first="windows"),
     Mutant(
-        "staging.py", "        if self._turns and not slot.passed.query():\n            slot.passed.synchronize()\n", ""
+        "staging.py",
+        "        if self._turns and not slot.passed.query():\n            slot.passed.synchronize()\n",
+        "",
+        first="lanes",
     ),
     Mutant(
         "staging.py",
         "size = (used - 1).bit_length()\n        self._device[size]",
         "size = (used - 1).bit_length() - 1\n        self._device[size]",
+        first="lanes",
     ),
-    Mutant("tensors.py", "        lane.record(slot.passed)\n", ""),
-    Mutant("device_manager/running.py", "        lanes.forward.wait(written)\n", ""),
-    Mutant("device_manager/running.py", "            self.lanes.scheduler.wait(flight.done)\n", "            pass\n"),
+    Mutant("tensors.py", "        lane.record(slot.passed)\n", "", first="lanes"),
+    Mutant("device_manager/running.py", "        lanes.forward.wait(written)\n", "", first="lanes"),
+    Mutant(
+        "device_manager/running.py",
+        "            self.lanes.scheduler.wait(flight.done)\n",
+        "            pass\n",
+        first="lanes",
+    ),
     Mutant(
         "device_manager/running.py",
         "        self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)\n",
         "",
+        first="lanes",
     ),
-    Mutant("decode_graph.py", "        manager.lanes.scheduler.wait(done)\n", ""),
+    Mutant("decode_graph.py", "        manager.lanes.scheduler.wait(done)\n", "", first="graph"),
     # What the manager remembers
-    Mutant("row_table.py", "            self._withheld.add(row)\n", "            self._free.append(row)\n"),
+    Mutant(
+        "row_table.py", "            self._withheld.add(row)\n", "            self._free.append(row)\n", first="lanes"
+    ),
     Mutant(
         "row_table.py",
         "self._readers[self._reads.popleft().rows] -= 1",
         "self._readers[self._reads.popleft().rows] = 0",
+        first="lanes",
     ),
     Mutant(
         "row_table.py",
         "self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0",
         "self.prepared[row] = self.drafts[row] = self.cursor[row] = 0",
+        first="hybrid_digest",
     ),
-    Mutant("holdings.py", "if match.epoch == memory.epoch:", "if match.epoch > memory.epoch:"),
-    Mutant("holdings.py", "                node.epoch = self.memory.epoch\n", ""),
+    Mutant("holdings.py", "if match.epoch == memory.epoch:", "if match.epoch > memory.epoch:", first="moves"),
+    Mutant("holdings.py", "                node.epoch = self.memory.epoch\n", "", first="moves"),
     Mutant(
         "prefix_tree.py",
         "middle = Node(node.key[:at], upper, parent, node.epoch)",
         "middle = Node(node.key[:at], upper, parent)",
+        first="moves",
     ),
-    Mutant("prefix_tree.py", "upper, lower = split(node.runs, at)", "lower, upper = split(node.runs, at)"),
+    Mutant(
+        "prefix_tree.py",
+        "upper, lower = split(node.runs, at)",
+        "lower, upper = split(node.runs, at)",
+        first="conformance",
+    ),
     Mutant(
         "arena.py",
         "tail = [Run(first + at, size - at), *runs[number + 1 :]] if at < size else runs[number + 1 :]",
         "tail = [Run(first, size - at), *runs[number + 1 :]] if at < size else runs[number + 1 :]",
+        first="arena",
     ),
-    Mutant("arena.py", "end += self._remove(end)", "end += self._by_first[end]"),
+    Mutant("arena.py", "end += self._remove(end)", "end += self._by_first[end]", first="arena"),
     Mutant(
-        "state_slots.py", "self._ring[self.pushed % self.size] = slot", "self._ring[self.pushed % self.size] = slots[0]"
+        "state_slots.py",
+        "self._ring[self.pushed % self.size] = slot",
+        "self._ring[self.pushed % self.size] = slots[0]",
+        first="states",
     ),
     Mutant(
         "records.py",
         "past = [Tracked(slot) for slot, border in self.tracked if border > length]",
         "past = [Tracked(slot, border) for slot, border in self.tracked if border > length]",
+        first="states",
     ),
     Mutant(
         "holdings.py",
         "return kv.kept_at(length) or kv.last_node.state",
         "return kv.last_node.state or kv.kept_at(length)",
+        first="hybrid_digest",
     ),
-    Mutant("device_manager/running.py", "table.state_at[rows] = ends", "table.state_at[rows] = ends - 1"),
+    Mutant(
+        "device_manager/running.py",
+        "table.state_at[rows] = ends",
+        "table.state_at[rows] = ends - 1",
+        first="hybrid_digest",
+    ),
 ]
