@@ -123,6 +123,10 @@ def test_speculative_decode_writes_only_what_is_missing() -> None:
     assert after[0][:10] == before[0][:10]
     assert after[1][:7] == before[1][:7]
     assert memory.out_cache_loc[out : out + 8].tolist() == after[1][4:8] + after[0][7:11]
+    popped = memory.popped
+    out = decode(memory, [0], [8], [11], 1)  # fewer than it has room for
+    assert memory.popped == popped
+    assert memory.out_cache_loc[out].item() == after[0][8]
     memory.check()
 
 
@@ -143,6 +147,29 @@ def test_matched_pages_are_copied_and_duplicates_replaced() -> None:
     memory.flush()
     assert free_pages(memory)[-1] == 3
     memory.check()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_matched_prefix_of_several_blocks_is_copied_whole() -> None:
+    memory = make(Config(2, 12, 2, 20))
+    prefill(memory, 0, 0, 14)
+    memory.publish(0, 0, [Run(3, 7)])
+    memory.extend(ints([1]), ints([14]), ints([15]), [Copy(1, 0, 14, 3)])
+    rows = memory.req_to_token.tolist()
+    assert rows[1][:14] == rows[0][:14]
+    assert rows[1][14] == 16
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_widest_move_of_a_launch_decides_its_blocks() -> None:
+    memory = make(Config(1, 12, 3, 8))
+    for row in range(3):
+        prefill(memory, row, 0, 4)
+    memory.free(0, 1, 2)
+    memory.free(1, 0, 4)
+    memory.free(2, 3, 4)
+    memory.flush()
+    assert free_pages(memory) == [2, 5, 6, 7, 8, 12]
 
 
 def test_eviction_and_publication_do_not_share_a_launch() -> None:
@@ -192,10 +219,10 @@ def test_out_is_allocated_anew_for_a_larger_batch() -> None:
     memory = make(Config(4, 64, 2, 256), out_tokens=8)
     prefill(memory, 0, 0, 4)
     assert memory.out_tokens == 8
-    out = memory.extend(ints([1]), ints([0]), ints([100]))
-    assert memory.out_tokens == 128
+    out = memory.extend(ints([1]), ints([0]), ints([9]))
+    assert memory.out_tokens == 16
     assert memory.oldest_batch == 1
-    assert memory.out_cache_loc[out : out + 100].tolist() == memory.req_to_token[1, :100].tolist()
+    assert memory.out_cache_loc[out : out + 9].tolist() == memory.req_to_token[1, :9].tolist()
 
 
 def test_out_of_the_last_batches_stays() -> None:

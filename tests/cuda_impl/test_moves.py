@@ -63,6 +63,20 @@ def test_duplicate_of_what_is_queued_waits_for_the_next_launch() -> None:
     assert len({row[4] for row in rows[:3]}) == 3
 
 
+def test_duplicate_of_a_part_of_what_is_queued_waits_too() -> None:
+    """It splits the node that is in the queue; the upper part is as new as the lower one."""
+    manager = DeviceManager(Config(2, 64, 8, 16))
+    running(manager, {"a": [1, 2, 3, 4, 5], "b": [1, 2, 7, 8, 9]})
+    epoch = manager.memory.epoch
+    manager.cache_unfinished("a")
+    manager.cache_unfinished("b")
+    assert manager.memory.epoch == epoch + 1
+    manager.memory.flush()
+    rows = manager.memory.req_to_token.tolist()
+    assert rows[0][:2] == rows[1][:2]
+    assert rows[0][2:5] != rows[1][2:5]
+
+
 def test_evicted_places_are_used_again() -> None:
     manager = DeviceManager(Config(1, 6, 2, 8))
     for number in range(4):

@@ -3,6 +3,7 @@
 import pytest
 
 from kvcuda.device_manager import DeviceManager
+from kvcuda.forward import ForwardBatch
 from kvcuda.records import KvRecord, Tracked
 from kvspec.events import Config, Refusal
 
@@ -92,6 +93,41 @@ def test_turn_resumes_at_the_border_whose_state_the_store_has() -> None:
     assert manager.evict_pages(9, states=9) == (0, 0, [])
     answer = manager.match_prefix("a")
     assert (answer.prefix_len, answer.protected_len, answer.states_freed) == (4, 4, [])
+
+
+def states_begun_from(manager: DeviceManager, req: str, tokens: list[int]) -> tuple[list[int], list[int]]:
+    """The slots that a fresh prefill's launch begins from and computes in."""
+    batches: list[ForwardBatch] = []
+    manager.submit(req, list(tokens))
+    manager.match_prefix(req)
+    manager.extend([(req, len(tokens))])
+    manager.launch(1, [req], batches.append)
+    manager.complete(1, {req: 9})
+    states = batches[0].states
+    assert states is not None
+    return states.sources.tolist(), states.slots.tolist()
+
+
+def test_row_that_comes_back_has_no_state() -> None:
+    """Another request's state stood in the slot at the very length that the next one resumes from."""
+    manager = DeviceManager(Config(2, 20, 1, 20, num_states=6))
+    running(manager, "a", [1, 2, 3])
+    cached = manager.finish("a").state_cached
+    running(manager, "b", [7, 7])
+    manager.abort("b")
+    sources, slots = states_begun_from(manager, "c", [1, 2, 4])
+    assert sources == [cached]
+    assert slots != sources
+
+
+def test_state_of_a_longer_prefix_is_not_begun_from() -> None:
+    """The holder's own slot keeps the border that it resumes from; what its last node keeps is another border's."""
+    manager = DeviceManager(Config(2, 20, 2, 20, num_states=6))
+    kv = running(manager, "a", [1, 2, 3, 4, 5])
+    manager.cache_unfinished("a")
+    decode(manager, "a", 1)
+    assert manager.holdings.kept_state(kv, 6) == kv.kept_at(6) != kv.last_node.state
+    assert manager.holdings.kept_state(kv, 4) == kv.last_node.state
 
 
 def test_early_slot_becomes_the_one_that_is_computed_in() -> None:

@@ -182,6 +182,11 @@ def test_moves_that_touch_the_same_sides_do_not_share_a_launch() -> None:
     memory.drop([Run(0, 1)])
     memory.replace(3, 0, [Run(0, 1)], cursor=1)
     assert memory.epoch == epoch
+    prefill(memory, 2, 0, 1)
+    epoch = memory.epoch
+    memory.revive(2, 0, [Run(0, 1)])
+    memory.evict([Run(0, 1)])  # takes the side along that the line before moves there
+    assert memory.epoch == epoch + 1
 
 
 def test_window_sides_that_leave_with_their_pages_count() -> None:

@@ -14,72 +14,146 @@ class Mutant(NamedTuple):
     """Path below `cuda_impl/kvcuda`."""
     old: str
     new: str
-    first: str = "memory"
-    """The test file that is tried first: `test_NAME.py`."""
+    first: str = ""
+    """What is tried first: `FILE` or `FILE::TEST`, without `test_` and `.py` of the file."""
     unseen: str = ""
     """Why no test without a GPU can notice it, where that is so."""
 
 
 MUTANTS = [
     # Kernels: blocks, passes, and what a block shares with the others
-    Mutant("kernels.py", "first = start + tl.program_id(1) * BLOCK", "first = start"),
+    Mutant(
+        "kernels.py",
+        "first = start + tl.program_id(1) * BLOCK",
+        "first = start",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+    ),
     Mutant(
         "kernels.py",
         "    first = tl.program_id(1) * BLOCK\n    if first < count:",
         "    first = 0\n    if first < count:",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
     ),
-    Mutant("kernels.py", "for first in range(LANES, job, LANES):", "for first in range(LANES, LANES, LANES):"),
-    Mutant("kernels.py", "for first in range(LANES, job, LANES):", "for first in range(0, job, LANES):"),
-    Mutant("kernels.py", "mask=other < job, other=0))\n    return", "mask=other <= job, other=0))\n    return"),
-    Mutant("kernels.py", "mask=lanes < job, other=0))\n    for", "mask=lanes <= job, other=0))\n    for"),
-    Mutant("kernels.py", "lanes = tl.program_id(0) * LANES + tl.arange(0, LANES)", "lanes = tl.arange(0, LANES)"),
+    Mutant(
+        "kernels.py",
+        "for first in range(LANES, job, LANES):",
+        "for first in range(LANES, LANES, LANES):",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
+    Mutant(
+        "kernels.py",
+        "for first in range(LANES, job, LANES):",
+        "for first in range(0, job, LANES):",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
+    Mutant(
+        "kernels.py",
+        "mask=other < job, other=0))\n    return",
+        "mask=other <= job, other=0))\n    return",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
+    Mutant(
+        "kernels.py",
+        "mask=lanes < job, other=0))\n    for",
+        "mask=lanes <= job, other=0))\n    for",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+    ),
+    Mutant(
+        "kernels.py",
+        "lanes = tl.program_id(0) * LANES + tl.arange(0, LANES)",
+        "lanes = tl.arange(0, LANES)",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
     Mutant(
         "kernels.py",
         "before = sum_before(words + FIELDS + 3, tl.program_id(0) * LANES, LANES)",
         "before = sum_before(words + FIELDS + 3, tl.program_id(0), LANES)",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
     ),
-    Mutant("kernels.py", "taken = before + tl.cumsum(pages, 0) - pages", "taken = before + tl.cumsum(pages, 0)"),
-    Mutant("kernels.py", "live = lanes < tl.load(words + 1)", "live = lanes <= tl.load(words + 1)"),
+    Mutant(
+        "kernels.py",
+        "taken = before + tl.cumsum(pages, 0) - pages",
+        "taken = before + tl.cumsum(pages, 0)",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
+    Mutant(
+        "kernels.py",
+        "live = lanes < tl.load(words + 1)",
+        "live = lanes <= tl.load(words + 1)",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+    ),
     # Kernels: rings, rows and slots
     Mutant(
         "kernels.py",
         "tl.where(index >= num_pages, index - num_pages, index)",
         "tl.where(index > num_pages, index - num_pages, index)",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
     ),
-    Mutant("kernels.py", "cut = start % P != 0", "cut = start % P > 1"),
-    Mutant("kernels.py", "fresh = live & (index >= held)", "fresh = live & (index > held)"),
+    Mutant(
+        "kernels.py",
+        "cut = start % P != 0",
+        "cut = start % P > 1",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+    ),
+    Mutant(
+        "kernels.py",
+        "fresh = live & (index >= held)",
+        "fresh = live & (index > held)",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
     Mutant(
         "kernels.py",
         "first_slot = fresh & (offset == 0)\n            if DEBUG",
         "first_slot = fresh\n            if DEBUG",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
     ),
     Mutant(
         "kernels.py",
         "known = tl.load(arena + tl.load(entry + 3) + index - start // P",
         "known = tl.load(arena + tl.load(entry + 3) + index",
+        first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
     Mutant(
         "kernels.py",
         "written = sum_before(column + 2, job, LANES) - sum_before(column + 1, job, LANES)",
         "written = sum_before(column + 2, job, LANES)",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
     ),
-    Mutant("kernels.py", "missing = live & (position >= allocated)", "missing = live & (position > allocated)"),
-    Mutant("kernels.py", "held = (allocated + P - 1) // P", "held = allocated // P"),
+    Mutant(
+        "kernels.py",
+        "missing = live & (position >= allocated)",
+        "missing = live & (position > allocated)",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
+    Mutant(
+        "kernels.py",
+        "held = (allocated + P - 1) // P",
+        "held = allocated // P",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
     Mutant(
         "kernels.py",
         "out = out_cache_loc + tl.load(words + 3) + lanes * n",
         "out = out_cache_loc + tl.load(words + 3) + lanes",
+        first="memory::test_speculative_decode_writes_only_what_is_missing",
     ),
     Mutant(
         "kernels.py",
         "table = req_to_token + row.to(tl.int64) * max_context_len\n        position = first",
         "table = req_to_token + row * max_context_len\n        position = first",
+        first="memory::test_rows_past_two_to_the_31_elements",
     ),
-    Mutant("kernels.py", "kept = tl.load(listed, mask=live, other=0) * P", "kept = page * P"),
+    Mutant(
+        "kernels.py",
+        "kept = tl.load(listed, mask=live, other=0) * P",
+        "kept = page * P",
+        first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
+    ),
     Mutant(
         "kernels.py",
         "for offset in range(0, P):\n                tl.store(table + position + offset, kept + offset, mask=live)",
         "for offset in range(0, 1):\n                tl.store(table + position + offset, kept + offset, mask=live)",
+        first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
     Mutant(
         "kernels.py",
@@ -88,147 +162,273 @@ MUTANTS = [
         unseen="the interpreter does a statement for all lanes before the next; racecheck on a GPU is for this",
     ),
     # Kernels: window sides
-    Mutant("kernels.py", "sided = live & (index >= bare)", "sided = live", first="windows"),
-    Mutant("kernels.py", "tl.load(entry + 7) + index - bare,", "tl.load(entry + 7) + index,", first="windows"),
+    Mutant(
+        "kernels.py",
+        "sided = live & (index >= bare)",
+        "sided = live",
+        first="windows::test_publication_moves_sides_or_leaves_them",
+    ),
+    Mutant(
+        "kernels.py",
+        "tl.load(entry + 7) + index - bare,",
+        "tl.load(entry + 7) + index,",
+        first="windows::test_publication_moves_sides_or_leaves_them",
+    ),
     Mutant(
         "kernels.py",
         "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@triton.jit\ndef extend_kernel",
         "\n\n@triton.jit\ndef extend_kernel",
-        first="windows",
+        first="windows::test_publication_moves_sides_or_leaves_them",
     ),
     Mutant(
         "kernels.py",
         "tl.store(window_of + tombstone, tl.load(window_of + page, mask=sided, other=0), mask=sided)",
         "tl.store(window_of + tombstone, tombstone, mask=sided)",
-        first="windows",
+        first="windows::test_publication_moves_sides_or_leaves_them",
     ),
-    Mutant("kernels.py", "tl.load(words + 4) + at,", "tl.load(words) + at,", first="windows"),
-    Mutant("kernels.py", "                window_head + at,", "                head + at,", first="windows"),
+    Mutant(
+        "kernels.py",
+        "tl.load(words + 4) + at,",
+        "tl.load(words) + at,",
+        first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
+    ),
+    Mutant(
+        "kernels.py",
+        "                window_head + at,",
+        "                head + at,",
+        first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
+    ),
     # The host's arithmetic of what a launch gets
-    Mutant("memory.py", "grid = (jobs, -(-longest // EXTEND_BLOCK))", "grid = (jobs, 1)"),
-    Mutant("memory.py", "longest = max(longest, *(copy.end - copy.start for copy in copies))", "pass"),
-    Mutant("memory.py", "kernels.decode_kernel[(-(-batch // LANES),)]", "kernels.decode_kernel[(1,)]"),
+    Mutant(
+        "memory.py",
+        "grid = (jobs, -(-longest // EXTEND_BLOCK))",
+        "grid = (jobs, 1)",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+    ),
+    Mutant(
+        "memory.py",
+        "longest = max(longest, *(copy.end - copy.start for copy in copies))",
+        "pass",
+        first="memory::test_matched_prefix_of_several_blocks_is_copied_whole",
+    ),
+    Mutant(
+        "memory.py",
+        "kernels.decode_kernel[(-(-batch // LANES),)]",
+        "kernels.decode_kernel[(1,)]",
+        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+    ),
     Mutant(
         "memory.py",
         "pages = -(-ends // page_size) + (-starts // page_size)",
         "pages = -(-(ends - starts) // page_size)",
+        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
     ),
-    Mutant("memory.py", "grown = np.maximum(allocated, ends)", "grown = ends"),
+    Mutant(
+        "memory.py",
+        "grown = np.maximum(allocated, ends)",
+        "grown = ends",
+        first="memory::test_speculative_decode_writes_only_what_is_missing",
+    ),
     Mutant(
         "memory.py",
         "        self._check_room(needed)\n        self.flush()\n        out = self._next_out(tokens)",
         "        self._check_room(needed)\n        out = self._next_out(tokens)",
-        first="moves",
+        first="moves::test_batch_that_leaves_costs_one_launch",
     ),
     Mutant(
         "memory.py",
         "        self._check_room(needed)\n        self.flush()\n        out = self._next_out(batch * n)",
         "        self._check_room(needed)\n        out = self._next_out(batch * n)",
-        first="moves",
+        first="moves::test_window_sides_that_leave_cost_no_launch_of_their_own",
     ),
-    Mutant("memory.py", "            self.lanes.scheduler.wait(reader)\n", "", first="lanes"),
-    Mutant("memory.py", "return buffer * self.out_tokens", "return 0"),
     Mutant(
-        "memory.py", "for first in range(split, len(copies), MAX_JOBS):", "for first in range(split, split, MAX_JOBS):"
+        "memory.py",
+        "            self.lanes.scheduler.wait(reader)\n",
+        "",
+        first="lanes::test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them",
     ),
-    Mutant("memory.py", "if tokens > self.out_tokens:", "if tokens > 2 * self.out_tokens:"),
+    Mutant(
+        "memory.py", "return buffer * self.out_tokens", "return 0", first="memory::test_out_of_the_last_batches_stays"
+    ),
+    Mutant(
+        "memory.py",
+        "for first in range(split, len(copies), MAX_JOBS):",
+        "for first in range(split, split, MAX_JOBS):",
+        first="memory::test_many_matched_runs_are_copied_in_several_launches",
+    ),
+    Mutant(
+        "memory.py",
+        "if tokens > self.out_tokens:",
+        "if tokens > 2 * self.out_tokens:",
+        first="memory::test_out_is_allocated_anew_for_a_larger_batch",
+    ),
     # Moves
-    Mutant("moves.py", "    Move.PUBLISH: {Move.EVICT},\n", ""),
+    Mutant(
+        "moves.py",
+        "    Move.PUBLISH: {Move.EVICT},\n",
+        "",
+        first="memory::test_eviction_and_publication_do_not_share_a_launch",
+    ),
     Mutant(
         "moves.py",
         "    Move.EVICT: {Move.PUBLISH, Move.REVIVE},\n",
         "    Move.EVICT: {Move.PUBLISH},\n",
-        first="windows",
+        first="windows::test_moves_that_touch_the_same_sides_do_not_share_a_launch",
     ),
-    Mutant("moves.py", "    Move.DROP: {Move.PUBLISH, Move.REVIVE},\n", "", first="windows"),
-    Mutant("moves.py", "    Move.REVIVE: {Move.DROP},\n", "", first="windows"),
     Mutant(
-        "moves.py", "            or (self._shed and kind in _REWRITES and row in self._shed)\n", "", first="windows"
+        "moves.py",
+        "    Move.DROP: {Move.PUBLISH, Move.REVIVE},\n",
+        "",
+        first="windows::test_moves_that_touch_the_same_sides_do_not_share_a_launch",
     ),
-    Mutant("moves.py", "grid = (jobs, -(-self._widest_move // MOVE_BLOCK))", "grid = (jobs, 1)"),
     Mutant(
-        "moves.py", "if count > self._widest_move:\n            self._widest_move = count", "self._widest_move = count"
+        "moves.py",
+        "    Move.REVIVE: {Move.DROP},\n",
+        "",
+        first="windows::test_moves_that_touch_the_same_sides_do_not_share_a_launch",
+    ),
+    Mutant(
+        "moves.py",
+        "            or (self._shed and kind in _REWRITES and row in self._shed)\n",
+        "",
+        first="windows::test_moves_that_touch_the_same_sides_do_not_share_a_launch",
+    ),
+    Mutant(
+        "moves.py",
+        "grid = (jobs, -(-self._widest_move // MOVE_BLOCK))",
+        "grid = (jobs, 1)",
+        first="memory::test_widest_move_of_a_launch_decides_its_blocks",
+    ),
+    Mutant(
+        "moves.py",
+        "if count > self._widest_move:\n            self._widest_move = count",
+        "self._widest_move = count",
+        first="memory::test_widest_move_of_a_launch_decides_its_blocks",
     ),
     Mutant(
         "moves.py",
         "entries[:, 4] = (self.pushed + ends - counts) % config.num_pages",
         "entries[:, 4] = (self.pushed + ends) % config.num_pages",
+        first="memory::test_moves_beyond_one_launch_are_carried_out_in_several",
     ),
     Mutant(
         "moves.py",
         "entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size",
         "entries[:, 7] = (tail + side_ends - counts) % self.windows.size",
-        first="windows",
+        first="windows::test_batch_gives_each_page_its_side",
     ),
     Mutant(
-        "moves.py", "            if self._num_moves + len(rows[part]) > MAX_JOBS:\n                self.flush()\n", ""
+        "moves.py",
+        "            if self._num_moves + len(rows[part]) > MAX_JOBS:\n                self.flush()\n",
+        "",
+        first="memory::test_moves_beyond_one_launch_are_carried_out_in_several",
     ),
-    Mutant("moves.py", "self._num_moves == MAX_JOBS\n", "self._num_moves > MAX_JOBS\n"),
+    Mutant(
+        "moves.py",
+        "self._num_moves == MAX_JOBS\n",
+        "self._num_moves > MAX_JOBS\n",
+        first="memory::test_moves_beyond_one_launch_are_carried_out_in_several",
+    ),
     Mutant(
         "moves.py",
         "            self._move(Move.REPLACE, row, first, count, place, cursor - first)\n            first += count",
         "            self._move(Move.REPLACE, row, first, count, place, cursor - first)",
-        first="windows",
+        first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
-    Mutant("moves.py", "bare = min(max(bare, 0), count)", "bare = min(max(bare, 0), 0)", first="windows"),
+    Mutant(
+        "moves.py",
+        "bare = min(max(bare, 0), count)",
+        "bare = min(max(bare, 0), 0)",
+        first="windows::test_publication_moves_sides_or_leaves_them",
+    ),
     # Rings, staging, lanes
-    Mutant("window_pool.py", "tail = self.pushed % self.size", "tail = self.pushed % (self.size + 1)", first="windows"),
+    Mutant(
+        "window_pool.py",
+        "tail = self.pushed % self.size",
+        "tail = self.pushed % (self.size + 1)",
+        first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
+    ),
     Mutant(
         "staging.py",
         "        if self._turns and not slot.passed.query():\n            slot.passed.synchronize()\n",
         "",
-        first="lanes",
+        first="lanes::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
         "staging.py",
         "size = (used - 1).bit_length()\n        self._device[size]",
         "size = (used - 1).bit_length() - 1\n        self._device[size]",
-        first="lanes",
+        first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
-    Mutant("tensors.py", "        lane.record(slot.passed)\n", "", first="lanes"),
-    Mutant("device_manager/running.py", "        lanes.forward.wait(written)\n", "", first="lanes"),
+    Mutant(
+        "tensors.py", "        lane.record(slot.passed)\n", "", first="lanes::test_no_order_that_events_allow_corrupts"
+    ),
+    Mutant(
+        "device_manager/running.py",
+        "        lanes.forward.wait(written)\n",
+        "",
+        first="lanes::test_no_order_that_events_allow_corrupts",
+    ),
     Mutant(
         "device_manager/running.py",
         "            self.lanes.scheduler.wait(flight.done)\n",
         "            pass\n",
-        first="lanes",
+        first="lanes::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
         "device_manager/running.py",
         "        self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)\n",
         "",
-        first="lanes",
+        first="lanes::test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them",
     ),
-    Mutant("decode_graph.py", "        manager.lanes.scheduler.wait(done)\n", "", first="graph"),
+    Mutant(
+        "decode_graph.py",
+        "        manager.lanes.scheduler.wait(done)\n",
+        "",
+        first="graph::test_pages_that_a_replay_takes_are_there_when_they_are_freed",
+    ),
     # What the manager remembers
     Mutant(
-        "row_table.py", "            self._withheld.add(row)\n", "            self._free.append(row)\n", first="lanes"
+        "row_table.py",
+        "            self._withheld.add(row)\n",
+        "            self._free.append(row)\n",
+        first="lanes::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
         "row_table.py",
         "self._readers[self._reads.popleft().rows] -= 1",
         "self._readers[self._reads.popleft().rows] = 0",
-        first="lanes",
+        first="conformance::test_no_violation_is_found_by_fuzzing",
     ),
     Mutant(
         "row_table.py",
         "self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0",
         "self.prepared[row] = self.drafts[row] = self.cursor[row] = 0",
-        first="hybrid_digest",
+        first="states::test_row_that_comes_back_has_no_state",
     ),
-    Mutant("holdings.py", "if match.epoch == memory.epoch:", "if match.epoch > memory.epoch:", first="moves"),
-    Mutant("holdings.py", "                node.epoch = self.memory.epoch\n", "", first="moves"),
+    Mutant(
+        "holdings.py",
+        "if match.epoch == memory.epoch:",
+        "if match.epoch > memory.epoch:",
+        first="moves::test_duplicate_of_what_is_queued_waits_for_the_next_launch",
+    ),
+    Mutant(
+        "holdings.py",
+        "                node.epoch = self.memory.epoch\n",
+        "",
+        first="moves::test_duplicate_of_what_is_queued_waits_for_the_next_launch",
+    ),
     Mutant(
         "prefix_tree.py",
         "middle = Node(node.key[:at], upper, parent, node.epoch)",
         "middle = Node(node.key[:at], upper, parent)",
-        first="moves",
+        first="moves::test_duplicate_of_a_part_of_what_is_queued_waits_too",
     ),
     Mutant(
         "prefix_tree.py",
         "upper, lower = split(node.runs, at)",
         "lower, upper = split(node.runs, at)",
-        first="conformance",
+        first="conformance::test_no_violation_is_found_by_fuzzing",
     ),
     Mutant(
         "arena.py",
@@ -247,18 +447,18 @@ MUTANTS = [
         "records.py",
         "past = [Tracked(slot) for slot, border in self.tracked if border > length]",
         "past = [Tracked(slot, border) for slot, border in self.tracked if border > length]",
-        first="states",
+        first="states::test_turn_resumes_at_the_last_border_whose_state_is_kept",
     ),
     Mutant(
         "holdings.py",
         "return kv.kept_at(length) or kv.last_node.state",
         "return kv.last_node.state or kv.kept_at(length)",
-        first="hybrid_digest",
+        first="states::test_state_of_a_longer_prefix_is_not_begun_from",
     ),
     Mutant(
         "device_manager/running.py",
         "table.state_at[rows] = ends",
         "table.state_at[rows] = ends - 1",
-        first="hybrid_digest",
+        first="hybrid_digest::test_replay_samples_what_the_oracle_samples",
     ),
 ]
