@@ -66,12 +66,12 @@ def attempt(number: int, mutant: Mutant) -> Verdict:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     (copy / "cuda_impl" / "kvcuda" / mutant.module).write_text(changed(mutant))
-    folder = copy / "tests" / "cuda_impl"
+    suite = copy / "tests" / "cuda_impl"
     file, _, test = mutant.first.partition("::")
-    tests = [folder / f"test_{name}.py" for name in SHARPEST]
+    tests = [suite / f"test_{name}.py" for name in SHARPEST]
     tests += sorted({*copy.glob("tests/cuda_impl/test_*.py")} - {*tests, copy / "tests/cuda_impl/test_compile.py"})
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
-    command += [f"{folder}/test_{file}.py" + (f"::{test}" if test else "")] if file else []
+    command += [f"{suite}/test_{file}.py" + (f"::{test}" if test else "")] if file else []
     command += map(str, tests)
     environment = {**os.environ, "PYTHONPATH": ":".join(str(copy / folder) for folder in PACKAGES), "CI": "1"}
     begin = time.monotonic()
