@@ -37,6 +37,9 @@ SHARPEST = (
 SECONDS = 1800
 """After these a mutant hangs."""
 
+_NOT_RUN = (3, 4, 5)
+"""Exit statuses of pytest that say nothing of the mutant: an error of its own, of the call, or no tests."""
+
 
 class Verdict(NamedTuple):
     """What became of a mutant."""
@@ -59,7 +62,11 @@ def changed(mutant: Mutant) -> str:
 
 
 def attempt(number: int, mutant: Mutant) -> Verdict:
-    """Run the tests on a copy with the defect in it."""
+    """Run the tests on a copy with the defect in it.
+
+    Raises:
+        RuntimeError: pytest could not be run.
+    """
     copy = COPIES / str(number)
     shutil.rmtree(copy, ignore_errors=True)
     for folder in (*PACKAGES, "tests", "benchmarks"):
@@ -86,6 +93,8 @@ def attempt(number: int, mutant: Mutant) -> Verdict:
     seconds = time.monotonic() - begin
     if done.returncode == 0:
         return Verdict("", seconds)
+    if done.returncode in _NOT_RUN:
+        raise RuntimeError(f"pytest could not be run: {done.stderr or done.stdout}")
     failed = re.search(r"^(?:FAILED|ERROR) \S*?test_(\S+)", done.stdout, re.MULTILINE)
     return Verdict(failed[1] if failed else f"pytest ended with {done.returncode}", seconds)
 
