@@ -172,7 +172,7 @@ MUTANTS = [
         "kernels.py",
         "tl.load(entry + 7) + index - bare,",
         "tl.load(entry + 7) + index,",
-        first="windows::test_publication_moves_sides_or_leaves_them",
+        first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
     ),
     Mutant(
         "kernels.py",
