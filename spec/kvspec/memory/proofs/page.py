@@ -1,0 +1,290 @@
+"""One page under the law: what each event does to it, when it is forbidden, and what holds whatever happens.
+
+The law is local: an event acts on each page that it names by itself. Each function here is one of `kvspec.memory`, of
+one page; it returns whether the law allows it and the page afterwards, forbidden or not. Tests hold it against the law.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kvspec.memory.proofs.terms import (
+    NONE,
+    Formula,
+    Map,
+    Map2,
+    Number,
+    Set,
+    all_of,
+    any_of,
+    choose,
+    every,
+    implies,
+    negation,
+    put,
+)
+
+PLANNED, THERE = 1, 2
+"""What a name of a page says, if it is one."""
+FREE, CACHED, HELD = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the law remembers of one page. Content that is not told is left aside."""
+
+    holds: Map
+    """Holder -> references."""
+    pins: Map
+    references: Number
+    """Of all holders, pins included."""
+    named: Map
+    """Key -> `PLANNED`, `THERE` or 0."""
+    names: Number
+    """How many keys name it."""
+    promise: Map2
+    """Key, slot -> label, or `NONE` where the name promises nothing."""
+    content: Map
+    """Slot -> label, or `NONE`: never written since the page was handed out."""
+    kind: Number
+    """As the pool's counters have it."""
+
+    @property
+    def free(self) -> Formula:
+        """Whether nobody holds it and no name finds it."""
+        return all_of(self.references == 0, self.names == 0)
+
+    @property
+    def kind_due(self) -> Number:
+        """Whether it is held, cached or free."""
+        return choose(self.references > 0, HELD, choose(self.names > 0, CACHED, FREE))
+
+    def recounted(self, changed: Formula = True) -> "Page":
+        """The counters follow, if they are told to."""
+        return replace(self, kind=choose(changed, self.kind_due, self.kind))
+
+    def kept(self, key: Number) -> Formula:
+        """Whether what a name promises is there."""
+        return every(
+            lambda slot: implies(self.promise(key, slot) != NONE, self.content(slot) == self.promise(key, slot))
+        )
+
+
+Judged = tuple[Formula, Page]
+"""Whether an event is allowed, and the page after it."""
+
+
+def take(page: Page, holder: Number) -> Judged:
+    """The allocator hands it out; what was in it counts no more, and no name finds it."""
+    after = replace(
+        page,
+        holds=put(page.holds, holder, page.holds(holder) + 1),
+        references=page.references + 1,
+        named=lambda _: 0,
+        names=0,
+        content=lambda _: NONE,
+    )
+    return page.free, after.recounted()
+
+
+def share(page: Page, holder: Number, key: Number, pin: Formula) -> Judged:
+    """One more reference, under a key or, with `NONE`, without."""
+    after = replace(
+        page,
+        holds=put(page.holds, holder, page.holds(holder) + choose(pin, 0, 1)),
+        pins=put(page.pins, holder, page.pins(holder) + choose(pin, 1, 0)),
+        references=page.references + 1,
+    )
+    return all_of(negation(page.free), any_of(key == NONE, page.named(key) != 0)), after.recounted()
+
+
+def _without(page: Page, holder: Number) -> tuple[Formula, Formula, Page]:
+    """Whether the holder has a reference, whether it is a share, and the page with one less."""
+    shares, pins = page.holds(holder) > 0, page.pins(holder) > 0
+    has = any_of(shares, pins)
+    after = replace(
+        page,
+        holds=put(page.holds, holder, page.holds(holder) - choose(shares, 1, 0)),
+        pins=put(page.pins, holder, page.pins(holder) - choose(all_of(negation(shares), pins), 1, 0)),
+        references=page.references - choose(has, 1, 0),
+    )
+    return has, shares, after.recounted(has)
+
+
+def release(page: Page, holder: Number) -> Judged:
+    """One reference less. After the last nobody is left to write what a name plans."""
+    has, _, after = _without(page, holder)
+    kept = every(lambda key: implies(page.named(key) == PLANNED, page.kept(key)))
+    return all_of(has, implies(page.references == 1, kept)), after
+
+
+def pass_on(page: Page, old: Number, new: Number) -> Judged:
+    """One reference changes hands, and stays what it is."""
+    has, shares, without = _without(page, old)
+    pins = all_of(has, negation(shares))
+    after = replace(
+        without,
+        holds=put(without.holds, new, without.holds(new) + choose(shares, 1, 0)),
+        pins=put(without.pins, new, without.pins(new) + choose(pins, 1, 0)),
+        references=without.references + choose(has, 1, 0),
+    )
+    return has, after.recounted(has)
+
+
+def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Judged:
+    """It can be found by a name: what that promises is there, or somebody is left to write it."""
+    held, was = page.references > 0, page.named(key)
+    after = replace(
+        page,
+        named=put(page.named, key, choose(planned, PLANNED, THERE)),
+        names=page.names + choose(was == 0, 1, 0),
+        promise=lambda other, slot: choose(other == key, promise(slot), page.promise(other, slot)),
+    )
+    same = every(
+        lambda slot: any_of(
+            page.promise(key, slot) == NONE, promise(slot) == NONE, promise(slot) == page.promise(key, slot)
+        )
+    )
+    allowed = all_of(negation(page.free), implies(was == THERE, same), any_of(all_of(planned, held), after.kept(key)))
+    return allowed, after.recounted()
+
+
+def drop(page: Page, key: Number) -> Judged:
+    """A name is withdrawn."""
+    named = page.named(key) != 0
+    after = replace(page, named=put(page.named, key, 0), names=page.names - choose(named, 1, 0))
+    return named, after.recounted()
+
+
+def write(page: Page, holder: Number, others: Formula, slots: Set, labels: Map) -> Judged:
+    """An operation writes slots. `others`: whether somebody else holds it, too."""
+
+    def guarded(slot: Number) -> Formula:
+        """Whether what is there may not become something else."""
+        unnamed = every(
+            lambda key: negation(all_of(page.named(key) != 0, page.promise(key, slot) == page.content(slot)))
+        )
+        return all_of(page.content(slot) != NONE, any_of(others, negation(unnamed)))
+
+    def promised(slot: Number) -> Formula:
+        """Whether no name promises something else."""
+        return every(
+            lambda key: implies(
+                all_of(page.named(key) != 0, page.promise(key, slot) != NONE), page.promise(key, slot) == labels(slot)
+            )
+        )
+
+    kept = every(
+        lambda slot: implies(
+            slots(slot), all_of(implies(guarded(slot), labels(slot) == page.content(slot)), promised(slot))
+        )
+    )
+    held = any_of(page.holds(holder) > 0, page.pins(holder) > 0)
+    return all_of(held, kept), replace(page, content=lambda slot: choose(slots(slot), labels(slot), page.content(slot)))
+
+
+def read(page: Page, holder: Number, slots: Set, labels: Map) -> Judged:
+    """An operation reads slots, and means to find labels there."""
+    found = every(
+        lambda slot: implies(slots(slot), all_of(page.content(slot) != NONE, page.content(slot) == labels(slot)))
+    )
+    return all_of(any_of(page.holds(holder) > 0, page.pins(holder) > 0), found), page
+
+
+def unwritten(page: Page, slots: Set) -> Judged:
+    """Slots were not written after all: what names promise is a plan again, which somebody has to keep."""
+    after = replace(
+        page,
+        named=lambda key: choose(page.named(key) == THERE, PLANNED, page.named(key)),
+        content=lambda slot: choose(slots(slot), NONE, page.content(slot)),
+    )
+    kept = every(lambda key: implies(after.named(key) == PLANNED, after.kept(key)))
+    return any_of(page.references > 0, kept), after
+
+
+def leave(page: Page, holder: Number) -> Judged:
+    """A holder is gone."""
+    return all_of(page.holds(holder) == 0, page.pins(holder) == 0), page
+
+
+class Clause(NamedTuple):
+    """A formula that must hold for all numbers."""
+
+    rule: str
+    what: str
+    variables: int
+    body: Callable[..., Formula]
+    """Of the state and that many numbers."""
+
+
+INVARIANTS = (
+    Clause(
+        "MEM-COUNT",
+        "no count is less than nothing",
+        2,
+        lambda page, holder, key: all_of(
+            page.holds(holder) >= 0, page.pins(holder) >= 0, page.references >= 0, page.names >= 0, page.named(key) >= 0
+        ),
+    ),
+    Clause("MEM-COUNT", "free, cached and held pages are counted as such", 0, lambda page: page.kind == page.kind_due),
+    Clause("MEM-NAME", "a name says that it is kept, or planned", 1, lambda page, key: page.named(key) <= THERE),
+    Clause(
+        "MEM-NAME",
+        "what is not only planned is there",
+        1,
+        lambda page, key: implies(page.named(key) == THERE, page.kept(key)),
+    ),
+    Clause(
+        "MEM-NAME",
+        "what a name promises is there, or somebody is left to write it",
+        1,
+        lambda page, key: implies(all_of(page.named(key) != 0, page.references == 0), page.kept(key)),
+    ),
+)
+"""What holds of a page as long as nothing forbidden happens; the counts hold whatever happens."""
+
+
+def follows(before: Page, after: Page, holders: tuple[Number, ...], keys: tuple[Number, ...]) -> tuple[Clause, ...]:
+    """The sums follow what they are the sums of, as the event changes nothing for others than these."""
+
+    def change(one: Map, other: Map, numbers: tuple[Number, ...]) -> Number:
+        return sum(other(number) - one(number) for number in numbers)
+
+    def is_one_of(number: Number, numbers: tuple[Number, ...]) -> Formula:
+        return any_of(*(number == other for other in numbers))
+
+    return (
+        Clause(
+            "MEM-COUNT",
+            "references change as the holders' do",
+            0,
+            lambda _: (
+                after.references - before.references
+                == change(before.holds, after.holds, holders) + change(before.pins, after.pins, holders)
+            ),
+        ),
+        Clause(
+            "MEM-COUNT",
+            "others hold what they held",
+            1,
+            lambda _, other: any_of(
+                is_one_of(other, holders),
+                all_of(after.holds(other) == before.holds(other), after.pins(other) == before.pins(other)),
+            ),
+        ),
+        Clause(
+            "MEM-COUNT",
+            "names are counted as they come and go",
+            0,
+            lambda _: (
+                after.names - before.names
+                == sum(choose(after.named(key) != 0, 1, 0) - choose(before.named(key) != 0, 1, 0) for key in keys)
+            ),
+        ),
+        Clause(
+            "MEM-COUNT",
+            "other names stay",
+            1,
+            lambda _, other: any_of(is_one_of(other, keys), (after.named(other) != 0) == (before.named(other) != 0)),
+        ),
+    )

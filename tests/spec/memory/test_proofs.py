@@ -1,0 +1,210 @@
+"""The proofs are about the law, and see what is broken: each event, step and operation once."""
+
+import inspect
+import random
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import z3  # type: ignore[import-untyped]
+
+from kvconform.proving import law as prover
+from kvspec.memory import Law, Pool, events
+from kvspec.memory.events import Use
+from kvspec.memory.proofs import page
+from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
+from kvspec.memory.proofs.terms import NONE, every
+from kvspec.memory.state import Content
+
+NUMBERS = range(3)
+"""Holders, keys, slots and labels."""
+
+
+@pytest.fixture
+def small() -> Any:
+    every.domain = NUMBERS
+    yield
+    every.domain = None
+
+
+def seen(law: Law) -> Page:
+    """What the law remembers of page 1."""
+    state, pool = law.state.pools["kv"].page(1), law.state.pools["kv"]
+    content = {slot: NONE for slot in NUMBERS}
+    for piece in state.content:
+        assert piece.label is not None
+        content.update(dict.fromkeys(range(piece.start, piece.stop), int(piece.label)))
+    promise = {
+        (int(key), slot): int(want.label or NONE)
+        for key, promised in state.keys.items()
+        for want in promised.meant
+        for slot in range(want.start, want.stop)
+    }
+    counted = [kind for kind in ("held", "cached") if pool.kinds[kind]]
+    return Page(
+        lambda holder: state.holders.get(str(holder), 0),
+        lambda holder: state.pins.get(str(holder), 0),
+        sum(state.holders.values()) + sum(state.pins.values()),
+        lambda key: (PLANNED if state.keys[str(key)].planned else THERE) if str(key) in state.keys else 0,
+        len(state.keys),
+        lambda key, slot: promise.get((key, slot), NONE),
+        content.__getitem__,
+        {(): FREE, ("held",): HELD, ("cached",): CACHED}[tuple(counted)],
+    )
+
+
+def told(one: Page) -> list[object]:
+    """All that two pages can differ in. What is in a free page, or what a name promised that is gone, may be forgotten."""
+    keys = [(key, one.named(key)) for key in NUMBERS]
+    promises = [one.promise(key, slot) for key, named in keys if named for slot in NUMBERS]
+    holders = [(one.holds(holder), one.pins(holder)) for holder in NUMBERS]
+    content = [one.content(slot) for slot in NUMBERS if one.kind != FREE]
+    return [holders, one.references, keys, one.names, promises, content, one.kind]
+
+
+class Both:
+    """The law over one page, and the page of the proofs beside it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.law = random.Random(seed), Law({"kv": Pool(3, 1, label_size=1)})
+        self.begun = 0
+
+    def step(self) -> tuple[str, bool, Page, bool, Page]:
+        """One event: its name, and what the law and the proofs say."""
+        name = self.random.choice(
+            ("take", "share", "release", "pass_on", "publish", "drop", "write", "read", "unwritten")
+        )
+        holder, other, key = (self.random.choice(NUMBERS) for _ in range(3))
+        start, stop = sorted(self.random.sample(range(4), 2))
+        labels = [self.random.choice(NUMBERS[1:]) for _ in NUMBERS]
+        part = [str(label) for label in labels[start:stop]]
+        before, use = seen(self.law), Use(None, "kv", [1], start, stop, part, str(holder))
+        planned, pin = self.random.random() < 0.5, self.random.random() < 0.3
+        under = self.random.choice((NONE, key))
+        self.begun += name in ("write", "read", "unwritten")
+        slots = range(start, stop)
+        event: events.Event
+        if name == "take":
+            event, judged = events.Take(str(holder), "kv", [1]), page.take(before, holder)
+        elif name == "share":
+            keys = None if under == NONE else [str(under)]
+            event, judged = events.Share(str(holder), "kv", [1], keys, pin), page.share(before, holder, under, pin)
+        elif name == "release":
+            event, judged = events.Release(str(holder), "kv", [1]), page.release(before, holder)
+        elif name == "pass_on":
+            event, judged = events.PassOn(str(holder), str(other), "kv", [1]), page.pass_on(before, holder, other)
+        elif name == "publish":
+            event = events.Publish("kv", [1], [str(key)], [str(label) for label in labels[:stop]], stop, planned)
+            judged = page.publish(before, key, planned, lambda slot: labels[slot] if slot < stop else NONE)
+        elif name == "drop":
+            event, judged = events.Drop("kv", [1], [str(key)]), page.drop(before, key)
+        elif name == "write":
+            others = len(self.law.state.pools["kv"].page(1).holders) > 1
+            event = events.Begin(self.begun, "s", writes=[use])
+            judged = page.write(before, holder, others, slots.__contains__, labels.__getitem__)
+        elif name == "read":
+            event = events.Begin(self.begun, "s", reads=[use])
+            judged = page.read(before, holder, slots.__contains__, labels.__getitem__)
+        else:
+            self.law.step(events.Begin(self.begun, "s"))
+            event, judged = events.End(self.begun, unwritten=[use]), page.unwritten(before, slots.__contains__)
+        found = self.law.step(event)
+        return name, not found, seen(self.law), judged[0], judged[1]
+
+
+def test_an_event_of_the_proofs_is_the_laws(small: Any) -> None:
+    reached: set[tuple[str, bool]] = set()
+    for seed in range(400):
+        both = Both(seed)
+        for _ in range(25):
+            name, allowed, after, due, expected = both.step()
+            assert (name, seed, allowed, told(after)) == (name, seed, due, told(expected))
+            reached.add((name, allowed))
+    assert reached == set(product((*prover.EVENTS.keys() - {"leave"},), (True, False)))
+
+
+MISTAKES = {
+    "event": {
+        "take": ("references=page.references + 1", "references=1"),
+        "share": ("references=page.references + 1", "references=page.references"),
+        "release": ("page.named(key) == PLANNED", "page.named(key) == NONE"),
+        "pass_on": ("+ choose(has, 1, 0)", "+ 1"),
+        "publish": ("any_of(all_of(planned, held), after.kept(key))", "any_of(planned, after.kept(key))"),
+        "drop": ("names=page.names - choose(named, 1, 0)", "names=0"),
+        "write": ("all_of(held, kept), replace(", "held, replace("),
+        "unwritten": ("choose(page.named(key) == THERE, PLANNED, page.named(key))", "page.named(key)"),
+    },
+    "step": {
+        "lock": ("memory.at(path(index)) != NONE", "memory.at(path(index)) != 0"),
+        "take": ("memory.is_free(new(index))", "memory.exists(new(index))"),
+        "compute": ("negation(memory.shared(holder, index))", "True"),
+        "trim": ("slot: all_of(", "slot: any_of("),
+        "let_go": ("private, negation(memory.withheld(page))", "private"),
+        "publish": ("memory.at(path(index)) == NONE", "memory.at(path(index)) != 0"),
+        "hand_on": ("all_of(holder != old, has(holder, index))", "has(holder, index)"),
+        "leave": ("negation(run.memory.has(holder, index))", "True"),
+        "drop": ("keys(memory.key(holder, index))", "False"),
+        "keep_for": ("negation(memory.is_free(page))", "True"),
+        "let_read": ("memory.readers(page) == 1", "True"),
+    },
+    "operation": {
+        "begin": ("negation(all_of(found(index), own(index)))", "True"),
+        "bring": ("negation(memory.has(waiting, index))", "True"),
+        "grow": ("negation(memory.shared(holder, index))", "True"),
+        "insert": ("run = lock(let_go(run, holder, known), holder", "run = lock(run, holder"),
+        "insert_and_leave_window": ("insert(run,", "insert(let_go(run, holder, behind),"),
+        "insert_and_end": ("return end(", "return leave("),
+        "end": ("let_go(run, holder, everything)", "run"),
+        "rest": ("return leave(run, request)", "return leave(run, slot)"),
+        "give": (
+            "publish(run, holder, given, path, back)",
+            "publish(let_go(run, holder, given), holder, given, path, back)",
+        ),
+        "give_and_replace": ("take(give(run, holder, given, path, back), holder", "take(run, holder"),
+        "give_copy": (
+            "compute(take(run, holder, made, new, place), holder, slots, labels)",
+            "take(run, holder, made, new, place)",
+        ),
+    },
+}
+"""For each proof one mistake: what is right, and what is wrong."""
+
+
+def mistaken(kind: str, name: str, right: str, wrong: str) -> Callable[..., Any]:
+    """The function with a mistake in it."""
+    function = prover.KINDS[kind][0][name]
+    source, namespace = inspect.getsource(function), dict(inspect.getmodule(function).__dict__)
+    assert source.count(right) == 1
+    exec(source.replace(right, wrong), namespace)
+    broken: Callable[..., Any] = namespace[name]
+    return broken
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in MISTAKES.items() for name in names])
+def test_a_mistake_has_a_counterexample(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover, "SECONDS", 1)
+    wrong = mistaken(kind, name, *MISTAKES[kind][name])
+    refuted = next((verdict for verdict in prover.prove(kind, name, wrong) if verdict.outcome == "refuted"), None)
+    assert refuted is not None and ": not so" in refuted.detail
+
+
+def test_each_proof_has_its_mistake() -> None:
+    """What only reads changes nothing, and is allowed or not: there is nothing to get wrong."""
+    for kind, names in MISTAKES.items():
+        assert prover.KINDS[kind][0].keys() - {"read", "leave" if kind == "event" else ""} == names.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, (names, _) in prover.KINDS.items() for name in names]
+)
+def test_what_is_assumed_can_be_so(kind: str, name: str) -> None:
+    """A proof from assumptions that contradict each other would show nothing."""
+    every.domain = range(NONE, 1)
+    try:
+        for goal in prover.KINDS[kind][1](name, None):
+            solver = z3.Solver()
+            solver.add(*goal.hypotheses)
+            assert solver.check() == z3.sat
+    finally:
+        every.domain = None
