@@ -25,7 +25,7 @@ conformance: .venv/.engines.stamp ## Replay the vectors against the reference an
 test: .venv/.engines.stamp ## Run the tests on all cores
 	@$(BIN)/pytest -q -n auto
 
-prove: .venv/.stamp ## Prove the contracts and the partition (about a minute)
+prove: .venv/.stamp ## Prove the contracts, and the law for any size (two minutes)
 	@$(BIN)/kvspec prove
 
 explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minutes)

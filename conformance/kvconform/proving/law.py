@@ -1,7 +1,7 @@
-"""The law, the steps and the operations put to z3, one at a time, in a process of their own.
+"""The law's events, the steps above it and the operations put to z3, in a process of their own.
 
-    python -m kvconform.proving.law            lists what there is to prove
-    python -m kvconform.proving.law insert
+    python -m kvconform.proving.law                       lists what there is to prove, by kind
+    python -m kvconform.proving.law step take publish
 
 Each verdict is one line of JSON on standard output.
 """
@@ -19,15 +19,12 @@ import z3  # type: ignore[import-untyped]
 
 from kvconform.proving.prove import StepOutcome, StepVerdict
 from kvspec.memory.proofs import operations, page
-from kvspec.memory.proofs.operations import COUNTING, Memory, Run
+from kvspec.memory.proofs.operations import Memory, Run
 from kvspec.memory.proofs.page import Clause, Page, follows
 from kvspec.memory.proofs.terms import NONE, all_of, every, implies, negation
 
 SECONDS = 30
 """How long z3 may take for one clause. The slowest that is proved needs one."""
-
-SECONDS_IN_SCOPE = 30
-"""How long it may look for a small counterexample."""
 
 LARGEST_SCOPE = 2
 """Counterexamples are looked for among so many pages, holders, indices, keys and slots."""
@@ -81,29 +78,21 @@ def always(clause: Clause, about: Any) -> Any:
 
 def counted(memory: Memory, state: int) -> Iterator[Any]:
     """Counting: a sum is none if and only if each of its parts is. In a small scope the sum itself."""
-    for total, parts in COUNTING:
-        sizes = [getattr(memory, part) for part in parts]
+    yield from _counted(memory.references, lambda *at: memory.holds(*at) + memory.pins(*at), f"references {state}")
+    yield from _counted(memory.names, lambda *at: z3.If(memory.named(*at) != 0, 1, 0), f"names {state}")
+    yield from _counted(memory.readers, memory.reads, f"readers {state}")
 
-        def amount(size: Any, *at: Any) -> Any:
-            value = size(*at)
-            return z3.If(value != 0, 1, 0) if total == "names" else value
 
-        def summed(number: Any) -> Any:
-            assert every.domain is not None
-            return getattr(memory, total)(number) == sum(
-                amount(size, number, other) for size in sizes for other in every.domain
-            )
-
-        if every.domain is not None:
-            yield every(summed)
-            continue
-        somebody = z3.Function(f"somebody of the {total} {state}", z3.IntSort(), z3.IntSort())
-        number, other = z3.FreshInt(), z3.FreshInt()
-        whole = getattr(memory, total)(number)
-        none = z3.And(*(size(number, other) == 0 for size in sizes))
-        some = z3.Or(*(size(number, somebody(number)) != 0 for size in sizes))
-        yield z3.ForAll([number], z3.And(whole >= 0, z3.Implies(whole > 0, some)))
-        yield z3.ForAll([number, other], z3.Implies(whole == 0, none))
+def _counted(whole: Callable[[Any], Any], part: Callable[[Any, Any], Any], name: str) -> Iterator[Any]:
+    domain = every.domain
+    if domain is not None:
+        yield every(lambda number: whole(number) == sum(part(number, other) for other in domain))
+        return
+    somebody = z3.Function(f"somebody of the {name}", z3.IntSort(), z3.IntSort())
+    yield every(
+        lambda number: z3.And(whole(number) >= 0, implies(whole(number) > 0, part(number, somebody(number)) != 0))
+    )
+    yield every(lambda number, other: implies(whole(number) == 0, part(number, other) == 0), 2)
 
 
 def counted_page(before: Page) -> Iterator[Any]:
@@ -120,6 +109,7 @@ def counted_page(before: Page) -> Iterator[Any]:
 
 def lawful(memory: Memory) -> Iterator[Any]:
     """What is known of a pool in which nothing forbidden has happened."""
+    yield always(operations.GIVEN, memory)
     for clause in page.INVARIANTS:
         if clause.variables:
             yield every(lambda number, *rest, c=clause: c.body(memory.page(number), *rest), clause.variables + 1)
@@ -155,7 +145,7 @@ def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[G
     for state, memory in enumerate([before, *run.between]):
         known += counted(memory, state)
     for what, allowed in run.told:
-        yield Goal(what, known, [_plain("the law allows it", allowed)], before, unknowns)
+        yield Goal(what, known, [_plain("the law allows it", allowed())], before, unknowns)
     yield Goal("after it", known, operations.INVARIANTS, run.memory, unknowns)
 
 
@@ -176,7 +166,7 @@ def initial_goals(_: str, wrong: Callable[..., Any] | None = None) -> Iterator[G
     before = unknown_fields(Memory)
     start = operations.initial(before)
     unknowns = [*vars(before).values()]
-    yield Goal("at first", [], operations.INVARIANTS, start, unknowns)
+    yield Goal("at first", [always(operations.GIVEN, start)], operations.INVARIANTS, start, unknowns)
     yield Goal("at first", [], page.INVARIANTS, start.page(0), unknowns)
 
 
@@ -211,7 +201,7 @@ def prove(kind: str, name: str, wrong: Callable[..., Any] | None = None) -> Iter
             outcome: StepOutcome = "proved"
             found = ""
             if not _follows(goal, clause):
-                found = counterexample(kind, name, number, clause.what, wrong)
+                found = counterexample(kind, name, wrong, (number, clause.what))
                 outcome = "refuted" if found else "unproved"
             seconds = round(perf_counter() - started, 3)
             yield StepVerdict(
@@ -228,25 +218,29 @@ def _follows(goal: Goal, clause: Clause) -> bool:
     return bool(solver.check() == z3.unsat)
 
 
-def counterexample(kind: str, name: str, number: int, what: str, wrong: Callable[..., Any] | None) -> str:
-    """A small state in which all that is assumed holds, and this does not; "" for none.
+def counterexample(
+    kind: str, name: str, wrong: Callable[..., Any] | None = None, which: tuple[int, str] | None = None
+) -> str:
+    """A small state in which all that is assumed holds, and something to be shown does not; "" for none.
 
     Every number lies in a small scope, `NONE` included, so each `for all` is a plain conjunction and the answer exact.
+    `which`: the number of the goal, and its clause.
     """
     for size in range(1, LARGEST_SCOPE + 1):
         every.domain = range(NONE, size)
         try:
-            goal = list(KINDS[kind][1](name, wrong))[number]
-            clause = next(clause for clause in goal.clauses if clause.what == what)
-            solver = z3.Solver()
-            solver.set("timeout", SECONDS_IN_SCOPE * 1000)
-            solver.add(*goal.hypotheses)
-            numbers = [z3.Int(f"number {place}") for place in range(clause.variables)]
-            solver.add(*(z3.And(value >= NONE, value < size) for value in numbers))
-            solver.add(negation(clause.body(goal.about, *numbers)))
-            solver.add(*_scoped(goal.unknowns, every.domain))
-            if solver.check() == z3.sat:
-                return _told(clause, solver.model(), goal.unknowns, every.domain)
+            for number, goal in enumerate(KINDS[kind][1](name, wrong)):
+                solver = z3.Solver()
+                solver.set("timeout", SECONDS * 1000)
+                solver.add(*goal.hypotheses, *_scoped(goal.unknowns, every.domain))
+                for clause in goal.clauses:
+                    numbers = [z3.Int(f"number {place}") for place in range(clause.variables)]
+                    solver.push()
+                    solver.add(*(z3.And(value >= NONE, value < size) for value in numbers))
+                    solver.add(negation(clause.body(goal.about, *numbers)))
+                    if which in (None, (number, clause.what)) and solver.check() == z3.sat:
+                        return _told(clause, solver.model(), goal.unknowns, every.domain)
+                    solver.pop()
         finally:
             every.domain = None
     return ""
@@ -285,12 +279,12 @@ def _told(clause: Clause, model: Any, unknowns: Sequence[Any], scope: range) -> 
 def main() -> None:
     """List, or prove, what the command line names."""
     if not sys.argv[1:]:
-        listed = [f"{kind} {name}" for kind, (names, _) in KINDS.items() for name in names]
-        print(msgspec.json.encode(listed).decode())
+        print(msgspec.json.encode({kind: list(names) for kind, (names, _) in KINDS.items()}).decode())
         return
-    kind, name = sys.argv[1].split()
-    for verdict in prove(kind, name):
-        print(msgspec.json.encode(verdict).decode(), flush=True)
+    kind, *names = sys.argv[1:]
+    for name in names:
+        for verdict in prove(kind, name):
+            print(msgspec.json.encode(verdict).decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`kvspec prove`: CrossHair over every contract, z3 over the partition, and the tables of what they say."""
+"""`kvspec prove`: CrossHair over every contract, z3 over the law, and the tables of what they say."""
 
 import os
 import subprocess
@@ -20,12 +20,24 @@ from kvconform.errors import LoadError
 
 PAGE_SIZES = (1, 2, 16, 64)
 
-MODULES = ("kvspec.pages", "kvspec.lengths", "kvspec.batch", "kvspec.window", "kvspec.states")
+MODULES = (
+    "kvspec.pages",
+    "kvspec.lengths",
+    "kvspec.batch",
+    "kvspec.window",
+    "kvspec.states",
+    "kvspec.memory.clocks",
+    "kvspec.memory.state",
+)
 """Where the contracts are."""
 
 _SEQUENCE = "a sequence of any length has endless paths; tests try random ones instead"
 
-UNCONFIRMED: Mapping[str, str] = {"kvspec.pages:expand": _SEQUENCE, "kvspec.pages:compress": _SEQUENCE}
+UNCONFIRMED: Mapping[str, str] = {
+    "kvspec.pages:expand": _SEQUENCE,
+    "kvspec.pages:compress": _SEQUENCE,
+    "kvspec.memory.clocks:join": "clocks of any number of streams have endless paths; tests hold them against a graph",
+}
 """The functions whose contracts cannot be confirmed, and why. Any other that is not confirmed is a failure."""
 
 ANY = "any"
@@ -36,31 +48,6 @@ SECONDS = 30
 
 SECONDS_IN_VAIN = 2
 """The same where nobody counts on a confirmation."""
-
-OPERATIONS = (
-    "initial",
-    "open_session",
-    "submit",
-    "match_prefix",
-    "extend",
-    "decode",
-    "verify",
-    "launch",
-    "complete",
-    "cache_unfinished",
-    "finish",
-    "retract",
-    "abort",
-    "close_session",
-    "preempt",
-    "swa_evict",
-    "take_state",
-    "free_state",
-    "evict",
-    "report",
-    "snapshot",
-)
-"""The initial state and the operations of `kvspec.model.partition`, which only a process with z3 can import."""
 
 Outcome = Literal["confirmed", "unconfirmed", "refuted"]
 StepOutcome = Literal["proved", "unproved", "refuted"]
@@ -84,14 +71,15 @@ class ContractVerdict(msgspec.Struct):
 
 
 class StepVerdict(msgspec.Struct):
-    """What became of one rule in one way in which an operation may go."""
+    """What became of one clause about an event, a step or an operation."""
 
-    operation: str
-    way: str
+    about: str
+    """Its kind and its name."""
+    when: str
     rule: str
     outcome: StepOutcome
     detail: str
-    """The clause that was not proved, with a counterexample if a small one was found."""
+    """What was not proved, with a counterexample if a small one was found."""
     seconds: float
 
 
@@ -104,8 +92,8 @@ def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 
     if find_spec("crosshair") is None or find_spec("z3") is None:
         raise LoadError("the proofs need CrossHair and z3: pip install 'kvspec[prove]'")
     contracts = prove_contracts(console, page_sizes, jobs)
-    partition = prove_partition(console, jobs)
-    return contracts and partition
+    law = prove_law(console, jobs)
+    return contracts and law
 
 
 def prove_contracts(
@@ -159,32 +147,32 @@ def prove_contracts(
     return _show(console, table, faults, remarks)
 
 
-def prove_partition(console: Console, jobs: int = 2) -> bool:
-    """Prove that the partition's invariants hold initially and after every operation; print a table. Whether so."""
+def prove_law(
+    console: Console, jobs: int = 2, kinds: Sequence[str] = ("initial", "event", "step", "operation")
+) -> bool:
+    """Prove the law's events, the steps above it and the operations made of them; print a table. Whether all is."""
     started = perf_counter()
+    (listed,) = _ask(dict[str, list[str]], "law")
 
-    def verdicts(operation: str) -> list[StepVerdict]:
-        return _ask(StepVerdict, "partition", operation)
+    def verdicts(kind: str) -> list[StepVerdict]:
+        return _ask(StepVerdict, "law", kind, *listed[kind])
 
-    results = _in_parallel(verdicts, OPERATIONS, jobs, "operations")
-    table = Table(
-        "operation",
-        "ways",
-        "verdict",
-        title="Partition of every pool, of any size",
-        box=box.SIMPLE_HEAD,
-    )
+    results = _in_parallel(verdicts, kinds, jobs, "the law")
+    table = Table("", "", "clauses", "verdict", title="The law and the operations, of any size", box=box.SIMPLE_HEAD)
     table.add_column("seconds", justify="right")
     faults = []
-    for operation, told in results.items():
-        several = len({verdict.way for verdict in told}) > 1
-        ways = ", ".join(dict.fromkeys(verdict.way or "plain" * several for verdict in told))
-        failed = [verdict for verdict in told if verdict.outcome != "proved"]
-        verdict = _marked(failed[0].outcome) if failed else Text("proved for any size", "green")
-        table.add_row(operation, ways, verdict, f"{sum(verdict.seconds for verdict in told):.1f}")
-        faults += [f"{operation} {bad.way}: {bad.rule} is {bad.outcome}: {bad.detail}" for bad in failed]
+    for kind, told in results.items():
+        for name in listed[kind]:
+            here = [verdict for verdict in told if verdict.about == f"{kind} {name}"]
+            failed = [verdict for verdict in here if verdict.outcome != "proved"]
+            verdict = _marked(failed[0].outcome) if failed else Text("proved for any size", "green")
+            table.add_row(kind, name, str(len(here)), verdict, f"{sum(verdict.seconds for verdict in here):.1f}")
+            faults += [f"{bad.about}, {bad.when}: {bad.rule} is {bad.outcome}: {bad.detail}" for bad in failed]
+            if not here:
+                faults.append(f"nothing is proved of {kind} {name}")
     rules = dict.fromkeys(verdict.rule for told in results.values() for verdict in told)
-    remark = f"In each row: {', '.join(rules)}. All rows in {perf_counter() - started:.0f} s."
+    clauses = sum(len(told) for told in results.values())
+    remark = f"{clauses} clauses of {', '.join(rules)} in {perf_counter() - started:.0f} s."
     return _show(console, table, faults, [remark])
 
 

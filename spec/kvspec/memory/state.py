@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvspec.contracts import ensure
 from kvspec.memory.clocks import Clocks
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
 from kvspec.memory.labels import Labels
@@ -48,6 +49,18 @@ class Span(NamedTuple):
     at: str | None
 
 
+@ensure(lambda start, first, result: result[0] >= start and result[0] >= first and result[0] in (start, first))
+@ensure(lambda stop, last, result: result[1] <= stop and result[1] <= last and result[1] in (stop, last))
+@ensure(lambda start, offset, result: result[2] - result[0] == offset - start)
+def clip(start: int, stop: int, offset: int, first: int, last: int) -> tuple[int, int, int]:
+    """The part of slots `start` to `stop` within `first` to `last`, none if it ends before it starts, and its offset.
+
+    A slot keeps the offset that it has in its label.
+    """
+    begin = max(start, first)
+    return begin, min(stop, last), offset + begin - start
+
+
 class Content(NamedTuple):
     """What slots `start` to `stop` of a page hold: a label's slots from `offset` on."""
 
@@ -61,8 +74,8 @@ class Content(NamedTuple):
 
     def cut(self, start: int, stop: int) -> "Content":
         """The part within `start` to `stop`."""
-        first = max(start, self.start)
-        return Content(first, min(stop, self.stop), self.label, self.offset + first - self.start, self.failed)
+        first, last, offset = clip(self.start, self.stop, self.offset, start, stop)
+        return Content(first, last, self.label, offset, self.failed)
 
     def shifted(self, by: int) -> "Content":
         """The same in slots that lie `by` further."""

@@ -11,7 +11,6 @@ from rich.console import Console
 
 import kvspec
 from kvconform.proving import prove
-from kvspec.model import partition
 
 SOURCES = Path(kvspec.__file__).parent
 
@@ -166,14 +165,27 @@ def calls(number: int) -> int:
     assert not as_declared and "on_trial:calls is refuted" in told
 
 
-def test_all_contracts_and_operations_are_proved() -> None:
-    with_contracts = {f"kvspec.{path.stem}" for path in SOURCES.glob("*.py") if "\n@ensure" in path.read_text()}
+def test_all_contracts_are_proved() -> None:
+    with_contracts = {
+        f"kvspec.{'.'.join(path.relative_to(SOURCES).with_suffix('').parts)}"
+        for path in SOURCES.rglob("*.py")
+        if "\n@ensure" in path.read_text()
+    }
     assert with_contracts == set(prove.MODULES)
-    assert ("initial", *partition.OPERATIONS) == prove.OPERATIONS
 
 
-def test_the_partition_is_proved_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "OPERATIONS", ("initial", "match_prefix"))
+def test_the_law_is_proved_and_shown() -> None:
     out = io.StringIO()
-    assert prove.prove_partition(Console(file=out, width=120), 1)
-    assert re.search(r"match_prefix +lend, give up, store +proved for any size", out.getvalue())
+    assert prove.prove_law(Console(file=out, width=120), 1, ("initial", "operation"))
+    assert re.search(r"operation +insert +8 +proved for any size", out.getvalue())
+
+
+def test_what_is_not_proved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = [prove.StepVerdict("step take", "after it", "ACC-1", "refuted", "page 1: not so", 0.1)]
+    monkeypatch.setattr(
+        prove, "_ask", lambda kind, *_: [{"step": ["take", "drop"]}] if kind != prove.StepVerdict else verdicts
+    )
+    out = io.StringIO()
+    assert not prove.prove_law(Console(file=out, width=120), 1, ("step",))
+    assert "step take, after it: ACC-1 is refuted: page 1: not so" in out.getvalue()
+    assert "nothing is proved of step drop" in out.getvalue()

@@ -106,7 +106,7 @@ class Run:
     """What steps ask for."""
     granted: list[tuple[str, Formula]] = field(default_factory=list)
     """What the operation itself asks for: elsewhere it is refused, or goes another way."""
-    told: list[tuple[str, Formula]] = field(default_factory=list)
+    told: list[tuple[str, Callable[[], Formula]]] = field(default_factory=list)
     """Events so far, and whether the law allows them."""
     between: list[Memory] = field(default_factory=list)
     """The pool after each event, and after each step."""
@@ -126,7 +126,9 @@ class Run:
     def tell(self, what: str, pages: Set, event: Callable[[Page, Number], Judged]) -> "Run":
         """An event of all these pages, each for itself: they are different ones, so their order does not matter."""
         memory = self.memory
-        allowed = every(lambda page: implies(pages(page), event(memory.page(page), page)[0]))
+
+        def allowed() -> Formula:
+            return every(lambda page: implies(pages(page), event(memory.page(page), page)[0]))
 
         def after(name: str) -> Callable[..., Any]:
             def value(page: Number, *rest: Number) -> Any:
@@ -155,15 +157,10 @@ def entries(memory: Memory, holder: Number, indices: Set) -> Set:
 
 def initial(memory: Memory) -> Memory:
     """All is free. Which pages there are, and what a key is the name of, stays open."""
-    return replace(
-        memory,
-        **dict.fromkeys(("holds", "pins", "named", "reads"), lambda *_: 0),
-        **dict.fromkeys(("references", "names", "readers", "kind"), lambda _: 0),
-        **dict.fromkeys(("content", "promise"), lambda *_: NONE),
-        at=lambda _: NONE,
-        has=lambda *_: False,
-        is_free=memory.exists,
-    )
+    nothing: dict[str, Any] = dict.fromkeys(("holds", "pins", "named", "reads"), lambda *_: 0)
+    nothing |= dict.fromkeys(("references", "names", "readers", "kind"), lambda _: 0)
+    nothing |= dict.fromkeys(("content", "promise"), lambda *_: NONE)
+    return replace(memory, **nothing, at=lambda _: NONE, has=lambda *_: False, is_free=memory.exists)
 
 
 # Steps
@@ -307,7 +304,7 @@ def let_go(run: Run, holder: Number, indices: Set) -> Run:
 
 
 def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run:
-    """The store gets a holder's own pages as `path(index)`, and the holder goes on with them; `back` leads to the index."""
+    """The store gets a holder's own pages as `path(index)`, and the holder goes on with them; `back` is the inverse."""
     memory = run.memory
     run.ask(
         "its own pages", run.each(indices, lambda i: all_of(memory.has(holder, i), negation(memory.shared(holder, i))))
@@ -627,8 +624,10 @@ def _written(memory: Memory, holder: Number, index: Number, slot: Number) -> For
     )
 
 
+GIVEN = Clause("PAGE-1", "no page is no page", 1, lambda memory, page: implies(memory.exists(page), page != NONE))
+"""What no operation changes."""
+
 INVARIANTS = (
-    Clause("PAGE-1", "no page is no page", 1, lambda memory, page: implies(memory.exists(page), page != NONE)),
     Clause(
         "MEM-RELEASE",
         "references are the tables' entries",
@@ -674,10 +673,3 @@ INVARIANTS = (
     Clause("DATA-1", "what counts as written is there", 3, _written),
 )
 """What holds between the law and the policy: before and after each step."""
-
-COUNTING = (
-    ("references", ("holds", "pins")),
-    ("names", ("named",)),
-    ("readers", ("reads",)),
-)
-"""Of a page: a sum, and what it is the sum of."""

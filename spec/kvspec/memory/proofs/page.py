@@ -157,28 +157,18 @@ def drop(page: Page, key: Number) -> Judged:
 
 
 def write(page: Page, holder: Number, others: Formula, slots: Set, labels: Map) -> Judged:
-    """An operation writes slots. `others`: whether somebody else holds it, too."""
+    """An operation writes slots. `others`: whether somebody else shares it, too."""
+    planned = negation(every(lambda key: page.named(key) != PLANNED))
 
     def guarded(slot: Number) -> Formula:
-        """Whether what is there may not become something else."""
+        """Whether what is there may not become something else: a name's, or shared and no plan."""
         unnamed = every(
             lambda key: negation(all_of(page.named(key) != 0, page.promise(key, slot) == page.content(slot)))
         )
-        return all_of(page.content(slot) != NONE, any_of(others, negation(unnamed)))
+        shared = all_of(others, negation(planned))
+        return all_of(slots(slot), page.content(slot) != NONE, any_of(shared, negation(unnamed)))
 
-    def promised(slot: Number) -> Formula:
-        """Whether no name promises something else."""
-        return every(
-            lambda key: implies(
-                all_of(page.named(key) != 0, page.promise(key, slot) != NONE), page.promise(key, slot) == labels(slot)
-            )
-        )
-
-    kept = every(
-        lambda slot: implies(
-            slots(slot), all_of(implies(guarded(slot), labels(slot) == page.content(slot)), promised(slot))
-        )
-    )
+    kept = every(lambda slot: implies(guarded(slot), labels(slot) == page.content(slot)))
     held = any_of(page.holds(holder) > 0, page.pins(holder) > 0)
     return all_of(held, kept), replace(page, content=lambda slot: choose(slots(slot), labels(slot), page.content(slot)))
 
