@@ -1,0 +1,127 @@
+"""The law's parts, each against something slower: order against a graph, intervals and labels against single slots."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvspec.memory.clocks import Clocks, covers
+from kvspec.memory.events import Begin, End, Wait
+from kvspec.memory.labels import Labels
+from kvspec.memory.state import Content, PageState
+from tests.spec.memory.naive import Order
+
+STREAMS = ("s", "t", "u", "host", None)
+PARTS = ("all", "reads")
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(("begin", "begin", "begin", "wait", "wait on", "end")),
+        st.sampled_from(STREAMS),
+        st.integers(1, 8),
+        st.sampled_from(PARTS),
+    ),
+    max_size=25,
+)
+
+
+@given(steps=OPERATIONS)
+def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tuple[str, str | None, int, str]]) -> None:
+    """Of each operation that begins, and each before it: whether it is read, and done, by then."""
+    clocks, order = Clocks(), Order()
+    moments: dict[int, tuple[str, int]] = {}
+    for kind, stream, number, part in steps:
+        if kind == "begin":
+            event = Begin(len(moments) + 1, stream, after=[number] if number <= len(moments) else [])
+            flight, start = clocks.begin(event), order.begin(event)
+            for id, (lane, moment) in moments.items():
+                seen = flight.clock.get(lane, 0)
+                assert (seen >= moment) == order.before(order.done[id], start)
+                assert (seen >= moment - 1) == order.before(order.read[id], start)
+            moments[len(moments) + 1] = flight.stream, flight.moment
+        elif kind == "wait on" or (kind == "wait" and number in moments):
+            on = STREAMS[number % 4] if kind == "wait on" else None
+            waited = number if kind == "wait" else None
+            clocks.wait(stream or "s", waited, on, part)
+            order.wait(Wait(stream or "s", waited, on, "all" if part == "all" else "reads"))
+        elif kind == "end" and number in moments and number in order.flying:
+            assert clocks.end(number, part)
+            order.end(End(number, "all" if part == "all" else "reads"))
+            order.flying -= {number} if part == "all" else set()
+
+
+CLOCK = st.dictionaries(st.sampled_from(("s", "t", "u")), st.integers(0, 5))
+
+
+@given(one=CLOCK, other=CLOCK, third=CLOCK)
+def test_a_clock_covers_what_its_moments_do(one: dict[str, int], other: dict[str, int], third: dict[str, int]) -> None:
+    assert covers(one, one)
+    assert covers(one, other) == all(one.get(stream, 0) >= other.get(stream, 0) for stream in "stu")
+    assert not (covers(one, other) and covers(other, third)) or covers(one, third)
+
+
+SIZE = 6
+PIECES = st.lists(
+    st.tuples(
+        st.integers(0, SIZE), st.integers(0, SIZE), st.sampled_from(("x", "y", None)), st.integers(0, 2), st.booleans()
+    ),
+    max_size=12,
+)
+
+
+@given(writes=PIECES, start=st.integers(0, SIZE - 1), length=st.integers(1, SIZE))
+def test_intervals_are_slots(writes: list[tuple[int, int, str | None, int, bool]], start: int, length: int) -> None:
+    """What is written, and erased, slot by slot; the pieces of any part are that part."""
+    page, stop = PageState(), min(start + length, SIZE)
+    slots: list[tuple[str | None, int, bool] | None] = [None] * SIZE
+    for first, last, label, offset, failed in writes:
+        if first >= last:
+            continue
+        if label == "x" and offset == 2:
+            page.erase(first, last)
+            slots[first:last] = [None] * (last - first)
+        else:
+            page.put(Content(first, last, label, offset, failed))
+            slots[first:last] = [(label, offset + slot - first, failed) for slot in range(first, last)]
+        assert all(one.stop <= other.start for one, other in zip(page.content, page.content[1:], strict=False))
+    told: list[tuple[str | None, int, bool] | None] = [None] * SIZE
+    gaps = []
+    for piece in page.pieces(start, stop):
+        if isinstance(piece, Content):
+            assert start <= piece.start < piece.stop <= stop
+            for slot in range(piece.start, piece.stop):
+                assert told[slot] is None
+                told[slot] = piece.label, piece.offset + slot - piece.start, piece.failed
+        else:
+            gaps.append(piece)
+    inside = range(start, stop)
+    due = [found if slot in inside else None for slot, found in enumerate(slots)]
+    assert [found and (found[0], found[1] * (found[0] is not None), found[2]) for found in told] == [
+        found and (found[0], found[1] * (found[0] is not None), found[2]) for found in due
+    ]
+    assert gaps == [slot for slot in inside if slots[slot] is None and (slot == start or slots[slot - 1] is not None)]
+
+
+LABELS = ("w", "x", "y", "z")
+ALIKE = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.integers(0, 4)), max_size=12)
+
+
+@settings(max_examples=1000)
+@given(
+    learned=ALIKE,
+    one=st.sampled_from(LABELS),
+    other=st.sampled_from(LABELS),
+    start=st.integers(0, 6),
+    length=st.integers(1, 4),
+    kept=st.sets(st.sampled_from(LABELS)),
+)
+def test_labels_are_alike_slot_by_slot(
+    learned: list[tuple[str, str, int]], one: str, other: str, start: int, length: int, kept: set[str]
+) -> None:
+    labels, groups = Labels(), {(label, slot): {label} for label in LABELS for slot in range(10)}
+    for label, same, slots in learned:
+        labels.learn(label, same, slots)
+        for slot in range(slots or 10):
+            together = groups[label, slot] | groups[same, slot]
+            groups.update({(member, slot): together for member in together})
+    alike = all(other in groups[one, slot] for slot in range(start, start + length))
+    assert labels.same(one, other, start, start + length) == alike
+    labels.keep(kept | {one, other})
+    assert labels.same(one, other, start, start + length) == alike
