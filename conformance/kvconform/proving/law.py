@@ -171,7 +171,7 @@ def initial_goals(_: str, wrong: Callable[..., Any] | None = None) -> Iterator[G
 
 
 def _plain(what: str, formula: Any) -> Clause:
-    return Clause("MEM", what, 0, lambda _: formula)
+    return Clause("MEM-*", what, 0, lambda _: formula)
 
 
 EVENTS: dict[str, Callable[..., Any]] = {

@@ -4,7 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,8 +18,9 @@ from kvconform.gallery.mutants import BUGS
 from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.invariants import CHECKS
+from kvspec.memory.proofs import operations, page
 from kvspec.memory_rules import ALL_RULES
-from kvspec.model import OPERATIONS, induction
+from kvspec.model import OPERATIONS
 
 COUNTERS = ("judged", "unjudged", "reached")
 """What is written into these only counts: a rule's id there is no check."""
@@ -51,9 +52,7 @@ class Evidence(NamedTuple):
 @cache
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
-    steps = _named_in(
-        _modules(kvspec.model, without=("induction", "partition", "owners")), *_modules(kvspec.memory), store, batch
-    )
+    steps = _named_in(_modules(kvspec.model), *_modules(kvspec.memory), store, batch)
     runs = _named_in(_modules(kvconform.exploring), *_modules(kvref.scheduler), kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
@@ -63,7 +62,7 @@ def evidence() -> dict[str, Evidence]:
             step_checks=steps.get(rule, []),
             run_checks=runs.get(rule, []),
             contracts=contracts.get(rule, []),
-            clauses=[clause.what for clause in induction.INVARIANTS if clause.rule == rule],
+            clauses=[clause.what for clause in (*page.INVARIANTS, *operations.INVARIANTS) if clause.rule == rule],
             vectors=[name for name, rules in exercised if rule in rules],
             mutants=[bug.name for bug in BUGS.values() if bug.rule == rule]
             + [bug.name for bug in BUGS.values() if rule in bug.also],
@@ -82,9 +81,9 @@ def executable_forms() -> dict[str, str]:
     return {str(operation.__struct_config__.tag): dotted(form) for operation, form in OPERATIONS.items()}
 
 
-def _modules(package: ModuleType, without: Iterable[str] = ()) -> list[ModuleType]:
+def _modules(package: ModuleType) -> list[ModuleType]:
     """A package and its modules."""
-    names = [info.name for info in pkgutil.iter_modules(package.__path__) if info.name not in without]
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
     return [package, *(importlib.import_module(f"{package.__name__}.{name}") for name in names)]
 
 

@@ -23,8 +23,8 @@ from kvconform.site.prose import operation_sections, qualified, rule_sections, s
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvspec.events import Config
+from kvspec.memory import proofs
 from kvspec.memory_rules import ALL_RULES
-from kvspec.model import induction
 
 SHORTENED = 4
 """Vectors, of those that find a defect, whose finding is shortened."""
@@ -100,7 +100,7 @@ def rule_table(rule: str) -> str:
 def _clauses(clauses: list[str]) -> str:
     if not clauses:
         return ""
-    return f"{'; '.join(clauses)} ({api(f'{induction.__name__}.INVARIANTS', 'induction.INVARIANTS')})"
+    return f"{'; '.join(clauses)} ({api(proofs.__name__, 'proofs')})"
 
 
 def operation_line(op: str) -> str:
