@@ -1,18 +1,16 @@
-"""Parts of a trace that are traces themselves: of some holders, or without events that others refer to.
+"""Parts of a trace that may be traces themselves: of some holders, of one page, with less of an event.
 
-A part has to be closed under references: what an operation that is left out would have ended, waited for or delivered
-is left out too, and a page that nobody in the part was given gets no name there.
+What an operation that is left out would have ended, waited for or delivered is left out too, and a page that nobody
+in the part was given gets no name there.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
-
-T = TypeVar("T")
 
 
 class About:
@@ -156,20 +154,6 @@ class AboutPage:
             else:
                 cuts.append(replace(use, start=start, stop=stop, labels=labels))
         return cuts
-
-
-def closed(part: Iterable[T], event_of: Callable[[T], MemoryEvent]) -> list[T]:
-    """Without what refers to operations that are not in the part."""
-    begun: set[OpId | None] = {None}
-    kept: list[T] = []
-    for item in part:
-        event = event_of(item)
-        if isinstance(event, e.Begin):
-            begun.add(event.id)
-        elif isinstance(event, (e.End, e.Deliver, e.Wait)) and event.id not in begun:
-            continue
-        kept.append(item)
-    return kept
 
 
 def holders_in(event: MemoryEvent) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvconform.findings.shrink import minimize
-from kvconform.memory.cutting import PARTS, About, AboutPage, closed, holders_in, narrowed, pages_in, parts
+from kvconform.memory.cutting import PARTS, About, AboutPage, holders_in, narrowed, pages_in, parts
 from kvconform.memory.judge import Group
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Law, Malformed
@@ -119,10 +119,9 @@ class _Search:
         """
         if self.best and time.monotonic() > self._deadline:
             raise TimeoutError
-        tried = [*closed(steps[:-1], lambda step: step.event), *steps[-1:]]
-        if not self._judged(tried):
+        if not self._judged(steps):
             return False
-        self.best = tried
+        self.best = list(steps)
         return True
 
     def _judged(self, steps: Sequence[Step]) -> bool:

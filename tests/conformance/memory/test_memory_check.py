@@ -22,7 +22,7 @@ from kvconform.memory.judge import Group, Judge
 from kvconform.memory.shrink import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
-from kvspec.memory import Law, Pool
+from kvspec.memory import Finding, Law, Pool
 from kvspec.memory import events as e
 from kvspec.memory_rules import MEMORY_RULES
 
@@ -162,7 +162,7 @@ def test_the_story_of_each_wrong_protocol_is_found_among_others(tmp_path: Path, 
         assert cut.steps[-1].line == group.line
 
 
-def test_the_shortest_part_is_of_the_page_and_closed_under_references(tmp_path: Path) -> None:
+def test_the_shortest_part_is_of_the_page_and_makes_no_findings_of_its_own(tmp_path: Path) -> None:
     path = trace(tmp_path / "t.jsonl", *life("r", 1, 2), *RACE[:2], on("s", 5), *RACE[2:])
     (group,) = groups_of(path)
     cut = shortest(path, group)
@@ -205,6 +205,49 @@ def test_a_use_of_a_table_is_narrowed_to_the_page(tmp_path: Path) -> None:
     take, mapped, begin, _ = [step.event for step in cut.steps]
     assert take == e.Take("r", "kv", [2]) and isinstance(mapped, e.Map)
     assert isinstance(begin, e.Begin) and begin.writes == [e.Use(table="r", start=4, stop=8, labels=["b"])]
+
+
+def test_uses_that_do_not_matter_are_left_out(tmp_path: Path) -> None:
+    read = [{"pool": "kv", "pages": [page], "holder": "r"} for page in (1, 2, 3)]
+    path = trace(
+        tmp_path / "t.jsonl",
+        on("r", 1, 2, 3),
+        {"op": "begin", "id": 1, "stream": "compute", "writes": read[:2]},
+        {"op": "begin", "id": 2, "stream": "compute", "reads": read},
+        {"op": "deliver", "id": 2, "holder": "r"},
+    )
+    _, group = groups_of(path)
+    assert group.finding.rule == "MEM-DELIVER"
+    cut = shortest(path, group)
+    assert cut is not None
+    take, begin, _ = [step.event for step in cut.steps]
+    assert take == e.Take("r", "kv", [3])
+    assert isinstance(begin, e.Begin) and [use.pages for use in begin.reads] == [[3]]
+
+
+def test_few_events_are_judged_again_to_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = [life(f"r{number}", 1 + number % 60) for number in range(200)]
+    for lines in lives:
+        # The end of an operation comes long after its begin.
+        lines[3], lines[6] = lines[6], lines[3]
+    mixed = [lines.pop(0) for start in range(0, 200, 10) for _ in range(6) for lines in lives[start : start + 10]]
+    mixed = [line for line in mixed if line["op"] != "leave"]
+    read = {"op": "begin", "id": "z", "stream": "load", "reads": [{"pool": "kv", "pages": [63], "holder": "x"}]}
+    path = trace(tmp_path / "t.jsonl", on("x", 63), *mixed, read, {"op": "deliver", "id": "z", "holder": "x"})
+    _, group = groups_of(path)
+    said = judged(path).said
+    count = 0
+
+    class Counting(Law):
+        def step(self, event: e.Event) -> list[Finding]:
+            nonlocal count
+            count += 1
+            return super().step(event)
+
+    monkeypatch.setattr(shrink, "Law", Counting)
+    (cut,) = shortest_cuts(path, [group], said, 60)
+    assert cut is not None and cut.complete and len(cut.steps) == 3
+    assert count < 10 * len(mixed)
 
 
 def test_of_a_long_trace_the_holders_of_the_page_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
