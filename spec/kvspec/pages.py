@@ -96,3 +96,39 @@ def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
     if count:
         runs.append(first if count == 1 else (first, count))
     return runs
+
+
+def count(runs: Runs) -> int:
+    """How many numbers are named, one that is named twice counted twice."""
+    return sum(1 if isinstance(run, int) else run[1] for run in runs)
+
+
+def merged(runs: Runs) -> list[tuple[int, int]]:
+    """The same numbers as runs in order, none of which touch: what it costs follows the runs, never their lengths."""
+    found: list[tuple[int, int]] = []
+    for first, count in sorted((run, 1) if isinstance(run, int) else run for run in runs):
+        if found and first <= found[-1][0] + found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], first + count - found[-1][0])
+        else:
+            found.append((first, count))
+    return found
+
+
+def without(runs: Runs, others: Runs) -> list[int | tuple[int, int]]:
+    """The numbers of `runs` that are not among `others`, as the shortest runs in order."""
+    left: list[int | tuple[int, int]] = []
+    taken = [*merged(others), (1 << 63, 1)]
+    place = 0
+    for first, length in merged(runs):
+        start, stop = first, first + length
+        while start < stop:
+            border, taken_length = taken[place]
+            if start < border:
+                end = min(border, stop)
+                left.append(start if end == start + 1 else (start, end - start))
+                start = end
+            elif start < border + taken_length:
+                start = border + taken_length
+            else:
+                place += 1
+    return left

@@ -1,7 +1,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvspec.pages import ceil_align, ceil_pages, compress, expand, floor_align, floor_pages, slot_index
+from kvspec.pages import (
+    ceil_align,
+    ceil_pages,
+    compress,
+    count,
+    expand,
+    floor_align,
+    floor_pages,
+    merged,
+    slot_index,
+    without,
+)
 
 lengths = st.integers(0, 10**7)
 page_sizes = st.sampled_from([1, 2, 3, 4, 16, 64, 256])
@@ -41,3 +52,19 @@ def test_runs_expand_to_the_same_numbers_in_the_same_order(numbers: list[int]) -
 
 def test_runs_are_as_few_as_possible() -> None:
     assert compress([3, 4, 5, 9, 8, 1, 2]) == [(3, 3), 9, 8, (1, 2)]
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 12), st.tuples(st.integers(1, 12), st.integers(1, 4)))),
+    st.sets(st.integers(1, 12)),
+)
+def test_runs_are_compared_without_being_written_out(runs: list[int | tuple[int, int]], others: set[int]) -> None:
+    numbers = set(expand(runs))
+    assert count(runs) == len(expand(runs))
+    assert expand(merged(runs)) == sorted(numbers)
+    assert without(runs, list(others)) == compress(sorted(numbers - others))
+
+
+def test_a_huge_pool_costs_nothing() -> None:
+    assert without([(1, 2**31 - 1)], [7, (9, 2)]) == [(1, 6), 8, (11, 2**31 - 11)]
+    assert merged([(5, 2**40), (1, 2)]) == [(1, 2), (5, 2**40)]

@@ -18,7 +18,7 @@ from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, Finding, names_in
 from kvspec.events import Config, HolderView, Operation, Snapshot, SnapshotAnswer, Submit
 from kvspec.model import Model
-from kvspec.pages import compress, expand
+from kvspec.pages import Runs, compress, count, expand
 
 _LONG = 16
 """Elements of a list that are written out; of a longer one the beginning and the end are."""
@@ -169,7 +169,12 @@ def _operation(op: Operation[Any]) -> str:
 def _answer(op: Operation[Any]) -> str:
     if op.refused is not None:
         return printable(f"refused by {op.refused.rule or 'no rule named'}: {op.refused.reason or 'no reason given'}")
-    return "none" if op.obs is None else _value(with_pages(op, expand).obs)
+    return "none" if op.obs is None else _value(with_pages(op, _few_written_out).obs)
+
+
+def _few_written_out(runs: Runs) -> Runs:
+    """Numbers one by one where they are few; else the runs as they were told, which may be as long as they like."""
+    return expand(runs) if count(runs) <= 10 * _LONG else runs
 
 
 def _value(value: object) -> str:

@@ -36,18 +36,21 @@ def run_vectors(
     by_law = [path for path in paths if level_of_file(path) == "memory"]
     memory = [read_memory_vector(path) for path in by_law]
     read = [read_vector(path) for path in paths if path not in by_law]
+    factory = load(impl) if read else None
+    known = read_accepted(accept)
     statuses = {CONFORMS}
     if memory:
         results = [(vector, run_memory_vector(vector)) for vector in memory]
         show_memory_run(out, results)
         statuses.update(BROKEN for _, result in results if result.mismatch is not None)
-    if read:
-        statuses.add(_run_all(out, read, impl, record, read_accepted(accept)))
+    if factory is not None:
+        statuses.add(_run_all(out, read, factory, impl, record, known))
     return max(statuses)
 
 
-def _run_all(out: Console, read: list[Vector], impl: str, record: Path | None, accepted: Accepted) -> int:
-    factory = load(impl)
+def _run_all(
+    out: Console, read: list[Vector], factory: Factory, impl: str, record: Path | None, accepted: Accepted
+) -> int:
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     lacking = _lacking(factory, impl)

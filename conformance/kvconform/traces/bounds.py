@@ -20,6 +20,7 @@ from kvspec.events import (
     PublishAnswer,
     ReleaseAnswer,
     SnapshotAnswer,
+    Submit,
     SwaEvictAnswer,
     Verify,
 )
@@ -28,6 +29,14 @@ from kvspec.rules import RULES
 
 LARGEST = 2**31 - 1
 """The largest size that a configuration may have."""
+
+
+NUMBERS = 1 << 20
+"""Pages, slots or positions that one part of an operation may name one by one: its cost follows what it names. What a
+snapshot tells of whole pools is compared run by run, and may be as long as it likes."""
+
+TOKENS = 1 << 24
+"""Elements that the tokens of a request may have."""
 
 
 class OutOfRange(ValueError):
@@ -74,6 +83,9 @@ def check_operation(op: Operation[Any], config: Config) -> None:
                 _natural(f"seq_len of {req}", seq_len)
         case Decode():
             _natural("n", op.n)
+            _within("n", op.n, NUMBERS)
+        case Submit():
+            _within("the number of tokens", len(op.tokens), TOKENS)
         case Evict():
             _natural("n", op.n)
             _natural("window", op.window)
@@ -137,11 +149,11 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
     pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
     slots = range(config.page_size, (config.num_pages + 1) * config.page_size)
     window, states = range(1, config.num_window_pages + 1), range(1, config.num_states + 1)
-    _runs("page", obs.free_pages, pages)
+    _runs("page", obs.free_pages, pages, LARGEST)
     _runs("page", obs.store_pages, pages)
     _each("page", obs.window_sides or {}, pages)
     _each("window page", (obs.window_sides or {}).values(), window)
-    _runs("state slot", obs.free_states, states)
+    _runs("state slot", obs.free_states, states, LARGEST)
     _runs("state slot", obs.store_states, states)
     _each("row", obs.rows or {}, rows)
     for positions in (obs.rows or {}).values():
@@ -153,6 +165,11 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
         _natural(f"allocated_len of {name}", view.allocated_len)
         _natural(f"swa_evicted_len of {name}", view.swa_evicted_len)
         _runs("state slot", view.states, states)
+
+
+def _within(name: str, number: int, most: int) -> None:
+    if number > most:
+        raise OutOfRange(f"{name} is {number:,}, more than the {most:,} that one operation may have")
 
 
 def _natural(name: str, number: int | None) -> None:
@@ -168,8 +185,8 @@ def _each(kind: str, numbers: Iterable[int], allowed: range) -> None:
             raise OutOfRange(f"{kind} {number} is not in {allowed.start}..{allowed.stop - 1}")
 
 
-def _runs(kind: str, runs: Runs | None, allowed: range) -> None:
-    """Looks at the ends of each run, and never writes one out: it may claim to be as long as it likes."""
+def _runs(kind: str, runs: Runs | None, allowed: range, most: int = NUMBERS) -> None:
+    """Looks at the ends of each run, and never writes one out."""
     total = 0
     for run in runs or ():
         first, count = (run, 1) if isinstance(run, int) else run
@@ -179,3 +196,4 @@ def _runs(kind: str, runs: Runs | None, allowed: range) -> None:
         total += count
     if total > len(allowed):
         raise OutOfRange(f"{total} {kind}s are listed, but there are only {len(allowed)}")
+    _within(f"the number of {kind}s in a list", total, most)

@@ -16,7 +16,7 @@ import zstandard
 from msgspec.structs import replace
 
 from kvconform.errors import InputError
-from kvconform.traces.bounds import OutOfRange, check_config, check_operation, check_rule
+from kvconform.traces.bounds import NUMBERS, OutOfRange, check_config, check_operation, check_rule
 from kvconform.traces.expect import Expect, misfit
 from kvconform.traces.lines import MAX_LINE, Lines
 from kvspec.events import (
@@ -26,7 +26,7 @@ from kvspec.events import (
     Operation,
     Snapshot,
 )
-from kvspec.pages import Runs, compress, expand
+from kvspec.pages import Runs, compress, count, expand
 
 VERSION = 1
 """The version of the format that is written, and the only one that is read."""
@@ -259,7 +259,12 @@ encode = msgspec.json.Encoder().encode
 
 def compressed(op: Operation[Any]) -> Operation[Any]:
     """The same operation, with the pages and slots of its answer as runs. `op` stays as it is."""
-    return with_pages(op, lambda runs: compress(expand(runs)))
+    return with_pages(op, _as_runs)
+
+
+def _as_runs(runs: Runs) -> Runs:
+    """Runs as short as they get. What is told of whole pools is so already, and is never written out."""
+    return compress(expand(runs)) if count(runs) <= NUMBERS else runs
 
 
 def with_pages(op: Operation[Any], write: Callable[[Runs], Runs]) -> Operation[Any]:

@@ -5,7 +5,7 @@ from kvspec.lengths import held_tokens
 from kvspec.model.hybrid import evictable_states, evictable_windows
 from kvspec.model.judging import carried_out, judge_length
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, ceil_pages, compress, expand, slot_index
+from kvspec.pages import Runs, ceil_pages, compress, count, expand, merged, slot_index, without
 from kvspec.rules import Violation
 from kvspec.window import window_held_tokens
 
@@ -174,7 +174,7 @@ def _snapshot(state: State) -> SnapshotAnswer:
         )
     return SnapshotAnswer(
         rows=rows,
-        free_pages=compress(page for page in range(1, state.config.num_pages + 1) if page not in state.owner),
+        free_pages=without([(1, state.config.num_pages)], list(state.owner)),
         store_pages=compress(sorted(entry.page for entry in state.store.entries.values())),
         requests={
             req: _view(state, request.record) for req, request in state.requests.items() if request.record is not None
@@ -183,7 +183,7 @@ def _snapshot(state: State) -> SnapshotAnswer:
             name: _view(state, session.record) for name, session in state.sessions.items() if session.record is not None
         },
         window_sides=state.window_of.copy() if state.config.sliding_window else None,
-        free_states=compress(slot for slot in range(1, state.config.num_states + 1) if slot not in state.state_owner)
+        free_states=without([(1, state.config.num_states)], list(state.state_owner))
         if state.config.num_states
         else None,
         store_states=compress(sorted(state.store.states.values())) if state.config.num_states else None,
@@ -281,14 +281,13 @@ def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Run
         state.unjudged[rule] += 1
         return
     state.judged[rule] += 1
-    told = expand(observed)
-    wanted, found = set(expand(expected)), set(told)
-    if wanted != found:
+    lacking, strange = without(expected, observed), without(observed, expected)
+    if lacking or strange:
         raise Violation(
             rule,
             f"{name} differ",
-            expected=f"also {compress(sorted(wanted - found))}" if wanted - found else "no others",
-            observed=f"also {compress(sorted(found - wanted))}" if found - wanted else "no others",
+            expected=f"also {lacking}" if lacking else "no others",
+            observed=f"also {strange}" if strange else "no others",
         )
-    if len(found) != len(told):
-        raise Violation(rule, f"{name}: some are there twice", observed=sorted(told))
+    if count(observed) != sum(length for _, length in merged(observed)):
+        raise Violation(rule, f"{name}: some are there twice", observed=observed)
