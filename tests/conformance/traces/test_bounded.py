@@ -10,14 +10,14 @@ import pytest
 
 HUGE = 2**31 - 1
 HEADER = {"num_pages": HUGE, "num_rows": HUGE, "max_context_len": HUGE}
-PREFILLED = [
+PREFILLED: list[dict[str, object]] = [
     {"op": "submit", "req": "a", "tokens": [1, 2], "obs": {}},
     {"op": "match_prefix", "req": "a", "obs": {}},
     {"op": "extend", "reqs": [["a", 2]], "obs": {}},
     {"op": "launch", "launch": 1, "reqs": ["a"], "obs": {}},
     {"op": "complete", "launch": 1, "tokens": {"a": 3}, "obs": {}},
 ]
-FILES = {
+FILES: dict[str, tuple[list[dict[str, object]], int]] = {
     "a run of all pages": ([*PREFILLED, {"op": "retract", "req": "a", "obs": {"freed": [[1, HUGE]]}}], 2),
     "a decode of a thousand million": ([*PREFILLED, {"op": "decode", "reqs": ["a"], "n": 10**9, "obs": {}}], 2),
     "a snapshot that tells nothing": ([*PREFILLED, {"op": "snapshot", "obs": {}}], 0),
@@ -44,7 +44,7 @@ def check(path: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", FILES)
 def test_a_small_file_with_large_numbers(name: str, tmp_path: Path) -> None:
     operations, status = FILES[name]
-    header = {"kvspec": 1, "producer": "a test", "config": {"page_size": 4, **HEADER}}
+    header: dict[str, object] = {"kvspec": 1, "producer": "a test", "config": {"page_size": 4, **HEADER}}
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in (header, *operations)))
     done = check(path)
