@@ -19,7 +19,7 @@ from kvconform.site.prose import ORDER, chapters
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and what the navigation calls them."""
 
-ENGINES = ("engines.md", "attach.md")
+ENGINES = ("engines.md", "attach.md", "attach-vllm.md")
 """The pages about real engines, in their order."""
 
 

@@ -70,8 +70,7 @@ class Attached:
         hooks.hook(names, "pop", after=self._popped)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
         hooks.hook(scheduler, "__init__", after=self._made)
-        hooks.hook(managers, "allocate_slots", after=self._copied)
-        self._within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name)
+        self._within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name, self._copied)
         self._within(managers, "free", lambda _, request: self._name(request.request_id))
         hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
         self._within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
@@ -96,15 +95,18 @@ class Attached:
 
     # Who works for whom
 
-    def _within(self, owner: Any, name: str, who: Callable[..., str]) -> None:
-        """While a function runs, references change for the one that `who(*arguments)` names."""
+    def _within(self, owner: Any, name: str, who: Callable[..., str], after: Callable[[], None] | None = None) -> None:
+        """While a function runs, and `after` it, references change for the one that `who(*arguments)` names."""
         original = getattr(owner, name)
 
         def within(*args: Any, **kwargs: Any) -> Any:
             before = self._who
             self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
             try:
-                return original(*args, **kwargs)
+                answer = original(*args, **kwargs)
+                if after is not None and self._managers:
+                    self.hooks.guarded(after)
+                return answer
             finally:
                 self._who = before
 
@@ -232,7 +234,10 @@ class Attached:
         """A scheduler is there: its memory is what is told of from now on."""
         if self._books is not None:
             self._books.told = False
-        self._managers = managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+        coordinator = scheduler.kv_cache_manager.coordinator
+        managers = coordinator.single_type_managers
+        # Only where blocks are hit in part are there copies.
+        self._managers = managers if getattr(coordinator, "enable_partial_hash_hits", False) else ()
         self._pool = scheduler.kv_cache_manager.block_pool
         self._books = self._pool._kvspec
         size = max(manager.block_size for manager in managers)
@@ -245,7 +250,7 @@ class Attached:
 
     def _grown(self, request: Any) -> None:
         run = self.runs.get(request.request_id)
-        if run is not None:
+        if run is not None and len(request._all_token_ids) >= run.due:
             self.tell(*run.grown())
 
     def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
@@ -282,10 +287,10 @@ class Attached:
             self.tell(PassOn(self._name(request.request_id), DEFERRED, POOL, pages))
         self._leaves(request.request_id)
 
-    def _copied(self, *_: Any, **__: Any) -> None:
+    def _copied(self) -> None:
         """A page that is hit in part is copied before the next pass; until then, both ends are kept for the copy."""
         for group in self._managers:
-            pairs = getattr(group, "_pending_cow_copies", ())
+            pairs = group._pending_cow_copies
             told = self._copying.get(group.kv_cache_group_id, 0)
             for source, target in pairs[told:]:
                 self._launches.copy(source.block_id, target.block_id)

@@ -153,6 +153,8 @@ class Launches:
 
     def _writes(self, scheduler: Any, run: Run, group: Group, start: int, stop: int, drafts: int) -> list[Use | None]:
         """The tokens of a pass. Behind drafts in flight its place is not known; a drafter may write further."""
+        if not (run.drafts or drafts or scheduler.num_lookahead_tokens):
+            return [run.writes(group, start, stop)]
         further = stop + scheduler.num_lookahead_tokens
         beyond = run.writes(group, stop, further, may=True)
         if run.drafts:
@@ -168,8 +170,10 @@ class Launches:
         cached = output.scheduled_cached_reqs
         rows = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
         for name, pages, position in rows:
-            self._row(attached.runs[name], pages or (), fresh=name in cached.resumed_req_ids)
             computed[name] = position
+            fresh = name in cached.resumed_req_ids
+            if pages or fresh:
+                self._row(attached.runs[name], pages or (), fresh)
         return computed
 
     def _row(self, run: Run, pages: Any, fresh: bool) -> None:

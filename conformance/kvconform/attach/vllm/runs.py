@@ -1,6 +1,7 @@
 """A request's stretches of work: who holds its pages, what its block tables mean, which of it is only promised yet."""
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,8 @@ class Run:
     """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
     _unit: int = field(init=False)
     """Tokens of one link in the chain of labels: it divides every group's page."""
+    due: int = sys.maxsize
+    """The number of tokens with which the next promise comes true."""
     _chain: list[str] = field(default_factory=list)
     _promised: list[tuple[int, int]] = field(default_factory=list)
     """Pages whose last token is not known yet: group and index."""
@@ -87,6 +90,7 @@ class Run:
         label = f"{self.name}/{group.number}@{tokens}"
         if tokens % self._unit == 0:
             self._states.append((group.number, tokens))
+            self.due = min(self.due, tokens)
         return label
 
     def states(self, group: Group, start: int, stop: int) -> tuple[Use | None, Use]:
@@ -112,19 +116,20 @@ class Run:
     def _mean(self, group: Group, index: int) -> str:
         if (index + 1) * group.size > len(self.request._all_token_ids):
             self._promised.append((group.number, index))
+            self.due = min(self.due, (index + 1) * group.size)
         return self.label(group, index)
 
     def grown(self) -> Iterator[Learn]:
         """The promises that have come true with the tokens that are known now."""
-        known, waiting = len(self.request._all_token_ids), []
-        for number, index in self._promised:
+        known, promised = len(self.request._all_token_ids), self._promised
+        states, self._states, self._promised, self.due = self._states, [], [], sys.maxsize
+        for number, index in promised:
             group = self.groups[number]
             if (index + 1) * group.size <= known:
                 yield Learn(self.promise(group, index), self.label(group, index))
             else:
-                waiting.append((number, index))
-        self._promised = waiting
-        states, self._states = self._states, []
+                self._promised.append((number, index))
+                self.due = min(self.due, (index + 1) * group.size)
         for number, tokens in states:
             label = f"{self.name}/{number}@{tokens}"
             if (now := self.state_label(self.groups[number], tokens)) != label:

@@ -1,0 +1,30 @@
+"""Defects of real releases: each one's shortest trace shows what its page says."""
+
+from pathlib import Path
+
+import pytest
+
+from kvconform.attach.vllm.known import KNOWN
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvspec.memory import Law
+
+FOUND = Path(__file__).parents[3] / "conformance" / "found"
+TRACES = sorted((FOUND / "vllm").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_the_last_event_of_a_trace_breaks_the_rule_and_no_earlier_one_does(path: Path) -> None:
+    (known,) = [known for known in KNOWN if known.name == path.stem]
+    with open_trace(path) as trace:
+        assert isinstance(trace, MemoryReader)
+        law = Law(trace.header.pools)
+        steps = [law.step(event) for _, event in trace]
+    assert [finding.rule for finding in steps[-1]] == [known.rule]
+    assert known.words in steps[-1][0].what
+    assert {finding.rule for found in steps[:-1] for finding in found} <= {"MEM-WRITTEN"}
+
+
+def test_the_page_speaks_of_every_known_defect_and_every_trace() -> None:
+    page = (FOUND / "vllm.md").read_text(encoding="utf-8")
+    assert all(f"| `{known.name}` |" in page for known in KNOWN)
+    assert all(f"(vllm/{path.name})" in page for path in TRACES)
