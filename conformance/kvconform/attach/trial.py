@@ -52,7 +52,7 @@ def main(
     try:
         trial = trial_of(engine, folder)
     except EngineError as error:
-        console.print(str(error), style="red", markup=False)
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise SystemExit(2) from error
     if not planted:
         judge = judged(trial, runs, mended=mended)

@@ -37,6 +37,7 @@ class Known(NamedTuple):
 _PLAIN = Workload(running=6, requests=40, blocks=40, abort=0.0, stores=0.0)
 _CROWDED = replace(_PLAIN, policy="priority", blocks=22, reserve=False, launches=1, chunk=6, budget=14, running=8)
 _SYNC = replace(_PLAIN, connector="sync", failing=0.5)
+_ABORTED = replace(_PLAIN, connector="async", abort=0.5, launches=3, requests=80, blocks=24)
 _HYBRID = replace(_PLAIN, groups=(("full", 4, 0), ("state", 4, 0)), blocks=80)
 
 KNOWN = (
@@ -58,7 +59,7 @@ KNOWN = (
     ),
     Known("turn-in-flight-state", "MEM-CONTENT", "states means to read", replace(_HYBRID, sessions=0.6)),
     Known("sessions-stand-still", "MEM-FAILED", "stuck", replace(_PLAIN, sessions=0.8, launches=1, blocks=30)),
-    Known("freed-in-flight", "MEM-RACE", "gpu writes", replace(_PLAIN, connector="async", abort=0.1), "0.22.1"),
+    Known("freed-in-flight", "MEM-RACE", "gpu writes", _ABORTED, "0.22.1"),
 )
 
 
