@@ -1,0 +1,37 @@
+"""The shortest traces of what was found in mini-sglang and SGLang break their rule, and nothing before it."""
+
+from pathlib import Path
+
+import pytest
+
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvspec.memory import Law
+
+FOUND = Path(__file__).parents[3] / "conformance" / "found"
+
+RULES = {
+    "mini-sglang/freed-duplicates": "MEM-USE",
+    "mini-sglang/abort-in-flight": "MEM-RELEASE",
+    "mini-sglang/row-handed-on": "MEM-RACE",
+    "sglang/write-through-unfenced-0.5.10": "MEM-RACE",
+    "sglang/write-through-unfenced-0.5.22": "MEM-RACE",
+    "sglang/load-back-unfenced-0.5.10": "MEM-RACE",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_trace_breaks_its_rule_with_its_last_event(name: str) -> None:
+    with open_trace(FOUND / f"{name}.jsonl") as trace:
+        assert isinstance(trace, MemoryReader)
+        law = Law(trace.header.pools)
+        found = [[finding.rule for finding in law.step(event)] for _, event in trace]
+    assert found[-1][0] == RULES[name]
+    assert not any(found[:-1])
+
+
+@pytest.mark.parametrize("engine", ["mini-sglang", "sglang"])
+def test_every_trace_is_told_of_on_its_page(engine: str) -> None:
+    page = (FOUND / f"{engine}.md").read_text()
+    for path in (FOUND / engine).iterdir():
+        assert f"({engine}/{path.name})" in page
+        assert f"{engine}/{path.stem}" in RULES
