@@ -110,20 +110,28 @@ def explore(
     to the numbers of pages and rows. For each thing worth reaching a shortest trace is printed; if one that the scope
     declares is not reached, the run has shown too little, and fails. At the end LIVE-1 is checked over all states.
 
+    Protocols of the memory level, with two streams and a transfer engine, are scopes too: all interleavings of the
+    right one, and the shortest trace of the one with a mistake.
+
         kvspec explore                                        all scopes
 
         kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
 
         kvspec explore --scope hold-and-wait --without preempt    the deadlock that preempt prevents
     """
-    from kvconform.exploring.report import compare_and_show, exhaust_and_show
+    from kvconform.exploring.report import compare_and_show, exhaust_and_show, interleave_and_show
     from kvconform.exploring.scope import BESIDE, SCOPES, scope_named
+    from kvconform.exploring.streams import PROTOCOLS
     from kvconform.gallery.mutants import BUGS
     from kvconform.implementations import load
 
-    names = scope or (SCOPES if impl is None and bug is None else BESIDE)
+    alone = impl is None and bug is None
+    names = scope or ([*SCOPES, *PROTOCOLS] if alone else BESIDE)
+    protocols = [PROTOCOLS[name] for name in names if name in PROTOCOLS]
+    if protocols and not alone:
+        raise typer.BadParameter(f"{protocols[0].name!r} is a protocol of the memory level: no manager takes part")
     try:
-        chosen = [scope_named(name, without or ()) for name in names]
+        chosen = [scope_named(name, without or ()) for name in names if name not in PROTOCOLS]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if impl is not None and bug is not None:
@@ -136,7 +144,8 @@ def explore(
     elif impl is not None:
         holds = compare_and_show(console, chosen, impl, load(impl))
     else:
-        holds = exhaust_and_show(console, chosen, jobs)
+        holds = not chosen or exhaust_and_show(console, chosen, jobs)
+        holds = (not protocols or interleave_and_show(console, protocols)) and holds
     raise typer.Exit(CONFORMS if holds else BROKEN)
 
 
@@ -146,10 +155,10 @@ def prove(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 2,
 ) -> None:
-    """Prove the contracts of the specification, and that its partition of rows and pages is inductive.
+    """Prove the contracts of the specification, and for pools of any size what operations mean below.
 
     CrossHair looks for a path through each function that breaks its contract; 'confirmed' means that there is none.
-    z3 shows of each operation that it keeps rows and pages partitioned, for any number of pages, rows and holders.
+    z3 shows of each event what it keeps, and of each operation that no event which it means is forbidden.
     Needs the extra 'kvspec[prove]'.
 
         kvspec prove                     all contracts for page sizes 1, 2, 16 and 64

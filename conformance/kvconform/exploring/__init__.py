@@ -5,6 +5,7 @@ moves      everything that may happen next in a state
 canonical  when two states are the same
 search     the search, on one process or several
 liveness   LIVE-1, over all states
+streams    protocols of the memory level, in all interleavings
 lockstep   an implementation beside the specification
 report     what `kvspec explore` prints
 

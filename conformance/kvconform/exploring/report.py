@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -13,6 +14,7 @@ from rich.text import Text
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, exhaust
+from kvconform.exploring.streams import Protocol, explore
 from kvconform.features import check_supported
 from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import Shortest
@@ -63,6 +65,27 @@ def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, facto
             break
     show_compared(console, results, name)
     return all(result.finding is None for result in results)
+
+
+def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool:
+    """Explore protocols and their mistakes, and print both; whether the right ones hold and each mistake is found."""
+    table = Table(
+        "protocol", "states", "complete", "verdict", title="Protocols, in all interleavings", box=box.SIMPLE_HEAD
+    )
+    as_due = True
+    for protocol in protocols:
+        right, wrong = explore(protocol.actors), explore(protocol.wrong)
+        holds = right.finding is None and right.ends > 0
+        seen = wrong.finding is not None and wrong.finding.rule == protocol.rule
+        as_due = as_due and holds and seen
+        told = Text("holds", "green") if holds else Text(right.finding.what if right.finding else "no end", "bold red")
+        table.add_row(protocol.name, f"{right.states:,}", f"{right.ends:,}", told)
+        found = f"{wrong.finding.rule}, {wrong.finding.what}" if wrong.finding else "nothing is found"
+        console.print(Text(f"{protocol.name}: if {protocol.mistake}: {found}", "" if seen else "bold red"))
+        for event in wrong.trace:
+            console.print(Text(f"  {msgspec.json.encode(event).decode()}"), soft_wrap=True)
+    console.print(table)
+    return as_due
 
 
 def _tell(progress: Progress, task: Any, scope: Scope, states: int, expanded: int, depth: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from kvconform.exploring.streams import PROTOCOLS
 from kvspec.events import Config
 
 TOKEN = 0
@@ -263,7 +264,7 @@ def scope_named(name: str, without: Sequence[str]) -> Scope:
         ValueError: there is no such scope, or one of the operations cannot be left out.
     """
     if name not in SCOPES:
-        raise ValueError(f"no scope {name!r}; there are {', '.join(SCOPES)}")
+        raise ValueError(f"no scope {name!r}; there are {', '.join([*SCOPES, *PROTOCOLS])}")
     for operation in without:
         if operation not in OPTIONAL:
             raise ValueError(f"{operation!r} cannot be left out, only {', '.join(OPTIONAL)} can")
