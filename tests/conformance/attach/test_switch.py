@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -52,7 +53,10 @@ def test_an_engine_under_test_stops_at_the_first_finding() -> None:
         trace.tell(Take("b", "kv", [1]))
 
 
-def test_another_process_judges_and_the_log_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_process_judges_and_the_log_has_a_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trace = opened({"KVSPEC": "check"})
     assert isinstance(trace, Followed)
     trace.header("test", POOLS)
