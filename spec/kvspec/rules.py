@@ -15,10 +15,10 @@ class Rule(NamedTuple):
 class Violation(Exception):
     """A rule was broken."""
 
-    def __init__(self, rule: str, what: str, *, expected: object = None, observed: object = None) -> None:
+    def __init__(self, rule: "str | Rule", what: str, *, expected: object = None, observed: object = None) -> None:
         """Name the rule, say what happened, and set what was expected against what was observed."""
-        super().__init__(f"{rule}: {what}")
-        self.rule = RULES[rule]
+        self.rule = RULES[rule] if isinstance(rule, str) else rule
+        super().__init__(f"{self.rule.id}: {what}")
         self.what = what
         self.expected = expected
         self.observed = observed

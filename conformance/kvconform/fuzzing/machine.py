@@ -114,7 +114,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         config = cls.draw_config(Drawn(data))
         assume(not needs_of_config(config) & cls.lacks)
         self.config = config
-        self.model = Model(config)
+        self.model = Model(config, law=True)
         implementation = make(cls.factory, config)
         self.checked = Checked(implementation, self.model, record=self.history.append, snapshot_every=1)
 

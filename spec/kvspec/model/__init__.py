@@ -17,6 +17,7 @@ from kvspec import events
 from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, leaving, looking, running, waiting
+from kvspec.model.meaning import FORWARD, Memory
 from kvspec.model.state import State
 from kvspec.rules import Violation
 
@@ -48,9 +49,13 @@ OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any], Answer]] = {
 class Model:
     """The specification, watching one memory manager."""
 
-    def __init__(self, config: Config) -> None:
-        """An empty memory manager of the given sizes."""
-        self.state = State(config)
+    def __init__(self, config: Config, *, law: bool = False, writes_on: str = FORWARD) -> None:
+        """An empty memory manager of the given sizes.
+
+        `law` lets the law below (`kvspec.memory`) judge what each step means there; `writes_on` is the stream on
+        which rows are written, that of the forward passes or "host".
+        """
+        self.state = State(config, Memory(config, writes_on) if law else None)
         self.steps = 0
 
     def step(self, op: Event) -> None:
@@ -80,6 +85,8 @@ class Model:
         else:
             if op.obs is None:
                 op.obs = answer  # type: ignore[assignment]
+            if self.state.memory is not None:
+                self.state.memory.judge()
 
     def figures(self) -> Figures:
         """The accounting as the specification counts it."""

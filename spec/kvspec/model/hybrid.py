@@ -24,6 +24,7 @@ from kvspec.model.judging import (
     judge_states_freed,
     judge_window_freed,
 )
+from kvspec.model.meaning import waiting
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
@@ -139,6 +140,8 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
         state.unjudged["SWA-2"] += 1
     else:
         state.judged["SWA-2"] += 1
+    if state.memory is not None:
+        state.memory.release_sides(record, state.sides_behind(pages))
     for page in pages:
         state.release_window(page)
     state.cursor[record] = until
@@ -162,6 +165,8 @@ def take_state(state: State, op: TakeState) -> StateAnswer:
     obs = op.obs or StateAnswer((choose_states(state, need) or {})[op.req][0])
     (slot,) = judge_new_states(state, need, _given(op.req, obs.state))[op.req]
     state.state_owner[slot] = op.req
+    if state.memory is not None:
+        state.memory.take(waiting(op.req), "states", [slot])
     state.requests[op.req] = request._replace(state=slot)
     state.reached["state without a row"] += 1
     return obs
@@ -180,10 +185,17 @@ def free_state(state: State, op: FreeState) -> StateAnswer:
     carried_out(state, op)
     obs = op.obs or StateAnswer(request.state)
     judge_states_freed(state, "MAMBA-2", [request.state], None if obs.state is None else [obs.state])
-    del state.state_owner[request.state]
+    _give_back(state, op.req, request.state)
     state.requests[op.req] = request._replace(state=None)
-    state.reached["state given back"] += 1
     return obs
+
+
+def _give_back(state: State, req: str, slot: int) -> None:
+    """The state slot of a waiting request becomes free."""
+    del state.state_owner[slot]
+    if state.memory is not None:
+        state.memory.release(waiting(req), "states", [slot])
+    state.reached["state given back"] += 1
 
 
 def state_to_publish(state: State, request: Request, record: int, length: int) -> PrefixKey | None:
@@ -238,10 +250,13 @@ def publish_copy(
     if cached != new:
         state.borders[record] = tuple(other for other in state.borders[record] if other != border)
     state.state_owner[new] = record
-    _cache_state(state, key, cached)
+    _cache_state(state, record, key, cached, new)
 
 
-def _cache_state(state: State, key: PrefixKey, slot: int) -> None:
+def _cache_state(state: State, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
+    """The store takes a state slot of a record, which has got the slot `new` for it."""
+    if state.memory is not None:
+        state.memory.publish_state(state, record, key, slot, new)
     state.store.states[key] = slot
     state.state_owner[slot] = key
     state.reached["state published"] += 1
@@ -269,7 +284,7 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
     state.records[record] = state.records[record]._replace(states=kept)
     if key is not None and given is not None:
         state.judged["MAMBA-4"] += 1
-        _cache_state(state, key, given)
+        _cache_state(state, record, key, given)
 
 
 def release_answer(
@@ -296,8 +311,7 @@ def release_waiting(state: State, op: Abort, request: Request, rule: str) -> Rel
     judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
     judge_no_state_cached(obs)
     if request.state is not None:
-        del state.state_owner[request.state]
-        state.reached["state given back"] += 1
+        _give_back(state, op.req, request.state)
     return obs
 
 
@@ -370,6 +384,9 @@ def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
         due = min(op.window, most)
         raise Violation("SWA-5", "too few window pages were evicted", expected=f"at least {due}", observed=len(evicted))
     state.judged["SWA-5"] += 1
+    if state.memory is not None:
+        behind = [state.window_owner[window_page] for window_page in evicted]
+        state.memory.drop_sides({state.owner[page]: page for page in behind}, state.window_of)
     for window_page in evicted:
         page = state.window_owner[window_page]
         state.release_window(page)
@@ -399,6 +416,8 @@ def _evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKe
         due = min(op.states, most)
         raise Violation("MAMBA-5", "too few states were evicted", expected=f"at least {due}", observed=len(evicted))
     state.judged["MAMBA-5"] += 1
+    if state.memory is not None:
+        state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
     for slot in evicted:
         del states[state.state_owner.pop(slot)]  # type: ignore[arg-type]
     state.reached["state evicted"] += bool(evicted)

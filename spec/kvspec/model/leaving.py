@@ -41,13 +41,13 @@ class Publication(NamedTuple):
     exchanged: list[tuple[PrefixKey, int]]
     """The same the other way round: the store takes the holder's page, and its tombstone is freed instead."""
 
-    def freed(self, state: State) -> tuple[list[int], list[int] | None]:
-        """The pages and the window pages that go back."""
+    def freed(self, state: State) -> tuple[list[int], list[int], list[int] | None]:
+        """The store's tombstones, the holder's own pages, and the window pages that go back."""
         tombstones = [state.store.entries[key].page for key, _ in self.exchanged]
         taken = {page for _, page in self.exchanged}
         own = [page for page in self.duplicates if page not in taken]
         given = {page for _, page in self.revived}
-        return tombstones + own, hybrid.window_sides(state, [page for page in own if page not in given])
+        return tombstones, own, hybrid.window_sides(state, [page for page in own if page not in given])
 
 
 def plan_publication(state: State, request: Request, record: int, length: int, told: Runs | None = None) -> Publication:
@@ -95,7 +95,7 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
     table, page_size = state.tables[record], state.config.page_size
     first = state.lengths[record].protected // page_size
-    freed, _ = plan.freed(state)
+    tombstones, own, _ = plan.freed(state)
     for tombstone, page in plan.revived:
         window_page = state.window_of[tombstone] = state.window_of.pop(page)
         state.window_owner[window_page] = tombstone
@@ -103,7 +103,8 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
         state.store.entries[key] = state.store.entries[key]._replace(page=page)
         state.owner[page] = state.content[page] = key
     table[first : first + len(plan.shared)] = plan.shared
-    state.release_pages(freed)
+    state.release_private(record, own)
+    state.release_pages(tombstones)
     for key, parent, page in plan.inserted:
         state.store.insert(key, parent, page)
         state.owner[page] = key
@@ -115,6 +116,8 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
         state.store.lock(last)
         state.store.unlock(locked)
         state.records[record] = state.records[record]._replace(locked=last)
+    if state.memory is not None:
+        state.memory.publish(state, record, first, plan, locked, tombstones)
     state.lengths[record] = lengths.publish(
         state.lengths[record], min(plan.length, state.lengths[record].committed), page_size
     )
@@ -142,7 +145,8 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     protected = state.lengths[record].protected
     limit = protected if keeps_out else request.seq_len
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
-    freed, sides = plan.freed(state)
+    tombstones, own, sides = plan.freed(state)
+    freed = tombstones + own
     key = None if keeps_out else hybrid.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
@@ -184,8 +188,8 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     limit = committed if state.config.prefix_cache else state.lengths[record].protected
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     rest = state.tables[record][plan.length // state.config.page_size :]
-    duplicates, sides = plan.freed(state)
-    freed = duplicates + rest
+    tombstones, own, sides = plan.freed(state)
+    freed = tombstones + own + rest
     if sides is not None:
         sides += state.window_sides(rest)
     key = hybrid.state_to_publish(state, request, record, plan.length)
@@ -209,6 +213,7 @@ def _finish_turn(state: State, op: Finish, request: Request, record: int) -> Rel
         state.reached["deferred close done"] += 1
         return obs
     obs = _hand_to_slot(state, op, request, record)
+    state.pass_on(record)
     state.sessions[request.session] = session._replace(record=record, turn=None, history=request.tokens)
     return obs
 
@@ -239,8 +244,7 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     freed = table[tail.start : tail.stop]
     judge_freed(state, "PAGE-1", freed, op.obs.freed)
     judge_window_freed(state, "SWA-1", hybrid.window_sides(state, freed), op.obs.window_freed)
-    del table[tail.start :]
-    state.release_pages(freed)
+    state.cut_table(record, tail.start)
     state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
     return op.obs
 
@@ -275,6 +279,7 @@ def retract(state: State, op: Retract) -> ReleaseAnswer:
     waiting = request._replace(running=False, record=None, prefix_len=None, resumed=False)
     if request.session is not None:
         obs = _hand_to_slot(state, op, request, record)
+        state.pass_on(record)
         state.sessions[request.session] = state.sessions[request.session]._replace(record=record)
         state.reached["turn retracted"] += 1
     else:
@@ -302,6 +307,7 @@ def abort(state: State, op: Abort) -> ReleaseAnswer:
     else:
         obs = hybrid.release_waiting(state, op, request, rule)
     if record is not None and request.record is not None:
+        state.pass_on(record)
         state.reached["lend ended by abort"] += 1
     if request.session is not None and session is not None:
         if session.closing:
@@ -376,6 +382,8 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     if pages:
         state.reached["page evicted"] += 1
     hybrid.apply_eviction(state, op, obs, keys)
+    if state.memory is not None:
+        state.memory.drop("pages", keys)
     state.store.remove(keys)
     state.release_pages(pages)
     return obs

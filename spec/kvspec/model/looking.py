@@ -73,6 +73,8 @@ def report(state: State, op: Report) -> Figures:
                 expected=getattr(expected, name),
                 observed=getattr(obs, name),
             )
+    if state.memory is not None and op.mode == "idle":
+        state.memory.idle(state)
     state.judged["ACC-1"] += 1
     state.judged["ACC-2"] += obs.window_available is not None
     state.judged["ACC-3"] += obs.states_available is not None

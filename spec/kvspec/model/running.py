@@ -75,7 +75,7 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
         record = state.requests[req].record
         assert record is not None
         state.take_pages(record, pages.get(req, []), sides.get(req, []))
-        _take_states(state, record, request, states.get(req, []))
+        _take_states(state, record, req, request, states.get(req, []))
     return obs
 
 
@@ -86,12 +86,14 @@ def _states_missing(state: State, request: Request) -> int:
     return (request.state is None) + state.config.tracking_states
 
 
-def _take_states(state: State, record: int, request: Request, new: list[int]) -> None:
+def _take_states(state: State, record: int, req: str, request: Request, new: list[int]) -> None:
     """A record's state slots become its own: the one that its request had taken before it had a row, and new ones."""
     early = () if request.record is not None or request.state is None else (request.state,)
     for slot in (*early, *new):
         state.state_owner[slot] = record
     state.records[record] = state.records[record]._replace(states=(*state.records[record].states, *early, *new))
+    if state.memory is not None and (early or new):
+        state.memory.take_states(state, record, req, early, new)
 
 
 def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
@@ -179,6 +181,8 @@ def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_l
         state.store.lock(locked)
         state.rows[row] = record
         state.records[record] = Record(row, locked)
+        if state.memory is not None:
+            state.memory.begin(state, record, row, locked)
         state.tables[record] = state.store.path(locked)
         state.lengths[record] = lengths.begin(prefix_len, seq_len, page_size)
         state.written[record] = prefix_len
@@ -264,6 +268,7 @@ def launch(state: State, op: Launch) -> Done:
 
     page_size, content = state.config.page_size, state.content
     passages = []
+    parts = []
     for req in op.reqs:
         start, end, samples, drafts = state.prepared.pop(req)
         request = state.requests[req]
@@ -288,6 +293,9 @@ def launch(state: State, op: Launch) -> Done:
         if drafts:
             state.speculating[req] = Speculation(drafts, completed=False)
         passages.append(Passage(req, request.run, record, row, samples, drafts))
+        parts.append((record, start, end))
+    if state.memory is not None:
+        state.memory.launch(state, op.launch, parts)
     if state.flights:
         state.reached["launch overlapped"] += 1
     state.flights[op.launch] = passages
@@ -328,6 +336,7 @@ def complete(state: State, op: Complete) -> Done:
     for req in to_verify:
         state.speculating[req] = state.speculating[req]._replace(completed=True)
     del state.flights[op.launch]
+    freed = []
     for _, _, _, row, _, _ in passages:
         reads = state.readers[row]
         reads.popleft()
@@ -335,6 +344,9 @@ def complete(state: State, op: Complete) -> Done:
             del state.readers[row]
             if state.rows.get(row) == WITHHELD:
                 del state.rows[row]
+                freed.append(row)
+    if state.memory is not None:
+        state.memory.complete(op.launch, freed)
     return Done()
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths, private_pages
+from kvspec.model.meaning import Memory
 from kvspec.pages import ceil_pages
 from kvspec.store import ROOT, PrefixStore
 from kvspec.tokens import PrefixKey, Tokens
@@ -93,9 +94,10 @@ class Passage(NamedTuple):
 class State:
     """The whole state of the specified system."""
 
-    def __init__(self, config: Config) -> None:
-        """An empty system."""
+    def __init__(self, config: Config, memory: Memory | None = None) -> None:
+        """An empty system; `memory` is told what its operations mean below."""
         self.config = config
+        self.memory = memory
         self.requests: dict[str, Request] = {}
         self.sessions: dict[str, Session] = {}
 
@@ -205,7 +207,9 @@ class State:
     def forget_record(self, record: int) -> None:
         """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
         row, locked, states = self.records.pop(record)
-        self.release_pages(self.private(record))
+        self.release_private(record, self.private(record))
+        if self.memory is not None:
+            self.memory.forget(self, record, row, locked, states)
         for slot in states:
             del self.state_owner[slot]
         self.store.unlock(locked)
@@ -219,6 +223,8 @@ class State:
 
     def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
         """Free pages, and the window sides behind them, become a record's own; what they held counts no more."""
+        if self.memory is not None and pages:
+            self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
         self.tables[record].extend(pages)
         for page in pages:
             self.owner[page] = record
@@ -226,6 +232,20 @@ class State:
         for page, window_page in zip(pages, window_pages, strict=False):
             self.window_of[page] = window_page
             self.window_owner[window_page] = page
+
+    def release_private(self, record: int, pages: list[int]) -> None:
+        """Private pages of a record become free, and their window sides with them."""
+        if self.memory is not None:
+            self.memory.release_pages(record, pages, self.sides_behind(pages))
+        self.release_pages(pages)
+
+    def cut_table(self, record: int, index: int) -> None:
+        """The pages of a record from page index `index` on become free."""
+        freed = self.tables[record][index:]
+        del self.tables[record][index:]
+        if self.memory is not None:
+            self.memory.cut(record, index)
+        self.release_private(record, freed)
 
     def release_pages(self, pages: Iterable[int]) -> None:
         """Pages become free, and their window sides with them."""
@@ -239,9 +259,18 @@ class State:
         if window_page is not None:
             del self.window_owner[window_page]
 
+    def sides_behind(self, pages: Iterable[int]) -> dict[int, int]:
+        """The window pages behind those of `pages` that have one."""
+        return {page: self.window_of[page] for page in pages if page in self.window_of} if self.window_of else {}
+
+    def pass_on(self, record: int) -> None:
+        """A session slot lends its record to a turn, or gets it back."""
+        if self.memory is not None:
+            self.memory.pass_on(record)
+
     def window_sides(self, pages: Iterable[int]) -> list[int]:
         """The window pages behind `pages`, in their order."""
-        return [self.window_of[page] for page in pages if page in self.window_of]
+        return list(self.sides_behind(pages).values())
 
     def next_position(self, request: Request, record: int) -> int:
         """The first position at which a later step of a running request, or of its session's next turn, may stand.

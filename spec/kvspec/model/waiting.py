@@ -89,8 +89,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     judge_states_freed(state, "MAMBA-1", hybrid.state_slots(state, ()), obs.states_freed)
     state.judged["LEN-3"] += 1
 
-    del table[tail.start :]
-    state.release_pages(freed)
+    state.cut_table(record, tail.start)
     state.lengths[record] = after
     state.written[record] = min(state.written[record], after.committed)
     state.borders[record] = tuple(border for border in state.borders[record] if border <= after.committed)
@@ -100,6 +99,8 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     if after.allocated < before.allocated and after.allocated % state.config.page_size:
         state.reached["partial page kept"] += 1
     state.reached["slot lent" if request.record is None else "lend repeated"] += 1
+    if not again:
+        state.pass_on(record)
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
     state.requests[op.req] = request._replace(record=record, resumed=True, prefix_len=after.committed)

@@ -1,0 +1,384 @@
+"""What each operation means below: the memory events of a step, and the law that judges them.
+
+The model's own primitives (take pages, release them, publish, evict, lend, ...) call the method of the same name here,
+if somebody listens; each says which events of `kvspec.memory` it is. An operation means what its primitives mean. A
+step that conforms above never breaks the law below: that is what the explorer, the fuzzer and all other checks of the
+model hold it to.
+
+    pool      a page of it                          held by
+    pages     a page of tokens                      the record; who has locked a prefix holds all its pages
+    rows      a row; its slots are positions,       the record, or pinned by the launches that still read it
+              which name pages
+    window    a window page                         the record, or who has a window lock on it
+    sides     one page: slot p - 1 names the        the engine
+              window page behind page p
+    states    a slot for a recurrent state          the record or the waiting request; a lock on its prefix pins it
+
+A holder is a stretch of work: a record, until a request hands it to a session slot or the other way round. Forward
+passes are operations of one stream. Rows and window sides are written by operations of that stream too, so nothing
+has to wait before it rewrites what a launch in flight reads; with `writes_on` set to the host, the law shows what would.
+Numbers that no answer told are negative, and are pages like others.
+"""
+
+import pickle
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvspec.events import Config
+from kvspec.memory import Law
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Drop,
+    End,
+    Idle,
+    Learn,
+    Leave,
+    Map,
+    MemoryEvent,
+    PassOn,
+    Pool,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Unmap,
+    Use,
+)
+from kvspec.memory.rules import MEMORY_RULES
+from kvspec.pages import ceil_align, ceil_pages
+from kvspec.rules import Violation
+from kvspec.store import ROOT
+from kvspec.tokens import PrefixKey
+from kvspec.window import attended_from
+
+if TYPE_CHECKING:
+    from kvspec.model.leaving import Publication
+    from kvspec.model.state import State
+
+FORWARD = "forward"
+"""The stream of the forward passes."""
+ENGINE = "engine"
+LAUNCHES = "launches in flight"
+_UNTOLD = 1 << 40
+"""Negative numbers down to this one stand for pages that were not told."""
+
+
+def pools(config: Config) -> dict[str, Pool]:
+    """The pools of a memory manager of the given sizes."""
+
+    def pool(first: int, count: int, page_size: int = 1, label_size: int = 0) -> Pool:
+        sinks = [0] if first else []
+        return Pool(page_size, _UNTOLD + first + count, -_UNTOLD, label_size, sinks)
+
+    size = config.page_size
+    made = {
+        "pages": pool(1, config.num_pages, size),
+        "rows": pool(0, config.num_rows, ceil_align(config.max_context_len, size), size),
+    }
+    if config.sliding_window:
+        made["window"] = pool(1, config.num_window_pages, size)
+        made["sides"] = Pool(config.num_pages, 1, label_size=1)
+    if config.num_states:
+        made["states"] = pool(1, config.num_states)
+    return made
+
+
+class Names(NamedTuple):
+    """What a record is called below."""
+
+    holder: str
+    table: str
+    row: str
+    """The table that is its row."""
+
+
+class Memory:
+    """The memory below a model: what the step at hand means, and the law that has followed all steps."""
+
+    def __init__(self, config: Config, writes_on: str = FORWARD) -> None:
+        """Everything is free. `writes_on` is the stream on which rows and window sides are written."""
+        self.config = config
+        self.law = Law(pools(config))
+        self.told: list[MemoryEvent] = []
+        """What the step at hand means so far."""
+        self._writes_on = writes_on
+        self._writes: list[Use] = []
+        """Of rows and window sides, in the step at hand."""
+        self._queued: deque[int | str] = deque()
+        """Operations in flight."""
+        self._made = 0
+        self._names: dict[int, Names] = {}
+        if config.sliding_window:
+            self.told.append(Take(ENGINE, "sides", [1]))
+
+    def copy(self) -> "Memory":
+        """An independent copy."""
+        copied: Memory = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        return copied
+
+    def judge(self) -> None:
+        """Let the law judge what was told since the last time.
+
+        Raises:
+            Violation: the law is broken.
+        """
+        self._flush()
+        told, self.told = self.told, []
+        for event in told:
+            for finding in self.law.step(event):
+                raise Violation(MEMORY_RULES[finding.rule], finding.what, observed=event)
+
+    def _flush(self) -> None:
+        """What was written to rows and window sides is one operation."""
+        if self._writes:
+            self._queue(Begin("", self._writes_on, writes=self._writes))
+            self._writes = []
+
+    def _queue(self, op: Begin) -> None:
+        if op.id == "":
+            self._made += 1
+            op.id = f"op {self._made}"
+        if op.stream == FORWARD:
+            self._queued.append(op.id)
+        self.told.append(op)
+
+    def _write_row(self, record: int, index: int, pages: list[int]) -> None:
+        size = self.config.page_size
+        start, stop = index * size, (index + len(pages)) * size
+        self._writes.append(Use(self._names[record].row, start=start, stop=stop, labels=list(map(str, pages))))
+
+    def _side(self, page: int, side: int) -> Use:
+        return Use(None, "sides", [1], page - 1, page, [str(side)], ENGINE)
+
+    def _write_sides(self, sides: Iterable[tuple[int, int]]) -> None:
+        self._writes += [self._side(page, side) for page, side in sides if page > 0]
+
+    def take(self, holder: str, pool: str, pages: list[int]) -> None:
+        """Free pages of a pool are handed out."""
+        if pages:
+            self.told.append(Take(holder, pool, [*pages]))
+
+    def release(self, holder: str, pool: str, pages: Iterable[int]) -> None:
+        """A holder lets go of pages."""
+        pages = list(pages)
+        if pages:
+            self.told.append(Release(holder, pool, [*pages]))
+
+    def _share(self, holder: str, pool: str, found: dict[int, PrefixKey], *, pin: bool = False) -> None:
+        if found:
+            self.told.append(Share(holder, pool, [*found], [key.hex() for key in found.values()], pin))
+
+    def begin(self, state: "State", record: int, row: int, locked: PrefixKey) -> None:
+        """A record begins with a row and a locked prefix."""
+        self._names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
+        self.take(names.holder, "rows", [row])
+        self.told.append(Map(names.row, names.holder, "rows", 0, [row]))
+        path: dict[int, PrefixKey] = {}
+        key = locked
+        while key != ROOT:
+            page, parent = state.store.entries[key]
+            path[page], key = key, parent
+        path = dict(reversed(path.items()))
+        self._share(names.holder, "pages", path)
+        labels = [key.hex() for key in path.values()]
+        self.told.append(Map(names.table, names.holder, "pages", 0, [*path], labels))
+        if path:
+            self._write_row(record, 0, list(path))
+        self._lock(state, names.holder, ROOT, locked)
+
+    def _lock(self, state: "State", holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
+        """A lock moves: what it covers of the window and of the states. `own` are window pages that were private."""
+        before, after = reach(state, old) | dict.fromkeys(own, ROOT), reach(state, new)
+        self._share(holder, "window", {side: key for side, key in after.items() if side not in before})
+        self.release(holder, "window", [side for side in before if side not in after])
+        states = state.store.states
+        self.release(holder, "states", [states[old]] if old in states else ())
+        self._share(holder, "states", {states[new]: new} if new in states else {}, pin=True)
+
+    def take_pages(self, record: int, index: int, pages: list[int], sides: list[int]) -> None:
+        """Free pages, and their window sides, become a record's, from page index `index` on."""
+        holder, table, _ = self._names[record]
+        labels = [f"{record}/{number}" for number in range(index, index + len(pages))]
+        self.told.append(Take(holder, "pages", [*pages]))
+        self.told.append(Map(table, holder, "pages", index, [*pages], labels))
+        self._write_row(record, index, pages)
+        if sides:
+            self.take(holder, "window", sides)
+            self._write_sides(zip(pages, sides, strict=True))
+
+    def release_pages(self, record: int, pages: list[int], sides: dict[int, int]) -> None:
+        """A record's private pages, and the window sides that some of them have, become free."""
+        holder = self._names[record].holder
+        self.release(holder, "pages", pages)
+        self.release_sides(record, sides)
+
+    def release_sides(self, record: int, sides: dict[int, int]) -> None:
+        """A record's window pages become free, each behind a page."""
+        self.release(self._names[record].holder, "window", sides.values())
+        self._write_sides((page, 0) for page in sides)
+
+    def cut(self, record: int, index: int) -> None:
+        """A record's block table ends before page index `index`."""
+        self.told.append(Unmap(self._names[record].table, index))
+
+    def pass_on(self, record: int) -> None:
+        """A request hands its record to the session slot, or the other way round."""
+        holder, table, row = self._names[record]
+        name, _, stretch = holder.partition(".")
+        self._names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
+        self.told.append(PassOn(holder, names.holder))
+
+    def take_states(self, state: "State", record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
+        """A record gets its state slots, `early` from its waiting request, and begins from a cached state or none."""
+        holder, found = self._names[record].holder, state.store.states.get(state.records[record].locked)
+        if early:
+            self.told.append(PassOn(waiting(req), holder, "states", [*early]))
+        self.take(holder, "states", new)
+        reads = [] if found is None else [Use(None, "states", [found], holder=holder)]
+        self._queue(Begin("", FORWARD, reads, [Use(None, "states", [*early, *new], holder=holder)]))
+
+    def publish_state(self, state: "State", record: int, key: PrefixKey, slot: int, new: int | None) -> None:
+        """The store takes a state slot of a record; `new` is the free one that the record has got for it."""
+        holder = self._names[record].holder
+        if new is not None:
+            self.take(holder, "states", [new])
+            self._queue(Begin("", FORWARD, writes=[Use(None, "states", [new], holder=holder)]))
+        self.told.append(Publish("states", [slot], [key.hex()]))
+        self.release(holder, "states", [slot])
+        for other, found in state.records.items():
+            if found.locked == key:
+                self._share(self._names[other].holder, "states", {slot: key}, pin=True)
+
+    def launch(self, state: "State", launch: int, parts: list[tuple[int, int, int]]) -> None:
+        """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
+        reads: list[Use] = []
+        writes: list[Use] = []
+        for record, start, end in parts:
+            _, table, row = self._names[record]
+            reads += (Use(row, stop=end), Use(table, stop=end))
+            writes.append(Use(table, start=start, stop=end))
+            if self.config.sliding_window:
+                self._window(state, record, start, end, reads, writes)
+        if self.config.num_states:
+            states = [
+                Use(None, "states", [*state.records[record].states], holder=self._names[record].holder)
+                for record, _, _ in parts
+            ]
+            self._queue(Begin(f"states {launch}", FORWARD, states, states, sees_own=False))
+        self._queue(Begin(launch, FORWARD, reads, writes))
+
+    def _window(self, state: "State", record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
+        size, holder = self.config.page_size, self._names[record].holder
+        nearest = attended_from(start, self.config.sliding_window)
+        indices = range(nearest // size, ceil_pages(end, size))
+        pages = [state.tables[record][index] for index in indices]
+        sides = [state.window_of.get(page, 0) for page in pages]
+        labels = [self._label(state, record, index) for index in indices]
+        base = indices.start * size
+        reads.append(Use(None, "window", [*sides], nearest - base, end - base, labels, holder))
+        reads += [self._side(page, side) for page, side in zip(pages, sides, strict=True) if page > 0]
+        first = start // size - indices.start
+        writes.append(Use(None, "window", [*sides[first:]], start % size, end - start // size * size, labels[first:], holder))
+
+    def _label(self, state: "State", record: int, index: int) -> str:
+        """What a page of a record's positions holds."""
+        owner = state.owner[state.tables[record][index]]
+        return owner.hex() if isinstance(owner, bytes) else f"{record}/{index}"
+
+    def complete(self, launch: int, freed: list[int]) -> None:
+        """The host has seen a launch complete, and all that was queued before it; withheld rows go back."""
+        self.told.append(End(launch))
+        while (op := self._queued.popleft()) != launch:
+            self.told.append(End(op))
+        self.release(LAUNCHES, "rows", freed)
+
+    def publish(
+        self, state: "State", record: int, first: int, plan: "Publication", old: PrefixKey, tombstones: list[int]
+    ) -> None:
+        """A record's pages from page index `first` on became the store's, or gave way to those that it had."""
+        holder, table, _ = self._names[record]
+        last = first + len(plan.shared) + len(plan.inserted)
+        if last == first:
+            return
+        pages = state.tables[record][first:last]
+        keys = [key for key in map(state.owner.__getitem__, pages) if isinstance(key, bytes)]
+        self.told += [Learn(f"{record}/{index}", key.hex()) for index, key in enumerate(keys, first)]
+        for (key, _), tombstone in zip(plan.exchanged, tombstones, strict=True):
+            self.told.append(Drop("pages", [tombstone], [key.hex()]))
+        taken = dict(plan.exchanged) | {key: page for key, _, page in plan.inserted}
+        self._publish("pages", taken, labelled=True)
+        known = {page: key for page, key in zip(plan.shared, keys, strict=False) if taken.get(key) != page}
+        self._share(holder, "pages", known)
+        self.told.append(Map(table, holder, "pages", first, [*pages], [key.hex() for key in keys]))
+        if known:
+            self._write_row(record, first, plan.shared)
+        if self.config.sliding_window:
+            revived = {tombstone: state.owner[tombstone] for tombstone, _ in plan.revived}
+            sides = {key: state.window_of[page] for key, page in taken.items() if page in state.window_of}
+            sides |= {key: state.window_of[page] for page, key in revived.items() if isinstance(key, bytes)}
+            self._publish("window", sides, labelled=True)
+            for tombstone, page in plan.revived:
+                self._write_sides([(page, 0), (tombstone, state.window_of[tombstone])])
+                self._share_revived(state, record, state.window_of[tombstone], state.owner[tombstone])
+            self._lock(state, holder, old, state.records[record].locked, sides.values())
+        else:
+            self._lock(state, holder, old, state.records[record].locked)
+
+    def _publish(self, pool: str, taken: dict[PrefixKey, int], *, labelled: bool) -> None:
+        if taken:
+            keys = [key.hex() for key in taken]
+            self.told.append(Publish(pool, [*taken.values()], keys, keys if labelled else None))
+
+    def _share_revived(self, state: "State", publisher: int, side: int, key: object) -> None:
+        """Other records' window locks reach the window side that a tombstone has got."""
+        for record, found in state.records.items():
+            if record != publisher and key in state.store.in_reach(found.locked):
+                self.told.append(Share(self._names[record].holder, "window", [side]))
+
+    def drop(self, pool: str, keys: dict[PrefixKey, int]) -> None:
+        """Pages leave the store."""
+        if keys:
+            self.told.append(Drop(pool, [*keys.values()], [key.hex() for key in keys]))
+
+    def drop_sides(self, pages: Mapping[object, int], sides: Mapping[int, int]) -> None:
+        """Pages of the store, by their prefixes, lose their window sides."""
+        self.drop("window", {key: sides[page] for key, page in pages.items() if isinstance(key, bytes)})
+        self._write_sides((page, 0) for page in pages.values())
+
+    def forget(self, state: "State", record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
+        """A record ends: its tables, its lock, its row, its state slots. Its private pages are let go besides."""
+        holder, table, own_row = self._names.pop(record)
+        self._flush()
+        self.told += (Unmap(table), Unmap(own_row))
+        self.release(holder, "pages", state.store.path(locked))
+        self._lock(state, holder, locked, ROOT)
+        self.release(holder, "states", states)
+        if row in state.readers:
+            self.told.append(Share(LAUNCHES, "rows", [row], pin=True))
+        self.release(holder, "rows", [row])
+        self.told.append(Leave(holder))
+
+    def idle(self, state: "State") -> None:
+        """No request has a record."""
+        keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
+        self.told.append(Idle(keepers + [self._names[record].holder for record in state.records]))
+
+    def count(self, state: "State") -> None:
+        """The model's own books: who holds what, and what the store could evict."""
+
+
+def waiting(req: str) -> str:
+    """What a request is called that has no record."""
+    return f"waiting {req}"
+
+
+def reach(state: "State", locked: PrefixKey) -> dict[int, PrefixKey]:
+    """The window pages that a lock covers."""
+    sides: dict[int, PrefixKey] = {}
+    for key in state.store.in_reach(locked):
+        side = state.window_of.get(state.store.entries[key].page)
+        if side is not None:
+            sides[side] = key
+    return sides
