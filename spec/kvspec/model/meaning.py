@@ -21,7 +21,6 @@ Numbers that no answer told are negative, and are pages like others.
 """
 
 import pickle
-from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 FORWARD = "forward"
 """The stream of the forward passes."""
 ENGINE = "engine"
-LAUNCHES = "launches in flight"
 _UNTOLD = 1 << 40
 """Negative numbers down to this one stand for pages that were not told."""
 
@@ -106,8 +104,6 @@ class Memory:
         self._writes_on = writes_on
         self._writes: list[Use] = []
         """Of rows and window sides, in the step at hand."""
-        self._queued: deque[int | str] = deque()
-        """Operations in flight."""
         self._made = 0
         self._names: dict[int, Names] = {}
         if config.sliding_window:
@@ -133,16 +129,13 @@ class Memory:
     def _flush(self) -> None:
         """What was written to rows and window sides is one operation."""
         if self._writes:
-            self._queue(Begin("", self._writes_on, writes=self._writes))
+            self._queue(self._writes, stream=self._writes_on)
             self._writes = []
 
-    def _queue(self, op: Begin) -> None:
-        if op.id == "":
-            self._made += 1
-            op.id = f"op {self._made}"
-        if op.stream == FORWARD:
-            self._queued.append(op.id)
-        self.told.append(op)
+    def _queue(self, writes: list[Use], reads: list[Use] | None = None, stream: str = FORWARD) -> None:
+        """Queue an operation that is no launch. What is launched after it completes after it."""
+        self._made += 1
+        self.told.append(Begin(f"op {self._made}", stream, reads or [], writes, sees_own=False))
 
     def _write_row(self, record: int, index: int, pages: list[int]) -> None:
         size = self.config.page_size
@@ -237,14 +230,14 @@ class Memory:
             self.told.append(PassOn(waiting(req), holder, "states", [*early]))
         self.take(holder, "states", new)
         reads = [] if found is None else [Use(None, "states", [found], holder=holder)]
-        self._queue(Begin("", FORWARD, reads, [Use(None, "states", [*early, *new], holder=holder)]))
+        self._queue([Use(None, "states", [*early, *new], holder=holder)], reads)
 
     def publish_state(self, state: "State", record: int, key: PrefixKey, slot: int, new: int | None) -> None:
         """The store takes a state slot of a record; `new` is the free one that the record has got for it."""
         holder = self._names[record].holder
         if new is not None:
             self.take(holder, "states", [new])
-            self._queue(Begin("", FORWARD, writes=[Use(None, "states", [new], holder=holder)]))
+            self._queue([Use(None, "states", [new], holder=holder)])
         self.told.append(Publish("states", [slot], [key.hex()]))
         self.release(holder, "states", [slot])
         for other, found in state.records.items():
@@ -266,8 +259,9 @@ class Memory:
                 Use(None, "states", [*state.records[record].states], holder=self._names[record].holder)
                 for record, _, _ in parts
             ]
-            self._queue(Begin(f"states {launch}", FORWARD, states, states, sees_own=False))
-        self._queue(Begin(launch, FORWARD, reads, writes))
+            self._queue(states, states)
+        self.told.append(Share(f"launch {launch}", "rows", [state.records[record].row for record, _, _ in parts], pin=True))
+        self.told.append(Begin(launch, FORWARD, reads, writes))
 
     def _window(self, state: "State", record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
         size, holder = self.config.page_size, self._names[record].holder
@@ -287,12 +281,10 @@ class Memory:
         owner = state.owner[state.tables[record][index]]
         return owner.hex() if isinstance(owner, bytes) else f"{record}/{index}"
 
-    def complete(self, launch: int, freed: list[int]) -> None:
-        """The host has seen a launch complete, and all that was queued before it; withheld rows go back."""
+    def complete(self, launch: int, rows: list[int]) -> None:
+        """The host has seen a launch complete, and all that was queued before it."""
         self.told.append(End(launch))
-        while (op := self._queued.popleft()) != launch:
-            self.told.append(End(op))
-        self.release(LAUNCHES, "rows", freed)
+        self.release(f"launch {launch}", "rows", rows)
 
     def publish(
         self, state: "State", record: int, first: int, plan: "Publication", old: PrefixKey, tombstones: list[int]
@@ -355,14 +347,12 @@ class Memory:
         self.release(holder, "pages", state.store.path(locked))
         self._lock(state, holder, locked, ROOT)
         self.release(holder, "states", states)
-        if row in state.readers:
-            self.told.append(Share(LAUNCHES, "rows", [row], pin=True))
         self.release(holder, "rows", [row])
         self.told.append(Leave(holder))
 
     def idle(self, state: "State") -> None:
         """No request has a record."""
-        keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
+        keepers = [ENGINE, *(f"launch {launch}" for launch in state.flights), *map(waiting, state.requests)]
         self.told.append(Idle(keepers + [self._names[record].holder for record in state.records]))
 
     def count(self, state: "State") -> None:
