@@ -5,6 +5,7 @@ writes before it. What is read through a table is checked once a stream, and aga
 decode step costs what it adds and not what it attends to.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -253,7 +254,8 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
         if piece.failed:
             _spoil(state, flight, holder, page.cause)
             spoilt = True
-        wrong = next((want for want in meant if state.agree(piece, want) is False), None)
+        wants = meant[max(bisect_right(meant, piece.start, key=_start) - 1, 0) : bisect_left(meant, piece.stop, key=_start)]
+        wrong = next((want for want in wants if state.agree(piece, want) is False), None)
         if wrong is not None:
             what = f"operation {id} means to read {wrong.label} in page {number} and finds {piece.label}"
             found = state.find("MEM-CONTENT", what, pool, number, holder)
@@ -262,6 +264,10 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
         if piece.label is None or meant[0].label is None:
             state.unjudged["MEM-CONTENT"] += 1
     return spoilt
+
+
+def _start(content: Content) -> int:
+    return content.start
 
 
 def _check_held(

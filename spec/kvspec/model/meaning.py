@@ -7,7 +7,7 @@ model hold it to.
 
     pool      a page of it                          held by
     pages     a page of tokens                      the record; who has locked a prefix holds all its pages
-    rows      a row; its slots are positions,       the record, or pinned by the launches that still read it
+    rows      a row; its slots are positions,       the record, or pinned for the launches that read it still
               which name pages
     window    a window page                         the record, or who has a window lock on it
     sides     one page: slot p - 1 names the        the engine
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 FORWARD = "forward"
 """The stream of the forward passes."""
 ENGINE = "engine"
+LAUNCHES = "launches in flight"
 _UNTOLD = 1 << 40
 """Negative numbers down to this one stand for pages that were not told."""
 
@@ -260,7 +261,6 @@ class Memory:
                 for record, _, _ in parts
             ]
             self._queue(states, states)
-        self.told.append(Share(f"launch {launch}", "rows", [state.records[record].row for record, _, _ in parts], pin=True))
         self.told.append(Begin(launch, FORWARD, reads, writes))
 
     def _window(self, state: "State", record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
@@ -282,9 +282,9 @@ class Memory:
         return owner.hex() if isinstance(owner, bytes) else f"{record}/{index}"
 
     def complete(self, launch: int, rows: list[int]) -> None:
-        """The host has seen a launch complete, and all that was queued before it."""
+        """The host has seen a launch complete, and all that was queued before it; withheld `rows` go back."""
         self.told.append(End(launch))
-        self.release(f"launch {launch}", "rows", rows)
+        self.release(LAUNCHES, "rows", rows)
 
     def publish(
         self, state: "State", record: int, first: int, plan: "Publication", old: PrefixKey, tombstones: list[int]
@@ -347,12 +347,14 @@ class Memory:
         self.release(holder, "pages", state.store.path(locked))
         self._lock(state, holder, locked, ROOT)
         self.release(holder, "states", states)
+        if row in state.readers:
+            self.told.append(Share(LAUNCHES, "rows", [row], pin=True))
         self.release(holder, "rows", [row])
         self.told.append(Leave(holder))
 
     def idle(self, state: "State") -> None:
         """No request has a record."""
-        keepers = [ENGINE, *(f"launch {launch}" for launch in state.flights), *map(waiting, state.requests)]
+        keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
         self.told.append(Idle(keepers + [self._names[record].holder for record in state.records]))
 
     def count(self, state: "State") -> None:

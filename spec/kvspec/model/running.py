@@ -336,6 +336,7 @@ def complete(state: State, op: Complete) -> Done:
     for req in to_verify:
         state.speculating[req] = state.speculating[req]._replace(completed=True)
     del state.flights[op.launch]
+    freed = []
     for _, _, _, row, _, _ in passages:
         reads = state.readers[row]
         reads.popleft()
@@ -343,8 +344,9 @@ def complete(state: State, op: Complete) -> Done:
             del state.readers[row]
             if state.rows.get(row) == WITHHELD:
                 del state.rows[row]
+                freed.append(row)
     if state.memory is not None:
-        state.memory.complete(op.launch, [passage.row for passage in passages])
+        state.memory.complete(op.launch, freed)
     return Done()
 
 
