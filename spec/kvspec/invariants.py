@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 
 from kvspec.events import Figures
 from kvspec.lengths import well_formed
+from kvspec.memory.events import Count
 from kvspec.model.looking import figures
+from kvspec.model.meaning import Memory
 from kvspec.model.state import WITHHELD, Request, Session, State
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
@@ -41,6 +43,8 @@ def check(state: State) -> None:
     """
     for rule_check in CHECKS.values():
         rule_check(state)
+    if state.memory is not None:
+        agree_with_memory(state, state.memory)
 
 
 def holders(state: State) -> Iterator[tuple[str, int, Request | Session]]:
@@ -58,6 +62,34 @@ def tokens_of(state: State, holder: Request | Session) -> Tokens:
     if isinstance(holder, Request):
         return holder.tokens
     return state.requests[holder.turn].tokens if holder.turn else holder.history
+
+
+def agree_with_memory(state: State, memory: Memory) -> None:
+    """The books say what the steps so far meant to the memory: who refers to what, and what is not locked."""
+    store = state.store
+    pages, rows, window, states = (Counter[int]() for _ in range(4))
+    for _, record, _ in holders(state):
+        rows[state.records[record].row] += 1
+        pages.update(state.tables[record])
+        window.update(state.window_sides(state.private(record)))
+        states.update(state.records[record].states)
+    states.update(request.state for request in state.requests.values() if request.state is not None)
+    rows.update(row for row, owner in state.rows.items() if owner == WITHHELD and row in state.readers)
+    entries = {key: entry.page for key, entry in store.entries.items()}
+    sides = {key: state.window_of[page] for key, page in entries.items() if page in state.window_of}
+    for books, locks, cached in ((window, store.window_pins, sides), (states, store.state_pins, store.states)):
+        books.update({cached[key]: count for key, count in locks.items() if key in cached})
+    for pool, in_use, books, cached, locks in (
+        ("pages", state.owner.keys(), pages, entries, store.pins),
+        ("rows", state.rows.keys(), rows, {}, {}),
+        ("window", state.window_owner.keys(), window, sides, store.window_pins),
+        ("states", state.state_owner.keys(), states, store.states, store.state_pins),
+    ):
+        if pool in memory.law.state.pools:
+            unlocked = {page for key, page in cached.items() if key not in locks}
+            held, references = [*(in_use - unlocked)], dict.fromkeys(in_use, 0) | books
+            memory.told.append(Count(pool, None, [*unlocked], [*held], references))
+    memory.judge()
 
 
 @checks("ROW-1")

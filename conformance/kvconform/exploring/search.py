@@ -24,6 +24,7 @@ from kvconform.vectors.runner import Demonstration
 from kvspec.events import Operation, Refusal
 from kvspec.invariants import check
 from kvspec.model import Model
+from kvspec.model.meaning import Memory
 from kvspec.model.state import State
 from kvspec.rules import Violation
 
@@ -220,7 +221,7 @@ class _Tree:
 
     def root(self) -> Node:
         """Nothing has happened."""
-        return Node(State(self.scope.config), frozenset())
+        return Node(State(self.scope.config, Memory(self.scope.config)), frozenset())
 
     def grow(
         self, pack: Callable[[Node], Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8

@@ -91,11 +91,14 @@ def replay(bug: Bug, runs: int, seed: int) -> Replayed:
 
 
 def carry_out(
-    factory: Factory, scheduling: type[Scheduler], run: Run
+    factory: Factory, scheduling: type[Scheduler], run: Run, *, law: bool = False
 ) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
-    """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding."""
+    """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding.
+
+    With `law`, what each step means to the memory is judged as well.
+    """
     operations: list[Operation[Any]] = []
-    model = Model(run.config)
+    model = Model(run.config, law=law)
     try:
         checked = Checked(make(factory, run.config), model, record=operations.append, snapshot_every=1)
         step = Reporting(Patient(checked, patience(run.config, run.mode)), model)

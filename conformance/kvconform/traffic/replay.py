@@ -120,8 +120,9 @@ class Replay:
         scheduling: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is immutable
         record: Callable[[Operation[Any]], object] | None = None,
         snapshot_every: int = 0,
+        law: bool = False,
     ) -> None:
-        """Get ready to replay `entries`.
+        """Get ready to replay `entries`. With `law`, what each step means to the memory is judged as well.
 
         Raises:
             ImplementationFailed: the implementation could not be made.
@@ -133,7 +134,7 @@ class Replay:
         self.beginning: list[Operation[Any]] = []
         """The first operations, while they are few enough to look for the shortest that show a finding."""
         self._record = record
-        model = Model(memory)
+        model = Model(memory, law=law)
         self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
         self.tally = Tally(self.checked)
         requests = mooncake.requests(entries, memory.page_size, sessions=sessions)
@@ -184,6 +185,8 @@ class Traffic(NamedTuple):
     scheduling: SchedulerConfig
     sessions: bool
     """Whether requests that continue an earlier one are turns of one session."""
+    law: bool = False
+    """Whether what each operation means to the memory is judged as well."""
 
 
 def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path | None, snapshot_every: int) -> bool:
@@ -205,6 +208,7 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
             scheduling=traffic.scheduling,
             record=None if writer is None else writer.write,
             snapshot_every=snapshot_every,
+            law=traffic.law,
         )
         timed = _timed(replay)
     except ImplementationFailed as failure:

@@ -89,7 +89,7 @@ def soak(console: Console, progress: Progress, factory: Factory, impl: str, minu
             combination, run = next(endless)
             if needs_of_config(run.config) & lacking:
                 continue
-            done, finding = carry_out(factory, Scheduler, run)
+            done, finding = carry_out(factory, Scheduler, run, law=True)
             operations.update(str(op.__struct_config__.tag) for op in done)
             tried[combination] += 1
             elapsed = time.monotonic() - start

@@ -75,7 +75,7 @@ def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any
     Every answer is judged, every expectation compared, and after each operation a snapshot. `record` is given each
     operation with its answer, snapshots included.
     """
-    model = Model(vector.header.config)
+    model = Model(vector.header.config, law=True)
     expectations = Expectations()
     finding: Finding | None = None
     done = 0

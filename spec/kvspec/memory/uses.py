@@ -254,7 +254,9 @@ def _read_slots(state: State, flight: Flight, target: Target, slots: Slots, *, n
         if piece.failed:
             _spoil(state, flight, holder, page.cause)
             spoilt = True
-        wants = meant[max(bisect_right(meant, piece.start, key=_start) - 1, 0) : bisect_left(meant, piece.stop, key=_start)]
+        wants = meant[
+            max(bisect_right(meant, piece.start, key=_start) - 1, 0) : bisect_left(meant, piece.stop, key=_start)
+        ]
         wrong = next((want for want in wants if state.agree(piece, want) is False), None)
         if wrong is not None:
             what = f"operation {id} means to read {wrong.label} in page {number} and finds {piece.label}"

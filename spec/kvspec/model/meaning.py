@@ -15,8 +15,8 @@ model hold it to.
     states    a slot for a recurrent state          the record or the waiting request; a lock on its prefix pins it
 
 A holder is a stretch of work: a record, until a request hands it to a session slot or the other way round. Forward
-passes are operations of one stream. Rows and window sides are written by operations of that stream too, so nothing
-has to wait before it rewrites what a launch in flight reads; with `writes_on` set to the host, the law shows what would.
+passes are operations of one stream. Rows and the sides are written by operations of that stream too, so nothing has
+to wait before it rewrites what a launch in flight reads; with `writes_on` set to "host", the law shows what would.
 Numbers that no answer told are negative, and are pages like others.
 """
 
@@ -28,7 +28,6 @@ from kvspec.events import Config
 from kvspec.memory import Law
 from kvspec.memory.events import (
     Begin,
-    Count,
     Drop,
     End,
     Idle,
@@ -125,7 +124,8 @@ class Memory:
         told, self.told = self.told, []
         for event in told:
             for finding in self.law.step(event):
-                raise Violation(MEMORY_RULES[finding.rule], finding.what, observed=event)
+                where = "" if finding.pool is None else f"{finding.pool}: "
+                raise Violation(MEMORY_RULES[finding.rule], where + finding.what, observed=event)
 
     def _flush(self) -> None:
         """What was written to rows and window sides is one operation."""
@@ -274,7 +274,9 @@ class Memory:
         reads.append(Use(None, "window", [*sides], nearest - base, end - base, labels, holder))
         reads += [self._side(page, side) for page, side in zip(pages, sides, strict=True) if page > 0]
         first = start // size - indices.start
-        writes.append(Use(None, "window", [*sides[first:]], start % size, end - start // size * size, labels[first:], holder))
+        writes.append(
+            Use(None, "window", [*sides[first:]], start % size, end - start // size * size, labels[first:], holder)
+        )
 
     def _label(self, state: "State", record: int, index: int) -> str:
         """What a page of a record's positions holds."""
@@ -300,34 +302,32 @@ class Memory:
         for (key, _), tombstone in zip(plan.exchanged, tombstones, strict=True):
             self.told.append(Drop("pages", [tombstone], [key.hex()]))
         taken = dict(plan.exchanged) | {key: page for key, _, page in plan.inserted}
-        self._publish("pages", taken, labelled=True)
+        self._publish("pages", taken)
         known = {page: key for page, key in zip(plan.shared, keys, strict=False) if taken.get(key) != page}
         self._share(holder, "pages", known)
         self.told.append(Map(table, holder, "pages", first, [*pages], [key.hex() for key in keys]))
         if known:
             self._write_row(record, first, plan.shared)
-        if self.config.sliding_window:
-            revived = {tombstone: state.owner[tombstone] for tombstone, _ in plan.revived}
-            sides = {key: state.window_of[page] for key, page in taken.items() if page in state.window_of}
-            sides |= {key: state.window_of[page] for page, key in revived.items() if isinstance(key, bytes)}
-            self._publish("window", sides, labelled=True)
-            for tombstone, page in plan.revived:
-                self._write_sides([(page, 0), (tombstone, state.window_of[tombstone])])
-                self._share_revived(state, record, state.window_of[tombstone], state.owner[tombstone])
-            self._lock(state, holder, old, state.records[record].locked, sides.values())
-        else:
-            self._lock(state, holder, old, state.records[record].locked)
+        revived = dict(plan.revived)
+        sides = {
+            key: state.window_of[page]
+            for key, page in zip(keys, pages, strict=True)
+            if page in state.window_of and (key in taken or page in revived)
+        }
+        self._publish("window", sides)
+        for key, side in sides.items():
+            tombstone = state.window_owner[side]
+            if tombstone in revived:
+                self._write_sides([(revived[tombstone], 0), (tombstone, side)])
+                for other, found in state.records.items():  # whose window locks reach it
+                    if other != record and key in set(state.store.in_reach(found.locked)):
+                        self._share(self._names[other].holder, "window", {side: key})
+        self._lock(state, holder, old, state.records[record].locked, sides.values())
 
-    def _publish(self, pool: str, taken: dict[PrefixKey, int], *, labelled: bool) -> None:
+    def _publish(self, pool: str, taken: dict[PrefixKey, int]) -> None:
         if taken:
             keys = [key.hex() for key in taken]
-            self.told.append(Publish(pool, [*taken.values()], keys, keys if labelled else None))
-
-    def _share_revived(self, state: "State", publisher: int, side: int, key: object) -> None:
-        """Other records' window locks reach the window side that a tombstone has got."""
-        for record, found in state.records.items():
-            if record != publisher and key in state.store.in_reach(found.locked):
-                self.told.append(Share(self._names[record].holder, "window", [side]))
+            self.told.append(Publish(pool, [*taken.values()], keys, keys))
 
     def drop(self, pool: str, keys: dict[PrefixKey, int]) -> None:
         """Pages leave the store."""
@@ -356,9 +356,6 @@ class Memory:
         """No request has a record."""
         keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
         self.told.append(Idle(keepers + [self._names[record].holder for record in state.records]))
-
-    def count(self, state: "State") -> None:
-        """The model's own books: who holds what, and what the store could evict."""
 
 
 def waiting(req: str) -> str:

@@ -1,0 +1,289 @@
+"""The model refines the law: what its operations mean below never breaks it, and a model that is broken does."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kvconform.fuzzing import generate
+from kvspec import events, lengths
+from kvspec.events import Config, Refusal
+from kvspec.invariants import check
+from kvspec.lengths import Lengths
+from kvspec.memory import Finding, Law
+from kvspec.memory.events import Begin, Event
+from kvspec.model import Model
+from kvspec.model.meaning import pools
+from kvspec.model.state import WITHHELD, State
+from kvspec.rules import Violation
+from kvspec.store import PrefixStore
+from kvspec.tokens import PrefixKey
+from tests.walk import SEEDS, RandomDraw, proposals
+
+STEPS = 120
+
+
+class Recording(Law):
+    """A law that keeps what it was told."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(pools(config))
+        self.told: list[Event] = []
+
+    def step(self, event: Event) -> list[Finding]:
+        self.told.append(event)
+        return super().step(event)
+
+
+def listening(config: Config) -> tuple[Model, Recording]:
+    model = Model(config, law=True)
+    assert model.state.memory is not None
+    model.state.memory.law = law = Recording(config)
+    return model, law
+
+
+def meaning(model: Model, law: Recording, op: events.Event) -> list[str]:
+    """What an operation means, in short: the events' names, with their pool or the slots that they use."""
+    law.told.clear()
+    model.step(op)
+    return [_short(event) for event in law.told]
+
+
+def _short(event: Event) -> str:
+    name = str(event.__struct_config__.tag)
+    if isinstance(event, Begin):
+        uses = [f"{use.table or use.pool} {use.start}:{use.stop}" for use in (*event.reads, *event.writes)]
+        return f"{name} on {event.stream}: {', '.join(uses)}"
+    pool, pages = getattr(event, "pool", None), getattr(event, "pages", None)
+    return " ".join(str(part) for part in (name, pool, pages) if part not in (None, []))
+
+
+def test_what_the_operations_of_a_request_mean() -> None:
+    model, law = listening(Config(2, 8, 2, 16))
+    for op in (events.Submit("a", [1, 2, 3]), events.MatchPrefix("a")):
+        assert meaning(model, law, op) == []
+    assert meaning(model, law, events.Extend([("a", 3)])) == [
+        "take rows [0]",
+        "map rows [0]",
+        "map pages",
+        "take pages [1, 2]",
+        "map pages [1, 2]",
+        "begin on forward: row 1 0:4",
+    ]
+    assert meaning(model, law, events.Launch(1, ["a"])) == ["begin on forward: row 1 0:3, table 1 0:3, table 1 0:3"]
+    assert meaning(model, law, events.Complete(1, {"a": 4})) == ["end"]
+    assert meaning(model, law, events.CacheUnfinished("a")) == ["learn", "publish pages [1]", "map pages [1]"]
+    assert meaning(model, law, events.Decode(["a"])) == []
+    assert meaning(model, law, events.Launch(2, ["a"])) == ["begin on forward: row 1 0:4, table 1 0:4, table 1 3:4"]
+    assert meaning(model, law, events.Finish("a")) == [
+        "learn",
+        "publish pages [2]",
+        "map pages [2]",
+        "unmap",
+        "unmap",
+        "release pages [1, 2]",
+        "share rows [0]",
+        "release rows [0]",
+        "leave",
+    ]
+    assert meaning(model, law, events.Complete(2, {})) == ["end", "release rows [0]"]
+    assert meaning(model, law, events.Evict(1)) == ["drop pages [2]"]
+    assert meaning(model, law, events.Report("idle")) == ["idle"]
+
+
+def test_what_the_operations_of_a_session_mean() -> None:
+    model, law = listening(Config(2, 8, 2, 16))
+    for op in (
+        events.OpenSession("s"),
+        events.Submit("a", [1, 2, 3], "s"),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 3)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 4}),
+    ):
+        model.step(op)
+    assert meaning(model, law, events.Decode(["a"], 4)) == [
+        "take pages [3, 4]",
+        "map pages [3, 4]",
+        "begin on forward: row 1 4:8",
+    ]
+    for op in (events.Launch(2, ["a"]), events.Complete(2)):
+        model.step(op)
+    assert meaning(model, law, events.Finish("a")) == ["pass_on"]
+    model.step(events.Submit("b", [1, 2, 3, 4, 5], "s"))
+    assert meaning(model, law, events.MatchPrefix("b")) == ["unmap", "release pages [3, 4]", "pass_on"]
+    assert meaning(model, law, events.Abort("b")) == ["pass_on"]
+    assert meaning(model, law, events.CloseSession("s")) == [
+        "release pages [1, 2]",
+        "unmap",
+        "unmap",
+        "release rows [0]",
+        "leave",
+    ]
+
+
+def walk(model: Model, draw: RandomDraw, *, books: bool = True) -> Iterator[State]:
+    for op in proposals(model.state, draw, STEPS):
+        try:
+            model.step(op)  # type: ignore[arg-type]
+        except Refusal:
+            continue
+        if books:
+            check(model.state)
+        yield model.state
+
+
+def broken_rules(config: Config | None = None, *, books: bool = True) -> Iterator[str]:
+    """Walk with the law until it finds something; what is found, for each walk that does."""
+    for seed in SEEDS:
+        draw = RandomDraw(seed)
+        drawn = generate.config(draw)
+        try:
+            for _ in walk(Model(config or drawn, law=True), draw, books=books):
+                pass
+        except Violation as violation:
+            yield violation.rule.id
+
+
+def test_no_step_that_conforms_breaks_the_law() -> None:
+    assert list(broken_rules()) == []
+
+
+def test_walks_reach_what_the_law_is_about() -> None:
+    met: set[str] = set()
+    for seed in SEEDS:
+        draw = RandomDraw(seed)
+        model, law = listening(generate.config(draw))
+        for _ in walk(model, draw):
+            met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in law.told}
+            law.told.clear()
+    for kind in ("share", "publish", "drop", "take", "release"):
+        assert {f"{kind} pages", f"{kind} window", f"{kind} states"} <= met, kind
+    assert {"pass_on", "end", "leave", "learn", "unmap", "share rows", "begin on forward"} <= met
+
+
+def _resume_past_what_is_written(before: Lengths, key_len: int, page_size: int) -> Lengths:
+    length = min(before.allocated, key_len)
+    return Lengths(before.protected, length, length)
+
+
+def _unlock_nothing(store: PrefixStore, key: PrefixKey) -> None:
+    """Take back nothing."""
+
+
+def _keep_the_owner(state: State, record: int, pages: list[int]) -> None:
+    if state.memory is not None:
+        state.memory.release_pages(record, pages, state.sides_behind(pages))
+
+
+def _release_without_a_word(state: State, record: int, pages: list[int]) -> None:
+    state.release_pages(pages)
+
+
+def _free_the_last_too(original: Callable[[State, int, int], None]) -> Callable[[State, int, int], None]:
+    def cut(state: State, record: int, index: int) -> None:
+        original(state, record, index)
+        last = state.tables[record][-1:]
+        if [state.owner.get(page) for page in last] == [record]:
+            state.release_private(record, last)
+
+    return cut
+
+
+BROKEN_MODELS: list[tuple[str, object, str, object, set[str]]] = [
+    (
+        "a resume frees the page that it goes on in",
+        State,
+        "cut_table",
+        _free_the_last_too(State.cut_table),
+        {"MEM-USE"},
+    ),
+    ("a resume counts what was never written", lengths, "resume", _resume_past_what_is_written, {"MEM-WRITTEN"}),
+    ("a lock is not taken back", PrefixStore, "unlock", _unlock_nothing, {"MEM-COUNT"}),
+    ("a freed page keeps its owner", State, "release_private", _keep_the_owner, {"MEM-COUNT"}),
+    ("a page is not let go by who leaves", State, "release_private", _release_without_a_word, {"MEM-LEAK"}),
+]
+"""What is wrong, what is put in the place of what, and what the law says."""
+
+
+@pytest.mark.parametrize(("what", "where", "name", "wrong", "found"), BROKEN_MODELS)
+def test_a_broken_model_breaks_the_law(
+    what: str, where: object, name: str, wrong: object, found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    monkeypatch.setattr("kvspec.invariants.CHECKS", {})
+    rules = set(broken_rules(Config(2, 12, 3, 12), books="MEM-COUNT" in found))
+    assert found <= rules, rules
+
+
+def carried_out(writes_on: str, config: Config, operations: list[events.Event]) -> Model:
+    model = Model(config, law=True, writes_on=writes_on)
+    for op in operations:
+        model.step(op)
+        check(model.state)
+    return model
+
+
+def prefill(req: str, tokens: list[int], launch: int) -> list[events.Event]:
+    return [
+        events.Submit(req, [*tokens]),
+        events.MatchPrefix(req),
+        events.Extend([(req, len(tokens))]),
+        events.Launch(launch, [req]),
+    ]
+
+
+def publish_in_flight(config: Config) -> tuple[Config, list[events.Event]]:
+    """Request b's duplicates of a's pages are dropped, and its row rewritten, while its decode step is in flight.
+
+    The window side of the duplicate goes back with it.
+    """
+    return config, [
+        *prefill("a", [1, 2, 3], 1),
+        *prefill("b", [1, 2, 3], 2),
+        events.Complete(1, {"a": 4}),
+        events.Complete(2, {"b": 4}),
+        events.CacheUnfinished("a"),
+        events.Decode(["b"]),
+        events.Launch(3, ["b"]),
+        events.CacheUnfinished("b"),
+    ]
+
+
+def row_handed_on() -> tuple[Config, list[events.Event]]:
+    """A request is retracted in flight, and another one is given a row."""
+    return Config(2, 8, 2, 16), [
+        *prefill("a", [1, 2, 3], 1),
+        events.Retract("a"),
+        *prefill("b", [5, 6, 7], 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "race"),
+    [
+        (Config(2, 8, 3, 16), "rows: op .* writes page 1"),
+        (Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8), "sides: op .* writes page 1"),
+    ],
+)
+def test_what_is_rewritten_under_a_launch_is_safe_on_one_stream_only(config: Config, race: str) -> None:
+    carried_out("forward", *publish_in_flight(config))
+    with pytest.raises(Violation, match=rf"MEM-RACE: {race}, which forward reads: nothing orders them"):
+        carried_out("host", *publish_in_flight(config))
+
+
+def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert carried_out("host", *row_handed_on()).state.rows == {0: WITHHELD, 1: 2}
+
+    def hand_on_at_once(state: State, record: int) -> None:
+        readers, state.readers = state.readers, {}
+        forget_record(state, record)
+        state.readers = readers
+
+    forget_record = State.forget_record
+    monkeypatch.setattr(State, "forget_record", hand_on_at_once)
+    monkeypatch.setattr("kvspec.invariants.CHECKS", {})
+    carried_out("forward", *row_handed_on())
+    with pytest.raises(
+        Violation, match=r"MEM-RACE: rows: op .* writes page 0, which forward reads: nothing orders them"
+    ):
+        carried_out("host", *row_handed_on())
