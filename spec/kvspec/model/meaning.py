@@ -106,12 +106,15 @@ class Memory:
         """Of rows and window sides, in the step at hand."""
         self._made = 0
         self._names: dict[int, Names] = {}
+        self._packed = b""
+        """The whole of it as bytes, while nothing has changed since it was copied: exploring copies a state often."""
         if config.sliding_window:
             self.told.append(Take(ENGINE, "sides", [1]))
 
     def copy(self) -> "Memory":
         """An independent copy."""
-        copied: Memory = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        self._packed = self._packed or pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+        copied: Memory = pickle.loads(self._packed)
         return copied
 
     def judge(self) -> None:
@@ -121,6 +124,7 @@ class Memory:
             Violation: the law is broken.
         """
         self._flush()
+        self._packed = b""
         told, self.told = self.told, []
         for event in told:
             for finding in self.law.step(event):
