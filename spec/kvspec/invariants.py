@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from kvspec.events import Figures
 from kvspec.lengths import well_formed
 from kvspec.memory.events import Count
+from kvspec.memory_rules import MEMORY_RULES
 from kvspec.model.looking import figures
-from kvspec.model.meaning import Memory
 from kvspec.model.state import WITHHELD, Request, Session, State
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
@@ -25,11 +25,11 @@ CHECKS: dict[str, Check] = {}
 """The check of each rule, by its id."""
 
 
-def checks(rule: str) -> Callable[[Check], Check]:
-    """Register the check of a rule."""
+def checks(*rules: str) -> Callable[[Check], Check]:
+    """Register the check of some rules."""
 
     def register(check: Check) -> Check:
-        CHECKS[rule] = check
+        CHECKS.update(dict.fromkeys(rules, check))
         return check
 
     return register
@@ -41,10 +41,8 @@ def check(state: State) -> None:
     Raises:
         Violation: some rule does not hold.
     """
-    for rule_check in CHECKS.values():
+    for rule_check in dict.fromkeys(CHECKS.values()):
         rule_check(state)
-    if state.memory is not None:
-        agree_with_memory(state, state.memory)
 
 
 def holders(state: State) -> Iterator[tuple[str, int, Request | Session]]:
@@ -64,9 +62,27 @@ def tokens_of(state: State, holder: Request | Session) -> Tokens:
     return state.requests[holder.turn].tokens if holder.turn else holder.history
 
 
-def agree_with_memory(state: State, memory: Memory) -> None:
-    """The books say what the steps so far meant to the memory: who refers to what, and what is not locked."""
-    store = state.store
+@checks("ROW-1")
+def rows_are_their_records(state: State) -> None:
+    """Each holder's record is there, and its row is marked as its own; the law counts the others."""
+    for name, record, _ in holders(state):
+        if record not in state.records:
+            raise Violation("ROW-1", f"the row of {name} is gone")
+        row = state.records[record].row
+        if state.rows.get(row) != record:
+            raise Violation("ROW-1", f"row {row} is not marked as its holder's")
+
+
+@checks("PAGE-1", "STORE-2", "SWA-1", "SWA-5", "MAMBA-1", "MAMBA-5")
+def books_agree_with_the_law(state: State) -> None:
+    """Who refers to what, which names there are and what no lock covers is what all steps so far meant to the memory.
+
+    These rules restate the law, which has followed every step: each page, row, window page and state slot has the
+    owners that were told, and the locks are what holders hold. Without a law nothing is checked.
+    """
+    store, memory = state.store, state.memory
+    if memory is None:
+        return
     pages, rows, window, states = (Counter[int]() for _ in range(4))
     for _, record, _ in holders(state):
         rows[state.records[record].row] += 1
@@ -85,31 +101,16 @@ def agree_with_memory(state: State, memory: Memory) -> None:
         ("window", state.window_owner.keys(), window, sides, store.window_pins),
         ("states", state.state_owner.keys(), states, store.states, store.state_pins),
     ):
+        if not locks.keys() <= entries.keys():
+            raise Violation("STORE-2", "a prefix is locked that is gone")
         if pool in memory.law.state.pools:
+            named = {key: page for page, found in memory.law.state.pools[pool].pages.items() for key in found.keys}
+            if named != {key.hex(): page for key, page in cached.items()}:
+                raise Violation(MEMORY_RULES["MEM-NAME"], f"{pool}: other prefixes are cached", expected=named)
             unlocked = {page for key, page in cached.items() if key not in locks}
-            held, references = [*(in_use - unlocked)], dict.fromkeys(in_use, 0) | books
-            memory.told.append(Count(pool, None, [*unlocked], [*held], references))
+            references = dict.fromkeys(in_use, 0) | books
+            memory.told.append(Count(pool, None, [*unlocked], [*(in_use - unlocked)], references))
     memory.judge()
-
-
-@checks("ROW-1")
-def row_states(state: State) -> None:
-    """Each record has one holder and one row, each row one record; what is withheld is still read."""
-    held = Counter(record for _, record, _ in holders(state))
-    for record, row_and_lock in state.records.items():
-        if held[record] != 1:
-            raise Violation("ROW-1", f"row {row_and_lock.row} has {held[record]} holders", expected=1)
-        if state.rows.get(row_and_lock.row) != record:
-            raise Violation("ROW-1", f"row {row_and_lock.row} is not marked as its holder's")
-    if held.keys() - state.records.keys():
-        raise Violation("ROW-1", "a holder's row is gone")
-    for row, record in state.rows.items():
-        if record != WITHHELD and (record not in state.records or state.records[record].row != row):
-            raise Violation("ROW-1", f"row {row} is held by nobody")
-        if record == WITHHELD and row not in state.readers:
-            raise Violation("ROW-1", f"row {row} is withheld, but no launch in flight reads it")
-    if len(state.rows) > state.config.num_rows:
-        raise Violation("ROW-1", "more rows are in use than there are", observed=len(state.rows))
 
 
 @checks("ROW-3")
@@ -144,27 +145,6 @@ def sessions_grow(state: State) -> None:
         protected = 0 if session.record is None else state.lengths[session.record].protected
         if protected and protected >= len(tokens_of(state, session)):
             raise Violation("LEN-3", f"session {name} could not be resumed", observed=protected)
-
-
-@checks("PAGE-1")
-def pages_are_partitioned(state: State) -> None:
-    """Each page that is not free is in the store or private to one holder, once."""
-    seen: dict[int, str] = {}
-    for name, record, _ in holders(state):
-        first = state.lengths[record].protected // state.config.page_size
-        for page in state.tables[record][first:]:
-            if page in seen:
-                raise Violation("PAGE-1", f"page {page} is private to {name} and to {seen[page]}")
-            seen[page] = name
-    for entry in state.store.entries.values():
-        if entry.page in seen:
-            raise Violation("PAGE-1", f"page {entry.page} is in the store and belongs to {seen[entry.page]}")
-        seen[entry.page] = "the store"
-    if seen.keys() != state.owner.keys():
-        lost = sorted(state.owner.keys() - seen.keys())
-        raise Violation("PAGE-1", "pages are neither free nor anybody's", observed=lost)
-    if any(page == 0 or page > state.config.num_pages for page in seen):
-        raise Violation("PAGE-1", "a page is in use that does not exist", observed=max(seen))
 
 
 @checks("PAGE-2")
@@ -205,34 +185,6 @@ def store_is_prefix_closed(state: State) -> None:
         raise Violation("STORE-1", "the numbers of longer prefixes are wrong", expected=children)
 
 
-@checks("STORE-2")
-def locks_are_what_holders_hold(state: State) -> None:
-    """Recount the locks from the holders."""
-    covered: set[PrefixKey] = set()
-    for name, record, _ in holders(state):
-        key = state.records[record].locked
-        while key != ROOT:
-            if key not in state.store.entries:
-                raise Violation("STORE-2", f"{name} holds a lock on a prefix that is gone")
-            covered.add(key)
-            key = state.store.entries[key].parent
-    if covered != state.store.pins.keys():
-        wrong = sorted(state.store.entries[key].page for key in covered ^ state.store.pins.keys())
-        raise Violation("STORE-2", "pages are locked by nobody, or not locked by who needs them", observed=wrong)
-
-
-@checks("SWA-1")
-def window_pages_are_partitioned(state: State) -> None:
-    """Each window page that is not free is behind one page, which is not free either."""
-    if state.window_owner != {window_page: page for page, window_page in state.window_of.items()}:
-        raise Violation("SWA-1", "a window page is behind two pages, or behind none", observed=state.window_of)
-    stray = state.window_of.keys() - state.owner.keys()
-    if stray:
-        raise Violation("SWA-1", "free pages have a window side", observed=sorted(stray))
-    if any(number == 0 or number > state.config.num_window_pages for number in state.window_owner):
-        raise Violation("SWA-1", "a window page is in use that does not exist", observed=max(state.window_owner))
-
-
 @checks("SWA-2")
 def windows_are_whole(state: State) -> None:
     """Every position that a later step of a holder reads has its window side, in the store or private."""
@@ -259,33 +211,6 @@ def cursors_cut_the_private_pages(state: State) -> None:
                 raise Violation("SWA-3", f"the window side of page {page} of {name}, whose cursor is {cursor}")
 
 
-@checks("SWA-5")
-def window_locks_are_what_holders_hold(state: State) -> None:
-    """Recount the window locks from the holders."""
-    expected: Counter[PrefixKey] = Counter()
-    for _, record, _ in holders(state):
-        expected.update(state.store.in_reach(state.records[record].locked))
-    if expected != Counter(state.store.window_pins):
-        raise Violation("SWA-5", "window sides are locked by nobody, or not locked by who reads them")
-
-
-@checks("MAMBA-1")
-def state_slots_are_partitioned(state: State) -> None:
-    """Each state slot that is not free belongs to one record, one waiting request or one cached prefix."""
-    owners: dict[int, int | str | PrefixKey] = {}
-    owned: list[tuple[int, int | str | PrefixKey]] = [(slot, key) for key, slot in state.store.states.items()]
-    owned += [(slot, record) for _, record, _ in holders(state) for slot in state.records[record].states]
-    owned += [(request.state, req) for req, request in state.requests.items() if request.state is not None]
-    for slot, owner in owned:
-        if slot in owners:
-            raise Violation("MAMBA-1", f"state slot {slot} has two owners", observed=[owners[slot], owner])
-        owners[slot] = owner
-    if owners != state.state_owner:
-        raise Violation("MAMBA-1", "state slots are neither free nor anybody's", expected=owners)
-    if any(slot == 0 or slot > state.config.num_states for slot in owners):
-        raise Violation("MAMBA-1", "a state slot is in use that does not exist", observed=max(owners))
-
-
 @checks("MAMBA-2")
 def holders_have_their_states(state: State) -> None:
     """Whoever has a row has the slots that it computes and tracks in; who has none has at most the one it took."""
@@ -305,15 +230,6 @@ def cached_states_are_of_cached_prefixes(state: State) -> None:
     """The store keeps states of prefixes that it holds."""
     if state.store.states.keys() - state.store.entries.keys():
         raise Violation("MAMBA-4", "the store keeps the state of a prefix that it does not hold")
-
-
-@checks("MAMBA-5")
-def state_locks_are_what_holders_hold(state: State) -> None:
-    """Recount the locks on the ends of prefixes."""
-    locked = Counter(state.records[record].locked for _, record, _ in holders(state))
-    del locked[ROOT]
-    if locked != Counter(state.store.state_pins):
-        raise Violation("MAMBA-5", "states are locked by nobody, or not locked by who goes on from them")
 
 
 @checks("SESS-1")

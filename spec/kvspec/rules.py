@@ -28,7 +28,7 @@ _RULES = (
     Rule(
         "ROW-1",
         "Every row is in exactly one state: free, held by one request, held by an idle session slot, lent by a slot "
-        "to one request, or withheld until a launch completes.",
+        "to one request, or withheld until a launch completes (MEM-TAKE, MEM-RELEASE, MEM-LEAK).",
         "A row that two holders write mixes their block tables; a row that nobody names is lost for good.",
         "17850, 22213",
     ),
@@ -73,7 +73,8 @@ _RULES = (
     ),
     Rule(
         "PAGE-1",
-        "Free pages, the prefix store's pages and each holder's private pages partition 1..num_pages.",
+        "Free pages, the prefix store's pages and each holder's private pages partition 1..num_pages (MEM-TAKE, "
+        "MEM-RELEASE, MEM-LEAK, MEM-NAME).",
         "A page in two sets is overwritten by one owner while the other reads it; a page in none is leaked.",
         "22862, 994",
     ),
@@ -110,7 +111,8 @@ _RULES = (
     ),
     Rule(
         "STORE-2",
-        "The locks are exactly the protected prefixes of holders; at idle, exactly those of sessions.",
+        "The locks are exactly the protected prefixes of holders; at idle, exactly those of sessions (MEM-SHARE, "
+        "MEM-RELEASE, MEM-LEAK).",
         "A lock nobody holds pins memory for ever; a holder without its lock reads evicted memory.",
         "20476, 20070",
     ),
@@ -137,7 +139,8 @@ _RULES = (
     Rule(
         "SWA-1",
         "Free window pages and window sides partition 1..num_window_pages: a window page in use is behind exactly one "
-        "page, which is in use too, and both pools are allocated from together or not at all.",
+        "page, which is in use too (MEM-TAKE, MEM-RELEASE, MEM-LEAK), and both pools are allocated from together or "
+        "not at all.",
         "An allocation that gets one side and fails on the other leaks the side that it got.",
         "20070",
     ),
@@ -179,7 +182,8 @@ _RULES = (
     ),
     Rule(
         "MAMBA-1",
-        "Every state slot is free, or belongs to one request, one idle session slot or one cached prefix.",
+        "Every state slot is free, or belongs to one request, one idle session slot or one cached prefix (MEM-TAKE, "
+        "MEM-RELEASE, MEM-LEAK, MEM-NAME).",
         "A state slot with two owners is overwritten by one while the other computes in it.",
         "17850",
     ),
@@ -300,7 +304,7 @@ _RULES = (
     ),
     Rule(
         "RACE-1",
-        "While a launch is in flight, no row position that it reads comes to mean other content.",
+        "While a launch is in flight, no row position that it reads comes to mean other content (MEM-RACE).",
         "The device reads the row long after the host has handed the launch over.",
         "17850",
     ),
@@ -313,7 +317,8 @@ _RULES = (
     ),
     Rule(
         "DATA-1",
-        "Every committed position of a holder reads back the content of that holder's tokens.",
+        "Every committed position of a holder reads back the content of that holder's tokens (MEM-WRITTEN, "
+        "MEM-CONTENT).",
         "This is what all the bookkeeping is for.",
         "17850, 22862",
     ),

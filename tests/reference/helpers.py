@@ -27,7 +27,7 @@ class Pair:
 
     def __init__(self, config: Config) -> None:
         self.manager = Manager(config)
-        self.model = Model(config)
+        self.model = Model(config, law=True)
         self.done: list[Event] = []
 
     def step(self, op: Event) -> None:

@@ -55,29 +55,27 @@ def state_of_nothing(state: State) -> None:
 
 HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     (
-        "SWA-1: free pages have a window side (expected None, observed [19])",
+        "MEM-COUNT: window: 5 pages of window are told to be held, but it is 4",
         windowed_state,
         lambda state: side_of(state, 19, 10),
     ),
     (
-        "SWA-1: a window page is behind two pages, or behind none "
-        "(expected None, observed {1: 1, 2: 6, 4: 4, 5: 5, 6: 6})",
+        "MEM-NAME: window: other prefixes are cached",
         windowed_state,
         side_of_two_pages,
     ),
     (
-        "SWA-1: a window page is behind two pages, or behind none "
-        "(expected None, observed {1: 1, 2: 2, 4: 4, 5: 5, 6: 6})",
+        "MEM-COUNT: window: 3 pages of window are told to be held, but it is 4",
         windowed_state,
         lambda state: state.window_owner.pop(6),
     ),
     (
-        "SWA-1: a window page is in use that does not exist (expected None, observed 6)",
+        "MEM-NAME: window: other prefixes are cached",
         windowed_state,
         lambda state: side_of(state, 1, 0),
     ),
     (
-        "SWA-1: a window page is in use that does not exist (expected None, observed 11)",
+        "MEM-NAME: window: other prefixes are cached",
         windowed_state,
         lambda state: side_of(state, 1, 11),
     ),
@@ -122,12 +120,12 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: private_side(state, "b", 2),
     ),
     (
-        "SWA-5: window sides are locked by nobody, or not locked by who reads them",
+        "MEM-COUNT: window: 2 pages of window are told to be cached, but it is 1",
         windowed_state,
         lambda state: state.store.window_pins.clear(),
     ),
     (
-        "SWA-5: window sides are locked by nobody, or not locked by who reads them",
+        "STORE-2: a prefix is locked that is gone",
         windowed_state,
         lambda state: state.store.window_pins.update({b"other": 1}),
     ),
@@ -137,28 +135,27 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: private_side(state, "b", -1),
     ),
     (
-        "MAMBA-1: state slot 4 has two owners (expected None, observed [2, 'w'])",
+        "MEM-COUNT: states: page 4 is told to have 2 references, but 2.1 holds it",
         state_with_states,
         lambda state: early_slot(state, "w", 4),
     ),
     (
-        "MAMBA-1: state slots are neither free nor anybody's "
-        "(expected {3: #, 1: 2, 2: 2, 4: 2, 5: 'w'}, observed None)",
+        "MEM-COUNT: states: 6 pages of states are told to be held, but it is 5",
         state_with_states,
         lambda state: state.state_owner.update({8: "w"}),
     ),
     (
-        "MAMBA-1: state slots are neither free nor anybody's (expected {3: #, 1: 2, 2: 2, 4: 2}, observed None)",
+        "MEM-COUNT: states: page 5 is told to have 0 references, but waiting w holds it",
         state_with_states,
         lambda state: early_slot(state, "w", None),
     ),
     (
-        "MAMBA-1: a state slot is in use that does not exist (expected None, observed 4)",
+        "MEM-COUNT: states: page 0 is told to have 1 references, but nobody holds it",
         state_with_states,
         lambda state: other_slot(state, 0),
     ),
     (
-        "MAMBA-1: a state slot is in use that does not exist (expected None, observed 9)",
+        "MEM-COUNT: states: page 9 is told to have 1 references, but nobody holds it",
         state_with_states,
         lambda state: other_slot(state, 9),
     ),
@@ -180,12 +177,12 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     ("MAMBA-2: request w has a state slot beside those of its row", state_with_states, early_slot_while_running),
     ("MAMBA-4: the store keeps the state of a prefix that it does not hold", state_with_states, state_of_nothing),
     (
-        "MAMBA-5: states are locked by nobody, or not locked by who goes on from them",
+        "MEM-COUNT: states: 1 pages of states are told to be cached, but it is 0",
         state_with_states,
         lambda state: state.store.state_pins.clear(),
     ),
     (
-        "MAMBA-5: states are locked by nobody, or not locked by who goes on from them",
+        "STORE-2: a prefix is locked that is gone",
         windowed_state,
         lambda state: state.store.state_pins.update({b"other": 1}),
     ),

@@ -40,7 +40,7 @@ def copied(model: Model) -> Model:
 def walk(seed: int) -> Iterator[tuple[Model, Operation[Any]]]:
     """A model, and the next operation to carry out on it; the caller carries it out on a copy first if it likes."""
     draw = RandomDraw(seed)
-    model = Model(generate.config(draw))
+    model = Model(generate.config(draw), law=True)
     for op in proposals(model.state, draw, STEPS):
         yield model, op
         try:

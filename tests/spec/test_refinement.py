@@ -10,7 +10,7 @@ from kvspec.events import Config, Refusal
 from kvspec.invariants import check
 from kvspec.lengths import Lengths
 from kvspec.memory import Finding, Law
-from kvspec.memory.events import Begin, Event
+from kvspec.memory.events import Begin, Event, Take
 from kvspec.model import Model
 from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, State
@@ -88,6 +88,16 @@ def test_what_the_operations_of_a_request_mean() -> None:
     assert meaning(model, law, events.Complete(2, {})) == ["end", "release rows [0]"]
     assert meaning(model, law, events.Evict(1)) == ["drop pages [2]"]
     assert meaning(model, law, events.Report("idle")) == ["idle"]
+
+
+@pytest.mark.parametrize(("pool", "last"), [("pages", 8), ("rows", 1), ("window", 6), ("states", 5)])
+def test_the_pools_have_the_sizes_of_the_config(pool: str, last: int) -> None:
+    config = Config(2, 8, 2, 16, sliding_window=2, num_window_pages=6, num_states=5)
+    first = 0 if pool == "rows" else 1
+    assert Law(pools(config)).step(Take("a", pool, [first, last, -1])) == []
+    for page in (first - 1 if first else last + 1, last + 1):
+        (found,) = Law(pools(config)).step(Take("a", pool, [page]))
+        assert found.rule == "MEM-TAKE"
 
 
 def test_what_the_operations_of_a_session_mean() -> None:

@@ -44,7 +44,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.memory.rules import MEMORY_RULES
+from kvspec.memory_rules import MEMORY_RULES
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
 from kvspec.store import ROOT
