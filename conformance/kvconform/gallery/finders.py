@@ -1,5 +1,6 @@
 """Who finds each defect of the gallery, how fast, and in how few events."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
@@ -15,11 +16,12 @@ from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs_of_config
 from kvconform.findings.shrink import kind, shrink
 from kvconform.fuzzing.fuzz import fuzz, shortest
+from kvconform.gallery import law_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
-from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out
+from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out, unanswered
 from kvspec.events import Config, Snapshot
 
 REPLAY_RUNS = 100
@@ -76,6 +78,8 @@ class Specimen(NamedTuple):
     """`None` for a defect of the scheduler: vectors and fuzzing have none."""
     replayed: Replayed
     shortest: Shown | None
+    by_law: Counter[str]
+    """For each rule of the law of memory, the vectors in which the law alone finds the defect, by it first."""
 
     @property
     def is_found(self) -> bool:
@@ -116,6 +120,17 @@ def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
     return found
 
 
+def find_by_law(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
+    """How many vectors show the law alone a defect, by the rule that is broken first."""
+    found, lacking = Counter[str](), lacks(bug.factory)
+    for vector in vectors:
+        config = vector.header.config
+        if not needs_of_config(config) & lacking:
+            operations = (unanswered(step.op) for step in vector.steps)
+            found.update(finding.rule for finding in law_alone.findings(bug.factory, config, operations)[:1])
+    return found
+
+
 def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
     """The shortest part of a vector that shows the defect."""
     config = found.vector.header.config
@@ -138,13 +153,15 @@ def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> S
     replayed = replay(bug, REPLAY_RUNS, seed)
     if bug.is_of_scheduler:
         shown = shortest_loop(bug, replayed.run) or replayed.shown
-        return Specimen(bug, [], None, replayed, None if shown is None else Shown(replayed.run.config, shown))
+        shortest = None if shown is None else Shown(replayed.run.config, shown)
+        return Specimen(bug, [], None, replayed, shortest, Counter())
     found = find_by_vectors(bug, vectors)
     fuzzed = find_by_fuzzing(bug, seconds, seed)
     simplest = sorted(found, key=lambda one: one.operations)[:SHRUNK_VECTORS]
     candidates = [fuzzed.shown, *(shorten(bug, one) for one in simplest)]
     right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
-    return Specimen(bug, found, fuzzed, replayed, min(right, key=lambda shown: shown.events, default=None))
+    shortest = min(right, key=lambda shown: shown.events, default=None)
+    return Specimen(bug, found, fuzzed, replayed, shortest, find_by_law(bug, vectors))
 
 
 def examine_all(chosen: Sequence[Bug], seconds: float, seed: int) -> list[Specimen]:
@@ -163,7 +180,7 @@ def examine_all(chosen: Sequence[Bug], seconds: float, seed: int) -> list[Specim
 def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
     """Print one row a defect."""
     table = Table(title="Bug gallery", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("defect", "rule", "vectors", "fuzzing", "replay", "events"):
+    for title in ("defect", "rule", "vectors", "fuzzing", "replay", "events", "law alone"):
         right = title in ("replay", "events")
         table.add_column(title, no_wrap=True, justify="right" if right else "left")
     for one in specimens:
@@ -174,14 +191,17 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
             _by_fuzzing(one),
             _by_replay(one),
             Text("-", "bold red") if one.shortest is None else str(one.shortest.events),
+            ", ".join(f"{rule} {count}" for rule, count in one.by_law.most_common()),
         )
     console.print(table)
     found = sum(one.is_found for one in specimens)
     console.print(
         "vectors: how many find it. fuzzing: seconds and operations until it was found. replay: requests until it was "
-        "found. events: operations of the shortest trace. A rule is named where another one is blamed.",
+        "found. events: operations of the shortest trace. A rule is named where another one is blamed. law alone: the "
+        "vectors in which the law of memory finds it, without any rule of the other columns.",
         f"{SYNTHETIC_MARK.strip()} synthetic: {SYNTHETIC}.",
-        f"{found} of {len(specimens)} defects are found by all that applies.",
+        f"{found} of {len(specimens)} defects are found by all that applies, "
+        f"{sum(bool(one.by_law) for one in specimens)} by the law alone.",
         sep="\n",
         soft_wrap=True,
     )
