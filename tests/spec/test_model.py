@@ -28,6 +28,7 @@ def fingerprint(state: State) -> dict[str, object]:
     plain["store"] = (state.store.entries, state.store.children, state.store.pins)
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
+    plain["memory"] = None if state.memory is None else (state.memory.told, state.memory.law.state.event)
     return copy.deepcopy(plain)
 
 
