@@ -103,6 +103,9 @@ def explore(
         typer.Option(metavar="OPERATION", help="Leave an operation out; a wrong name is told those that can be."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
+    law: Annotated[
+        bool, typer.Option("--law/--no-law", help="Judge each step by the law of memory too: four times as long.")
+    ] = True,
 ) -> None:
     """Visit every reachable state of small systems and check every rule in each of them.
 
@@ -144,7 +147,7 @@ def explore(
     elif impl is not None:
         holds = compare_and_show(console, chosen, impl, load(impl))
     else:
-        holds = not chosen or exhaust_and_show(console, chosen, jobs)
+        holds = not chosen or exhaust_and_show(console, chosen, jobs, law=law)
         holds = (not protocols or interleave_and_show(console, protocols)) and holds
     raise typer.Exit(CONFORMS if holds else BROKEN)
 

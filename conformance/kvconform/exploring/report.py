@@ -1,6 +1,7 @@
 """What `kvspec explore` prints: what was exhausted, what was reached in it, and the shortest way to what is broken."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ from kvspec.events import (
 from kvspec.invariants import CHECKS
 
 
-def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int) -> bool:
+def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int, *, law: bool = True) -> bool:
     """Exhaust scopes and print what was reached; whether every rule holds and nothing declared was missed."""
     results = []
     for scope in scopes:
         with _progress() as progress:
             task = progress.add_task(scope.name)
-            result = exhaust(scope, jobs=jobs, progress=lambda *seen: _tell(progress, task, scope, *seen))  # noqa: B023
+            told = partial(_tell, progress, task, scope)
+            result = exhaust(scope, jobs=jobs, progress=told, law=law)
         results.append(result)
         show_witnesses(console, result)
         if result.finding is not None:

@@ -171,14 +171,21 @@ def forget_counts(state: State) -> None:
 
 
 def exhaust(
-    scope: Scope, *, jobs: int = 1, key_of: KeyOf = key, progress: Progress = lambda *_: None, live: bool = True
+    scope: Scope,
+    *,
+    jobs: int = 1,
+    key_of: KeyOf = key,
+    progress: Progress = lambda *_: None,
+    live: bool = True,
+    law: bool = False,
 ) -> Explored:
     """Exhaust a scope, or find the shortest trace to a broken rule.
 
-    `jobs` is the number of processes. `live` asks for LIVE-1 as well, once all states are known.
+    `jobs` is the number of processes. `live` asks for LIVE-1 as well, once all states are known. With `law`, the law
+    below judges what each transition means to the memory, and the books of each state are held against it.
     """
     begin = time.perf_counter()
-    tree = _Tree(scope, key_of, progress)
+    tree = _Tree(scope, key_of, progress, law=law)
     with _expanders(scope, key_of, jobs) as (pack, expand):
         tree.grow(pack, expand)
     finding = None if tree.broken is None else tree.demonstrate(tree.broken)
@@ -201,8 +208,9 @@ def exhaust(
 class _Tree:
     """The search tree, by numbers of states, and what was met in it."""
 
-    def __init__(self, scope: Scope, key_of: KeyOf, progress: Progress) -> None:
+    def __init__(self, scope: Scope, key_of: KeyOf, progress: Progress, *, law: bool) -> None:
         self.scope = scope
+        self._law = law
         self.parents = array("L", [0])
         self.choices = array("H", [0])
         """By which choice of its parent each state was found."""
@@ -221,7 +229,7 @@ class _Tree:
 
     def root(self) -> Node:
         """Nothing has happened."""
-        return Node(State(self.scope.config, Memory(self.scope.config)), frozenset())
+        return Node(State(self.scope.config, Memory(self.scope.config) if self._law else None), frozenset())
 
     def grow(
         self, pack: Callable[[Node], Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8

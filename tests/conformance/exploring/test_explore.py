@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 import kvspec.model
+from kvconform.checked import RuleBroken
 from kvconform.exploring import SCOPES, Arrival, Scope, exhaust
 from kvconform.exploring.report import brief, show_explored
 from kvconform.exploring.scope import OPTIONAL, SOMETIMES
@@ -56,6 +57,18 @@ def test_what_is_worth_reaching_is_what_the_model_counts() -> None:
 def test_scopes_declare_together_all_that_is_worth_reaching() -> None:
     assert frozenset().union(*(scope.sometimes for scope in SCOPES.values())) == frozenset(SOMETIMES)
     assert frozenset().union(*(scope.operations for scope in SCOPES.values())) == frozenset(OPTIONAL)
+
+
+def test_every_transition_conforms_to_the_law_below(small: Explored) -> None:
+    assert exhaust(SMALL, law=True)._replace(seconds=0) == small._replace(seconds=0)
+
+
+def test_a_transition_that_breaks_the_law_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "release_private", lambda state, record, pages: state.release_pages(pages))
+    finding = exhaust(SMALL, law=True).finding
+    assert finding is not None and isinstance(finding.finding, RuleBroken)
+    assert finding.finding.rule.id == "MEM-LEAK"
+    assert exhaust(SMALL).holds
 
 
 def test_something_declared_that_is_not_reached_fails_the_run(small: Explored) -> None:

@@ -15,6 +15,7 @@ from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, EvictAnswer, MatchAnswer, Preempt, Retract
+from kvspec.model.state import State
 from kvspec.tokens import Element, Tokens
 
 SMALL = Config(page_size=64, num_pages=75, num_rows=6, max_context_len=100_000)
@@ -115,6 +116,17 @@ class NeverThere(Manager):
 
     def __init__(self, config: Config) -> None:
         raise MemoryError("no device")
+
+
+def test_the_law_judges_a_replay_on_request(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["replay", "mooncake", trace, "--sessions", "--overlap", "--num-pages", "200", "--limit", "10"]
+    assert run_command([*arguments, "--law"]) == 0
+    monkeypatch.setattr(State, "release_private", lambda state, record, pages: state.release_pages(pages))
+    assert run_command(arguments) == 0
+    assert run_command([*arguments, "--law"]) == 1
+    assert "MEM-LEAK" in capsys.readouterr().out
 
 
 HERE = "tests.conformance.traffic.test_replay"
