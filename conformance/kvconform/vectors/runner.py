@@ -146,7 +146,7 @@ def try_out(
     A snapshot costs as much as there are tokens in memory: with real prompts take none (0).
     """
     done: list[Operation[Any]] = []
-    model = Model(config)
+    model = Model(config, law=True)
     try:
         checked = Checked(make(factory, config), model, snapshot_every=snapshot_every)
         for asked in operations:

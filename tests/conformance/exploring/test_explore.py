@@ -20,6 +20,7 @@ from kvconform.exploring.search import Explored
 from kvconform.gallery.finders import rule_of
 from kvspec.events import Config
 from kvspec.model import Model
+from kvspec.model.state import State
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
 
 
