@@ -23,6 +23,23 @@ class Entry(NamedTuple):
     parent: PrefixKey
 
 
+class Publication(NamedTuple):
+    """What publishing a holder's prefix will do."""
+
+    length: int
+    """The new protected length, in tokens."""
+    duplicates: list[int]
+    """The holder's pages whose content the store already has: freed."""
+    shared: list[int]
+    """The store's pages that take their place in the block table."""
+    inserted: list[tuple[PrefixKey, PrefixKey, int]]
+    """Key, parent key and page of each prefix that the store takes over."""
+    revived: list[tuple[int, int]]
+    """A tombstone of the store that gets its window side back, and the holder's duplicate that gives it."""
+    exchanged: list[tuple[PrefixKey, int]]
+    """The same the other way round: the store takes the holder's page, and its tombstone is freed instead."""
+
+
 class PrefixStore:
     """Cached prefixes. `pins[key]` counts the locks on `key` itself and the locked prefixes one page longer.
 

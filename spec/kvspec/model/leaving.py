@@ -1,7 +1,5 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
-from typing import NamedTuple
-
 from kvspec import lengths
 from kvspec.events import (
     Abort,
@@ -21,33 +19,16 @@ from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_s
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, expand, floor_align
 from kvspec.rules import Violation
-from kvspec.store import ROOT
-from kvspec.tokens import PrefixKey
+from kvspec.store import ROOT, Publication
 
 
-class Publication(NamedTuple):
-    """What publishing a holder's prefix will do."""
-
-    length: int
-    """The new protected length, in tokens."""
-    duplicates: list[int]
-    """The holder's pages whose content the store already has: freed."""
-    shared: list[int]
-    """The store's pages that take their place in the block table."""
-    inserted: list[tuple[PrefixKey, PrefixKey, int]]
-    """Key, parent key and page of each prefix that the store takes over."""
-    revived: list[tuple[int, int]]
-    """A tombstone of the store that gets its window side back, and the holder's duplicate that gives it."""
-    exchanged: list[tuple[PrefixKey, int]]
-    """The same the other way round: the store takes the holder's page, and its tombstone is freed instead."""
-
-    def freed(self, state: State) -> tuple[list[int], list[int], list[int] | None]:
-        """The store's tombstones, the holder's own pages, and the window pages that go back."""
-        tombstones = [state.store.entries[key].page for key, _ in self.exchanged]
-        taken = {page for _, page in self.exchanged}
-        own = [page for page in self.duplicates if page not in taken]
-        given = {page for _, page in self.revived}
-        return tombstones, own, hybrid.window_sides(state, [page for page in own if page not in given])
+def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
+    """The store's tombstones, the holder's own pages, and the window pages that go back by a publication."""
+    tombstones = [state.store.entries[key].page for key, _ in plan.exchanged]
+    taken = {page for _, page in plan.exchanged}
+    own = [page for page in plan.duplicates if page not in taken]
+    given = {page for _, page in plan.revived}
+    return tombstones, own, hybrid.window_sides(state, [page for page in own if page not in given])
 
 
 def plan_publication(state: State, request: Request, record: int, length: int, told: Runs | None = None) -> Publication:
@@ -95,7 +76,7 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
     table, page_size = state.tables[record], state.config.page_size
     first = state.lengths[record].protected // page_size
-    tombstones, own, _ = plan.freed(state)
+    tombstones, own, _ = _let_go(state, plan)
     for tombstone, page in plan.revived:
         window_page = state.window_of[tombstone] = state.window_of.pop(page)
         state.window_owner[window_page] = tombstone
@@ -145,7 +126,7 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     protected = state.lengths[record].protected
     limit = protected if keeps_out else request.seq_len
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
-    tombstones, own, sides = plan.freed(state)
+    tombstones, own, sides = _let_go(state, plan)
     freed = tombstones + own
     key = None if keeps_out else hybrid.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
@@ -188,7 +169,7 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     limit = committed if state.config.prefix_cache else state.lengths[record].protected
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     rest = state.tables[record][plan.length // state.config.page_size :]
-    tombstones, own, sides = plan.freed(state)
+    tombstones, own, sides = _let_go(state, plan)
     freed = tombstones + own + rest
     if sides is not None:
         sides += state.window_sides(rest)
