@@ -271,13 +271,13 @@ def row_handed_on() -> tuple[Config, list[events.Event]]:
 @pytest.mark.parametrize(
     ("config", "race"),
     [
-        (Config(2, 8, 3, 16), "rows: op .* writes page 1"),
-        (Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8), "sides: op .* writes page 1"),
+        (Config(2, 8, 3, 16), "rows: operation op .* writes page 1"),
+        (Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8), "sides: operation op .* writes page 1"),
     ],
 )
 def test_what_is_rewritten_under_a_launch_is_safe_on_one_stream_only(config: Config, race: str) -> None:
     carried_out("forward", *publish_in_flight(config))
-    with pytest.raises(Violation, match=rf"MEM-RACE: {race}, which forward reads: nothing orders them"):
+    with pytest.raises(Violation, match=rf"MEM-RACE: {race}, which stream forward reads: nothing orders them"):
         carried_out("host", *publish_in_flight(config))
 
 
@@ -294,6 +294,6 @@ def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.Mo
     monkeypatch.setattr(invariants, "CHECKS", {"PAGE-1": CHECKS["PAGE-1"]})
     carried_out("forward", *row_handed_on())
     with pytest.raises(
-        Violation, match=r"MEM-RACE: rows: op .* writes page 0, which forward reads: nothing orders them"
+        Violation, match=r"MEM-RACE: rows: operation op .* writes page 0, which stream forward reads: nothing orders them"
     ):
         carried_out("host", *row_handed_on())
