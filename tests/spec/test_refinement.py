@@ -294,6 +294,7 @@ def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.Mo
     monkeypatch.setattr(invariants, "CHECKS", {"PAGE-1": CHECKS["PAGE-1"]})
     carried_out("forward", *row_handed_on())
     with pytest.raises(
-        Violation, match=r"MEM-RACE: rows: operation op .* writes page 0, which stream forward reads: nothing orders them"
+        Violation,
+        match=r"MEM-RACE: rows: operation op .* writes page 0, which stream forward reads: nothing orders them",
     ):
         carried_out("host", *row_handed_on())
