@@ -1,5 +1,6 @@
 """The proofs are about the law, and see what is broken: each event, step and operation once."""
 
+import contextlib
 import inspect
 import random
 from collections.abc import Callable
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 import z3  # type: ignore[import-untyped]
 
+from kvconform.fuzzing import generate
 from kvconform.proving import law as prover
+from kvspec.events import Refusal
 from kvspec.memory import Law, Pool, events
 from kvspec.memory.events import Use
-from kvspec.memory.proofs import page
+from kvspec.memory.proofs import operations, page
 from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
 from kvspec.memory.proofs.terms import NONE, every
+from kvspec.model import Model
+from tests.walk import RandomDraw, proposals
 
 NUMBERS = range(3)
 """Holders, keys, slots and labels."""
@@ -122,6 +127,40 @@ def test_an_event_of_the_proofs_is_the_laws(small: Any) -> None:
             reached.add((name, allowed))
     assert reached == set(product((*prover.EVENTS.keys() - {"leave"},), (True, False)))
 
+
+def test_operations_mean_what_is_proved_of_them() -> None:
+    """Which kinds of events each operation of random walks tells of each pool."""
+    due: dict[tuple[str, str], set[str]] = {}
+    for tag, pools in operations.OPERATIONS.items():
+        for pool, ways in pools.items():
+            runs = [
+                way(operations.Run(prover.unknown_fields(operations.Memory)), **prover.unknown_arguments(way))
+                for way in ways
+            ]
+            due[tag, pool] = {what.partition(",")[0] for run in runs for what, _ in run.told} - {"begin", "leave"}
+    seen: dict[tuple[str, str], set[str]] = {}
+    for seed in range(60):
+        draw = RandomDraw(seed)
+        model = Model(generate.config(draw), law=True)
+        assert model.state.memory is not None
+        below, told = model.state.memory.law, list[events.Event]()
+        judge = below.step
+        below.step = lambda event, judge=judge, told=told: told.append(event) or judge(event)  # type: ignore[method-assign, misc]
+        op: Any
+        for op in proposals(model.state, draw, 120):
+            told.clear()
+            with contextlib.suppress(Refusal):
+                model.step(op)
+            for event in told:
+                kind, where = str(event.__struct_config__.tag), getattr(event, "pool", None)
+                if kind in HOLDING and where not in (None, "sides"):
+                    seen.setdefault((op.__struct_config__.tag, where), set()).add(kind)
+    unproved = {place: kinds - due.get(place, set()) for place, kinds in seen.items()}
+    assert not any(unproved.values()), unproved
+    assert {tag for tag, _ in due} == {tag for tag, _ in seen}
+
+
+HOLDING = ("take", "share", "release", "publish", "drop", "pass_on")
 
 MISTAKES = {
     "event": {

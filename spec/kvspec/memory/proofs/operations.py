@@ -547,41 +547,35 @@ def give_copy(
     return let_go(publish(run, holder, made, path, back), holder, made)
 
 
-OPERATIONS: dict[str, dict[str, Sequence[Callable[..., Run]]]] = {
-    "extend, a new record": {
-        "pages": (begin, grow),
-        "window": (begin, grow),
-        "states": (bring, begin),
-        "rows": (begin,),
-    },
-    "extend, decode": {"pages": (grow,), "window": (grow,)},
-    "launch": {"rows": (keep_for,)},
+Ways = dict[str, Sequence[Callable[..., Run]]]
+_ENDS: Ways = {"pages": (end,), "window": (end,), "states": (let_read, end), "rows": (keep_for, end)}
+"""A record is let go; its row stays while a launch reads it."""
+_RESTS: Ways = {pool: (*ways, rest) for pool, ways in _ENDS.items()}
+"""The same, or its turn's record goes to the slot, or from there to the next turn."""
+
+OPERATIONS: dict[str, Ways] = {
+    "extend": {"pages": (begin, grow), "window": (begin, grow), "states": (bring, take, keep_for), "rows": (take,)},
+    "decode": {"pages": (grow,), "window": (grow,)},
     "complete": {"rows": (let_read,)},
     "cache_unfinished": {
         "pages": (insert,),
         "window": (insert_and_leave_window,),
         "states": (give_copy, give_and_replace, keep_for, let_read),
     },
-    "finish, plain": {
-        "pages": (insert_and_end,),
-        "window": (insert_and_end,),
-        "states": (give, end),
-        "rows": (end,),
+    "finish": {
+        "pages": (insert_and_end, *_RESTS["pages"]),
+        "window": (insert_and_end, *_RESTS["window"]),
+        "states": (give, keep_for, *_RESTS["states"]),
+        "rows": _RESTS["rows"],
     },
-    "finish or retract, a turn": {"pages": (rest,), "window": (rest,), "states": (rest,), "rows": (rest,)},
-    "match_prefix, lend": {"pages": (rest, let_go), "window": (rest, let_go), "states": (rest,), "rows": (rest,)},
-    "match_prefix, give up; finish, closing; retract, plain; abort; close_session; preempt": {
-        "pages": (end,),
-        "window": (end,),
-        "states": (let_read, end),
-        "rows": (end,),
-    },
+    **dict.fromkeys(("retract", "match_prefix"), _RESTS),
+    **dict.fromkeys(("abort", "close_session", "preempt"), _ENDS),
     "evict": {"pages": (drop,), "window": (drop,), "states": (drop,)},
     "swa_evict": {"window": (let_go,)},
     "take_state": {"states": (take,)},
     "free_state": {"states": (end,)},
 }
-"""What each operation does to each pool. `open_session`, `submit`, `verify` and what looks do nothing to any."""
+"""What each operation does to each pool, one way or the other; those that are not here do nothing to any."""
 
 
 # What always holds
