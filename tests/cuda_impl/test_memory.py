@@ -15,6 +15,7 @@ from kvcuda.memory import OUT_BUFFERS, Copy, DeviceFault, DeviceMemory
 from kvcuda.row_table import ints
 from kvspec.events import Config, Refusal
 from kvspec.pages import ceil_pages, slot_index
+from tests.cuda_impl.simulated_lanes import SimulatedLanes
 
 
 def make(config: Config, **options: Any) -> DeviceMemory:
@@ -223,6 +224,16 @@ def test_out_is_allocated_anew_for_a_larger_batch() -> None:
     assert memory.out_tokens == 16
     assert memory.oldest_batch == 1
     assert memory.out_cache_loc[out : out + 9].tolist() == memory.req_to_token[1, :9].tolist()
+
+
+def test_words_are_not_written_over_before_a_late_lane_has_read_them() -> None:
+    """More launches than there are buffers, on a lane that moves only when somebody waits for it."""
+    lanes = SimulatedLanes(lazy="scheduler")
+    memory = DeviceMemory(Config(1, 50, 1, 50), lanes)
+    for position in range(40):
+        memory.extend(ints([0]), ints([position]), ints([position + 1]))
+    lanes.synchronize()
+    assert memory.req_to_token[0, :40].tolist() == list(range(1, 41))
 
 
 def test_out_of_the_last_batches_stays() -> None:

@@ -352,7 +352,7 @@ MUTANTS = [
         "staging.py",
         "        if self._turns and not slot.passed.query():\n            slot.passed.synchronize()\n",
         "",
-        first="lanes::test_no_order_that_events_allow_corrupts",
+        first="memory::test_words_are_not_written_over_before_a_late_lane_has_read_them",
     ),
     Mutant(
         "staging.py",
@@ -361,7 +361,10 @@ MUTANTS = [
         first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
     Mutant(
-        "tensors.py", "        lane.record(slot.passed)\n", "", first="lanes::test_no_order_that_events_allow_corrupts"
+        "tensors.py",
+        "        lane.record(slot.passed)\n",
+        "",
+        first="memory::test_words_are_not_written_over_before_a_late_lane_has_read_them",
     ),
     Mutant(
         "device_manager/running.py",
