@@ -41,3 +41,15 @@ def test_name_that_comes_back_is_another_run() -> None:
     manager.launch(2, ["b"])
     manager.decode(["a", "b"])
     assert manager.rows.withheld == 1
+
+
+def test_row_that_two_launches_read_is_withheld_for_both() -> None:
+    manager = DeviceManager(Config(2, 32, 4, 16))
+    prefilled(manager, ["a"])
+    manager.decode(["a"])
+    manager.launch(1, ["a"])
+    manager.abort("a")
+    manager.complete(0, {})
+    assert manager.rows.withheld == 1
+    manager.complete(1, {})
+    assert manager.rows.withheld == 0

@@ -401,7 +401,7 @@ MUTANTS = [
         "row_table.py",
         "self._readers[self._reads.popleft().rows] -= 1",
         "self._readers[self._reads.popleft().rows] = 0",
-        first="conformance::test_no_violation_is_found_by_fuzzing",
+        first="batches::test_row_that_two_launches_read_is_withheld_for_both",
     ),
     Mutant(
         "row_table.py",
