@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from kvconform.cli import run_command
 from kvconform.traces.schema import schema
-from kvconform.vectors.files import vector_files
+from kvconform.vectors.files import memory_vector_files, vector_files
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR
 
 VALIDATOR = Draft202012Validator(schema())
@@ -30,6 +30,20 @@ def test_vectors_and_what_is_recorded_of_them_satisfy_the_schema(tmp_path: Path)
         for line in path.read_text().splitlines():
             VALIDATOR.validate(json.loads(line))
     assert run_command(["check", *map(str, traces)]) == 0
+
+
+def test_vectors_of_the_memory_level_satisfy_the_schema() -> None:
+    lines = [json.loads(line) for path in memory_vector_files() for line in path.read_text().splitlines()]
+    assert len(lines) > 300
+    for line in lines:
+        VALIDATOR.validate(line)
+
+
+@pytest.mark.parametrize("change", [{"op": "renew"}, {"pages": [1.5]}, {"holder": 7}, {"extra": 1}, {"pages": [[1]]}])
+def test_what_is_no_event_does_not_satisfy_the_schema(change: dict[str, Any]) -> None:
+    line = {"op": "take", "holder": "r", "pool": "kv", "pages": [1, [2, 3]], "at": "alloc"}
+    assert VALIDATOR.is_valid(line)
+    assert not VALIDATOR.is_valid(line | change)
 
 
 def test_every_line_of_a_trace_satisfies_the_schema() -> None:
