@@ -292,4 +292,5 @@ def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Run
             observed=f"also {strange}" if strange else "no others",
         )
     if count(observed) != sum(length for _, length in merged(observed)):
-        raise Violation(rule, f"{name}: some are there twice", observed=observed)
+        in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
+        raise Violation(rule, f"{name}: some are there twice", observed=in_order)
