@@ -74,7 +74,7 @@ def _run_all(
     aside = f", {len(unsupported)} are not supported" if unsupported else ""
     known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
     conform = f"{len(results) - len(failed)} of {len(results)} vectors conform{known}{aside}"
-    out.print(f"{impl}: {conform}; {operations:,} operations checked.")
+    out.print(f"{impl}: {conform}; {operations:,} operations checked.", soft_wrap=True)
     return BROKEN if failed else CONFORMS
 
 
