@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def rule_table(rule: str) -> str:
 def _clauses(clauses: list[str]) -> str:
     if not clauses:
         return ""
-    return f"{'; '.join(clauses)} ({api(proofs.__name__, 'proofs')})"
+    return f"{'; '.join(clauses)} ([`proofs`](api/{proofs.__name__}.md))"
 
 
 def operation_line(op: str) -> str:
@@ -263,8 +264,9 @@ def source_of(bug: Bug) -> str:
     return "\n\n".join(inspect.getsource(getattr(module, name)) for name in classes if name in known).rstrip()
 
 
-def interface_pages() -> Iterator[Page]:
-    """A page for each module of the specification and the reference, and what an adapter needs of kvconform."""
+@cache
+def documented() -> tuple[str, ...]:
+    """The modules that have a page: of the specification and the reference all, of kvconform what an adapter needs."""
     names = [
         info.name
         for package in (kvspec, kvref)
@@ -276,13 +278,21 @@ def interface_pages() -> Iterator[Page]:
         {module for name in pointed for module in sys.modules if name.startswith(f"{module}.")}
         - {"kvref", "kvconform", *names}
     )
-    for name in names:
+    return tuple(names)
+
+
+def interface_pages() -> Iterator[Page]:
+    """A page for each documented module."""
+    for name in documented():
         yield f"api/{name}.md", name, f"# {name}\n\n::: {name}\n"
 
 
 def code_link(span: str) -> str | None:
-    """A link to what a dotted name in prose means."""
+    """A link to what a dotted name in prose means, if that has a page."""
     full = qualified(span)
     if full is None:
         return None
-    return f"[`{span}`](api/{full}.md)" if full in sys.modules else f"[`{span}`][{full}]"
+    if full in documented():
+        return f"[`{span}`](api/{full}.md)"
+    module, _, member = full.rpartition(".")
+    return f"[`{span}`][{full}]" if {module, module.rpartition(".")[0]} & set(documented()) and member else None
