@@ -10,9 +10,14 @@ WHEELS ?= build/wheels
 GPU_READY := $(if $(SITE),,.venv/.engines.stamp)
 GPU := PYTHON=$(if $(SITE),$(PYTHON),$(BIN)/python) SITE=$(abspath $(SITE)) WHEELS=$(WHEELS) cuda_impl/gpu.sh
 
+# The releases that `make engines` checks, and the folder with checkouts of `make engines-from`.
+VLLM ?= 0.22.1 0.33.0
+SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17 18 19 20 21 22 23,0.5.$(n))
+SRC ?=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove explore soak mutation engines docs lint typecheck clean
+.PHONY: help conformance test prove explore soak mutation engines engines-from docs lint typecheck clean
 .PHONY: mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
@@ -40,8 +45,16 @@ mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (
 mutation-cuda: .venv/.engines.stamp ## Put 74 defects into kvcuda, one at a time, and see what notices each (half an hour)
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)
 
-engines: .venv/.engines.stamp ## Check SGLang's releases: the matrix of rules by release (about 7 minutes)
-	@$(BIN)/kvspec matrix sglang 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15
+engines: .venv/.engines.stamp ## Check releases of SGLang and vLLM: the matrices (about 15 minutes; a second run does what is new)
+	@status=0; \
+	$(BIN)/kvspec matrix vllm $(VLLM) --out build/matrix || status=1; \
+	$(BIN)/kvspec matrix sglang $(SGLANG) --out build/matrix || status=1; exit $$status
+
+engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of SRC that begin with their projects' names
+	@test -n "$(SRC)" || { echo "engines-from: say where the checkouts are: SRC=folder" >&2; exit 2; }
+	@status=0; for engine in mini-sglang nano-vllm sglang-jax; do \
+		set -- "$(SRC)"/$$engine*/; test -d "$$1" || { echo "$$engine: no checkout in $(SRC)"; continue; }; \
+		$(BIN)/kvspec matrix $$engine "$$@" --out build/matrix || status=1; done; exit $$status
 
 gpu: $(GPU_READY) ## On a machine with a GPU: the next three, one after the other
 	@status=0; for part in check stress profile; do $(GPU) $$part || status=1; done; exit $$status

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvconform.commands import attaching, checking, engines, replay, searching
+from kvconform.commands import attaching, checking, engines, matrix, replay, searching
 from kvconform.console import CONFORMS, FAULTY, UNUSABLE, complain
 from kvconform.errors import InputError, LoadError
 from kvspec import __version__
@@ -29,7 +29,7 @@ app.command()(searching.soak)
 app.command()(searching.tiers)
 app.command()(searching.explore)
 app.command()(searching.bugs)
-app.command()(engines.matrix)
+app.command()(matrix.matrix)
 app.command(context_settings={"allow_extra_args": True})(attaching.attach)
 app.add_typer(replay.app, name="replay")
 app.add_typer(engines.app, name="engines")

@@ -1,8 +1,9 @@
 """An engine's own scheduler driven with hooks, every event judged at once."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.patches import Patches
@@ -41,6 +42,35 @@ class Judge:
         return Counter((finding.rule, finding.pool or "", finding.at or "") for finding in own)
 
 
+class Known(NamedTuple):
+    """A defect that releases of an engine are known to have: how its findings are told, and what brings it out."""
+
+    name: str
+    what: str
+    rule: str
+    words: str = ""
+    """What the finding says, in part."""
+    at: tuple[str, ...] = ()
+    """The places of the finding; none: any place."""
+    before: str = ""
+    """The first release that is without it, where releases have numbers."""
+    run: Callable[[int], None] | None = None
+    """Runs that bring it out, by seed; `None`: the engine's own."""
+    mend: Callable[[Patches], None] | None = None
+    """Takes other defects away while this one is looked for."""
+    runs: int = 0
+    """So many runs look for it alone; 0: it shows in any run, and is told by rule, words and place."""
+
+    def fits(self, finding: Finding) -> bool:
+        """Whether a finding shows it."""
+        places = (finding.at, finding.earlier)
+        return (
+            finding.rule == self.rule
+            and self.words in finding.what
+            and (not self.at or any(place in self.at for place in places))
+        )
+
+
 @dataclass(frozen=True)
 class Trial:
     """An engine that can be driven. `run` takes a seed; what the engine raises ends that run."""
@@ -51,6 +81,7 @@ class Trial:
     defects: list[Defect]
     mend: Callable[[Patches], None] | None = None
     """Takes the engine's known defects away."""
+    known: Sequence[Known] = ()
 
 
 def judged(trial: Trial, runs: int, *, defect: Defect | None = None, mended: bool = False) -> Judge:

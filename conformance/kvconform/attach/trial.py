@@ -16,23 +16,30 @@ from kvconform.attach.judged import Trial, judged
 from kvconform.attach.planting import NotPlanted
 from kvconform.attach.standins import EngineError
 
+ATTACHED = ("vllm", "sglang", "mini-sglang", "nano-vllm")
+"""Engines that can be driven."""
 
-def trial_of(engine: str, folder: Path) -> Trial:
-    """The engine in a checkout or an unpacked wheel.
+
+def trial_of(engine: str, folder: Path | None) -> Trial:
+    """The engine in a checkout or an unpacked wheel; `None`: the vLLM that is installed.
 
     Raises:
         EngineError: it cannot be had.
     """
+    if engine == "vllm":
+        from kvconform.attach.vllm.trial import trial as trial_of_vllm
+
+        return trial_of_vllm(folder)
+    if folder is None:
+        raise EngineError(f"{engine} is driven from a folder")
     if engine == "nano-vllm":
         from kvconform.attach.nano_vllm.trial import trial
     elif engine == "mini-sglang":
         from kvconform.attach.mini_sglang.trial import trial
     elif engine == "sglang":
         from kvconform.attach.sglang.trial import trial
-    elif engine == "vllm":
-        from kvconform.attach.vllm.trial import trial
     else:
-        raise EngineError(f"{engine} is none of nano-vllm, mini-sglang, sglang, vllm")
+        raise EngineError(f"{engine} is none of {', '.join(ATTACHED)}")
     return trial(folder)
 
 

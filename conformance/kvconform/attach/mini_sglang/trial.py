@@ -4,12 +4,12 @@ from pathlib import Path
 
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.hooks import Hooks, Trace
-from kvconform.attach.judged import Trial
+from kvconform.attach.judged import Known, Trial
 from kvconform.attach.mini_sglang import driver
 from kvconform.attach.mini_sglang.defects import defects
 from kvconform.attach.mini_sglang.engine import load
 from kvconform.attach.mini_sglang.hooks import Attached
-from kvconform.attach.mini_sglang.mended import mend
+from kvconform.attach.mini_sglang.mended import MENDS, mend
 from kvconform.attach.patches import Patches
 
 
@@ -30,4 +30,16 @@ def trial(folder: Path) -> Trial:
     def mended(patches: Patches) -> None:
         mend(engine, patches)
 
-    return Trial("mini-sglang", attach, run, defects(engine), mended)
+    def alone(name: str, what: str, rule: str) -> Known:
+        def others(patches: Patches) -> None:
+            mend(engine, patches, but=name)
+
+        return Known(name, what, rule, mend=others, runs=40)
+
+    known = [
+        alone("freed-duplicates", "a row goes on naming duplicates that were given back", "MEM-USE"),
+        alone("abort-in-flight", "an abort frees what the launch in flight frees again", "MEM-RELEASE"),
+        alone("row-handed-on", "a row is handed on while a launch still writes it", "MEM-RACE"),
+    ]
+    assert [one.name for one in known] == list(MENDS)
+    return Trial("mini-sglang", attach, run, defects(engine), mended, known)

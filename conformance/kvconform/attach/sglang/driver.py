@@ -18,6 +18,7 @@ from kvconform.attach.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMe
 from kvconform.attach.sglang.release import Release
 
 MOST_STEPS = 5_000
+STUCK = "the requests never finish"
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Walk:
         while self._left or self._waiting or self._running or self._chunked or self._flying:
             self.seen.steps += 1
             if self.seen.steps > MOST_STEPS:
-                raise RuntimeError("the requests never finish")
+                raise RuntimeError(STUCK)
             self.memory.cache.check_hicache_events()
             while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
                 self._arrive()

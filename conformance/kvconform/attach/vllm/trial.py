@@ -3,18 +3,20 @@
 from pathlib import Path
 
 from kvconform.attach.hooks import Hooks, Trace
-from kvconform.attach.judged import Trial
+from kvconform.attach.judged import Known, Trial
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
 from kvconform.attach.vllm.defects import defects, names_without_content
 from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
+from kvconform.attach.vllm.known import KNOWN
+from kvconform.attach.vllm.known import Known as KnownOfVllm
 from kvconform.attach.vllm.release import prepare
-from kvconform.attach.vllm.workload import random_workload
+from kvconform.attach.vllm.workload import Workload, random_workload
 from kvspec.memory.events import Failed
 
 
-def trial(folder: Path) -> Trial:
-    """The release in `folder`.
+def trial(folder: Path | None) -> Trial:
+    """The release in `folder`; `None`: what is installed.
 
     Raises:
         EngineError: it holds none, or the process holds another one.
@@ -30,16 +32,35 @@ def trial(folder: Path) -> Trial:
         attached[:] = [Attached(trace).hooks]
         return attached[0]
 
-    def run(seed: int) -> None:
+    def drive(work: Workload) -> None:
         try:
-            Drive(random_workload(seed, known=not avoided)).run()
+            Drive(work).run()
         except StuckError as error:
             attached[0].tell(Failed("stuck", str(error)))
         except EngineGaveUp:
             pass  # the hooks have told it
 
+    def run(seed: int) -> None:
+        drive(random_workload(seed, known=not avoided))
+
     def mend(patches: Patches) -> None:
         avoided[:] = [patches]
         plant(names_without_content(), patches)
 
-    return Trial("vLLM", attach, run, defects(), mend)
+    def looked_for(known: KnownOfVllm) -> Known:
+        def alone(patches: Patches) -> None:
+            if not known.with_names:
+                plant(names_without_content(), patches)
+
+        return Known(
+            known.name,
+            known.what,
+            known.rule,
+            known.words,
+            before=known.before,
+            run=lambda seed: drive(known.drawn(seed)),
+            mend=alone,
+            runs=200,
+        )
+
+    return Trial("vLLM", attach, run, defects(), mend, [looked_for(known) for known in KNOWN])

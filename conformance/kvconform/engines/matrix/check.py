@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from kvconform.engines.matrix.findings import ReleaseReport
+from kvconform.engines.matrix.kept import keep, own_digest, recall
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.releases import NotFetched, fetch, folder_of
 
@@ -21,25 +19,14 @@ class NotChecked(Exception):
     """A release that could not be checked; the message is one line that says why."""
 
 
-def check_releases(
-    releases: Sequence[str], seconds: float, seed: int, out: Path, cache: Path | None
-) -> list[ReleaseReport]:
-    """Check releases of SGLang one after the other; what is found is written to `out`.
+def checked(release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool) -> ReleaseReport:
+    """What is found in one release of SGLang; it is written to `out`.
+
+    Without `again`, what was found with the same settings before is taken for it.
 
     Raises:
-        NotChecked: one could not be fetched, or its process failed.
+        NotChecked: it could not be fetched, or cannot be checked.
     """
-    reports = []
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        for release in releases:
-            shown = progress.add_task(f"sglang {release}", total=None)
-            reports.append(_check(release, seconds, seed, out, cache))
-            progress.remove_task(shown)
-    return reports
-
-
-def _check(release: str, seconds: float, seed: int, out: Path, cache: Path | None) -> ReleaseReport:
     folder = None
     if release != INSTALLED:
         try:
@@ -47,10 +34,21 @@ def _check(release: str, seconds: float, seed: int, out: Path, cache: Path | Non
             folder = folder if (folder / "sglang").is_dir() else fetch(release, cache)
         except NotFetched as error:
             raise NotChecked(str(error)) from error
-    task = Task(release, None if folder is None else str(folder), str(out), seconds, seed)
+    key = {"release": release, "seconds": seconds, "seed": seed, "suite": own_digest()}
+    path = out / "kept" / f"sglang-{release}-requests.json"
+    # What is installed may be another release the next time.
+    kept = None if again or release == INSTALLED else recall(path, key, ReleaseReport)
+    if kept is not None:
+        return kept
+    report = _check(Task(release, None if folder is None else str(folder), str(out), seconds, seed))
+    keep(path, key, report)
+    return report
+
+
+def _check(task: Task) -> ReleaseReport:
     command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise NotChecked(f"sglang {release} could not be checked: {last}")
+        raise NotChecked(last)
     return msgspec.json.decode(done.stdout, type=ReleaseReport)

@@ -86,6 +86,10 @@ def main() -> int:
     except EngineError as error:
         print(error, file=sys.stderr)
         return UNUSABLE
+    except (AttributeError, ImportError, IndexError, KeyError, TypeError) as error:
+        # A release that nobody knew when the adapter was written.
+        print(f"the adapter does not fit it: {type(error).__name__}: {error}", file=sys.stderr)
+        return UNUSABLE
     sys.stdout.write(msgspec.json.encode(report).decode())
     return 0
 

@@ -1,0 +1,159 @@
+"""`kvspec matrix`: which rules releases of real engines break."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Output
+
+if TYPE_CHECKING:
+    from kvconform.attach.matrix.report import DrivenReport
+    from kvconform.engines.matrix.findings import ReleaseReport
+
+
+class Level(StrEnum):
+    """How an engine is checked."""
+
+    requests = "requests"
+    memory = "memory"
+    both = "both"
+
+
+def matrix(
+    engine: Annotated[
+        str, typer.Argument(metavar="ENGINE", help="vllm, sglang, sglang-jax, mini-sglang or nano-vllm.")
+    ],
+    releases: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VERSION|PATH",
+            help="Releases: a version on the package index, a checkout's path, or 'installed'.",
+        ),
+    ],
+    level: Annotated[
+        Level,
+        typer.Option(
+            help="requests: its classes behind the protocol, which sglang has. memory: the engine as it runs."
+        ),
+    ] = Level.both,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="How long to walk at random through each release, at each level.")
+    ] = 20.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where results are kept, and the shortest trace of each finding.")
+    ] = Path("matrix"),
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where releases are kept.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Check what was checked before, too.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line: a release at one level, when it is done.")
+    ] = False,
+) -> None:
+    """Check releases of a real engine, and print them in one table.
+
+    Each release runs in a process of its own, and is told of when it is done. Behind the protocol: all vectors that it
+    supports, then random walks. As it runs: its own scheduler driven with hooks, first for each known defect, then at
+    random. A version that is not there yet is fetched, as 'kvspec engines install' does. For each finding the shortest
+    trace is written to DIR, and results are kept there: a second run does only what is new. A release that cannot be
+    driven is "not supported", with the reason, and is no finding.
+
+    Exit status: 0 if every finding is explained, 1 if one is not, 2 if no release is supported at any level.
+
+        kvspec matrix sglang 0.5.8.post1 0.5.10 0.5.11
+
+        kvspec matrix vllm 0.22.1 0.33.0
+
+        kvspec matrix mini-sglang ../mini-sglang
+    """
+    from kvconform.attach.matrix.check import driven
+    from kvconform.attach.matrix.report import line
+    from kvconform.attach.trial import ATTACHED
+
+    if engine not in ATTACHED:
+        raise typer.BadParameter(f"no engine {engine!r}; these are known: {', '.join(ATTACHED)}")
+    if level is Level.requests and engine != "sglang":
+        raise typer.BadParameter(f"{engine} is not behind the protocol: only sglang is")
+    checked_reports: list[ReleaseReport] = []
+    driven_reports: list[DrivenReport] = []
+    console = Output()
+    for release in releases:
+        if engine == "sglang" and level is not Level.memory:
+            with _waiting(f"sglang {release}, requests"):
+                report, told = _requests(release, seconds, seed, out, cache, again=again)
+            if report is not None:
+                checked_reports.append(report)
+            _tell(console, _as_json("requests", release, report, told) if as_json else told)
+        if level is not Level.requests:
+            with _waiting(f"{engine} {release}, as it runs"):
+                run = driven(engine, release, seconds, seed, out, cache, again=again)
+            driven_reports.append(run)
+            _tell(console, _as_json("memory", release, run, run.not_supported) if as_json else line(run))
+    if not as_json:
+        _show(checked_reports, driven_reports, out)
+    supported = bool(checked_reports) or any(run.not_supported is None for run in driven_reports)
+    explained = all(found.explanation for report in checked_reports for found in report.found)
+    explained = explained and all(run.explained for run in driven_reports)
+    if not supported:
+        raise typer.Exit(UNUSABLE)
+    raise typer.Exit(CONFORMS if explained else BROKEN)
+
+
+def _requests(
+    release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
+) -> "tuple[ReleaseReport | None, str]":
+    """What is found in a release behind the protocol, and a line of it; or why it is not supported."""
+    from kvconform.engines.matrix.check import NotChecked, checked
+
+    try:
+        report = checked(release, seconds, seed, out, cache, again=again)
+    except NotChecked as error:
+        return None, f"sglang {release}, requests: not supported: {error}"
+    found = sum(one.explanation is None for one in report.found)
+    told = f"sglang {release}, requests: {len(report.conform)} vectors conform, {len(report.fail)} fail, "
+    told += f"{len(report.not_supported)} are not supported; {report.operations:,} operations; "
+    return report, told + f"{len(report.found)} findings, {found or 'none'} not explained"
+
+
+def _as_json(level: str, release: str, report: "ReleaseReport | DrivenReport | None", reason: str | None) -> str:
+    import msgspec
+
+    told: dict[str, object] = {"level": level, "release": release}
+    told |= {"not_supported": reason} if report is None else msgspec.to_builtins(report)
+    return msgspec.json.encode(told).decode()
+
+
+def _tell(console: Console, line: str) -> None:
+    console.print(Text(line), soft_wrap=True)
+
+
+@contextmanager
+def _waiting(for_: str) -> Iterator[None]:
+    """Something that moves on standard error meanwhile, if anybody looks."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        progress.add_task(for_, total=None)
+        yield
+
+
+def _show(checked_reports: "list[ReleaseReport]", driven_reports: "list[DrivenReport]", out: Path) -> None:
+    """The tables. A release's column must not be cut off; a terminal that is narrower wraps the lines."""
+    from kvconform.attach.matrix.table import show_driven
+    from kvconform.engines.matrix.table import show_matrix
+
+    console = Output()
+    if checked_reports:
+        wide = Console(width=max(console.width, 24 + 9 * len(checked_reports)))
+        show_matrix(wide, checked_reports)
+    if driven_reports:
+        wide = Console(width=max(console.width, 32 + 10 * len(driven_reports)))
+        show_driven(wide, driven_reports)
+    console.print(Text(f"The shortest traces and their stories are in {out}."), soft_wrap=True)

@@ -1,0 +1,55 @@
+"""Results of earlier runs, kept in a folder, so that only what is new is run again."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+import kvconform
+import kvspec
+
+T = TypeVar("T")
+
+
+class _Kept(msgspec.Struct):
+    key: dict[str, Any]
+    report: msgspec.Raw
+
+
+def recall(path: Path, key: dict[str, Any], type_: type[T]) -> T | None:
+    """The report in `path`, if it was kept for just this key; else `None`."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        return msgspec.json.decode(kept.report, type=type_) if kept.key == key else None
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def keep(path: Path, key: dict[str, Any], report: msgspec.Struct) -> None:
+    """Keep a report; an interrupted run leaves no half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_suffix(".new")
+    made.write_bytes(msgspec.json.encode(_Kept(key, msgspec.Raw(msgspec.json.encode(report)))))
+    made.replace(path)
+
+
+def own_digest() -> str:
+    """What changes whenever the specification or the suite does: what an older one found may be found no more."""
+    digest = hashlib.blake2b(digest_size=16)
+    for package in (kvspec, kvconform):
+        (root,) = package.__path__
+        for path in sorted(Path(root).rglob("*")):
+            if path.suffix in (".py", ".toml", ".jsonl"):
+                digest.update(path.relative_to(root).as_posix().encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def digest_of(folder: Path) -> str:
+    """What changes whenever a Python file in `folder` does."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*.py")):
+        status = path.stat()
+        digest.update(f"{path.relative_to(folder).as_posix()} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
