@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvconform.commands import attaching, checking, engines, matrix, replay, searching
+from kvconform.commands import attaching, checking, engines, matrix, replay, searching, starting
 from kvconform.console import CONFORMS, FAULTY, UNUSABLE, complain
 from kvconform.errors import InputError, LoadError
 from kvspec import __version__
@@ -19,6 +19,7 @@ app = typer.Typer(
     "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong, 70 "
     "kvspec itself failed.",
 )
+app.command()(starting.init)
 app.command()(checking.run)
 app.command()(checking.check)
 app.command()(searching.fuzz)

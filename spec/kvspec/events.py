@@ -421,3 +421,7 @@ class Step(Protocol):
             Refusal: the operation was refused; nothing has changed.
         """
         ...
+
+
+__all__ = ["Event"]
+__all__ += [name for name, thing in globals().items() if isinstance(thing, type) and thing.__module__ == __name__]

@@ -9,4 +9,5 @@ searching  fuzz, soak, explore, prove, bugs
 replay     replay
 engines    engines, matrix
 attaching  attach
+starting   init
 """

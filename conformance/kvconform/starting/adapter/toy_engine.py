@@ -1,9 +1,9 @@
 """A toy engine's KV-cache manager with one planted bug, and the adapter by which kvspec checks it.
 
-    kvspec run --impl conformance.examples.toy_engine:Adapter
-    kvspec fuzz --impl conformance.examples.toy_engine:Adapter --seconds 10
+    kvspec run --impl toy_engine:Adapter
+    kvspec fuzz --impl toy_engine:Adapter --seconds 10
 
-`conformance/README.md` tells what these print and how to read it. `FixedAdapter` is the engine without the bug.
+`FixedAdapter` is the engine without the bug. `README.md` beside this file says how to put an engine of your own here.
 """
 
 from collections import Counter
