@@ -10,6 +10,7 @@ from kvcuda.digest import FIELDS as MODEL_FIELDS
 from kvcuda.digest_step import DigestStep
 from kvcuda.forward import ForwardBatch
 from kvcuda.staging import Slot, padded
+from kvcuda.telling import Uses
 from kvcuda.words import FIELDS
 
 
@@ -72,6 +73,14 @@ class DecodeGraph:
             else:
                 self._graph.replay()
 
-        lane.run(work)
+        lane.run(work, self._uses(slot, model_slot, batch))
         lane.record(slot.passed)
         lane.record(model_slot.passed)
+
+    def _uses(self, slot: Slot, model_slot: Slot, batch: ForwardBatch) -> Uses | None:
+        """What the kernels of a step use, if somebody listens."""
+        model, listener = self._step.model, self._step.manager.lanes.listener
+        uses, noted = model.uses(model_slot, batch), model.look_up_uses(model_slot, batch)
+        if listener is None or uses is None or noted is None:
+            return None
+        return listener.decode(slot, self._out_cache_loc).joined(uses, noted)

@@ -12,8 +12,10 @@ from kvcuda.forward import ForwardBatch
 from kvcuda.lanes import Event
 from kvcuda.memory import DeviceMemory
 from kvcuda.staging import Slot, Staging
+from kvcuda.telling import Listener, Uses
 from kvcuda.tensors import Ints
 from kvspec.events import Config
+from kvspec.memory.events import Use
 
 BLOCK = 512
 LOOKUP_BUFFERS = 4
@@ -129,7 +131,7 @@ class DigestModel:
             self.enqueue(kernel, slot.device, requests)
 
         lane = self._memory.lanes.forward
-        lane.run(work)
+        lane.run(work, self.uses(slot, batch))
         lane.record(slot.passed)
         if self.layers.window:
             self._lookup_readers[self._lookups % LOOKUP_BUFFERS] = done = self._memory.lanes.event()
@@ -147,10 +149,30 @@ class DigestModel:
             slot.upload(requests * FIELDS)
             self.enqueue_look_up(slot.device, requests)
 
-        lanes.scheduler.run(work)
+        lanes.scheduler.run(work, self.look_up_uses(slot, batch))
         noted = lanes.event()
         lanes.scheduler.record(noted)
         lanes.forward.wait(noted)
+
+    def uses(self, slot: Slot, batch: ForwardBatch) -> Uses | None:
+        """What the forward pass of a batch uses, of its own buffers too, if somebody listens."""
+        listener = self._memory.lanes.listener
+        if listener is None:
+            return None
+        uses = listener.forward(*batch[2:6], self._memory.out_cache_loc)
+        return uses.joined(listener.words(slot), Uses(self._noted(listener, slot, batch), []))
+
+    def look_up_uses(self, slot: Slot, batch: ForwardBatch) -> Uses | None:
+        """What the kernel before it uses that notes its window slots, if somebody listens."""
+        listener = self._memory.lanes.listener
+        if listener is None:
+            return None
+        return listener.look_up(slot, batch.rows, batch.ends, self._noted(listener, slot, batch))
+
+    def _noted(self, listener: Listener, slot: Slot, batch: ForwardBatch) -> list[Use]:
+        """Where the window slots of a batch are noted; nowhere without window layers."""
+        starts = slot.words[: len(batch.rows) * FIELDS].reshape(-1, FIELDS)[:, 7]
+        return listener.noted(self.window_loc, starts, self._lookup_lengths(batch))
 
     def stage_decode(self, batch: ForwardBatch, begin: int) -> Slot:
         """The words of a decode step whose tokens only the device knows; its samples begin at `begin`."""

@@ -45,7 +45,7 @@ class Holdings:
         self.page_size = config.page_size
         self.keeps_prefixes = config.prefix_cache
         self.memory = memory
-        self.rows = RowTable(config.num_rows)
+        self.rows = RowTable(config.num_rows, memory.lanes.listener)
         self.window = config.sliding_window
         self.tree = PrefixTree(
             config.num_pages, ceil_pages(self.window, self.page_size), has_states=bool(config.num_states)

@@ -1,19 +1,22 @@
 """The two lanes of work on the device: the scheduler's (this manager's kernels) and the forward pass's.
 
-On a GPU a lane is a stream. Lanes know nothing of each other but events, and the manager orders them in four places:
+On a GPU a lane is a stream. Lanes know nothing of each other but events, and the manager orders them in five places:
 
     forward waits for scheduler     at a launch: the rows that it reads are written
     scheduler waits for forward     at a completion: rows withheld for the launch may be written again
+    scheduler waits for forward     before a row's duplicates are replaced that a launch reads
     scheduler waits for forward     before `out_cache_loc` is written over that a launch reads
     host waits for scheduler        before staged words are written over that a kernel has not read yet
 
-The last one is back-pressure: it happens only when the host is many steps ahead.
+The last two are back-pressure: they happen only when the host is many steps ahead.
 """
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+
+from kvcuda.telling import Listener, Uses
 
 
 class Event(Protocol):
@@ -31,8 +34,8 @@ class Event(Protocol):
 class Lane(Protocol):
     """Work that is carried out in order."""
 
-    def run(self, work: Callable[[], object], /) -> None:
-        """Append work to the lane; it may be carried out later."""
+    def run(self, work: Callable[[], object], uses: Uses | None = None, /) -> None:
+        """Append work to the lane; it may be carried out later. `uses`: what it reads and writes, if that is told."""
         ...
 
     def record(self, event: Any, /) -> None:
@@ -46,6 +49,11 @@ class Lane(Protocol):
 
 class Lanes(Protocol):
     """Both lanes."""
+
+    @property
+    def listener(self) -> Listener | None:
+        """Whoever is told what happens to memory; most often nobody."""
+        ...
 
     @property
     def scheduler(self) -> Lane:
@@ -79,7 +87,7 @@ class _PastEvent:
 class EagerLane:
     """A lane that does everything at once: what the CPU has."""
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
         """Do it."""
         work()
 
@@ -92,6 +100,8 @@ class EagerLane:
 
 class EagerLanes:
     """Two lanes on the CPU, where there is nothing to wait for."""
+
+    listener: Listener | None = None
 
     def __init__(self) -> None:
         """Make both."""
@@ -113,7 +123,7 @@ class CudaLane:
         """Wrap a `torch.cuda.Stream`."""
         self.stream = stream
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
         """Enqueue work on the stream."""
         with torch.cuda.stream(self.stream):
             work()
@@ -130,13 +140,15 @@ class CudaLane:
 class CurrentLane(CudaLane):
     """The stream that is current whenever the manager is called: there is no context to enter."""
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
         """Enqueue work on the current stream."""
         work()
 
 
 class CudaLanes:
     """The caller's current stream for the manager's kernels, and another one for forward passes."""
+
+    listener: Listener | None = None
 
     def __init__(self) -> None:
         """Take the stream that is current now; every call of the manager must be made with it current."""

@@ -141,7 +141,8 @@ class DeviceMemory(PageMoves):
                 DEBUG=self.debug,
             )
 
-        self._run(slot, work)
+        listener = self.lanes.listener
+        self._run(slot, work, None if listener is None else listener.extend(slot, self.out_cache_loc))
 
     def stage_decode(self, rows: Ints, committed: Ints, allocated: Ints, n: int) -> tuple[Ints, int, Slot]:
         """Plan to make room for `n` positions past the committed ones of each row, for `run_decode` to carry out.
@@ -184,7 +185,8 @@ class DeviceMemory(PageMoves):
             slot.upload((1 + batch) * FIELDS)
             self.enqueue_decode(slot.device, batch)
 
-        self._run(slot, work)
+        listener = self.lanes.listener
+        self._run(slot, work, None if listener is None else listener.decode(slot, self.out_cache_loc))
 
     def enqueue_decode(self, words: Any, batch: int) -> None:
         """Enqueue the decode kernel on the current stream; `words` is on the device. A CUDA graph captures this."""
@@ -228,9 +230,10 @@ class DeviceMemory(PageMoves):
         return buffer * self.out_tokens
 
     def out_is_read(self, batches: set[int], until: Event) -> None:
-        """The slots of these batches, counted as `batches` counts, are read by a launch until an event."""
+        """Rows, and the slots of these batches, counted as `batches` counts, are read by a launch until an event."""
         for batch in batches:
             self._out_readers[batch % OUT_BUFFERS] = until
+        self._last_pass = until
 
     # Debug mode
 

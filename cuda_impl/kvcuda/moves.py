@@ -7,17 +7,15 @@ import numpy as np
 
 from kvcuda import kernels
 from kvcuda.arena import Run
-from kvcuda.lanes import Lanes
+from kvcuda.lanes import Event, Lanes
 from kvcuda.staging import Slot
 from kvcuda.tensors import MAX_JOBS, DeviceTensors, Ints
-from kvcuda.words import FIELDS, Move
+from kvcuda.words import FIELDS, OF_ARENA, REWRITES, Move
 from kvspec.events import Config
 
-_OF_ARENA = frozenset({Move.EVICT, Move.DROP})
 _RETURNS_PAGES = frozenset({Move.FREE, Move.EVICT, Move.REPLACE, Move.REVIVE})
 _RETURNS_SIDES = frozenset({Move.FREE, Move.EVICT, Move.REPLACE, Move.SHED, Move.DROP})
 _OF_WINDOWS = frozenset({Move.REVIVE, Move.SHED, Move.DROP})
-_REWRITES = frozenset({Move.REPLACE, Move.REVIVE})
 _WAITS_FOR = {
     Move.EVICT: {Move.PUBLISH, Move.REVIVE},
     Move.DROP: {Move.PUBLISH, Move.REVIVE},
@@ -47,6 +45,8 @@ class PageMoves(DeviceTensors):
         self._queued: set[Move] = set()
         self._shed: set[int] = set()
         """Rows that the queued moves take window sides from."""
+        self._last_pass: Event | None = None
+        """The end of the forward pass that was launched last."""
 
     def free(self, row: int, first: int, last: int, cursor: int = 0) -> None:
         """Pages `first..last - 1` of a row go back to the ring; those before page `cursor` have no window side."""
@@ -83,6 +83,8 @@ class PageMoves(DeviceTensors):
             entries[:, 6] = bare
             tail = self.windows.take_back(int(side_ends[-1]))
             entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size
+        if self.lanes.listener is not None:
+            self.lanes.listener.queue_moves(rows.tolist())
         entries[:, 0] = Move.FREE
         entries[:, 1] = rows
         entries[:, 2] = firsts
@@ -135,7 +137,7 @@ class PageMoves(DeviceTensors):
             return
         if not 0 <= row < config.num_rows:
             raise ValueError(f"row {row} is not in 0..{config.num_rows - 1}")
-        if first < 0 or (kind not in _OF_ARENA and (first + count - 1) * config.page_size >= config.max_context_len):
+        if first < 0 or (kind not in OF_ARENA and (first + count - 1) * config.page_size >= config.max_context_len):
             raise ValueError(f"pages {first}..{first + count - 1} of row {row} are past its {config.max_context_len}")
         if place < 0 or place + count > config.num_pages:
             raise ValueError(f"places {place}..{place + count - 1} are not in the arena")
@@ -151,9 +153,11 @@ class PageMoves(DeviceTensors):
         if (
             self._num_moves == MAX_JOBS
             or (kind in _WAITS_FOR and not self._queued.isdisjoint(_WAITS_FOR[kind]))
-            or (self._shed and kind in _REWRITES and row in self._shed)
+            or (self._shed and kind in REWRITES and row in self._shed)
         ):
             self.flush()
+        if self.lanes.listener is not None and kind not in OF_ARENA:
+            self.lanes.listener.queue_moves([row])
         words = self._open_moves()
         self._queued.add(kind)
         if kind == Move.SHED:
@@ -178,6 +182,9 @@ class PageMoves(DeviceTensors):
         slot, jobs = self._moves, self._num_moves
         if slot is None or not jobs:
             return
+        if self._last_pass is not None and not self._queued.isdisjoint(REWRITES):
+            self.lanes.scheduler.wait(self._last_pass)
+            self._last_pass = None
         grid = (jobs, -(-self._widest_move // MOVE_BLOCK))
         self._moves = None
         self._num_moves = self._widest_move = 0
@@ -204,4 +211,7 @@ class PageMoves(DeviceTensors):
                 DEBUG=self.debug,
             )
 
-        self._run(slot, work)
+        listener = self.lanes.listener
+        self._run(slot, work, None if listener is None else listener.moves(slot, jobs))
+        if listener is not None:
+            listener.carried_out()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvcuda.telling import Listener
 from kvcuda.tensors import Ints
 from kvspec.lengths import Lengths
 
@@ -28,8 +29,9 @@ class RowTable:
     withheld      let go while a launch in flight reads it; free once the last such launch has completed
     """
 
-    def __init__(self, num_rows: int) -> None:
+    def __init__(self, num_rows: int, listener: Listener | None = None) -> None:
         """All rows are free."""
+        self._listener = listener
         self._free = list(range(num_rows - 1, -1, -1))
         self._withheld: set[int] = set()
         self._reads: deque[Reads] = deque()
@@ -74,6 +76,8 @@ class RowTable:
         """A free row. The caller has seen to it that there is one."""
         row = self._free.pop()
         self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0
+        if self._listener is not None:
+            self._listener.take_row(row)
         return row
 
     def let_go(self, row: int) -> None:
@@ -81,7 +85,12 @@ class RowTable:
         if self._readers[row]:
             self._withheld.add(row)
         else:
-            self._free.append(row)
+            self._give_back(row)
+
+    def _give_back(self, row: int) -> None:
+        self._free.append(row)
+        if self._listener is not None:
+            self._listener.free_row(row)
 
     def begin_read(self, rows: Ints, ends: Ints) -> None:
         """A launch is handed to the device: of each row it reads the first so many positions."""
@@ -94,7 +103,7 @@ class RowTable:
         if self._withheld:
             for row in [row for row in self._withheld if not self._readers[row]]:
                 self._withheld.remove(row)
-                self._free.append(row)
+                self._give_back(row)
 
     def read_len(self, row: int) -> int:
         """How many positions of the row launches in flight read, from its beginning on."""

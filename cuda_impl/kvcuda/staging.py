@@ -46,6 +46,7 @@ class Staging:
 
     def __init__(self, num_words: int, device: str, lanes: Lanes, slots: int = 32) -> None:
         """Make `slots` buffers of at least `num_words` words."""
+        self._lanes = lanes
         self._slots = [Slot(padded(num_words), device, lanes.event()) for _ in range(slots)]
         self._next = 0
         self._turns = 0
@@ -62,4 +63,6 @@ class Staging:
             self._turns += 1
         if self._turns and not slot.passed.query():
             slot.passed.synchronize()
+        if self._lanes.listener is not None:
+            self._lanes.listener.stage(slot)
         return slot

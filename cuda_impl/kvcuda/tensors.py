@@ -13,6 +13,7 @@ import torch
 from kvcuda.backend import DEVICE
 from kvcuda.lanes import Lanes
 from kvcuda.staging import Slot, Staging
+from kvcuda.telling import Uses
 from kvcuda.window_pool import WindowPool
 from kvcuda.words import FIELDS
 from kvspec.events import Config
@@ -73,7 +74,7 @@ class DeviceTensors:
         if not len(rows) or int(rows.view(np.uint64).max()) >= self.config.num_rows:
             raise ValueError(f"rows {rows.tolist()} are not in 0..{self.config.num_rows - 1}")
 
-    def _run(self, slot: Slot, work: Callable[[], object]) -> None:
+    def _run(self, slot: Slot, work: Callable[[], object], uses: Uses | None) -> None:
         lane = self.lanes.scheduler
-        lane.run(work)
+        lane.run(work, uses)
         lane.record(slot.passed)

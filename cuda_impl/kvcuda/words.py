@@ -40,6 +40,12 @@ class Move(IntEnum):
     """arena -> window ring: the prefix store does."""
 
 
+OF_ARENA = frozenset({Move.EVICT, Move.DROP})
+"""Moves that name no row."""
+REWRITES = frozenset({Move.REPLACE, Move.REVIVE})
+"""Moves that write the row."""
+
+
 class Fault(IntEnum):
     """What the debug mode finds on the device."""
 

@@ -9,6 +9,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from kvcuda.telling import Listener
+
 
 class Point:
     """A place in a lane that an event was recorded at."""
@@ -40,7 +42,7 @@ class SimulatedLane:
         self._deaf = deaf
         self._items: deque[Callable[[], object]] = deque()
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Callable[[], object], uses: object = None) -> None:
         self._append(work)
 
     def record(self, event: SimulatedEvent) -> None:
@@ -74,6 +76,8 @@ class SimulatedLane:
 
 class SimulatedLanes:
     """A scheduler's lane and a forward lane, one of them lazy."""
+
+    listener: Listener | None = None
 
     def __init__(self, *, lazy: str, deaf: str = "") -> None:
         self.scheduler = SimulatedLane(eager=lazy != "scheduler", deaf=deaf == "scheduler")
