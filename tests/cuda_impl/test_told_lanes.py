@@ -110,10 +110,10 @@ def far_ahead(config: Config) -> Recorder:
     return recorder
 
 
-AHEAD = Config(4, 40, 12, 64, sliding_window=6, num_window_pages=40)
 WORKLOADS: dict[str, Callable[[], Recorder]] = {
     "replays": replays,
-    "far ahead": lambda: far_ahead(AHEAD),
+    "far ahead": lambda: far_ahead(Config(4, 40, 12, 64)),
+    "far ahead, with windows": lambda: far_ahead(Config(4, 40, 12, 64, sliding_window=6, num_window_pages=40)),
     "plain": lambda: soak(CONFIGS["plain"]),
     "states": lambda: soak(CONFIGS["states"]),
     "windows": lambda: soak(CONFIGS["windows"], count=60),
@@ -128,7 +128,7 @@ def test_nothing_is_found_in_a_soak(config: Config, seed: int) -> None:
     assert {begin.stream for begin in recorder.operations} == {"scheduler", "forward"}
 
 
-@pytest.mark.parametrize("workload", ["replays", "far ahead"])
+@pytest.mark.parametrize("workload", ["replays", "far ahead", "far ahead, with windows"])
 def test_nothing_is_found_elsewhere(workload: str) -> None:
     assert WORKLOADS[workload]().found == []
 
