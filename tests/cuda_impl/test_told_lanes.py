@@ -101,7 +101,7 @@ def far_ahead(config: Config) -> Recorder:
     """More launches in flight than there are buffers for what they read."""
     recorder = Recorder(config)
     step = DigestStep(DeviceManager, config, lanes=told(config, recorder))
-    for number, (req, short) in enumerate(("ab", "cd", "ef", "gh", "ij", "kl")):
+    for number, (req, short) in enumerate((f"long {at}", f"short {at}") for at in range(6)):
         for name, prompt in ((req, [number, 1, 2, 3, 4]), (short, [number])):  # a kernel for each
             step(Submit(name, [*prompt]))
             step(MatchPrefix(name))

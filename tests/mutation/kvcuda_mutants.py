@@ -289,7 +289,7 @@ MUTANTS = [
     ),
     Mutant(
         "moves.py",
-        "            or (self._shed and kind in _REWRITES and row in self._shed)\n",
+        "            or (self._shed and kind in REWRITES and row in self._shed)\n",
         "",
         first="windows::test_moves_that_touch_the_same_sides_do_not_share_a_launch",
     ),
@@ -390,11 +390,17 @@ MUTANTS = [
         "",
         first="graph::test_pages_that_a_replay_takes_are_there_when_they_are_freed",
     ),
+    Mutant(
+        "moves.py",
+        "            self.lanes.scheduler.wait(self._last_pass)\n",
+        "",
+        first="told_lanes::test_nothing_is_found_in_a_soak",
+    ),
     # What the manager remembers
     Mutant(
         "row_table.py",
         "            self._withheld.add(row)\n",
-        "            self._free.append(row)\n",
+        "            self._give_back(row)\n",
         first="lanes::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
