@@ -154,6 +154,10 @@ class Holdings:
         """
         return kv.kept_at(length) or kv.last_node.state
 
+    def source_of_state(self, kv: KvRecord, length: int) -> int:
+        """The slot from which a holder goes on that has `length` tokens behind it."""
+        return kv.state if self.rows.state_at[kv.row] == length else self.kept_state(kv, length)
+
     def resumable(self, kv: KvRecord, target: int) -> int:
         """The length at most `target`, in tokens, from which a turn can resume (rule MAMBA-3).
 

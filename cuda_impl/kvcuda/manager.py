@@ -44,6 +44,12 @@ class Manager(DeviceManager):
         held = {req: self._pages_before_extend(req) for req, _ in reqs}
         answer = super().extend(reqs)
         answer.pages, answer.window_pages = self._given(held)
+        if self.states.size:
+            kvs = {req: self.running[req].kv for req, _ in reqs}
+            starts = {req: int(self.rows.start[kv.row]) for req, kv in kvs.items()}
+            answer.states_from = {
+                req: self.holdings.source_of_state(kv, starts[req]) for req, kv in kvs.items() if starts[req]
+            }
         return answer
 
     def _pages_before_extend(self, req: str) -> int:
@@ -130,7 +136,11 @@ class Manager(DeviceManager):
 
     def _view(self, kv: KvRecord) -> HolderView:
         cursor = self.holdings.window_cursor(kv) if self.config.sliding_window else None
-        return HolderView(kv.row, *self.rows.lengths(kv.row), cursor, sorted(kv.states) if self.states.size else None)
+        lengths = self.rows.lengths(kv.row)
+        if not self.states.size:
+            return HolderView(kv.row, *lengths, cursor)
+        tracking = {border: slot for slot, border in kv.tracked if border}
+        return HolderView(kv.row, *lengths, cursor, sorted(kv.states), kv.state, tracking)
 
     def _pages_held(self, row: int) -> int:
         return ceil_pages(int(self.rows.allocated[row]), self.config.page_size)

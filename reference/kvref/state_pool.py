@@ -72,7 +72,15 @@ def resumable_len(kv: KvRecord, key_len: int) -> int:
     return max(kept, default=0)
 
 
+def source_of_state(kv: KvRecord, length: int) -> int:
+    """The slot with the state after `length` tokens: the one that was computed in, a tracking slot, or the store's."""
+    if kv.state_len == length:
+        return kv.states[0]
+    slot = kv.tracked.get(length, kv.last_node.mamba_value)
+    assert slot is not None, "a turn resumes where a state is kept"
+    return slot
+
+
 def rewind(kv: KvRecord, length: int) -> None:
     """A turn goes on from `length`: states past it are of tokens that it will compute again, perhaps others."""
-    kv.state_len = min(kv.state_len, length)
     kv.tracked = {border: slot for border, slot in kv.tracked.items() if border <= length}

@@ -79,6 +79,9 @@ class ExtendAnswer(Answer):
     """The window sides of these pages, in the same order."""
     states: dict[str, Runs] | None = None
     """The state slots that each request was given besides what it had."""
+    states_from: dict[str, int] | None = None
+    """The state slot from which each request goes on that does not begin with its first token: one of the store's, or
+    one of its own that it computes in, or that keeps a page border."""
 
 
 class DecodeAnswer(Answer):
@@ -198,6 +201,10 @@ class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     swa_evicted_len: int | None = None
     """The cursor of the sliding window, or the protected length where that is more."""
     states: Runs | None = None
+    computing: int | None = None
+    """The state slot that it computes in."""
+    tracking: dict[int, int] | None = None
+    """For each page border, in tokens, whose state it keeps, the state slot that has it."""
 
 
 class SnapshotAnswer(Answer):

@@ -323,6 +323,13 @@ _RULES = (
         "17850, 22862",
     ),
     Rule(
+        "DATA-2",
+        "A state slot has the state that it is used for: the one that a request computes in, the one that keeps a page "
+        "border, the one that the store takes for a prefix, and the one that a request goes on from.",
+        "A slot shows no tokens: a request that goes on from the wrong one answers another prompt.",
+        "17850",
+    ),
+    Rule(
         "CAP-1",
         "An operation is refused for lack of room exactly when it does not fit, and a refused operation changes "
         "nothing.",

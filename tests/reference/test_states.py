@@ -6,7 +6,7 @@ from kvref import Manager
 from kvref.eviction_queue import MAX_STALE
 from kvref.mamba_radix_cache import MambaRadixCache
 from kvref.request import KvRecord, Request
-from kvref.state_pool import StatePool, resumable_len, rewind
+from kvref.state_pool import StatePool, resumable_len, rewind, source_of_state
 from kvref.tree_node import TreeNode
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths
@@ -47,7 +47,10 @@ def test_a_turn_resumes_where_a_state_is() -> None:
     kv.cache_protected_len, kv.last_node.mamba_value = 2, 1
     assert resumable_len(kv, 3) == 2, "the store has kept the state at the end of what is locked"
     rewind(kv, 7)
-    assert (kv.state_len, list(kv.tracked)) == (7, [4])
+    assert list(kv.tracked) == [4]
+    assert source_of_state(kv, 4) == kv.tracked[4], "the one computed in stands past it"
+    assert source_of_state(kv, 9) == kv.states[0]
+    assert source_of_state(kv, 2) == 1, "the store's"
 
 
 def sums(manager: Manager) -> int:
@@ -201,7 +204,7 @@ def test_a_turn_that_was_retracted_past_its_last_token_goes_back_to_a_border() -
         "the state stands at 8, and of those kept only that at 4 is of use"
     )
     kv = manager.holders["t"]
-    assert (kv.state_len, list(kv.tracked)) == (4, [4])
+    assert list(kv.tracked) == [4] and source_of_state(kv, 4) == kv.tracked[4]
 
 
 def test_a_window_and_states_at_once_are_no_configuration() -> None:

@@ -22,7 +22,7 @@ from kvconform.vectors.runner import check_trace
 from kvspec import batch
 from kvspec.memory import Law
 from kvspec.memory_rules import ALL_RULES
-from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, running, state, waiting
+from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, recurrent, running, state, waiting
 from kvspec.rules import RULES
 
 SHORTEST_PROSE = 25
@@ -110,7 +110,7 @@ def test_the_prose_refuses_what_the_model_refuses(op: str) -> None:
 
 def _refusals(form: Callable[..., object]) -> set[str]:
     """The rules by which an executable form refuses, itself or in what it calls."""
-    modules = (waiting, running, leaving, looking, hybrid, judging, batch, state)
+    modules = (waiting, running, leaving, looking, hybrid, recurrent, judging, batch, state)
     known: dict[str, ast.FunctionDef] = {}
     for module in modules:
         for node in ast.walk(ast.parse(inspect.getsource(module))):

@@ -11,18 +11,22 @@ from kvspec.events import (
     Complete,
     Config,
     Decode,
+    Done,
     Event,
     Evict,
     EvictAnswer,
     Extend,
     ExtendAnswer,
     Finish,
+    HolderView,
     Launch,
     MatchPrefix,
     OpenSession,
     PublishAnswer,
     ReleaseAnswer,
     Retract,
+    Snapshot,
+    SnapshotAnswer,
     Submit,
     SwaEvict,
 )
@@ -130,7 +134,7 @@ def with_states(num_states: int = 8) -> Model:
 
 @pytest.mark.parametrize(
     ("cached", "taken", "kept", "borders"),
-    [(4, 4, (1, 2, 3), (8,)), (8, 8, (1, 2, 3), (8,)), (2, 5, (1, 5, 3), ()), (1, 4, (4, 2, 3), ())],
+    [(4, 4, (1, 2, 3), (8,)), (8, 8, (1, 2, 3), (8,)), (2, 5, (1, 5, 3), ())],
 )
 def test_mamba_4_a_state_is_copied_or_given_away_for_a_fresh_slot(
     cached: int, taken: int, kept: tuple[int, ...], borders: tuple[int, ...]
@@ -211,3 +215,56 @@ def test_window_pages_that_were_never_told_excuse_no_impossible_ones(freed: list
     with pytest.raises(Violation) as violation:
         model.step(abort)
     assert violation.value.rule.id in ("SWA-1", "SWA-3")
+
+
+def told_by_the_engine() -> Model:
+    """Slots 1 to 3 as an engine gives them out, which tells only in a snapshot what it uses each for."""
+    model = Model(Config(4, 20, 4, 64, num_states=8))
+    carried_out(model, [Submit("a", [*PROMPT[:9]]), MatchPrefix("a")])
+    extend = Extend([("a", 9)], obs=ExtendAnswer({"a": 0}, {"a": [1, 2, 3]}, None, {"a": [1, 2, 3]}, {}))
+    carried_out(model, [extend, Launch(1, ["a"], obs=Done()), Complete(1, {"a": 50}, obs=Done())])
+    return model
+
+
+def seen(computing: int | None, tracking: dict[int, int] | None) -> Snapshot:
+    return Snapshot(obs=SnapshotAnswer(requests={"a": HolderView(0, 0, 9, 9, None, [1, 2, 3], computing, tracking)}))
+
+
+def test_data_2_what_slots_are_used_for_is_learned_where_it_is_told_and_holds_from_then_on() -> None:
+    model = carried_out(told_by_the_engine(), [seen(None, None)])
+    assert not model.judged["DATA-2"] and model.unjudged["DATA-2"] == 1
+    carried_out(model, [seen(2, {8: 3}), seen(2, None), seen(2, {8: 3})])
+    for other in (seen(1, {8: 3}), seen(2, {8: 1}), seen(2, {8: 2})):
+        with pytest.raises(Violation, match="DATA-2"):
+            model.step(other)
+    with pytest.raises(Violation, match="MAMBA-3: the page borders whose states request a has kept are wrong"):
+        model.step(seen(2, {4: 3}))
+
+
+@pytest.mark.parametrize("cached", [1, 2])
+def test_data_2_the_slot_that_is_published_has_kept_the_border(cached: int) -> None:
+    publish = CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, 4))
+    carried_out(told_by_the_engine(), [publish])  # nobody told
+    with pytest.raises(Violation, match=f"DATA-2: the store took state slot {cached}, "):
+        carried_out(told_by_the_engine(), [seen(2, {8: 3}), publish])
+
+
+@pytest.mark.parametrize(("slot", "right"), [(1, False), (2, True), (3, False)])
+def test_data_2_at_the_end_any_slot_is_published_whose_state_is_that_of_the_border(slot: int, right: bool) -> None:
+    """Slot 1 is computed in and stands at 9; slot 2 has kept the state at 8, slot 3 none."""
+    freed = [one for one in (1, 2, 3) if one != slot]
+    finish = Finish("a", obs=ReleaseAnswer([3], None, [*freed], slot))
+    if right:
+        carried_out(with_states(), [finish])
+        return
+    with pytest.raises(Violation, match=f"DATA-2: the store took state slot {slot}, which does not have"):
+        carried_out(with_states(), [finish])
+
+
+@pytest.mark.parametrize("told", [1, 3, 5])
+def test_data_2_a_request_goes_on_from_the_state_of_what_it_matched(told: int) -> None:
+    model = carried_out(with_states(), [Finish("a"), Submit("b", [*PROMPT[:10]]), MatchPrefix("b")])
+    extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 0}, {"b": [3]}, None, {"b": [1, 3, 4]}, {"b": told}))
+    with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}") as violation:
+        model.step(extend)
+    assert violation.value.expected == 2

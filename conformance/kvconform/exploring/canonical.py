@@ -135,7 +135,7 @@ def _tokens(tokens: Tokens) -> tuple[Any, ...]:
 
 
 def _record(state: State, record: int, numbers: Numbers) -> tuple[Any, ...]:
-    row, locked, states = state.records[record]
+    row, locked, states, computing = state.records[record]
     owner, content, page_size, pages = state.owner, state.content, state.config.page_size, numbers.pages
     table: list[Any] = []
     written = state.written[record]
@@ -153,8 +153,22 @@ def _record(state: State, record: int, numbers: Numbers) -> tuple[Any, ...]:
         state.rows.get(row) == record,
         tuple(state.readers.get(row, ())),
         max(protected, state.cursor[record]),
-        tuple([numbers.states.setdefault(slot, len(numbers.states)) for slot in states]),
+        _slots(state, record, states, computing, numbers),
         tuple([border for border in state.borders[record] if border >= protected]),
+    )
+
+
+def _slots(
+    state: State, record: int, states: tuple[int, ...], computing: int, numbers: Numbers
+) -> tuple[tuple[Any, ...], ...]:
+    """Each state slot of a record with what it has; of tracking slots that have the same it does not matter which."""
+    told = []
+    for slot in states:
+        whose, length = state.state_content.get(slot, (0, 0))
+        told.append((slot != computing, length if whose == record else -1, slot))
+    told.sort()
+    return tuple(
+        (tracks, length, numbers.states.setdefault(slot, len(numbers.states))) for tracks, length, slot in told
     )
 
 

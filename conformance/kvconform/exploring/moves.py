@@ -36,6 +36,7 @@ from kvspec.events import (
 )
 from kvspec.model.hybrid import furthest_cursor
 from kvspec.model.leaving import cache_unfinished
+from kvspec.model.recurrent import slot_keeping
 from kvspec.model.state import Request, State
 from kvspec.tokens import PrefixKey
 
@@ -252,8 +253,8 @@ def publications(state: State, op: CacheUnfinished, *, chooses: bool) -> Iterato
     if not chooses or record is None or not state.config.num_states:
         return
     answer = cache_unfinished(state.copy(), op)
-    if answer.state_cached is not None:
-        own = state.records[record].states[-1]
+    if answer.state_cached is not None and answer.protected_len is not None:
+        own = slot_keeping(state, record, answer.protected_len)
         given = PublishAnswer(state_cached=own, state_taken=answer.state_taken)
         yield (CacheUnfinished(op.req, op.chunked, obs=given),)
 

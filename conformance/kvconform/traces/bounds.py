@@ -132,6 +132,7 @@ def _check_answer(obs: object, config: Config) -> None:
             _given(obs, pages, window)
             for slots in (obs.states or {}).values():
                 _runs("state slot", slots, states)
+            _each("state slot", (obs.states_from or {}).values(), states)
         case DecodeAnswer():
             _given(obs, pages, window)
         case SnapshotAnswer():
@@ -165,6 +166,10 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
         _natural(f"allocated_len of {name}", view.allocated_len)
         _natural(f"swa_evicted_len of {name}", view.swa_evicted_len)
         _runs("state slot", view.states, states)
+        _each("state slot", () if view.computing is None else (view.computing,), states)
+        _each("state slot", (view.tracking or {}).values(), states)
+        for border in view.tracking or {}:
+            _natural(f"a page border of {name}", border)
 
 
 def _within(name: str, number: int, most: int) -> None:

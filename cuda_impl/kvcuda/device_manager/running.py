@@ -127,7 +127,7 @@ class Running(ManagerState):
         starts, slots = table.start[rows], ints([run.kv.state for run in runs])
         sources, borders, border_slots = slots * (starts > 0), slots * 0, slots * 0
         for i in np.flatnonzero((starts > 0) & (table.state_at[rows] != starts)).tolist():
-            sources[i] = self.holdings.kept_state(runs[i].kv, int(starts[i]))
+            sources[i] = self.holdings.source_of_state(runs[i].kv, int(starts[i]))
         if self.config.tracking_states:
             last_borders = ends - ends % self.config.page_size
             for i in np.flatnonzero(last_borders > starts).tolist():

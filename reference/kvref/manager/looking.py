@@ -82,5 +82,6 @@ class Looking(ManagerState):
 
     def _view(self, kv: KvRecord) -> HolderView:
         cursor = None if self._swa is None else max(kv.cache_protected_len, kv.swa_evicted_seqlen)
-        states = compress(sorted(kv.states)) if self.config.num_states else None
-        return HolderView(kv.req_pool_idx, *kv.lengths, cursor, states)
+        if not self.config.num_states:
+            return HolderView(kv.req_pool_idx, *kv.lengths, cursor)
+        return HolderView(kv.req_pool_idx, *kv.lengths, cursor, compress(sorted(kv.states)), kv.states[0], kv.tracked)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from kvref.manager.state import ManagerState, check_batch, given
 from kvref.radix_cache import MatchResult
 from kvref.request import KvRecord, Request, Run
+from kvref.state_pool import source_of_state
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import ExtendAnswer, Refusal
@@ -47,8 +48,11 @@ class Prefilling(ManagerState):
         rows = self._alloc_rows(batch)
         pages: dict[str, list[int]] = {}
         states: dict[str, list[int]] = {}
+        states_from: dict[str, int] = {}
         for prefill, row in zip(batch, rows, strict=True):
             name = prefill.request.name
+            if self.config.num_states and prefill.prefix_len:
+                states_from[name] = self._source_of_state(prefill)
             pages[name] = self._prefill(prefill, row)
             if prefill.row is None:
                 states[name] = self.pool.states.alloc_extend_states(self.holders[name], prefill.request)
@@ -56,7 +60,7 @@ class Prefilling(ManagerState):
             {req: row for (req, _), row in zip(reqs, rows, strict=True)},
             given(pages),
             self._window_sides(pages),
-            given(states) if self.config.num_states else None,
+            *((given(states), states_from) if self.config.num_states else ()),
         )
 
     def _check_prefill(self, req: str, seq_len: int) -> Prefill:
@@ -118,6 +122,16 @@ class Prefilling(ManagerState):
         rows = self.pool.alloc(brought)
         assert rows is not None, "there is room"
         return rows
+
+    def _source_of_state(self, prefill: Prefill) -> int:
+        """The slot with the recurrent state that a request goes on from (17850)."""
+        if prefill.run is not None:
+            return prefill.run.kv.states[0]
+        if isinstance(prefill.base, KvRecord):
+            return source_of_state(prefill.base, prefill.prefix_len)
+        slot = prefill.base.last_node.mamba_value
+        assert slot is not None, "a match ends where a state is"
+        return slot
 
     def _prefill(self, prefill: Prefill, row: int) -> list[int]:
         """Extend one request of a batch that fits, and return its new pages.

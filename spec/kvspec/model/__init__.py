@@ -5,7 +5,8 @@ The specification is a relation: given a state and an operation, is this answer 
 (which free page, which victim of an eviction), the answer decides it. Without an answer the model makes the choice
 itself, so the same code generates, checks step by step, and validates traces recorded elsewhere.
 
-Each operation is a function of the state, in `waiting`, `running`, `leaving`, `hybrid` and `looking`. Each first
+Each operation is a function of the state, in `waiting`, `running`, `leaving`, `hybrid`, `recurrent`
+and `looking`. Each first
 refuses what must be refused, then holds the answer against what is expected, and only then changes the state.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 from kvspec import events
 from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
 from kvspec.lengths import Lengths
-from kvspec.model import hybrid, leaving, looking, running, waiting
+from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
 from kvspec.model.meaning import FORWARD, Memory
 from kvspec.model.state import State
 from kvspec.rules import Violation
@@ -37,8 +38,8 @@ OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any], Answer]] = {
     events.CloseSession: leaving.close_session,
     events.Preempt: leaving.preempt,
     events.SwaEvict: hybrid.swa_evict,
-    events.TakeState: hybrid.take_state,
-    events.FreeState: hybrid.free_state,
+    events.TakeState: recurrent.take_state,
+    events.FreeState: recurrent.free_state,
     events.Evict: leaving.evict,
     events.Report: looking.report,
     events.Snapshot: looking.snapshot,

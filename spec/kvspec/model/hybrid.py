@@ -4,31 +4,30 @@ from typing import NamedTuple
 
 from kvspec.events import (
     Abort,
-    CacheUnfinished,
     Evict,
     EvictAnswer,
-    FreeState,
-    PublishAnswer,
     Refusal,
     ReleaseAnswer,
-    StateAnswer,
     SwaEvict,
     SwaEvictAnswer,
-    TakeState,
 )
 from kvspec.model.judging import (
     carried_out,
-    choose_states,
     judge_freed,
-    judge_new_states,
     judge_states_freed,
     judge_window_freed,
 )
-from kvspec.model.meaning import waiting
+from kvspec.model.recurrent import (
+    evict_states,
+    evictable_states,
+    give_back,
+    judge_no_state_cached,
+    slot_keeping,
+    state_slots,
+)
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
-from kvspec.states import last_state
 from kvspec.tokens import PrefixKey, Tokens
 from kvspec.window import evictable_until, left_behind
 
@@ -36,11 +35,6 @@ from kvspec.window import evictable_until, left_behind
 def window_sides(state: State, pages: list[int]) -> list[int] | None:
     """The window pages behind `pages`; `None` without a sliding window."""
     return state.window_sides(pages) if state.config.sliding_window else None
-
-
-def state_slots(state: State, slots: tuple[int, ...]) -> list[int] | None:
-    """The state slots as an answer tells them; `None` where there are none."""
-    return list(slots) if state.config.num_states else None
 
 
 class Match(NamedTuple):
@@ -90,21 +84,6 @@ def is_match(state: State, tokens: Tokens, pages: int) -> bool:
     )
 
 
-def resumable(state: State, record: int, key_len: int) -> int:
-    """The length at most `key_len`, in tokens, from which a turn can resume.
-
-    A recurrent state cannot be taken back by a token. Where the one that the record computes in stands past
-    `key_len`, the turn goes back to the last page border whose state a tracking slot or the store has kept; 0 if none.
-    """
-    target = min(state.lengths[record].committed, key_len)
-    if not state.config.num_states or state.written[record] <= target:
-        return key_len
-    protected, locked = state.lengths[record].protected, state.records[record].locked
-    border = last_state(state.borders[record], protected, target, cached=locked in state.store.states)
-    state.reached["resumed at a page border"] += border > 0
-    return border
-
-
 def furthest_cursor(state: State, request: Request, record: int) -> int:
     """How far the cursor of a running request may move on, in tokens; it never goes back (rule SWA-2)."""
     cursor = max(state.lengths[record].protected, state.cursor[record])
@@ -149,63 +128,6 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
     return obs
 
 
-def take_state(state: State, op: TakeState) -> StateAnswer:
-    """A matched request that waits takes the slot that it will compute in: it owns a state before a row (17850)."""
-    request = state.request(op.req)
-    if not state.config.num_states:
-        raise Refusal("OP-1", "there are no recurrent states")
-    if request.running or request.record is not None or request.state is not None:
-        raise Refusal("OP-1", f"request {op.req} has a state slot already")
-    if request.prefix_len is None:
-        raise Refusal("OP-1", f"{op.req} has not matched its prefix")
-    if not state.free_states:
-        raise Refusal("CAP-1", "no state slot is free", states_short=1)
-    carried_out(state, op)
-    need = [(op.req, 1)]
-    obs = op.obs or StateAnswer((choose_states(state, need) or {})[op.req][0])
-    (slot,) = judge_new_states(state, need, _given(op.req, obs.state))[op.req]
-    state.state_owner[slot] = op.req
-    if state.memory is not None:
-        state.memory.take(waiting(op.req), "states", [slot])
-    state.requests[op.req] = request._replace(state=slot)
-    state.reached["state without a row"] += 1
-    return obs
-
-
-def _given(req: str, slot: int | None) -> dict[str, Runs] | None:
-    """One slot given to one request, as an answer tells it."""
-    return None if slot is None else {req: [slot]}
-
-
-def free_state(state: State, op: FreeState) -> StateAnswer:
-    """A waiting request gives back the state slot that it took: it has no row that could be freed with it (17850)."""
-    request = state.request(op.req)
-    if request.state is None:
-        raise Refusal("OP-1", f"request {op.req} has no state slot without a row")
-    carried_out(state, op)
-    obs = op.obs or StateAnswer(request.state)
-    judge_states_freed(state, "MAMBA-2", [request.state], None if obs.state is None else [obs.state])
-    _give_back(state, op.req, request.state)
-    state.requests[op.req] = request._replace(state=None)
-    return obs
-
-
-def _give_back(state: State, req: str, slot: int) -> None:
-    """The state slot of a waiting request becomes free."""
-    del state.state_owner[slot]
-    if state.memory is not None:
-        state.memory.release(waiting(req), "states", [slot])
-    state.reached["state given back"] += 1
-
-
-def state_to_publish(state: State, request: Request, record: int, length: int) -> PrefixKey | None:
-    """The prefix of `length` tokens, if the store lacks its state and a tracking slot of the record has kept it."""
-    if length == 0 or length not in state.borders[record]:
-        return None
-    key = request.tokens.key(length // state.config.page_size - 1)
-    return None if key in state.store.states else key
-
-
 def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | None) -> None:
     """A locked tombstone gets a window side from the holder's duplicate; freeing the tombstone instead breaks SWA-6."""
     if not revived or freed is None:
@@ -219,87 +141,15 @@ def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | No
             )
 
 
-def publish_copy(
-    state: State, op: CacheUnfinished, obs: PublishAnswer, record: int, key: PrefixKey | None, border: int
-) -> None:
-    """The store takes the state at `border`, named `key`, while the holder goes on; one free slot is needed for it.
-
-    Either the free slot gets a copy for the store, or the store takes the tracking slot and the holder the free one.
-    """
-    if key is None:
-        if obs.state_cached is not None or obs.state_taken is not None:
-            told = obs.state_taken if obs.state_cached is None else obs.state_cached
-            raise Violation("MAMBA-4", "the store took a state that is not due", observed=told)
-        return
-    states = state.records[record].states
-    if op.obs is None:
-        (free,) = (choose_states(state, [(op.req, 1)]) or {})[op.req]
-        obs.state_cached = obs.state_taken = free
-    (new,) = judge_new_states(state, [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
-    cached = new if obs.state_cached is None else obs.state_cached
-    if cached != new and cached not in states:
-        raise Violation(
-            "MAMBA-4",
-            f"the store took state slot {cached}, which is not the request's",
-            expected=[new, *states],
-            observed=cached,
-        )
-    state.judged["MAMBA-4"] += 1
-    kept = tuple(new if slot == cached else slot for slot in states)
-    state.records[record] = state.records[record]._replace(states=kept)
-    if cached != new:
-        state.borders[record] = tuple(other for other in state.borders[record] if other != border)
-    state.state_owner[new] = record
-    _cache_state(state, record, key, cached, new)
-
-
-def _cache_state(state: State, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
-    """The store takes a state slot of a record, which has got the slot `new` for it."""
-    if state.memory is not None:
-        state.memory.publish_state(state, record, key, slot, new)
-    state.store.states[key] = slot
-    state.state_owner[slot] = key
-    state.reached["state published"] += 1
-
-
-def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | None) -> None:
-    """At the end of a request the store takes one of its states, if it lacks the one at `key`; the others go back."""
-    if not state.config.num_states:
-        return
-    states = state.records[record].states
-    given = obs.state_cached
-    if given is None and key is not None:
-        raise Violation("MAMBA-4", "the store did not take the state that is due", expected=list(states))
-    if given is not None and key is None:
-        raise Violation("MAMBA-4", "the store took a state that is not due", observed=given)
-    if given is not None and given not in states:
-        raise Violation(
-            "MAMBA-4",
-            f"the store took state slot {given}, which is not the request's",
-            expected=list(states),
-            observed=given,
-        )
-    kept = tuple(slot for slot in states if slot != given)
-    judge_states_freed(state, "MAMBA-2", list(kept), obs.states_freed)
-    state.records[record] = state.records[record]._replace(states=kept)
-    if key is not None and given is not None:
-        state.judged["MAMBA-4"] += 1
-        _cache_state(state, record, key, given)
-
-
 def release_answer(
-    state: State, record: int | None, freed: list[int], sides: list[int] | None, *, gives_state: bool = False
+    state: State, record: int | None, freed: list[int], sides: list[int] | None, border: int | None = None
 ) -> ReleaseAnswer:
-    """What the specification itself answers when a record is released; the store takes its last state if it may."""
+    """What the specification itself answers when a record is released; the store takes its state at `border`."""
     states = () if record is None else state.records[record].states
-    slots = state_slots(state, states[:-1] if gives_state else states)
-    return ReleaseAnswer(freed, sides, slots, states[-1] if gives_state else None)
-
-
-def judge_no_state_cached(obs: ReleaseAnswer) -> None:
-    """The store takes a state over only where a plain request ends."""
-    if obs.state_cached is not None:
-        raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
+    given = None
+    if record is not None and border is not None:
+        given = slot_keeping(state, record, border) or states[-1]
+    return ReleaseAnswer(freed, sides, state_slots(state, tuple(slot for slot in states if slot != given)), given)
 
 
 def release_waiting(state: State, op: Abort, request: Request, rule: str) -> ReleaseAnswer:
@@ -311,7 +161,7 @@ def release_waiting(state: State, op: Abort, request: Request, rule: str) -> Rel
     judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
     judge_no_state_cached(obs)
     if request.state is not None:
-        _give_back(state, op.req, request.state)
+        give_back(state, op.req, request.state)
     return obs
 
 
@@ -332,11 +182,6 @@ def evictable_windows(state: State) -> list[int]:
         for key, entry in state.store.entries.items()
         if entry.page in state.window_of and key not in state.store.window_pins
     ]
-
-
-def evictable_states(state: State) -> list[int]:
-    """The state slots of the store at prefixes that nobody has locked."""
-    return [slot for key, slot in state.store.states.items() if key not in state.store.state_pins]
 
 
 def eviction(state: State, op: Evict, pages: list[int]) -> EvictAnswer:
@@ -363,7 +208,7 @@ def apply_eviction(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
     if state.config.sliding_window:
         _evict_windows(state, op, obs, keys)
     if state.config.num_states:
-        _evict_states(state, op, obs, keys)
+        evict_states(state, op, obs, keys)
 
 
 def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
@@ -393,31 +238,3 @@ def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
         state.reached["tombstone left"] += state.owner[page] not in keys
     if len(evicted) < op.window and state.store.window_pins:
         state.reached["window eviction stopped at a lock"] += 1
-
-
-def _evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
-    states = state.store.states
-    leaving = {states[key] for key in keys if key in states}
-    evicted = sorted(leaving) if obs.states_evicted is None else expand(obs.states_evicted)
-    if len(set(evicted)) < len(evicted) or not leaving <= set(evicted):
-        raise Violation(
-            "MAMBA-1",
-            "the states of evicted pages stay, or leave twice",
-            expected=sorted(leaving),
-            observed=evicted,
-        )
-    for slot in evicted:
-        key = state.state_owner.get(slot)
-        if not isinstance(key, bytes):
-            raise Violation("MAMBA-1", f"state slot {slot} was evicted, but is not the store's", observed=evicted)
-        if key in state.store.state_pins:
-            raise Violation("MAMBA-5", f"state slot {slot} was evicted while its prefix is locked")
-    if len(evicted) < op.states and len(evicted) < (most := len(evictable_states(state))):
-        due = min(op.states, most)
-        raise Violation("MAMBA-5", "too few states were evicted", expected=f"at least {due}", observed=len(evicted))
-    state.judged["MAMBA-5"] += 1
-    if state.memory is not None:
-        state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
-    for slot in evicted:
-        del states[state.state_owner.pop(slot)]  # type: ignore[arg-type]
-    state.reached["state evicted"] += bool(evicted)

@@ -14,7 +14,7 @@ from kvspec.events import (
     ReleaseAnswer,
     Retract,
 )
-from kvspec.model import hybrid
+from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, expand, floor_align
@@ -128,7 +128,7 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     tombstones, own, sides = _let_go(state, plan)
     freed = tombstones + own
-    key = None if keeps_out else hybrid.state_to_publish(state, request, record, plan.length)
+    key = None if keeps_out else recurrent.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
     hybrid.judge_revival(state, plan.revived, obs.freed)
@@ -136,7 +136,7 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     judge_window_freed(state, "SWA-1", sides, obs.window_freed)
     if keeps_out and state.config.prefix_cache:
         state.reached["session kept out of the store"] += 1
-    hybrid.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
+    recurrent.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
     return obs
 
@@ -173,12 +173,12 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     freed = tombstones + own + rest
     if sides is not None:
         sides += state.window_sides(rest)
-    key = hybrid.state_to_publish(state, request, record, plan.length)
-    obs = op.obs or hybrid.release_answer(state, record, freed, sides, gives_state=key is not None)
+    key = recurrent.state_to_publish(state, request, record, plan.length)
+    obs = op.obs or hybrid.release_answer(state, record, freed, sides, None if key is None else plan.length)
     hybrid.judge_revival(state, plan.revived, obs.freed)
     judge_freed(state, "PAGE-1", freed, obs.freed)
     judge_window_freed(state, "SWA-3", sides, obs.window_freed)
-    hybrid.publish_own(state, obs, record, key)
+    recurrent.publish_own(state, obs, record, key, plan.length)
     apply_publication(state, record, plan)
     state.forget_record(record)
     return obs
@@ -211,8 +211,8 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
     table = state.tables[record]
     if op.obs is not None:
-        judge_states_freed(state, "MAMBA-2", hybrid.state_slots(state, ()), op.obs.states_freed)
-        hybrid.judge_no_state_cached(op.obs)
+        judge_states_freed(state, "MAMBA-2", recurrent.state_slots(state, ()), op.obs.states_freed)
+        recurrent.judge_no_state_cached(op.obs)
     if op.obs is None or not op.obs.freed or returned >= before.allocated:
         if op.obs is None or op.obs.freed is None:
             state.unjudged["PAGE-1"] += op.obs is not None
@@ -220,7 +220,7 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
             judge_freed(state, "PAGE-1", [], op.obs.freed)
             judge_window_freed(state, "SWA-1", hybrid.window_sides(state, []), op.obs.window_freed)
         state.lengths[record] = trimmed
-        return op.obs or ReleaseAnswer([], hybrid.window_sides(state, []), hybrid.state_slots(state, ()))
+        return op.obs or ReleaseAnswer([], hybrid.window_sides(state, []), recurrent.state_slots(state, ()))
     tail = lengths.tail(returned, before.allocated, page_size)
     freed = table[tail.start : tail.stop]
     judge_freed(state, "PAGE-1", freed, op.obs.freed)
@@ -247,7 +247,7 @@ def _release(
     judge_states_freed(
         state, "MAMBA-2", None if expected.states_freed is None else expand(expected.states_freed), obs.states_freed
     )
-    hybrid.judge_no_state_cached(obs)
+    recurrent.judge_no_state_cached(obs)
     if record is not None:
         state.forget_record(record)
     return obs
@@ -311,8 +311,8 @@ def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
         obs = op.obs or hybrid.release_answer(state, None, [], hybrid.window_sides(state, []))
         judge_freed(state, "SESS-4", [], obs.freed)
         judge_window_freed(state, "SESS-4", hybrid.window_sides(state, []), obs.window_freed)
-        judge_states_freed(state, "SESS-4", hybrid.state_slots(state, ()), obs.states_freed)
-        hybrid.judge_no_state_cached(obs)
+        judge_states_freed(state, "SESS-4", recurrent.state_slots(state, ()), obs.states_freed)
+        recurrent.judge_no_state_cached(obs)
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
         return obs

@@ -2,8 +2,9 @@
 
 from kvspec.events import Figures, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
 from kvspec.lengths import held_tokens
-from kvspec.model.hybrid import evictable_states, evictable_windows
+from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
+from kvspec.model.recurrent import evictable_states, judge_roles, roles
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, compress, count, expand, merged, slot_index, without
 from kvspec.rules import Violation
@@ -168,7 +169,7 @@ def _judge_window_sides(state: State, observed: dict[int, int] | None) -> None:
 def _snapshot(state: State) -> SnapshotAnswer:
     page_size = state.config.page_size
     rows: dict[int, Runs] = {}
-    for record, (row, _, _) in state.records.items():
+    for record, (row, *_) in state.records.items():
         table, allocated = state.tables[record], state.lengths[record].allocated
         rows[row] = compress(
             slot_index(table[position // page_size], position, page_size) if table[position // page_size] > 0 else 0
@@ -193,10 +194,12 @@ def _snapshot(state: State) -> SnapshotAnswer:
 
 
 def _view(state: State, record: int) -> HolderView:
-    row, _, states = state.records[record]
+    row, _, states, _ = state.records[record]
     lengths = state.lengths[record]
     cursor = max(lengths.protected, state.cursor[record]) if state.config.sliding_window else None
-    return HolderView(row, *lengths, cursor, sorted(states) if state.config.num_states else None)
+    if not state.config.num_states:
+        return HolderView(row, *lengths, cursor)
+    return HolderView(row, *lengths, cursor, sorted(states), *roles(state, record))
 
 
 def _judge_holders(
@@ -235,6 +238,9 @@ def _judge_holders(
             )
         if wanted.states is not None:
             _judge_set(state, "MAMBA-1", f"the state slots of {kind} {name}", wanted.states, found.states)
+            holder = state.requests[name] if kind == "request" else state.sessions[name]
+            assert holder.record is not None, "it holds a row"
+            judge_roles(state, f"{kind} {name}", holder.record, found)
 
 
 def _blame_row(state: State, req: str) -> str:

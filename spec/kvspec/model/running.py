@@ -15,7 +15,7 @@ from kvspec.events import (
     Refusal,
     Verify,
 )
-from kvspec.model import hybrid
+from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import (
     carried_out,
     choose_pages,
@@ -29,7 +29,6 @@ from kvspec.model.judging import (
 )
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
-from kvspec.states import kept_borders
 
 
 def extend(state: State, op: Extend) -> ExtendAnswer:
@@ -54,8 +53,9 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
     rows = None if op.obs is None else judge_rows(state, kept, op.obs.rows)
     new_rows = sum(request.record is None for request, _ in batch)
     state_needs = [
-        (req, _states_missing(state, request)) for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
+        (req, recurrent.states_missing(state, request)) for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
     ]
+    going_on = [(req, *one) for (req, _), one in zip(op.reqs, batch, strict=True)]
     check_room(state, sum(need for _, need in needs), new_rows, sum(need for _, need in state_needs))
     carried_out(state, op)
 
@@ -64,36 +64,21 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
         dict(choose_pages(state, needs)),
         choose_window_pages(state, needs),  # type: ignore[arg-type]
         choose_states(state, state_needs),  # type: ignore[arg-type]
+        recurrent.sources(state, going_on),
     )
     if rows is None:
         rows = judge_rows(state, kept, obs.rows)
     pages = judge_new_pages(state, needs, obs.pages)
     sides = judge_new_window_pages(state, needs, obs.window_pages)
     states = judge_new_states(state, state_needs, obs.states)
+    recurrent.judge_sources(state, going_on, obs.states_from)
     for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
         _extend_one(state, req, seq_len, request, prefix_len, rows[req])
         record = state.requests[req].record
         assert record is not None
         state.take_pages(record, pages.get(req, []), sides.get(req, []))
-        _take_states(state, record, req, request, states.get(req, []))
+        recurrent.take_states(state, record, req, request, states.get(req, []), chooses=op.obs is None)
     return obs
-
-
-def _states_missing(state: State, request: Request) -> int:
-    """The state slots that a request needs besides what it has, or what it brings (17850)."""
-    if not state.config.num_states or request.record is not None:
-        return 0
-    return (request.state is None) + state.config.tracking_states
-
-
-def _take_states(state: State, record: int, req: str, request: Request, new: list[int]) -> None:
-    """A record's state slots become its own: the one that its request had taken before it had a row, and new ones."""
-    early = () if request.record is not None or request.state is None else (request.state,)
-    for slot in (*early, *new):
-        state.state_owner[slot] = record
-    state.records[record] = state.records[record]._replace(states=(*state.records[record].states, *early, *new))
-    if state.memory is not None and (early or new):
-        state.memory.take_states(state, record, req, early, new)
 
 
 def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
@@ -286,8 +271,8 @@ def launch(state: State, op: Launch) -> Done:
         else:
             reads.append(end)
         state.written[record] = end
-        if state.config.tracking_states:
-            state.borders[record] = kept_borders(state.borders[record], start, end, page_size)
+        if state.config.num_states:
+            recurrent.move_on(state, record, start, end, chooses=op.obs is None)
         if samples or drafts:
             state.horizon[record] += 1
         if drafts:

@@ -58,6 +58,8 @@ class Record(NamedTuple):
     """The protected prefix; `ROOT` when it is empty."""
     states: tuple[int, ...] = ()
     """Its state slots: the one that it computes in, and those that keep the states at the last page borders."""
+    computing: int = 0
+    """The one of them that it computes in; 0 where no answer told."""
 
 
 class Prepared(NamedTuple):
@@ -124,6 +126,10 @@ class State:
         """State slot -> the record or the waiting request that has it, or the prefix whose state the store keeps."""
         self.borders: dict[int, tuple[int, ...]] = {}
         """Record -> the page borders, in tokens, whose states its tracking slots keep: at most two, the last ones."""
+        self.state_content: dict[int, tuple[int, int]] = {}
+        """The ghost of states. Slot of a record -> the record, and after how many of its tokens the state there stands.
+
+        A slot of which no answer told is not in it."""
 
         self.prepared: dict[str, Prepared] = {}
         self.flights: dict[int, list[Passage]] = {}
@@ -206,7 +212,7 @@ class State:
 
     def forget_record(self, record: int) -> None:
         """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
-        row, locked, states = self.records.pop(record)
+        row, locked, states, _ = self.records.pop(record)
         self.release_private(record, self.private(record))
         if self.memory is not None:
             self.memory.forget(self, record, row, locked, states)

@@ -2,7 +2,7 @@
 
 from kvspec import lengths
 from kvspec.events import Done, MatchAnswer, MatchPrefix, OpenSession, Refusal, Submit
-from kvspec.model import hybrid
+from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
 from kvspec.model.state import Request, Session, State
 from kvspec.tokens import Tokens
@@ -68,7 +68,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     [prefix_len, ceil)           the rest of the page that prefix_len cuts: stays, committed tokens share it
     [ceil, ceil(allocated))      will be overwritten in the row: freed now, or never (TAIL-1)
     """
-    key_len = hybrid.resumable(state, record, len(request.tokens) - 1)
+    key_len = recurrent.resumable(state, record, len(request.tokens) - 1)
     before = state.lengths[record]
     if min(before.committed, key_len) == 0:
         return _give_up_slot(state, op, request, record)
@@ -77,7 +77,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     tail = lengths.tail(after.allocated, before.allocated, state.config.page_size)
     freed = table[tail.start : tail.stop]
     sides = hybrid.window_sides(state, freed)
-    obs = op.obs or MatchAnswer(after.committed, after.protected, freed, sides, hybrid.state_slots(state, ()))
+    obs = op.obs or MatchAnswer(after.committed, after.protected, freed, sides, recurrent.state_slots(state, ()))
     rule = "SESS-2" if key_len == len(request.tokens) - 1 else "MAMBA-3"
     if obs.prefix_len is not None and obs.prefix_len < after.protected:
         rule = "LEN-3"
@@ -86,13 +86,13 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)
     judge_freed(state, "TAIL-1", freed, obs.freed)
     judge_window_freed(state, "SWA-1", sides, obs.window_freed)
-    judge_states_freed(state, "MAMBA-1", hybrid.state_slots(state, ()), obs.states_freed)
+    judge_states_freed(state, "MAMBA-1", recurrent.state_slots(state, ()), obs.states_freed)
     state.judged["LEN-3"] += 1
 
     state.cut_table(record, tail.start)
     state.lengths[record] = after
     state.written[record] = min(state.written[record], after.committed)
-    state.borders[record] = tuple(border for border in state.borders[record] if border <= after.committed)
+    recurrent.cut_borders(state, record, after.committed)
     state.horizon[record] = len(request.tokens)
     if freed:
         state.reached["tail freed"] += 1
@@ -127,7 +127,7 @@ def _match_store(
     """
     pages, rule = hybrid.longest_match(state, request.tokens)
     prefix_len = pages * state.config.page_size
-    sides, slots = hybrid.window_sides(state, freed), hybrid.state_slots(state, states)
+    sides, slots = hybrid.window_sides(state, freed), recurrent.state_slots(state, states)
     obs = op.obs or MatchAnswer(prefix_len, prefix_len, freed, sides, slots)
     judge_freed(state, "TAIL-1" if freed else "PAGE-1", freed, obs.freed)
     judge_window_freed(state, "SWA-1", sides, obs.window_freed)

@@ -76,9 +76,12 @@ def renumbered(node: Node, seed: int) -> Node:
     }
     new.sessions = {name: holder(one) for name, one in sorted(new.sessions.items(), reverse=True)}
     new.records = {
-        record(number): Record(rows[row], locked, tuple(slots[slot] for slot in states))
-        for number, (row, locked, states) in old.records.items()
+        record(number): Record(
+            rows[row], locked, tuple(slots[slot] for slot in states), slots[computing] if computing else 0
+        )
+        for number, (row, locked, states, computing) in old.records.items()
     }
+    new.state_content = {slots[slot]: (record(number), length) for slot, (number, length) in old.state_content.items()}
     for name in ("lengths", "written", "horizon", "cursor", "borders"):
         setattr(new, name, {record(number): value for number, value in getattr(old, name).items()})
     new.tables = {record(number): [pages[page] for page in table] for number, table in old.tables.items()}

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from kvconform.gallery.mutants.bug import Bug, StateEngine, TrustingStatePool
 from kvref.mamba_radix_cache import MambaRadixCache
+from kvref.manager.prefill import Prefill
 from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.request import KvRecord, Request
 from kvref.tree_node import TreeNode
@@ -73,6 +74,60 @@ class _StateLockForgotten(StateEngine):
     tree_class = _LocksNoStates
 
 
+class _DonatesTheWorkingSlot(TrustingStatePool):
+    def donate(self, kv: KvRecord, border: int) -> int:
+        del kv.tracked[border]
+        return kv.states.pop(0)
+
+
+class _WorkingSlotPublished(StateEngine):
+    states_class = _DonatesTheWorkingSlot
+
+
+class _KeepsInTheWorkingSlot(TrustingStatePool):
+    def track(self, kv: KvRecord, start: int, end: int, page_size: int) -> None:
+        super().track(kv, start, end, page_size)
+        border = end - end % page_size
+        if border > start and self.tracking_states:
+            slot, kv.tracked[border] = kv.tracked[border], kv.states[0]
+            kv.states = [slot, *(other for other in kv.states if other != slot)]
+
+
+class _ComputingAndTrackingSwapped(StateEngine):
+    states_class = _KeepsInTheWorkingSlot
+
+
+class _WritesTheOtherTrackingSlot(TrustingStatePool):
+    def track(self, kv: KvRecord, start: int, end: int, page_size: int) -> None:
+        super().track(kv, start, end, page_size)
+        if end - end % page_size > start and len(kv.tracked) == 2:
+            older, newer = sorted(kv.tracked)
+            kv.tracked[older], kv.tracked[newer] = kv.tracked[newer], kv.tracked[older]
+
+
+class _TrackingSlotsSwapped(StateEngine):
+    states_class = _WritesTheOtherTrackingSlot
+
+
+class _OverwritesTheNewerBorder(TrustingStatePool):
+    def track(self, kv: KvRecord, start: int, end: int, page_size: int) -> None:
+        border = end - end % page_size
+        if border <= start or not self.tracking_states:
+            return
+        unused = [slot for slot in kv.states[1:] if slot not in kv.tracked.values()]
+        kv.tracked[border] = unused[0] if unused else kv.tracked.pop(max(kv.tracked))
+
+
+class _NewerBorderOverwritten(StateEngine):
+    states_class = _OverwritesTheNewerBorder
+
+
+class _ResumedFromTheWorkingState(StateEngine):
+    def _source_of_state(self, prefill: Prefill) -> int:
+        base = prefill.base
+        return base.states[0] if isinstance(base, KvRecord) else super()._source_of_state(prefill)
+
+
 class _SessionStatesNotCounted(StateEngine):
     def report(self, mode: Mode = "busy") -> Figures:
         figures = super().report(mode)
@@ -137,6 +192,57 @@ BUGS = (
         symptom="The state that a running request went on from is evicted under it.",
         factory=_StateLockForgotten,
         also=("ACC-3",),
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="working-state-published",
+        title="The store takes the slot in which the request computes, not the one that has kept the border's state.",
+        source=("17850",),
+        rule="DATA-2",
+        symptom="Who matches the prefix goes on from a state that has seen tokens of somebody else's answer.",
+        factory=_WorkingSlotPublished,
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="computing-and-tracking-swapped",
+        title="A launch that passes a page border keeps its state where the request computes, which goes on elsewhere.",
+        source=("17850",),
+        rule="DATA-2",
+        symptom="From the first page border on answers are those to a prompt that begins in its middle.",
+        factory=_ComputingAndTrackingSwapped,
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="tracking-slots-swapped",
+        title="Of two tracking slots the newer border's state is written to the one that keeps the older border.",
+        source=("17850",),
+        rule="DATA-2",
+        symptom="What is published as the state of a prefix is that of a shorter one.",
+        factory=_TrackingSlotsSwapped,
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="newer-border-overwritten",
+        title="A launch that passes a third page border gives up the newer of the two that are kept.",
+        source=("17850",),
+        rule="MAMBA-3",
+        symptom="A turn that is retracted goes back much further than it must.",
+        factory=_NewerBorderOverwritten,
+        also=("MAMBA-4",),
+        pool="recurrent_states",
+        synthetic=True,
+    ),
+    Bug(
+        name="resumed-from-the-working-state",
+        title="A turn that goes back to a page border goes on from the state that stands past it.",
+        source=("17850",),
+        rule="DATA-2",
+        symptom="After a retract the last tokens count twice in the state, and the answer changes.",
+        factory=_ResumedFromTheWorkingState,
         pool="recurrent_states",
         synthetic=True,
     ),
