@@ -138,14 +138,12 @@ class VectorItem(pytest.Item):
 
         from rich.console import Console
 
-        from kvconform.findings.report import Place, show_finding
-        from kvconform.findings.shrink import shortest_of_run
+        from kvconform.findings.text import show_finding
+        from kvconform.judging.vectors import tell_run
 
-        assert outcome.finding is not None
         text = StringIO()
-        shortest = shortest_of_run(self.vector, outcome, self.factory)
-        place = Place(self.vector.path, outcome.line)
-        show_finding(Console(file=text, width=WIDTH), place, outcome.finding, self.vector.header.config, shortest)
+        finding = tell_run(self.vector, outcome, self.factory)
+        show_finding(Console(file=text, width=WIDTH), finding)
         return f"{self.vector.header.description or self.vector.name}\n\n{text.getvalue().rstrip()}"
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

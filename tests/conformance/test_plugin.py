@@ -61,7 +61,7 @@ def test_a_failure_is_told_in_kvspecs_own_words(engine: pytest.Pytester) -> None
             "A request lives.",
             "PAGE-1 is broken at *life.jsonl:7, step 6: finish",
             "  finding *page(s) 2 were not freed and nobody holds them",
-            "*The shortest operations that still show it (5 of 6), with answers:",
+            "*The shortest operations that still show it (5 of 6). In a memory of *",
         ]
     )
     assert "Traceback" not in result.stdout.str()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvconform.commands.options import Accept, Impl
+from kvconform.commands.options import Accept, Impl, Verbose
 from kvconform.console import Output
 from kvconform.findings.wording import show_rule
 from kvspec.memory_rules import MEMORY_RULES
@@ -22,6 +22,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
     ] = None,
     accept: Accept = None,
+    verbose: Verbose = False,
 ) -> None:
     """Replay vectors against an implementation and check every answer.
 
@@ -39,7 +40,7 @@ def run(
     """
     from kvconform.judging.vectors import run_vectors
 
-    raise typer.Exit(run_vectors(Output(), vectors, impl, record, accept))
+    raise typer.Exit(run_vectors(Output(), vectors, impl, record, accept, verbose))
 
 
 def check(
@@ -48,6 +49,7 @@ def check(
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
     ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
 
@@ -62,7 +64,7 @@ def check(
 
     if follow and len(traces) > 1:
         raise typer.BadParameter("--follow takes one trace")
-    raise typer.Exit(check_traces(Output(), traces, accept, follow))
+    raise typer.Exit(check_traces(Output(), traces, accept, follow, verbose))
 
 
 def rules(

@@ -199,7 +199,6 @@ def bugs(
     console = Console()
     if names:
         for specimen in specimens:
-            shown = specimen.shortest
-            show_story(console, specimen.bug, shown and shown.config, shown and shown.demonstration)
+            show_story(console, specimen.bug, specimen.shortest and specimen.shortest.finding)
     show_table(console, specimens)
     raise typer.Exit(CONFORMS if all(specimen.is_found for specimen in specimens) else BROKEN)

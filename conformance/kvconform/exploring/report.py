@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,8 +16,9 @@ from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, exhaust
 from kvconform.exploring.streams import Protocol, explore
 from kvconform.features import check_supported
-from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import Shortest
+from kvconform.findings.telling import finding_of, place_of
+from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (
@@ -103,9 +103,9 @@ def _progress() -> Progress:
 def _show(console: Console, scope: Scope, finding: Demonstration) -> None:
     """Print what is broken, and the trace to it."""
     count = length(finding.operations)
-    note = f"The shortest operations that lead to it in the scope {scope.name} ({count}), found breadth-first:"
-    place = Place(Path(scope.name), len(finding.operations))
-    show_finding(console, place, finding.finding, scope.config, Shortest(finding, note))
+    note = f"The shortest operations that lead to it in the scope {scope.name} ({count}), found breadth-first."
+    place = place_of(finding.finding, f"scope {scope.name}")
+    show_finding(console, finding_of(finding.finding, scope.config, place, Shortest(finding, note)))
 
 
 def length(operations: Iterable[Operation[Any]]) -> int:

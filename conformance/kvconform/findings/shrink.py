@@ -87,9 +87,9 @@ def _shortest(operations: Operations, attempt: Attempt, essence: Essence) -> Sho
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
     if shrunk.complete:
-        note = f"The shortest operations that still show it ({shrunk.size}), with answers:"
+        note = f"The shortest operations that still show it ({shrunk.size})."
     else:
-        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {SECONDS:g} s:"
+        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {SECONDS:g} s."
     return Shortest(shrunk.demonstration, note)
 
 

@@ -1,86 +1,57 @@
-"""A finding told as a story: what happens step by step, and why that is a contradiction."""
+"""What happens, event by event, in sentences, and what the model knows of it."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from kvconform.checked import RuleBroken
-from kvconform.findings.wording import origin
-from kvconform.vectors.runner import Demonstration, names_in
+from kvconform.findings.finding import spans
+from kvconform.findings.whole import Mending
 from kvspec import events
 from kvspec.events import Config, Operation
-from kvspec.model import Model
 from kvspec.model.judging import owner_name, record_name, state_owner_name
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, compress, expand
-from kvspec.rules import RULES
+from kvspec.pages import Runs, expand
 from kvspec.tokens import Element
 
 LONG = 12
 """Tokens that are told of a request."""
-LAST_EVENTS = 40
-"""Events of a long trace that are told: the last ones."""
-
 
 _WITHHELD = "has been let go, but is still read by a launch in flight"
 
 
-def story(config: Config, shown: Demonstration) -> Iterator[str]:
-    """The lines of a story: what happens, event by event, and why that is a contradiction."""
-    sizes = f"{config.num_pages} pages of {config.page_size} tokens, {config.num_rows} rows"
-    yield f"What happens, in a memory of {sizes}{'' if config.prefix_cache else ', without a prefix cache'}:"
-    operations = shown.operations
-    first = max(0, len(operations) - LAST_EVENTS)
-    if first:
-        yield f"  ... {first:,} events before these ..."
-    for step, op in enumerate(operations[first:], start=first + 1):
-        yield f"  {step:>3}. {sentence(op)}"
-    yield ""
-    yield "Why this is a contradiction:"
-    yield from (f"  {line}" for line in contradiction(config, shown))
+def memory_in_words(config: Config) -> str:
+    """How large a memory is, in words."""
+    tokens = "1 token" if config.page_size == 1 else f"{config.page_size} tokens"
+    store = "" if config.prefix_cache else ", without a prefix store"
+    if config.sliding_window:
+        store += f", a sliding window of {config.sliding_window} with {config.num_window_pages} window pages"
+    if config.num_states:
+        store += f", {config.num_states} state slots"
+    return f"{config.num_pages} pages of {tokens}, {config.num_rows} row{'s'[: config.num_rows != 1]}{store}"
 
 
-def contradiction(config: Config, shown: Demonstration) -> Iterator[str]:
-    """What the last answer says, what the rule says, and what the model knows since which step."""
-    finding, step = shown.finding, len(shown.operations)
-    if isinstance(finding, RuleBroken):
-        yield f"Step {step}: {finding.what}."
-        if finding.expected is not None or finding.observed is not None:
-            yield f"Expected: {_plain(finding.expected)}. Observed: {_plain(finding.observed)}."
-        rule = RULES[finding.rule.id]
-        yield f"{rule.id}: {rule.statement}"
-        yield f"Why: {rule.reason} ({origin(rule)})"
-    else:
-        yield f"Step {step}: the implementation fails: {finding}."
-    yield from known(config, shown)
-
-
-def known(config: Config, shown: Demonstration) -> Iterator[str]:
-    """What the model knows before the last step, of whom and what that step names, and since when."""
-    model, since = Model(config), dict[str, tuple[str, int]]()
-    for step, op in enumerate(shown.operations[:-1], start=1):
-        model.step(msgspec.structs.replace(op))  # type: ignore[arg-type]
-        now = dict(_facts(model.state))
+def known(config: Config, operations: Sequence[Operation[Any]], disputed: Collection[int] = ()) -> Iterator[str]:
+    """What the model knows of what the last operation names, and of `disputed` pages, and since when."""
+    mending, since = Mending(config), dict[str, tuple[str, int]]()
+    for step, op in enumerate(operations[:-1], start=1):
+        mending.step(msgspec.structs.replace(op))
+        now = dict(_facts(mending.model.state))
         for thing, fact in now.items():
             if thing not in since or since[thing][0] != fact:
                 since[thing] = fact, step
         for thing in since.keys() - now.keys():
             del since[thing]
-    last = shown.operations[-1]
-    for fact, step, pages in _by_fact(since, _pages_in(last)):
-        belong = f"pages {_listed(pages)} belong" if pages[1:] else f"page {pages[0]} belongs"
-        yield f"The model knows that {belong} to {fact}, since step {step}."
+    last = operations[-1]
+    for fact, step, pages in _by_fact(since, [*_pages_in(last), *disputed]):
+        belong = f"Pages {spans(pages)} belong" if pages[1:] else f"Page {pages[0]} belongs"
+        yield f"{belong} to {fact}, since step {step}."
     wanted = {f"row {row}" for row in _rows_in(last)} | _hybrid_things(last.obs)
     wanted.update(thing for thing, (fact, _) in since.items() if fact == _WITHHELD and isinstance(last, events.Report))
-    names = set(names_in(last))
-    names.update(request.session for req, request in model.state.requests.items() if req in names and request.session)
     for thing, (fact, step) in sorted(since.items(), key=lambda item: item[1][1]):
-        kind, _, name = thing.partition(" ")
-        if thing in wanted or (kind in ("request", "session") and (name in names or not names)):
-            yield f"The model knows that {thing} {fact}, since step {step}."
+        if thing in wanted:
+            yield f"{thing.capitalize()} {fact}, since step {step}."
 
 
 def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[str, int, list[int]]]:
@@ -102,20 +73,6 @@ def _facts(state: State) -> Iterator[tuple[str, str]]:
         yield f"state slot {slot}", f"is that of {state_owner_name(state, slot)}"
     for row, record in state.rows.items():
         yield f"row {row}", _WITHHELD if record == WITHHELD else f"is that of {record_name(state, record)}"
-    for req, request in state.requests.items():
-        if request.record is not None:
-            yield f"request {req}", _holds(state, request.record)
-    for name, session in state.sessions.items():
-        if session.record is not None:
-            yield f"session {name}", _holds(state, session.record)
-
-
-def _holds(state: State, record: int) -> str:
-    protected, committed, allocated = state.lengths[record]
-    pages = _listed(state.tables[record])
-    return f"has row {state.records[record].row}, pages {pages}: protected {protected}, committed {committed}, " + (
-        f"allocated {allocated}"
-    )
 
 
 def _pages_in(op: Operation[Any]) -> list[int]:
@@ -213,14 +170,14 @@ def _of_hybrid_pools(obs: object) -> str:
     """What an answer says of window pages and state slots."""
     said = []
     for req, runs in (getattr(obs, "window_pages", None) or {}).items():
-        said.append(f"; behind them {req} gets window pages {_listed(expand(runs))}" if runs else "")
+        said.append(f"; behind them {req} gets {_some('window page', runs)}" if runs else "")
     given = getattr(obs, "states", None)
     for req, runs in given.items() if isinstance(obs, events.ExtendAnswer) and given else ():
-        said.append(f"; {req} gets state slots {_listed(expand(runs))}" if runs else "")
+        said.append(f"; {req} gets {_some('state slot', runs)}" if runs else "")
     for name, text in _HYBRID.items():
         value = getattr(obs, name, None)
         if value is not None and value != []:
-            said.append(text.format(value if isinstance(value, int) else _listed(expand(value))))
+            said.append(text.format(value if isinstance(value, int) else spans(expand(value))))
     return "".join(said)
 
 
@@ -246,14 +203,14 @@ def _of_pages(op: Operation[Any]) -> str:
                 f"{req} has row {row}{_given((pages or {}).get(req))}" for req, row in (rows or {}).items()
             )
         case events.DecodeAnswer(pages=pages):
-            given = [f"; {req} gets pages {_listed(expand(runs))}" for req, runs in (pages or {}).items()]
+            given = [f"; {req} gets {_some('page', runs)}" for req, runs in (pages or {}).items()]
             return "".join(given) or ", in the pages that are there"
         case events.PublishAnswer(protected_len=protected_len, freed=freed):
             return f"; the prefix store owns {protected_len} of its tokens now{_freed(freed)}"
         case events.ReleaseAnswer(freed=freed):
             return _freed(freed) or "; nothing is freed"
         case events.EvictAnswer(evicted=evicted):
-            return f": pages {_listed(expand(evicted))} leave it" if evicted else ": none leaves"
+            return f": {_some('page', evicted)} {_verb('leave', evicted)} it" if evicted else ": none leaves"
         case events.Figures():
             told = msgspec.to_builtins(op.obs)
             return ": " + ", ".join(f"{name} {value}" for name, value in told.items())
@@ -269,16 +226,22 @@ def _of_pages(op: Operation[Any]) -> str:
 
 
 def _given(runs: Runs | None) -> str:
-    return f" and gets pages {_listed(expand(runs))}" if runs else ""
+    return f" and gets {_some('page', runs)}" if runs else ""
 
 
 def _freed(runs: Runs | None) -> str:
-    return f"; pages {_listed(expand(runs))} go back to the free pages" if runs else ""
+    return f"; {_some('page', runs)} {_verb('go', runs)} back to the free pages" if runs else ""
 
 
-def _listed(pages: list[int]) -> str:
-    spans = [str(run) if isinstance(run, int) else f"{run[0]}..{run[0] + run[1] - 1}" for run in compress(pages)]
-    return ", ".join(spans) or "none"
+def _some(noun: str, runs: Runs) -> str:
+    """`page 3`, or `pages 3..5`."""
+    numbers = expand(runs)
+    return f"{noun}{'s'[: len(numbers) != 1]} {spans(numbers)}"
+
+
+def _verb(verb: str, runs: Runs) -> str:
+    """The verb for one or for several."""
+    return verb if len(expand(runs)) != 1 else {"go": "goes"}.get(verb, f"{verb}s")
 
 
 def _and(names: list[str]) -> str:
@@ -294,9 +257,3 @@ def _tokens(tokens: Sequence[Element]) -> str:
     runs = [(token, len(list(same))) for token, same in groupby(tokens)]
     spans = [str(token) if count == 1 else f"{count} times {token}" for token, count in runs]
     return ", ".join(spans if len(spans) <= LONG else [*spans[: LONG - 2], "...", spans[-1]])
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=repr), ensure_ascii=False)

@@ -22,7 +22,7 @@ def show_run(
     results: Sequence[tuple[Vector, Outcome]],
     unsupported: Sequence[tuple[Vector, frozenset[str]]] = (),
 ) -> None:
-    """Print the vectors by rule, how each vector came out, and what each needs that was not run."""
+    """Print the vectors by rule, and how each vector came out."""
     evidence = Evidence.together(outcome.evidence for _, outcome in results)
     by_rule = Table("rule", "judged", "vectors that exercise it", title="Vectors by rule", box=box.SIMPLE_HEAD)
     for rule in RULES:
@@ -37,24 +37,33 @@ def show_run(
     for vector, _ in unsupported:
         by_vector.add_row(Text(printable(vector.name)), Text("not supported"), "")
     console.print(by_vector)
+
+
+def show_gaps(
+    console: Console,
+    results: Sequence[tuple[Vector, Outcome]],
+    unsupported: Sequence[tuple[Vector, frozenset[str]]] = (),
+) -> None:
+    """Print what the vectors that were not run need, and the rules that there was too little to judge by."""
     by_reason = Counter(why_not(missing) for _, missing in unsupported)
     for reason, count in by_reason.most_common():
         console.print(Text(f"Not supported, {count} vectors: {reason}."), soft_wrap=True)
-    _show_silence(console, evidence)
+    _show_silence(console, Evidence.together(outcome.evidence for _, outcome in results))
 
 
 def _marked(vector: Vector, outcome: Outcome) -> Text:
     return Text(printable(vector.name), "" if outcome.finding is None else "bold red")
 
 
-def show_check(console: Console, path: Path, evidence: Evidence) -> None:
-    """Print what was judged in one trace."""
+def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) -> None:
+    """Print what was judged in one trace; the table of rules only if `verbose`."""
     judged, unjudged = evidence.judged, evidence.unjudged
     table = Table("rule", "judged", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
     for rule in RULES:
         if judged[rule] or unjudged[rule]:
             table.add_row(rule, f"{judged[rule]:,}", f"{unjudged[rule]:,}" if unjudged[rule] else "")
-    console.print(table)
+    if verbose:
+        console.print(table)
     _show_silence(console, evidence)
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(evidence.reached.items()))
     console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)

@@ -1,5 +1,6 @@
 """Words that reports, stories and the command line share, and a rule as it is printed."""
 
+import textwrap
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -34,3 +35,15 @@ def pull_requests(numbers: Iterable[str]) -> str:
 def printable(text: str) -> str:
     """Names come from files: no control character of theirs reaches a terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def filled(text: str, width: int, first: str = "", further: str = "") -> str:
+    """Text in lines of `width` columns, each after its indentation. No word is broken; a longer one stands out."""
+    return textwrap.fill(
+        text,
+        max(width, len(further) + 24),
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

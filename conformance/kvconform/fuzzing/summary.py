@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.findings.accepted import read_accepted
-from kvconform.findings.report import Place, show_finding
+from kvconform.findings.finding import Finding
 from kvconform.findings.shrink import Shortest
 from kvconform.findings.summary import show_accepted
+from kvconform.findings.telling import finding_of, place_of
+from kvconform.findings.text import show_finding
 from kvconform.fuzzing.fuzz import Fuzzed, Kind, fuzz_on
 from kvconform.fuzzing.fuzz import shortest as shortest_of_failure
 from kvconform.fuzzing.machine import Tally
@@ -43,7 +45,9 @@ def fuzz_and_show(
         fuzzed = fuzz_on(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed), accepted)
     show_fuzz(console, fuzzed)
     for number, kind in enumerate(fuzzed.kinds, start=1):
-        _write_failure(console, kind, factory, impl, out if number == 1 else _numbered(out, number))
+        path = out if number == 1 else _numbered(out, number)
+        show_finding(console, _write_failure(kind, factory, impl, path))
+        console.print(Text(f"{impl}: does not conform. The trace is in {path}."), soft_wrap=True)
     show_accepted(console, accepted)
     if not fuzzed.kinds:
         console.print(Text(f"{impl}: no rule was broken in {fuzzed.seconds:.0f} s."), soft_wrap=True)
@@ -82,7 +86,8 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
     )
 
 
-def _write_failure(console: Console, kind: Kind, factory: Factory, impl: str, out: Path) -> None:
+def _write_failure(kind: Kind, factory: Factory, impl: str, out: Path) -> Finding:
+    """The finding; the shortest trace that shows it is written to `out`."""
     failure = kind.failure
     shrunk = shortest_of_failure(failure, factory)
     operations = failure.operations if shrunk is None else shrunk.demonstration.operations
@@ -91,9 +96,12 @@ def _write_failure(console: Console, kind: Kind, factory: Factory, impl: str, ou
             writer.write(op)
     if shrunk is None:
         note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
-        finding, shortest = failure.finding, Shortest(None, note)
+        shortest = Shortest(None, note)
     else:
-        note = f"The shortest operations that still show it ({shrunk.size}):"
-        finding, shortest = shrunk.demonstration.finding, Shortest(shrunk.demonstration, note)
-    show_finding(console, Place(out, len(operations) + 1), finding, failure.config, shortest, kind.count)
-    console.print(Text(f"{impl}: does not conform. The trace is in {out}."), soft_wrap=True)
+        note = f"The shortest operations that still show it ({shrunk.size})."
+        shortest = Shortest(shrunk.demonstration, note)
+    breach = failure.finding if shrunk is None else shrunk.demonstration.finding
+    place = place_of(breach, out, len(operations) + 1)
+    finding = finding_of(breach, failure.config, place, shortest, enumerate(operations, start=2))
+    finding.count = kind.count
+    return finding

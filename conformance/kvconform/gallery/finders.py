@@ -14,7 +14,9 @@ from rich.text import Text
 
 from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs_of_config
-from kvconform.findings.shrink import kind, shrink
+from kvconform.findings.finding import Finding
+from kvconform.findings.shrink import Shortest, kind, shrink
+from kvconform.findings.telling import finding_of, place_of
 from kvconform.fuzzing.fuzz import fuzz, shortest
 from kvconform.gallery import law_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
@@ -39,11 +41,21 @@ class Shown(NamedTuple):
 
     config: Config
     demonstration: Demonstration
+    source: str = ""
+    """What they are a part of: a vector, or what else found the defect."""
 
     @property
     def rule(self) -> str:
         """The id of the rule that it is blamed on, or the exception where the implementation fails."""
         return rule_of(self.demonstration)
+
+    @property
+    def finding(self) -> Finding:
+        """The same, told."""
+        shown = self.demonstration
+        place = place_of(shown.finding, self.source)
+        note = f"The shortest operations that show it ({len(shown.operations)})."
+        return finding_of(shown.finding, self.config, place, Shortest(shown, note))
 
     @property
     def events(self) -> int:
@@ -136,7 +148,7 @@ def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
     config = found.vector.header.config
     operations = [step.op for step in islice(found.vector.steps, found.operations)]
     shrunk = shrink(operations, partial(try_out, config=config, factory=bug.factory), kind, SHRINK_SECONDS)
-    return None if shrunk is None else Shown(config, shrunk.demonstration)
+    return None if shrunk is None else Shown(config, shrunk.demonstration, str(found.vector.path))
 
 
 def find_by_fuzzing(bug: Bug, seconds: float, seed: int) -> FoundByFuzzing:
@@ -144,7 +156,7 @@ def find_by_fuzzing(bug: Bug, seconds: float, seed: int) -> FoundByFuzzing:
     fuzzed = fuzz(bug.factory, seconds, seed, lambda *_: None)
     failure = fuzzed.failure
     shrunk = None if failure is None else shortest(failure, bug.factory)
-    shown = None if failure is None or shrunk is None else Shown(failure.config, shrunk.demonstration)
+    shown = None if failure is None or shrunk is None else Shown(failure.config, shrunk.demonstration, "fuzzing")
     return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)
 
 
@@ -153,7 +165,7 @@ def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> S
     replayed = replay(bug, REPLAY_RUNS, seed)
     if bug.is_of_scheduler:
         shown = shortest_loop(bug, replayed.run) or replayed.shown
-        shortest = None if shown is None else Shown(replayed.run.config, shown)
+        shortest = None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
         return Specimen(bug, [], None, replayed, shortest, Counter())
     found = find_by_vectors(bug, vectors)
     fuzzed = find_by_fuzzing(bug, seconds, seed)

@@ -5,30 +5,28 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.findings.story import story
+from kvconform.findings.finding import Finding
+from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable, pull_requests
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
-from kvconform.vectors.runner import Demonstration
-from kvspec.events import Config
 
 
-def show_story(console: Console, bug: Bug, config: Config | None, shown: Demonstration | None) -> None:
-    """Print the story of a defect; without a demonstration only what is known of it."""
-    for line in story_of(bug, config, shown):
+def show_story(console: Console, bug: Bug, finding: Finding | None) -> None:
+    """Print the story of a defect; without a finding only what is known of it."""
+    for line in told(bug):
         console.print(Text(printable(line)), soft_wrap=True)
+    console.print()
+    if finding is None:
+        console.print("  It was not found, so there is nothing to tell.")
+    else:
+        show_finding(console, finding)
 
 
-def story_of(bug: Bug, config: Config | None, shown: Demonstration | None) -> Iterator[str]:
-    """The lines of it; without a demonstration only what is known of the defect."""
+def told(bug: Bug) -> Iterator[str]:
+    """What is known of a defect, in a few lines."""
     yield f"{bug.name}: {bug.title}"
     yield f"  In an engine: {bug.symptom}"
     if bug.synthetic:
         yield f"  Synthetic: {SYNTHETIC}. The rule comes from {pull_requests(bug.source)}."
     else:
         yield f"  Described in: {pull_requests(bug.source)}"
-    yield ""
-    if config is None or shown is None:
-        yield "  It was not found, so there is nothing to tell."
-        return
-    yield from story(config, shown)
-    yield ""

@@ -1,6 +1,6 @@
 """Checks a trace of memory events: judged to its end, and told."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -9,10 +9,10 @@ from rich.text import Text
 from kvconform.console import BROKEN, CONFORMS, complain
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
+from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
-from kvconform.memory.judge import Group, Judge
-from kvconform.memory.report import show_judged
-from kvconform.memory.shrink import Cut, shortest_cuts
+from kvconform.memory.judge import Group, Judge, Judged
+from kvconform.memory.telling import tell_judged
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
 
@@ -54,15 +54,27 @@ def check(
             raise problem
         complain(str(problem))
 
-    def shortest(groups: Sequence[Group]) -> list[Cut | None]:
-        # A trace from a pipe cannot be read a second time.
-        return shortest_cuts(path, groups, judging.said, SECONDS) if path.is_file() else [None] * len(groups)
-
-    show_judged(console, path, outcome, shortest)
+    _show_judged(console, path, outcome)
+    for number, finding in enumerate(tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS), start=1):
+        show_finding(console, finding, number)
+    if outcome.beyond:
+        console.print(f"{outcome.beyond:,} further findings are of still other kinds.")
     broken = bool(outcome.groups)
     verdict = "does not conform" if broken else "conforms"
     console.print(Text(printable(f"{path}: {verdict}, {outcome.events.total():,} events checked.")), soft_wrap=True)
     return BROKEN if broken else CONFORMS
+
+
+def _show_judged(console: Console, path: Path, judged: Judged) -> None:
+    """What was judged, and what was not."""
+    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
+    told = f"{path}: {judged.events.total():,} events: {kinds or 'none'}."
+    console.print(Text(printable(told)), soft_wrap=True)
+    if judged.unjudged:
+        silent = ", ".join(f"{rule} ({count:,} times)" for rule, count in sorted(judged.unjudged.items()))
+        console.print(Text(f"Not told, and so not judged: {silent}."), soft_wrap=True)
+    if judged.groups:
+        console.print()
 
 
 def _read(trace: MemoryReader, judging: Judge, progress: Callable[[], object]) -> None:

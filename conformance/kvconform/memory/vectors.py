@@ -60,8 +60,8 @@ def _mismatch(step: MemoryStep, findings: Sequence[Finding]) -> str | None:
     return None
 
 
-def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]]) -> None:
-    """Print the vectors by rule, and what is not as expected."""
+def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]], verbose: bool) -> None:
+    """Print what is not as expected; the vectors by rule only if `verbose`."""
     table = Table("rule", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
     for rule in MEMORY_RULES:
         about = [(vector.name, result) for vector, result in results if rule in vector.header.rules]
@@ -69,7 +69,8 @@ def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Resu
         holds = [name for name, result in about if rule not in result.found]
         if about:
             table.add_row(rule, *(Text(printable(", ".join(names))) for names in (found, holds)))
-    console.print(table)
+    if verbose:
+        console.print(table)
     for vector, result in results:
         if result.mismatch is not None:
             console.print(Text(printable(f"{vector.path}:{result.mismatch}"), "bold red"), soft_wrap=True)

@@ -12,7 +12,10 @@ from typing import Any
 import kvconform
 import kvref
 import kvspec
-from kvconform.findings.story import contradiction
+from kvconform.findings.finding import Finding
+from kvconform.findings.story import memory_in_words
+from kvconform.findings.telling import Teller
+from kvconform.findings.text import value
 from kvconform.findings.timeline import MOST_STEPS, drawn
 from kvconform.gallery.finders import REPLAY_RUNS, Shown, find_by_vectors, shorten
 from kvconform.gallery.mutants import BUGS
@@ -23,7 +26,6 @@ from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.prose import operation_sections, qualified, rule_sections, slug
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
-from kvspec.events import Config
 from kvspec.memory import proofs
 from kvspec.memory_rules import ALL_RULES
 
@@ -55,17 +57,6 @@ def pull_request(number: str) -> str:
     if number in OF_SGLANG_JAX:
         return f"[sglang-jax #{number}](https://github.com/sgl-project/sglang-jax/pull/{number})"
     return f"[SGLang #{number}](https://github.com/sgl-project/sglang/pull/{number})"
-
-
-def sizes(config: Config) -> str:
-    """How large a memory is, in words."""
-    tokens = "1 token" if config.page_size == 1 else f"{config.page_size} tokens"
-    store = "" if config.prefix_cache else ", without a prefix store"
-    if config.sliding_window:
-        store += f", a sliding window of {config.sliding_window} with {config.num_window_pages} window pages"
-    if config.num_states:
-        store += f", {config.num_states} state slots"
-    return f"{config.num_pages} pages of {tokens}, {config.num_rows} row{'s'[: config.num_rows != 1]}{store}"
 
 
 def api(name: str, text: str = "") -> str:
@@ -151,6 +142,9 @@ def vector_pages() -> Iterator[Page]:
 
 def _vector_page(vector: Vector, rules: str) -> str:
     config, source = vector.header.config, vector.header.source
+    teller = Teller(config)
+    for step in vector.steps:
+        teller.step(step.line, step.op)
     told = f"Source: {pull_request(source)}. " if source else ""
     lines = [
         f"# {vector.name}",
@@ -159,10 +153,10 @@ def _vector_page(vector: Vector, rules: str) -> str:
         "",
         f"Rules: {rules}. {told}File: `{vector.path.relative_to(ROOT)}`.",
         "",
-        f"{sizes(config)}. The operations, by line "
+        f"{memory_in_words(config)}. The operations, by line "
         "of the file, with the answers that the model itself gives; an implementation may choose other pages and rows.",
         "",
-        drawn(config, [step.op for step in vector.steps], [step.line for step in vector.steps]),
+        drawn(teller.trace()),
         "",
         "## The file",
         "",
@@ -207,7 +201,7 @@ def _of_vectors(bug: Bug, found: list[Any]) -> Shown | None:
 def _of_traffic(bug: Bug) -> Shown | None:
     replayed = replay(bug, REPLAY_RUNS, seed=0)
     shown = shortest_loop(bug, replayed.run) or replayed.shown
-    return None if shown is None else Shown(replayed.run.config, shown)
+    return None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
 
 
 def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
@@ -230,16 +224,16 @@ def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
     lines += ["", "## The shortest trace", ""]
     if shown is None:
         return "\n".join([*lines, "Nothing has found it."]) + "\n"
-    config, operations = shown.config, shown.demonstration.operations
-    cut = f", the last {MOST_STEPS} of {len(operations)} operations" if len(operations) > MOST_STEPS else ""
+    finding = shown.finding
+    cut = f", the last {MOST_STEPS} of {finding.trace.total} operations" if finding.trace.total > MOST_STEPS else ""
     lines += [
-        f"In a memory of {sizes(config)}{cut}.",
+        f"In a memory of {finding.trace.memory}{cut}.",
         "",
-        drawn(config, operations),
+        drawn(finding.trace),
         "",
         "## Why this is a contradiction",
         "",
-        *(f"- {line}" for line in contradiction(config, shown.demonstration)),
+        *(f"- {line}" for line in contradiction(finding)),
         "",
         "## The mutant",
         "",
@@ -248,6 +242,18 @@ def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
         "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def contradiction(finding: Finding) -> Iterator[str]:
+    """What the last answer says, what the rule says, and what is known since which step."""
+    yield f"Step {finding.trace.total}: {finding.what}."
+    if finding.compared:
+        yield f"Expected: {value(finding.expected)}. Observed: {value(finding.observed)}."
+    if finding.rule is not None:
+        yield f"{finding.rule.id}: {finding.rule.statement}"
+        yield f"Why: {finding.rule.reason} ({finding.rule.origin})"
+    yield from (f"Before it, {holder}." for holder in finding.before)
+    yield from finding.known
 
 
 def source_of(bug: Bug) -> str:

@@ -15,8 +15,9 @@ from rich.table import Table
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.errors import LoadError
-from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
+from kvconform.findings.telling import finding_of, place_of
+from kvconform.findings.text import show_finding
 from kvconform.traces import codec
 from kvconform.traffic import mooncake
 from kvconform.vectors.runner import Factory, try_out
@@ -212,7 +213,8 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
         )
         timed = _timed(replay)
     except ImplementationFailed as failure:
-        show_finding(out, Place(file, 0), failure, memory, Shortest(None, "No operation was carried out."))
+        nothing = Shortest(None, "No operation was carried out.")
+        show_finding(out, finding_of(failure, memory, place_of(failure, file), nothing))
         return False
     except NotObserved as error:
         raise LoadError(f"implementation {impl!r} cannot be replayed: {error}") from error
@@ -221,7 +223,9 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
             writer.__exit__(None, None, None)
     out.print(_table(replay, timed))
     if timed.finding is not None:
-        show_finding(out, Place(file, 0), timed.finding, memory, _shortest(replay, factory))
+        shortest, last = _shortest(replay, factory), timed.finding.op
+        original = [(0, op) for op in replay.beginning] or ([] if last is None else [(0, last)])
+        show_finding(out, finding_of(timed.finding, memory, place_of(timed.finding, file), shortest, original))
     elif not replay.scheduler.finished:
         raise CannotRunError("none of the requests fits into this memory: nothing was checked")
     return timed.finding is None
@@ -307,5 +311,5 @@ def _shortest(replay: Replay, factory: Factory) -> Shortest:
     )
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
-    note = f"The shortest operations that were found to show it ({shrunk.size}), with answers:"
+    note = f"The shortest operations that were found to show it ({shrunk.size})."
     return Shortest(shrunk.demonstration, note)

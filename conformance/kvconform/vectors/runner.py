@@ -29,7 +29,7 @@ class ExpectationFailed(Exception):
         self.op = op
 
 
-Finding = RuleBroken | ImplementationFailed | ExpectationFailed
+Breach = RuleBroken | ImplementationFailed | ExpectationFailed
 """What does not conform, and at which step."""
 
 
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     operations: int
     """Operations that were judged, the failing one included."""
     evidence: Evidence
-    finding: Finding | None
+    finding: Breach | None
     line: int
     """The line of the last operation that was judged."""
 
@@ -77,7 +77,7 @@ def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any
     """
     model = Model(vector.header.config, law=True)
     expectations = Expectations()
-    finding: Finding | None = None
+    finding: Breach | None = None
     done = 0
     try:
         checked = Checked(make(factory, vector.header.config), model, record=record, snapshot_every=1)

@@ -207,10 +207,10 @@ def test_the_note_says_how_short_and_whether_the_search_was_complete(
     noise = {"op": "open_session", "session": "s"}
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, noise, *LIFE))
     shortest = shortest_of_run(vector, run_vector(vector, KeepsPages), KeepsPages)
-    assert shortest.note == "The shortest operations that still show it (5 of 7), with answers:"
+    assert shortest.note == "The shortest operations that still show it (5 of 7)."
     monkeypatch.setattr(shrink_module, "SECONDS", 0)
     shortest = shortest_of_run(vector, run_vector(vector, Raises), Raises)
-    assert shortest.note == "Fewer operations that still show it (7 of 7); the search stopped after 0 s:"
+    assert shortest.note == "Fewer operations that still show it (7 of 7); the search stopped after 0 s."
     monkeypatch.setattr(shrink_module, "LONGEST", 6)
     shortest = shortest_of_run(vector, run_vector(vector, Raises), Raises)
     assert shortest == (None, "7 operations are too many to look for fewer that show it (6 at most).")
@@ -221,7 +221,7 @@ def test_the_look_that_shows_it_is_counted_on_both_sides(tmp_path: Path) -> None
     shortest = shortest_of_run(vector, run_vector(vector, factory), factory)
     assert shortest.demonstration is not None
     assert tags(shortest.demonstration)[-1] == "snapshot"
-    assert shortest.note == "The shortest operations that still show it (6 of 7), with answers:"
+    assert shortest.note == "The shortest operations that still show it (6 of 7)."
 
 
 def test_a_trace_is_read_again_up_to_the_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

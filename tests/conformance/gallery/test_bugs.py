@@ -23,7 +23,7 @@ from kvconform.gallery.law_alone import findings
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Run, carry_out, patience, replay, shortest_loop
-from kvconform.gallery.story import story_of
+from kvconform.gallery.story import show_story
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import try_out, unanswered
 from kvref.manager import Manager
@@ -249,17 +249,20 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     bug = BUGS["publish-frees-the-shared-page"]
     shown = shorten(bug, find_by_vectors(bug, VECTORS)[0])
     assert shown is not None
-    lines = list(story_of(bug, shown.config, shown.demonstration))
-    told = [line for line in lines if line.lstrip()[:1].isdigit()]
-    assert len(told) == len(shown.demonstration.operations)
-    assert any("belong" in line and "the prefix store, since step" in line for line in lines)
-    assert any(RULES[shown.rule].statement in line for line in lines)
+    finding = shown.finding
+    assert [moment.step for moment in finding.trace.moments] == [
+        step for step, _ in enumerate(shown.demonstration.operations, start=1)
+    ]
+    assert any("belong" in fact and "the prefix store, since step" in fact for fact in finding.known)
+    text = " ".join(printed(show_story, bug, finding).split())
+    assert RULES[shown.rule].statement in text
+    assert all(moment.says in text for moment in finding.trace.moments)
 
 
 def test_a_synthetic_defect_says_that_it_is_one() -> None:
     described, synthetic = BUGS["retract-tail-orphaned"], BUGS["slots-counted-on"]
-    assert SYNTHETIC in "\n".join(story_of(synthetic, None, None))
-    assert SYNTHETIC not in "\n".join(story_of(described, None, None))
+    assert SYNTHETIC in printed(show_story, synthetic, None)
+    assert SYNTHETIC not in printed(show_story, described, None)
     text = printed(
         show_table,
         [Specimen(bug, [], None, replay(REFERENCE, 1, 0), None, Counter()) for bug in (described, synthetic)],
@@ -269,7 +272,7 @@ def test_a_synthetic_defect_says_that_it_is_one() -> None:
 
 
 def test_a_defect_that_was_not_found_has_no_story() -> None:
-    assert "nothing to tell" in "\n".join(story_of(BUGS["stale-row-index"], None, None))
+    assert "nothing to tell" in printed(show_story, BUGS["stale-row-index"], None)
 
 
 def test_a_manager_without_a_defect_is_the_reference() -> None:

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.engines.releases import version_key
-from kvconform.findings.report import Place, show_finding
 from kvconform.findings.shrink import Shortest
+from kvconform.findings.telling import finding_of, place_of
+from kvconform.findings.text import show_finding
 from kvconform.traces.codec import Header, TraceWriter
 from kvconform.vectors.runner import Demonstration
 from kvspec.events import Config, Operation
@@ -185,8 +186,9 @@ def _story(path: Path, found: Found, shown: Demonstration, config: Config) -> st
         for line in told(found):
             console.print(Text(line))
         console.print()
-        note = f"The shortest operations that show it, found by {found.source}, with the engine's answers:"
-        show_finding(console, Place(path, len(shown.operations) + 1), shown.finding, config, Shortest(shown, note))
+        note = f"The shortest operations that show it, found by {found.source}, with the engine's answers."
+        place = place_of(shown.finding, path, len(shown.operations) + 1)
+        show_finding(console, finding_of(shown.finding, config, place, Shortest(shown, note)))
     return capture.get()
 
 

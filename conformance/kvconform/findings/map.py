@@ -1,0 +1,142 @@
+"""A told trace as text: one event after the other, and beside each who has what of the pools after it."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, ranks
+from kvconform.findings.wording import filled, printable
+
+MAP = 34
+"""Columns that pages and rows may take beside the sentences."""
+NARROWEST = 24
+"""Columns that a sentence has at least."""
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_SIGNS = {"free": ".", "store": "*", "locked": "#", "withheld": "~"}
+_COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_red")
+
+
+class Part(NamedTuple):
+    """One part of a pool that is drawn."""
+
+    pool: str
+    number: str
+
+    @property
+    def width(self) -> int:
+        """Characters that it takes: a letter between two marks, or its number."""
+        return max(3, len(self.number) + 1)
+
+    def of(self, moment: Moment) -> Cell:
+        """What it is after a moment."""
+        return moment.cells.get(self.pool, {}).get(self.number, FREE)
+
+
+def show_trace(console: Console, trace: Trace, most: int, first: Sequence[Part] = ()) -> None:
+    """Print the last `most` events of a trace, and who has what after each; `first` are parts that have to be drawn."""
+    shown = trace.moments[-most:]
+    if not shown:
+        return
+    before = shown[0].step - 1
+    if before:
+        console.print(f"  ... {before:,} events before these ...", highlight=False)
+    for line in _Map(trace, shown, first, console.width).lines():
+        console.print(line, soft_wrap=True)
+    console.print()
+
+
+class _Map:
+    """Which parts are drawn, where, and by which letters."""
+
+    def __init__(self, trace: Trace, shown: list[Moment], first: Sequence[Part], width: int) -> None:
+        self._trace, self._shown, self._width = trace, shown, width
+        self._names = list(dict.fromkeys(pool for moment in trace.moments for pool in moment.cells))
+        self._used = {pool: ranks([moment.cells.get(pool, {}) for moment in shown]) for pool in self._names}
+        parts = self._chosen(first)
+        self._pools = {pool: [part for part in parts if part.pool == pool] for pool in self._names}
+        self._pools = {pool: parts for pool, parts in self._pools.items() if parts}
+        cells = [part.of(moment) for moment in shown for part in parts]
+        holders = dict.fromkeys(cell.holder for cell in cells if cell.kind == "held")
+        self._letters = dict(zip(holders, _LETTERS, strict=False))
+        self._cells = cells
+        self._with_lines = any(moment.line != moment.step + 1 and moment.line for moment in shown)
+        self._margin = max(4, *(len(str(max(moment.step, moment.line))) for moment in shown)) + 2
+
+    def _chosen(self, first: Sequence[Part]) -> list[Part]:
+        """As many parts as fit, the most interesting ones, in the order of their numbers."""
+        ranked = sorted(
+            (rank, place, by_number(number), Part(pool, number))
+            for place, pool in enumerate(self._names)
+            for number, rank in self._used[pool].items()
+        )
+        chosen, width = [*first], sum(part.width for part in first)
+        for _, _, _, part in ranked:
+            room = width + part.width + 2 * len({*(one.pool for one in chosen), part.pool})
+            if part not in chosen and room <= MAP:
+                chosen.append(part)
+                width += part.width
+        return sorted(chosen, key=lambda part: by_number(part.number))
+
+    def lines(self) -> Iterator[Text]:
+        """The head, an event after the other, and what the signs mean."""
+        if self._pools:
+            names = [f"{pool:<{self._room(pool)}}" for pool in self._pools]
+            yield Text(self._row("", "", names, "").rstrip(), "dim")
+        numbers = [
+            "".join(f"{part.number:^{part.width}}" for part in parts).ljust(self._room(pool))
+            for pool, parts in self._pools.items()
+        ]
+        yield Text(self._row("step", "line", numbers, "what happens"), "dim")
+        for moment in self._shown:
+            yield from self._event(moment)
+        if self._pools:
+            yield Text()
+            yield Text(filled("   ".join(self._legend()), self._width, "  ", "  "), "dim")
+
+    def _room(self, pool: str) -> int:
+        return max(len(pool), sum(part.width for part in self._pools[pool]))
+
+    def _row(self, step: str, line: str, pools: Sequence[str], says: str) -> str:
+        lines = f"{line:>{self._margin}}" if self._with_lines else ""
+        return f"{step:>{self._margin}}{lines}  {''.join(f'{pool}  ' for pool in pools)}{says}"
+
+    def _event(self, moment: Moment) -> Iterator[Text]:
+        style = "bold red" if moment.breaks else "yellow" if moment.refused is not None else ""
+        indent = len(self._row("", "", [" " * self._room(pool) for pool in self._pools], ""))
+        told = [moment.says, *([f"!! {moment.breaks}"] if moment.breaks else [])]
+        room = max(self._width - indent, NARROWEST)
+        says = [line for text in told for line in filled(printable(text), room).split("\n")]
+        drawn = Text(self._row(str(moment.step), str(moment.line or ""), [], ""), style)
+        for pool, parts in self._pools.items():
+            for part in parts:
+                drawn.append_text(self._cell(part.of(moment), part.width))
+            drawn.append(" " * (2 + self._room(pool) - sum(part.width for part in parts)))
+        yield drawn.append(says[0], style)
+        yield from (Text(" " * indent + line, style) for line in says[1:])
+
+    def _cell(self, cell: Cell, width: int) -> Text:
+        sign = self._letters.get(cell.holder, "?") if cell.kind == "held" else _SIGNS[cell.kind]
+        left = "!" if cell.wrong else "[" if cell.named else "(" if cell.used else " "
+        right = "!" if cell.wrong else ")" if cell.used else "]" if cell.named else " "
+        style = "bold red" if cell.wrong else "dim" if cell.kind == "free" else ""
+        if not style and cell.holder in self._letters:
+            style = _COLOURS[list(self._letters).index(cell.holder) % len(_COLOURS)]
+        return Text(f"{left}{sign}{right}".center(width), style)
+
+    def _legend(self) -> Iterator[str]:
+        cells = self._cells
+        kinds = {cell.kind for cell in cells}
+        yield from (f"{sign} {KINDS[self._trace.level][kind]}" for kind, sign in _SIGNS.items() if kind in kinds)
+        yield from (f"{letter} {printable(holder)}" for holder, letter in self._letters.items())
+        if any(cell.named and not cell.wrong for cell in cells):
+            yield "[ ] named"
+        if any(cell.used and not cell.wrong for cell in cells):
+            yield "( ) or [ ) in use by an operation in flight"
+        if any(cell.wrong for cell in cells):
+            yield "! ! wrong"
+        for pool, used in self._used.items():
+            hidden = len(used) - len(self._pools.get(pool, [])) + self._trace.undrawn.get(pool, 0)
+            if hidden > 0:
+                yield f"{hidden:,} more {pool} are in use"

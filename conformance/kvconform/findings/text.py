@@ -1,0 +1,101 @@
+"""Findings and traces as text, for a terminal of 80 columns or more: sentences, and beside them who has what."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.findings.finding import Finding, Moment
+from kvconform.findings.map import show_trace
+from kvconform.findings.wording import filled, printable
+
+LISTED = 40
+"""Events that are printed of the trace that shows a finding: the last ones."""
+_LONG = 16
+"""Elements of a list that are written out; of a longer one the beginning and the end are."""
+
+
+def show_finding(console: Console, finding: Finding, number: int = 0) -> None:
+    """Print one finding, whole: the rule, the trace that shows it, expected against observed.
+
+    With a `number` it is one of several, which may be spoken of by their numbers.
+    """
+    console.print(_headline(finding, number), soft_wrap=True)
+    facts = [("finding", finding.what)]
+    if finding.rule is not None and finding.note:
+        facts += [("rule", finding.rule.statement), ("why", finding.rule.reason), ("origin", finding.rule.origin)]
+    _show_facts(console, facts)
+    if finding.also:
+        names = dict.fromkeys(place.vector or str(place) for place in (finding.place, *finding.also))
+        _show_facts(console, [(f"met in {len(names)}", ", ".join(names))])
+    if finding.note:
+        _show_shown(console, finding)
+    if finding.follows:
+        console.print(Text(printable(f"  {finding.follows}")), soft_wrap=True)
+    console.print()
+
+
+def _show_shown(console: Console, finding: Finding) -> None:
+    """The trace that shows it, and what its last event is held against."""
+    console.print()
+    console.print(Text(filled(f"{finding.note} In a memory of {finding.trace.memory}:", console.width)))
+    console.print()
+    show_trace(console, finding.trace, LISTED)
+    _show_facts(console, _details(finding))
+
+
+def _headline(finding: Finding, number: int) -> Text:
+    place, unit = finding.place, "step" if finding.trace.level == "request" else "event"
+    during = f"{unit} {place.step}: {place.operation}" if place.operation else "while it was made"
+    during += f" ({place.site})" if place.site else ""
+    often = "" if finding.count == 1 else f", {finding.count:,} times"
+    what = f"{number}. {finding.title}" if number else finding.title
+    return Text.assemble((what, "bold red"), (printable(f" at {place}, {during}") + often, "bold"))
+
+
+def _details(finding: Finding) -> Iterator[tuple[str, str]]:
+    if finding.last is not None:
+        yield "operation", value(finding.last.event)
+        if finding.trace.level == "request":
+            yield "answer", answer(finding.last)
+    if finding.compared:
+        yield "expected", value(finding.expected)
+        yield "observed", value(finding.observed)
+    for frame in finding.raised:
+        yield "at", frame
+    for holder in finding.before:
+        yield "before", holder
+    for fact in finding.known:
+        yield "known", fact
+
+
+def _show_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
+    for name, text in facts:
+        first = f"  {name:<9}  "
+        console.print(Text(filled(printable(text), console.width, first, " " * 13)), soft_wrap=True)
+
+
+def answer(moment: Moment) -> str:
+    """What was answered, as JSON, or why it was refused."""
+    if moment.refused is not None:
+        rule, reason = moment.refused.get("rule"), moment.refused.get("reason")
+        return printable(f"refused by {rule or 'no rule named'}: {reason or 'no reason given'}")
+    return "none" if moment.answer is None else value(moment.answer)
+
+
+def value(told: object) -> str:
+    """A value as JSON, long lists shortened; words as they are."""
+    if told is None:
+        return "none"
+    return printable(told) if isinstance(told, str) else json.dumps(_short(told), ensure_ascii=False)
+
+
+def _short(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: _short(item) for key, item in told.items()}
+    if isinstance(told, list):
+        items = [_short(item) for item in told]
+        return items if len(items) <= _LONG else [*items[:6], f"... {len(items) - 8} more ...", *items[-2:]]
+    return told

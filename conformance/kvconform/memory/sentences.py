@@ -1,0 +1,132 @@
+"""Memory events in sentences."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from kvconform.findings.finding import spans
+from kvspec.memory import events as e
+from kvspec.memory.events import MemoryEvent, Pages, Use
+
+_FEW = 8
+"""Names that are told of a list."""
+
+
+def sentence(event: MemoryEvent) -> str:
+    """One event in words."""
+    place = "" if event.at is None else f" ({event.at})"
+    return f"{_told(event)}{place}."
+
+
+def _told(event: MemoryEvent) -> str:
+    match event:
+        case e.Take():
+            return f"{event.holder} is given {pages_of(event.pages, event.pool)}"
+        case e.Share():
+            how = "keeps" if event.pin else "shares"
+            found = f", found under {_few(event.keys)}" if event.keys else ""
+            return f"{event.holder} {how} {pages_of(event.pages, event.pool)}{found}"
+        case e.Release():
+            return f"{event.holder} releases {pages_of(event.pages, event.pool)}"
+        case e.PassOn():
+            what = "all that it has" if event.pages is None else pages_of(event.pages, event.pool)
+            return f"{event.old} passes {what}{_in(event.pool) if event.pages is None else ''} on to {event.new}"
+        case e.Publish():
+            planned = ", still to be written" if event.planned else ""
+            return f"{pages_of(event.pages, event.pool, capital=True)} can be found as {_few(event.keys)}{planned}"
+        case e.Drop():
+            names = "all names" if event.keys is None else f"the names {_few(event.keys)}"
+            return f"{pages_of(event.pages, event.pool, capital=True)} {_verb(event.pages, 'lose')} {names}"
+        case e.Map():
+            pages = pages_of(event.pages, event.pool)
+            return f"The table {event.table} of {event.holder} names {pages}{_from(event.index)}"
+        case e.Unmap():
+            return f"The table {event.table} is emptied" + (f" from page {event.index} on" if event.index else "")
+        case e.Reserve():
+            return f"{event.holder} is promised {event.pages:,} pages{_in(event.pool)}"
+        case e.Begin():
+            stream = "" if event.stream is None else f" on stream {event.stream}"
+            does = "; ".join(_does(event)) or "it uses nothing"
+            after = f", after operations {_few(list(map(str, event.after)))}" if event.after else ""
+            return f"Operation {event.id} is queued{stream}{after}: {does}"
+        case e.Wait():
+            reads = " to have read" if event.part == "reads" else ""
+            what = f"all that is queued on {event.on}" if event.id is None else f"operation {event.id}"
+            return f"Stream {event.stream} waits for {what}{reads}"
+        case e.End():
+            what = "has read all that it reads" if event.part == "reads" else "is seen complete"
+            not_written = f"; not written: {', '.join(map(use_of, event.unwritten))}" if event.unwritten else ""
+            return f"Operation {event.id} {what}{not_written}"
+        case e.Deliver():
+            return f"What operation {event.id} computed for {event.holder} leaves the engine"
+        case e.Learn():
+            return f"{event.label} and {event.same} turn out to be the same content"
+        case e.Leave():
+            return f"{event.holder} is gone"
+        case e.Idle():
+            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything"
+        case e.Count():
+            return f"The engine counts{_in(event.pool)}: {', '.join(_counts(event)) or 'nothing'}"
+        case e.Failed():
+            return f"The engine gives up ({event.kind}): {event.what}"
+
+
+def _counts(event: e.Count) -> list[str]:
+    figures = (("free", event.free), ("cached", event.cached), ("held", event.held))
+    told = [
+        f"{name} {figure if isinstance(figure, int) else _numbers(figure)}"
+        for name, figure in figures
+        if figure is not None
+    ]
+    return told + ([f"references of {len(event.references):,} pages"] if event.references else [])
+
+
+def _does(event: e.Begin) -> list[str]:
+    copies = [f"copies {use_of(source)} to {use_of(target)}" for source, target in event.copies]
+    return [
+        *(["reads " + ", ".join(map(use_of, event.reads))] if event.reads else []),
+        *(["writes " + ", ".join(map(use_of, event.writes))] if event.writes else []),
+        *copies,
+    ]
+
+
+def use_of(use: Use) -> str:
+    """Slots that an operation uses, in words."""
+    whose = "" if use.holder is None else f" for {use.holder}"
+    if use.table is not None:
+        stop = f" to {use.stop}" if use.stop else " on"
+        return f"positions {use.start}{stop} of table {use.table}{whose}"
+    slots = f", slots {use.start} to {use.stop or 'the end'}" if use.start or use.stop else ""
+    return f"{pages_of(use.pages, use.pool)}{slots}{whose}"
+
+
+def pages_of(pages: Pages, pool: str | None, *, capital: bool = False) -> str:
+    """Pages of a pool, in words."""
+    one = len(pages) == 1 and not isinstance(pages[0], tuple)
+    word = "page" if one else "pages"
+    return f"{word.capitalize() if capital else word} {_numbers(pages)}{'' if pool is None else f' of {pool}'}"
+
+
+def _verb(pages: Pages, verb: str) -> str:
+    return f"{verb}s" if len(pages) == 1 and not isinstance(pages[0], tuple) else verb
+
+
+def _numbers(pages: Pages) -> str:
+    parts: list[str] = []
+    for is_number, some in groupby(pages, lambda page: isinstance(page, int)):
+        if is_number:
+            parts += spans(page for page in some if isinstance(page, int)).split(", ")
+        else:
+            parts += [f"{page[0]}..{page[0] + page[1] - 1}" if isinstance(page, tuple) else str(page) for page in some]
+    return _few(parts) if parts else "none"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= _FEW else [*names[: _FEW - 1], f"and {len(names) - _FEW + 1:,} more"])
+
+
+def _in(pool: str | None) -> str:
+    return "" if pool is None else f" in {pool}"
+
+
+def _from(index: int) -> str:
+    return f" from its page {index} on" if index else ""

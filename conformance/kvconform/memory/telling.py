@@ -1,0 +1,229 @@
+"""Memory-level traces and findings, told: what is needed of the law's state is asked here."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
+from kvconform.findings.telling import KEPT, builtins, drawn
+from kvconform.findings.wording import origin
+from kvconform.memory.cutting import holders_in, pages_in, singly
+from kvconform.memory.judge import Group, Judged
+from kvconform.memory.sentences import sentence
+from kvconform.memory.shrink import Cut, Said, Step, shortest_cuts
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvspec import memory as law
+from kvspec.memory import Law, Pool
+from kvspec.memory.events import Begin, MemoryEvent, Page, Use
+from kvspec.memory.state import PageState, State
+from kvspec.memory_rules import MEMORY_RULES
+
+TOLD = 20
+"""Causes that are told whole at most, each with its shortest part of the trace; of others one line."""
+_HELD = 12
+"""Pages of a pool that are listed as those of a holder."""
+
+Chosen = Callable[[int, MemoryEvent, State], bool]
+"""Whether the moment after an event is told: its number, the event, and what the law knows then."""
+
+
+class _Seen(NamedTuple):
+    moment: Moment
+    cells: dict[str, dict[str, Cell]]
+
+
+class Teller:
+    """Goes along with a trace, and keeps the moments that are wanted."""
+
+    def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True) -> None:
+        """Nothing has happened yet."""
+        self.pools = pools
+        self.law = Law(pools)
+        self._chosen = chosen
+        self._seen: list[_Seen] = []
+        self._events = 0
+
+    def step(self, line: int, event: MemoryEvent) -> list[law.Finding]:
+        """One event, which stands on `line`; what it breaks.
+
+        Raises:
+            Malformed: no engine can mean this.
+        """
+        self._events += 1
+        found = self.law.step(event)
+        state = self.law.state
+        if self._chosen(self._events, event, state):
+            wrong = {(one.pool, one.page) for one in found}
+            named = set(named_in(event, state))
+            cells = {name: _cells(state, name, named, wrong) for name in state.pools}
+            says = "; ".join(f"{one.rule}: {one.what}" for one in found)
+            about = list(dict.fromkeys(holders_of(event, state)))
+            moment = Moment(self._events, line, builtins(event), sentence(event), about=about, breaks=says)
+            self._seen.append(_Seen(moment, cells))
+        return found
+
+    def trace(self) -> Trace:
+        """What was told so far."""
+        return drawn("memory", builtins(self.pools), memory_in_words(self.pools), self._events, self._seen)
+
+
+def memory_in_words(pools: dict[str, Pool]) -> str:
+    """How large the pools are."""
+    return "; ".join(f"{name}: {_sizes(pool)}" for name, pool in pools.items())
+
+
+def _sizes(pool: Pool) -> str:
+    slots = f"{pool.page_size} slot{'s'[: pool.page_size != 1]}"
+    if pool.keyed:
+        return f"objects of {slots}"
+    return f"pages of {slots}" if pool.num_pages is None else f"{pool.num_pages:,} pages of {slots}"
+
+
+def _cells(
+    state: State, name: str, named: set[tuple[str, Page]], wrong: set[tuple[str | None, Page | None]]
+) -> dict[str, Cell]:
+    pool = state.pools[name]
+    numbers = {*pool.pages, *(page for other, page in named if other == name)}
+    numbers |= {page for other, page in wrong if other == name and page is not None}
+    cells = {}
+    for page in numbers:
+        known = pool.pages.get(page)
+        marks = (name, page) in named, (name, page) in wrong
+        cells[str(page)] = Cell("free", "", *marks) if known is None else _cell(state, known, *marks)
+    return cells
+
+
+def _cell(state: State, page: PageState, named: bool, wrong: bool) -> Cell:
+    used = ", ".join(_uses(state, page))
+    if page.holders:
+        return Cell("held", ", ".join(page.holders), named, wrong, used)
+    if page.pins:
+        return Cell("locked", ", ".join(page.pins), named, wrong, used)
+    return Cell("store" if page.keys else "free", ", ".join(page.keys), named, wrong, used)
+
+
+def _uses(state: State, page: PageState) -> Iterator[str]:
+    """What operations that the host has not seen complete do with a page."""
+    for word, spans_ in (("read", page.reads), ("written", page.writes)):
+        yield from dict.fromkeys(f"being {word} on {span.stream}" for span in state.live(spans_))
+
+
+def named_in(event: MemoryEvent, state: State) -> Iterator[tuple[str, Page]]:
+    """The pages that an event names, and those that it uses."""
+    yield from pages_in(event)
+    if isinstance(event, Begin):
+        for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
+            yield from _used(use, state)
+
+
+def _used(use: Use, state: State) -> Iterator[tuple[str, Page]]:
+    table = None if use.table is None else state.tables.get(use.table)
+    if table is not None:
+        size = table.pool.size
+        stop = -(-use.stop // size) if use.stop else None
+        yield from ((table.pool.name, page) for page in table.pages[use.start // size : stop])
+    elif use.pool is not None:
+        yield from ((use.pool, page) for page in singly(use.pages))
+
+
+def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
+    """The holders that an event names, and those of the tables that it uses."""
+    yield from holders_in(event)
+    if isinstance(event, Begin):
+        for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
+            if use.table is not None and use.table in state.tables:
+                yield state.tables[use.table].holder
+
+
+def tell_judged(path: Path, pools: dict[str, Pool], judged: Judged, said: Said, seconds: float) -> list[Finding]:
+    """Each group of findings: causes by the shortest part of the trace that shows them, of the others what they are.
+
+    `seconds` are spent on each. A trace that cannot be read a second time shows nothing but the finding.
+    """
+    told = [group for group in judged.groups if group.cause is None][:TOLD]
+    cuts: list[Cut | None] = shortest_cuts(path, told, said, seconds) if path.is_file() else [None] * len(told)
+    cut_of = {id(group): cut for group, cut in zip(told, cuts, strict=True)}
+    numbers = {id(group): number for number, group in enumerate(judged.groups, start=1)}
+    findings = []
+    for group in judged.groups:
+        follows = "" if group.cause is None else f"It may follow from {numbers[id(group.cause)]}."
+        if not follows and group.finding.cause not in (None, group.finding.event):
+            follows = f"It may follow from what was found at event {group.finding.cause} and is accepted."
+        if id(group) in cut_of:
+            findings.append(finding_of(path, pools, group, cut_of[id(group)], follows))
+        else:
+            nothing = Trace("memory", builtins(pools), memory_in_words(pools), group.finding.event, [])
+            findings.append(_finding(path, group, nothing, "", follows))
+    return findings
+
+
+def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
+    """A finding by the shortest part that shows it; where there is none, by what was before it in the trace."""
+    if cut is not None:
+        size = f"{len(cut.steps):,} of {cut.total:,} events"
+        note = f"The shortest part that shows it ({size})."
+        if not cut.complete:
+            note = f"A part that shows it ({size}; the search was stopped)."
+        steps, total = iter(cut.steps), len(cut.steps)
+    else:
+        note = "No part of the trace was found that shows it by itself. What was before it:"
+        steps, total = _read(path, group.finding.event), group.finding.event
+    teller = Teller(pools, lambda number, *_: number > total - KEPT)
+    before: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        if number == total:
+            before = list(_before(teller.law.state, group.finding, step.event))
+        teller.step(step.line, step.event)
+    return _finding(path, group, teller.trace(), note, follows, before)
+
+
+def _read(path: Path, total: int) -> Iterator[Step]:
+    if path.is_file():
+        with open_trace(path) as trace:
+            assert isinstance(trace, MemoryReader)
+            yield from (Step(line, event) for line, event in islice(trace, total))
+
+
+def _finding(path: Path, group: Group, trace: Trace, note: str, follows: str, before: Iterable[str] = ()) -> Finding:
+    found, rule = group.finding, MEMORY_RULES[group.finding.rule]
+    return Finding(
+        kind="rule",
+        what=found.what,
+        place=Place(str(path), group.line, found.event, group.kind, site=found.at or ""),
+        trace=trace,
+        note=note,
+        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        before=list(before),
+        known=[] if found.earlier is None else [f"The other use comes from {found.earlier}."],
+        count=group.count,
+        follows=follows,
+    )
+
+
+def _before(state: State, found: law.Finding, event: MemoryEvent) -> Iterator[str]:
+    """Who had the page that a finding is about, and what the holders had that the event names."""
+    if found.pool is not None and found.page is not None:
+        page = state.pools[found.pool].pages.get(found.page) or PageState()
+        facts = [f"held by {', '.join(page.holders)}"] if page.holders else []
+        facts += [f"kept by {', '.join(page.pins)}"] if page.pins else []
+        facts += [f"published as {', '.join(page.keys)}"] if page.keys else []
+        facts += list(_uses(state, page))
+        yield f"page {found.page} of {found.pool}: {', '.join(facts) or 'free'}"
+    for name in dict.fromkeys([*([] if found.holder is None else [found.holder]), *holders_of(event, state)]):
+        yield f"{name}: {_holding(state, name)}"
+
+
+def _holding(state: State, holder: str) -> str:
+    pools: dict[str, list[Page]] = {}
+    for pool, page in state.holdings.get(holder, ()):
+        pools.setdefault(pool, []).append(page)
+    return "; ".join(f"pages {_listed(pages)} of {pool}" for pool, pages in pools.items()) or "no page"
+
+
+def _listed(pages: list[Page]) -> str:
+    numbers = sorted(page for page in pages if isinstance(page, int))
+    names = [] if not numbers else [spans(numbers)]
+    keys = sorted((str(page) for page in pages if isinstance(page, str)), key=by_number)
+    more = [f"and {len(keys) - _HELD:,} more"] if len(keys) > _HELD else []
+    return ", ".join([*names, *keys[:_HELD], *more])
