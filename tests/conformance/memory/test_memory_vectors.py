@@ -92,7 +92,7 @@ def broken(pools: dict[str, Pool], events: list[MemoryEvent]) -> set[str]:
 
 
 def test_the_command_runs_them_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["run", *map(str, PATHS)]) == 0
+    assert run_command(["run", *map(str, PATHS), "-v"]) == 0
     out = capsys.readouterr().out
     assert f"the law: {len(PATHS)} of {len(PATHS)} memory vectors come out as expected" in out
     assert "wrong_double_free" in out
