@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(starting.init)
 app.command()(checking.run)
 app.command()(checking.check)
+app.command()(checking.show)
 app.command()(searching.fuzz)
 app.command()(searching.prove)
 app.command()(checking.rules)

@@ -67,6 +67,36 @@ def check(
     raise typer.Exit(check_traces(Output(), traces, accept, follow, verbose))
 
 
+def show(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A trace or vector of either level; .gz and .zst too.")
+    ],
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="What is around step N, and who has what after it.")
+    ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="Only what changes or names this page; POOL:PAGE if there are pools."),
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(metavar="R", help="Only what names this request, session or holder.")
+    ] = None,
+) -> None:
+    """Tell a trace as a story: what happens, step by step, and beside it who has which page and row.
+
+    Whether it shows a finding or not. Of a long trace only a part is told: what leads to the first finding, or its
+    end. A vector is told with the answers that the model itself gives.
+
+        kvspec show kvspec-failure.jsonl
+
+        kvspec show engine.jsonl.zst --page 17
+    """
+    from kvconform.judging.showing import Wanted
+    from kvconform.judging.showing import show as show_trace
+
+    show_trace(Output(), trace, Wanted(step, page, request))
+
+
 def rules(
     rule: Annotated[str | None, typer.Argument(metavar="ID", help="One rule, for instance TAIL-1.")] = None,
 ) -> None:

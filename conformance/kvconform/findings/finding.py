@@ -88,7 +88,7 @@ class Moment(msgspec.Struct, omit_defaults=True):
     about: list[str] = []
     """The requests, sessions or holders that it names."""
     breaks: str = ""
-    """What is wrong with it, in words. At the request level the pools are then as before it."""
+    """What is wrong with it, in words. Of an operation that ends a finding the pools are as before it."""
     cells: dict[str, dict[str, Cell]] = {}
     """For each pool the parts that are drawn, by their numbers."""
 

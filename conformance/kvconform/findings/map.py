@@ -14,6 +14,8 @@ MAP = 34
 NARROWEST = 24
 """Columns that a sentence has at least."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_FIXED = "\xa0"
+"""A blank at which no line ends."""
 _SIGNS = {"free": ".", "store": "*", "locked": "#", "withheld": "~"}
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_red")
 
@@ -93,7 +95,8 @@ class _Map:
             yield from self._event(moment)
         if self._pools:
             yield Text()
-            yield Text(filled("   ".join(self._legend()), self._width, "  ", "  "), "dim")
+            whole = (entry.replace(" ", _FIXED) for entry in self._legend())
+            yield Text(filled("   ".join(whole), self._width, "  ", "  ").replace(_FIXED, " "), "dim")
 
     def _room(self, pool: str) -> int:
         return max(len(pool), sum(part.width for part in self._pools[pool]))

@@ -4,6 +4,7 @@ A `Teller` goes along with a trace and keeps the moments that are wanted, with a
 """
 
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,11 +71,14 @@ class Teller:
         self.config = config
         self.mending = Mending(config)
         self._chosen = chosen
-        self._seen: list[Seen] = []
+        self._seen = deque[Seen](maxlen=KEPT)
         self._steps = 0
 
-    def step(self, line: int, given: Operation[Any]) -> None:
-        """One operation, which stands on `line`. One without an answer is answered by the model itself."""
+    def step(self, line: int, given: Operation[Any]) -> bool:
+        """One operation, which stands on `line`; whether it breaks a rule.
+
+        One without an answer is answered by the model itself.
+        """
         self._steps += 1
         op = msgspec.structs.replace(given)
         violation = None
@@ -84,6 +88,7 @@ class Teller:
             op.refused = refusal.refused
         if self._chosen(self._steps, op, self.mending.model.state):
             self._keep(line, op, violation)
+        return violation is not None
 
     def end(self, line: int, op: Operation[Any], breach: Breach) -> None:
         """The operation that shows a finding: it is told as it was found, whatever the model says."""
@@ -92,7 +97,7 @@ class Teller:
 
     def _keep(self, line: int, op: Operation[Any], breach: Breach | Violation | None) -> None:
         state, wrong = self.mending.model.state, disputed(breach)
-        cells = {pool: _cells(state, pool, _named(op, pool), wrong.get(pool, set())) for pool in POOLS}
+        cells = {pool: _cells(state, pool, named(op, pool), wrong.get(pool, set())) for pool in POOLS}
         answer = None if op.obs is None else builtins(with_pages(op, _few_written_out).obs)
         moment = Moment(
             step=self._steps,
@@ -328,16 +333,16 @@ def _row(state: State, row: int) -> Cell:
     return Cell("withheld") if record == WITHHELD else Cell("held", record_name(state, record))
 
 
-def _named(op: Operation[Any], pool: str) -> set[int]:
+def named(op: Operation[Any], pool: str) -> set[int]:
     """What the answer names of a pool; a look at everything names nothing."""
-    named = set[int]()
+    found = set[int]()
     if isinstance(op.obs, SnapshotAnswer):
-        return named
+        return found
     for part in TOLD[pool]:
         told = getattr(op.obs, part, None)
         for runs in told.values() if isinstance(told, dict) else (told,):
-            named |= {runs} if isinstance(runs, int) else _numbers(runs or ())
-    return named
+            found |= {runs} if isinstance(runs, int) else _numbers(runs or ())
+    return found
 
 
 def _numbers(runs: Runs) -> set[int]:

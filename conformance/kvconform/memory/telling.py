@@ -1,5 +1,6 @@
 """Memory-level traces and findings, told: what is needed of the law's state is asked here."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -41,7 +42,7 @@ class Teller:
         self.pools = pools
         self.law = Law(pools)
         self._chosen = chosen
-        self._seen: list[_Seen] = []
+        self._seen = deque[_Seen](maxlen=KEPT)
         self._events = 0
 
     def step(self, line: int, event: MemoryEvent) -> list[law.Finding]:
@@ -65,7 +66,7 @@ class Teller:
 
     def trace(self) -> Trace:
         """What was told so far."""
-        return drawn("memory", builtins(self.pools), memory_in_words(self.pools), self._events, self._seen)
+        return drawn("memory", builtins(self.pools), memory_in_words(self.pools), self._events, list(self._seen))
 
 
 def memory_in_words(pools: dict[str, Pool]) -> str:
@@ -212,6 +213,11 @@ def _before(state: State, found: law.Finding, event: MemoryEvent) -> Iterator[st
         yield f"page {found.page} of {found.pool}: {', '.join(facts) or 'free'}"
     for name in dict.fromkeys([*([] if found.holder is None else [found.holder]), *holders_of(event, state)]):
         yield f"{name}: {_holding(state, name)}"
+
+
+def holdings(state: State) -> Iterator[str]:
+    """What each holder has."""
+    yield from (f"{name}: {_holding(state, name)}" for name in state.holdings)
 
 
 def _holding(state: State, holder: str) -> str:

@@ -83,12 +83,14 @@ def hold_what_is_told_of_each_step(finding: Finding) -> None:
     assert look.obs is not None
     views = {**(look.obs.requests or {}), **(look.obs.sessions or {})}
     told = {line.split(":")[0].partition(" ")[2]: line for line in finding.before}
-    assert told.keys() <= views.keys()
+    assert finding.last is not None
+    about = set(finding.last.about) or views.keys()
+    assert told.keys() == views.keys() & about
     for name, line in told.items():
         view = views[name]
         lengths = f"protected {view.protected_len}, committed {view.committed_len}, allocated {view.allocated_len}"
         assert f"{lengths}, row {view.row}, pages" in line
-    assert finding.last is not None and finding.last.event == plain(unanswered(last))
+    assert finding.last.event == plain(unanswered(last))
     assert finding.last.breaks == finding.what
 
 
