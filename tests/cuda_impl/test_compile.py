@@ -8,6 +8,7 @@ from pathlib import Path
 COMPILE = """
 import sys
 from kvcuda import digest_kernels, kernels
+from kvcuda.canary import canary, kernels as canary_kernels
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -36,6 +37,14 @@ for layers in (NO_LAYER, WINDOWED, RECURRENT):
     compile(digest_kernels.prefill_kernel, BLOCK=512, **layers)
     compile(digest_kernels.decode_kernel, BLOCK=512, **layers)
 compile(digest_kernels.look_up_kernel, P=16, WINDOW=100, BLOCK=512)
+
+COLUMNS = "words statics spans labels writers sealed heads ring count positions sources targets"
+WIDE = {name: "*i64" for column in COLUMNS.split() for name in (column, f"all_{column}")}
+WIDE |= dict.fromkeys("capacity num_rows from_base from_slots to_base to_slots num".split(), "i32")
+for pools, wide, real in ((1, True, False), (3, False, True)):
+    compile(canary_kernels.watch_kernel, POOLS=pools, BLOCK=canary.BLOCK, NEW_WIDE=wide, BYTES=real)
+    compile(canary_kernels.seal_kernel, POOLS=pools, BLOCK=canary.BLOCK, NEW_WIDE=wide)
+compile(canary_kernels.copy_kernel, BLOCK=canary.BLOCK)
 """
 
 
@@ -43,4 +52,4 @@ def test_kernels_compile(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 20
+    assert len(done.stdout.splitlines()) == 25

@@ -1,0 +1,370 @@
+"""The canary: labels for all slots of a memory, verified and stamped by one launch before each forward pass.
+
+Nothing here waits for the device, reads from it or allocates on it after the start.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from kvcuda.backend import DEVICE
+from kvcuda.canary import kernels
+from kvcuda.canary import words as layout
+from kvcuda.canary.pools import Known, Pass, Pool, States
+from kvcuda.canary.violations import Held, Ring, Violation, launch_of, number_of
+from kvcuda.canary.words import What
+from kvcuda.lanes import EagerLanes, Event, Lane, Lanes
+from kvcuda.staging import Slot, Staging
+from kvcuda.tensors import Ints
+
+BLOCK = 512
+"""Positions that a program looks at together."""
+WARPS = 8
+"""Warps of a program: so many that no register is spilled."""
+PROGRAMS = 2048
+"""Programs of a launch, about: enough to fill a GPU, few enough that empty ones cost nothing."""
+NAMES = 1 << 16
+"""Requests that are known by name after they have left."""
+
+
+class CurrentStream:
+    """The stream that is current whenever the canary is called, as the only lane; a `kvcuda.lanes.Lanes`."""
+
+    def __init__(self) -> None:
+        """Nothing is queued."""
+        self.scheduler: Lane = self
+        self.forward: Lane = self
+
+    def event(self) -> Event:
+        """An event, recorded nowhere."""
+        made: Event = torch.cuda.Event() if DEVICE == "cuda" else EagerLanes().event()
+        return made
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Enqueue work."""
+        work()
+
+    def record(self, event: Any) -> None:
+        """Put an event behind all work so far."""
+        if DEVICE == "cuda":
+            event.record()
+
+    def wait(self, event: Any) -> None:
+        """Hold the stream until the event has passed."""
+        if DEVICE == "cuda":
+            torch.cuda.current_stream().wait_event(event)
+
+    def synchronize(self) -> None:
+        """Let the host wait until all is done."""
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
+
+class Seat(NamedTuple):
+    """Where the canary keeps what a request wrote last."""
+
+    row: int
+    number: int
+    """Counts requests; what a stamp names."""
+
+
+class Staged(NamedTuple):
+    """A launch whose words are written: what is left is to enqueue it."""
+
+    slot: Slot
+    used: int
+    """Words, in units of int32."""
+    requests: int
+    programs: int
+    """For each request and pool."""
+    tokens: int
+    batch: Pass
+
+
+class Canary:
+    """Labels of all slots of a memory's pools.
+
+    `passes` pools are used by forward passes, in the order in which each pass tells its places; the others, a host
+    tier's, only by copies.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        *,
+        rows: int,
+        max_requests: int,
+        share: int = 1,
+        passes: int | None = None,
+        new_wide: bool = True,
+        lanes: Lanes | None = None,
+        ring: int = 1024,
+    ) -> None:
+        """Nothing is written yet.
+
+        `rows` is how many requests are remembered at a time, at least those that run; `max_requests` bounds a pass.
+        Each launch looks at one of `share` blocks of positions in turn, and always at the last position. New slots
+        are int64 with `new_wide`, else int32. Passes run on the forward lane of `lanes`, on the current stream
+        without them.
+
+        Raises:
+            ValueError: a number that makes no sense.
+        """
+        if share < 1 or rows < max_requests or max_requests < 1:
+            raise ValueError(f"share {share}, {rows} rows for {max_requests} requests")
+        lanes = lanes or CurrentStream()
+        self.pools = list(pools)
+        self.passes = len(self.pools) if passes is None else passes
+        self.share = share
+        self.launches = 0
+        """Launches so far; the last one has this number."""
+        self.ring = Ring(ring)
+        self._lane = lanes.forward
+        self._new_wide = new_wide
+        self._max_requests = max_requests
+        self._rows = rows
+        slots = sum(pool.slots for pool in self.pools)
+
+        def column(dtype: Any) -> Any:
+            return torch.zeros(slots, dtype=dtype, device=DEVICE)
+
+        self.labels, self.writers, self.sealed = column(torch.int64), column(torch.int64), column(torch.int64)
+        self.tokens, self.positions = column(torch.int32), column(torch.int32)
+        self._heads: Any = torch.zeros(self.passes * rows * layout.RECENT, dtype=torch.int64, device=DEVICE)
+        self.bases = [sum(pool.slots for pool in self.pools[:number]) for number in range(len(self.pools))]
+        """Where each pool's slots begin in the columns."""
+        self._statics, self._spans = self._described()
+        self._bytes = any(pool.spans for pool in self.pools)
+        self._entry = layout.REQUEST_WORDS + self.passes * layout.PLACE_WORDS
+        self._header = layout.HEADER + self.passes * layout.POOL_WORDS
+        self._place = layout.REQUEST_WORDS
+        words = 2 * (self._header + max_requests * self._entry)
+        self._staging = Staging(words, DEVICE, lanes)
+        self._seats: dict[str, Seat] = {}
+        self._free = list(range(rows - 1, -1, -1))
+        self._names: dict[int, str] = {}
+        self._numbers = 0
+        self._last: tuple[list[str], Ints] = ([], np.zeros((0, 2), dtype=np.int64))
+
+    def _described(self) -> tuple[Any, Any]:
+        """What the kernels are told of the pools once: their words, and their spans."""
+        statics: list[list[int]] = []
+        spans: list[list[int]] = []
+        for pool, base in zip(self.pools, self.bases, strict=True):
+            unit = pool.page_size if pool.block_tables else 1
+            translation = 0 if pool.translation is None else pool.translation.data_ptr()
+            found_by = [pool.kind, base, pool.slots, unit, pool.window, translation]
+            statics.append([*found_by, len(spans), len(pool.spans), pool.page_size])
+            spans += [list(span) for span in pool.spans]
+        device = torch.tensor(statics, dtype=torch.int64, device=DEVICE)
+        return device, torch.tensor(spans or [[0] * layout.SPAN_WORDS], dtype=torch.int64, device=DEVICE)
+
+    # Requests
+
+    def leave(self, name: str) -> None:
+        """A request is over: its row is free. It is named in what is found for a while."""
+        seat = self._seats.pop(name, None)
+        if seat is not None:
+            self._free.append(seat.row)
+            self._last = ([], self._last[1])
+
+    def _seats_of(self, batch: Pass) -> Ints:
+        """The row and the number of each request, int64 [requests, 2].
+
+        Raises:
+            ValueError: a request that was not there is not said to be fresh.
+        """
+        names = list(batch.names)
+        if names == self._last[0]:
+            return self._last[1]
+        for index, name in enumerate(names):
+            if name not in self._seats:
+                if not batch.known.get(index, _UNKNOWN).fresh:
+                    raise ValueError(f"request {name} was not in a pass before, and nothing is known of it")
+                self._seats[name] = self._seat(name, names)
+        seats = np.array([self._seats[name] for name in names], dtype=np.int64)
+        self._last = names, seats
+        return seats
+
+    def _seat(self, name: str, present: Sequence[str]) -> Seat:
+        """A row for a request; the longest remembered one that is not present gives its up if none is free."""
+        if not self._free:
+            self.leave(next(other for other in self._seats if other not in present))
+        self._numbers += 1
+        self._names[self._numbers] = name
+        self._names.pop(self._numbers - NAMES, None)
+        return Seat(self._free.pop(), self._numbers)
+
+    # Launches
+
+    def launch(self, batch: Pass) -> int:
+        """Verify what a pass reads, and stamp what it writes, before it runs. Returns the number of the launch.
+
+        Raises:
+            ValueError: the pass cannot be: nothing was enqueued.
+        """
+        staged = self.stage(batch)
+        self.enqueue(staged)
+        return self.launches
+
+    def stage(self, batch: Pass) -> Staged:
+        """The host's part of a launch.
+
+        Raises:
+            ValueError: more requests than there may be, or a pool too many or too few.
+        """
+        requests = len(batch.names)
+        if not 0 < requests <= self._max_requests or len(batch.places) != self.passes:
+            raise ValueError(f"{requests} requests with {len(batch.places)} pools")
+        seats = self._seats_of(batch)
+        slot = self._staging.take()
+        words = slot.words.view(np.int64)
+        counts = batch.counts
+        ends = counts.cumsum()
+        tokens = int(ends[-1])
+        self.launches += 1
+        words[:4] = self.launches, requests, tokens, self.share
+        entries = words[self._header : self._header + requests * self._entry].reshape(requests, self._entry)
+        entries[:, 0:2] = seats
+        entries[:, 2] = ends - counts
+        entries[:, 3] = counts
+        entries[:, 4] = -1
+        entries[:, 5:7] = 0
+        for index, (position, label, fresh) in batch.known.items():
+            entries[index, 4:7] = position, label, fresh
+        at = self._place
+        for number, places in enumerate(batch.places):
+            pool = words[layout.HEADER + number * layout.POOL_WORDS :]
+            if isinstance(places, States):
+                pool[:2] = 0
+                for field, column in enumerate(places):
+                    entries[:, at + field] = column
+            else:
+                pool[:2] = places.table.data_ptr(), places.new_slots.data_ptr()
+                entries[:, at] = places.offsets
+                entries[:, at + 2] = 0
+            at += layout.PLACE_WORDS
+        blocks = -(-batch.longest // BLOCK) if batch.longest else PROGRAMS
+        programs = max(1, min(blocks, PROGRAMS // (requests * self.passes)))
+        return Staged(slot, 2 * (self._header + requests * self._entry), requests, programs, tokens, batch)
+
+    def enqueue(self, staged: Staged) -> None:
+        """Enqueue a staged launch on the lane of passes."""
+
+        def work() -> None:
+            staged.slot.upload(staged.used)
+            batch = staged.batch
+            self.run_kernel(staged.slot.device, staged.requests, staged.programs, batch.input_ids, batch.positions)
+
+        self._lane.run(work)
+        self._lane.record(staged.slot.passed)
+
+    def run_kernel(self, words: Any, requests: int, programs: int, input_ids: Any, positions: Any) -> None:
+        """Enqueue the kernel on the current stream; `words` is on the device. A CUDA graph captures this."""
+        kernels.watch_kernel[(requests, self.passes, 1 + programs)](
+            words.view(torch.int64),
+            self._statics,
+            self._spans,
+            self.labels,
+            self.tokens,
+            self.positions,
+            self.writers,
+            self.sealed,
+            self._heads,
+            self.ring.entries,
+            self.ring.count,
+            input_ids,
+            positions,
+            self.ring.capacity,
+            self._rows,
+            POOLS=self.passes,
+            BLOCK=BLOCK,
+            NEW_WIDE=self._new_wide,
+            BYTES=self._bytes,
+            num_warps=WARPS,
+        )
+
+    def seal(self, staged: Staged) -> None:
+        """Note the real bytes of what a pass has written, behind it; its words are still there."""
+        self._lane.run(lambda: self.run_seal(staged.slot.device, staged.tokens))
+        self._lane.record(staged.slot.passed)
+
+    def run_seal(self, words: Any, tokens: int) -> None:
+        """Enqueue its kernel on the current stream. A CUDA graph captures this."""
+        kernels.seal_kernel[(-(-tokens // BLOCK), self.passes)](
+            words.view(torch.int64),
+            self._statics,
+            self._spans,
+            self.sealed,
+            POOLS=self.passes,
+            BLOCK=BLOCK,
+            NEW_WIDE=self._new_wide,
+        )
+
+    def copy(self, source: str, sources: Any, target: str, targets: Any) -> None:
+        """The content of slots is copied to other slots, in or between pools: what is known of it goes along.
+
+        `sources` and `targets` are slot indices on the device, as many of either. Enqueued on the current stream, to
+        be called with the stream of the copy current.
+        """
+        one, other = self.number(source), self.number(target)
+        kernels.copy_kernel[(-(-len(sources) // BLOCK),)](
+            sources,
+            targets,
+            self.labels,
+            self.tokens,
+            self.positions,
+            self.writers,
+            self.sealed,
+            self.bases[one],
+            self.pools[one].slots,
+            self.bases[other],
+            self.pools[other].slots,
+            len(sources),
+            BLOCK=BLOCK,
+        )
+
+    def number(self, pool: str) -> int:
+        """The number of a pool.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        for number, one in enumerate(self.pools):
+            if one.name == pool:
+                return number
+        raise KeyError(pool)
+
+    # What was found
+
+    def poll(self) -> list[Violation]:
+        """What was found since the last call. Waits for nothing: what a launch under way finds comes later.
+
+        Of what one launch finds of one request in one pool, the first position is told: those behind it are looked at
+        by what stands before them, so they may be right.
+        """
+        grouped: dict[tuple[int, str, str, bool], list[Violation]] = {}
+        for one in map(self._told, self.ring.take()):
+            grouped.setdefault((one.launch, one.pool, one.request, one.what is What.WRITES), []).append(one)
+        firsts = [(min(group, key=_place), sum(one.times for one in group)) for group in grouped.values()]
+        return sorted((one._replace(times=times) for one, times in firsts), key=_place)
+
+    def _told(self, words: list[int]) -> Violation:
+        _, what, launch, number, pool, position, slot, expected, found, token, place, writer, times = words[:13]
+        held = None
+        if found and writer:
+            held = Held(place, token, self._name(number_of(writer)), launch_of(writer))
+        name = self.pools[pool].name if len(self.pools) > 1 else ""
+        return Violation(What(what), launch, name, self._name(number), position, slot, expected, found, held, times)
+
+    def _name(self, number: int) -> str:
+        return self._names.get(number, f"number {number}")
+
+
+def _place(violation: Violation) -> tuple[int, int, str]:
+    return violation.launch, violation.position, violation.request
+
+
+_UNKNOWN = Known(-1, 0)

@@ -1,0 +1,132 @@
+"""What the canary is told: a memory's pools, and for each pass how the slots are found that it reads and writes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvcuda.canary.words import Kind
+from kvcuda.tensors import Ints
+
+WORD = 8
+"""Bytes are digested in words of so many."""
+FIRST_BYTES = 16
+"""How many bytes of each slot are looked at, unless all are."""
+
+
+class Span(NamedTuple):
+    """Bytes that each slot has at one place of a tensor: `words` words of 8 bytes."""
+
+    address: int
+    page_stride: int
+    """In bytes."""
+    slot_stride: int
+    """In bytes."""
+    words: int
+
+
+def spans_of(tensor: Any, *, page_dim: int, slot_dim: int | None = None, whole: bool = False) -> list[Span]:
+    """The bytes of each slot in one layer's K or V.
+
+    `page_dim` numbers the pages, `slot_dim` the slots of a page; without it the former numbers slots. Of each slot the
+    first 16 bytes are taken, or with `whole` all of them, one span for each contiguous piece.
+
+    Raises:
+        ValueError: a piece is no whole number of 8-byte words.
+    """
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    others = [dim for dim in range(tensor.dim()) if dim not in (page_dim, slot_dim)]
+    piece, outer = size, list[int]()
+    for dim in sorted(others, key=lambda dim: strides[dim]):
+        if strides[dim] == piece and not outer:
+            piece *= tensor.shape[dim]
+        else:
+            outer.append(dim)
+    if not whole:
+        piece, outer = min(piece, FIRST_BYTES), []
+    if piece % WORD:
+        raise ValueError(f"{piece} bytes of a slot are no whole number of words of {WORD}")
+    slot_stride = 0 if slot_dim is None else strides[slot_dim]
+    return [
+        Span(
+            tensor.data_ptr() + sum(int(i) * strides[dim] for i, dim in zip(index, outer, strict=True)),
+            strides[page_dim],
+            slot_stride,
+            piece // WORD,
+        )
+        for index in np.ndindex(*(tensor.shape[dim] for dim in outer))
+    ]
+
+
+class Pool(NamedTuple):
+    """One pool of slots: KV of one kind of layer, recurrent states, or a host tier."""
+
+    name: str
+    slots: int
+    """Slots, page 0 included, which takes the writes of padding and is never read."""
+    page_size: int = 1
+    """Tokens a page; 1 for states."""
+    block_tables: bool = False
+    """Tables name pages; otherwise each position's slot index stands in its row."""
+    kind: Kind = Kind.SLOTS
+    window: int = 0
+    """How many positions before the first new one a pass reads; 0 for all."""
+    translation: Any = None
+    """int64 [slots of another pool]: the slot in this one for each slot that a table names; `None` without one."""
+    spans: Sequence[Span] = ()
+    """The real bytes that are looked at."""
+
+
+class Places(NamedTuple):
+    """Where a pass finds its slots in one pool."""
+
+    table: Any
+    """int32: rows of slot indices, or block tables. Read when the launch runs, not when it is queued."""
+    offsets: Ints
+    """int64 [requests]: where in the table each request's entry for position 0 stands, or would stand."""
+    new_slots: Any
+    """[new tokens]: the slot that each is written to; negative for none."""
+
+
+class States(NamedTuple):
+    """Where a pass finds its recurrent states; int64 [requests] each, 0 for no slot."""
+
+    sources: Ints
+    slots: Ints
+    borders: Ints
+    """Lengths in tokens, within the new ones, whose states are kept besides."""
+    border_slots: Ints
+
+
+class Known(NamedTuple):
+    """What the host says of one request in a pass."""
+
+    position: int
+    label: int
+    """That of the prefix that ends with this position, computed from the request's tokens."""
+    fresh: bool = False
+    """The pass begins behind this position, and what the request wrote before counts no more: it is new, was
+    preempted, resumes a session, or goes back by more than its drafts."""
+
+
+START = Known(-1, 0, fresh=True)
+"""A request that begins with its first token."""
+
+
+class Pass(NamedTuple):
+    """One forward pass. Requests' new tokens stand behind each other, in the order of `names`."""
+
+    names: Sequence[str]
+    counts: Ints
+    """int64 [requests]: new tokens of each."""
+    input_ids: Any
+    """[new tokens], int32 or int64."""
+    positions: Any
+    """[new tokens], int32 or int64."""
+    places: Sequence[Places | States]
+    """One for each pool that a pass uses, in their order."""
+    known: Mapping[int, Known]
+    """By the request's index. A request that was not there in the last pass must be fresh."""
+    longest: int = 0
+    """No request is longer than so many tokens; 0 where that is not known."""

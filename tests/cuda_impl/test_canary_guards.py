@@ -1,0 +1,46 @@
+"""The device manager under the canary: silent on all that conforms."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from kvconform.gallery.replaying import Run, carry_out
+from kvconform.traces.codec import read_vector
+from kvconform.traffic.soak import Combination, runs
+from kvconform.vectors.files import vector_files
+from kvconform.vectors.runner import run_vector
+from kvref.scheduler import Scheduler
+from kvspec.tokens import Tokens
+from tests.cuda_impl.guarded import Recorded, guarded, token_ids
+
+VECTORS = vector_files()
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
+def test_no_violation_in_a_vector(path: Path) -> None:
+    vector = read_vector(path)
+    known: list[Tokens] = []
+    run_vector(vector, lambda config: Recorded(config, known))
+    tokens = [token_ids(one) for one in known]
+    watched = guarded(lambda manager, run: tokens[manager.ordinal(run)])
+    outcome = run_vector(vector, watched)
+    assert outcome.finding is None, outcome.finding
+    (manager,) = watched.made
+    assert manager.guard.found() == []
+    assert manager.guard.passes or '"op":"launch"' not in path.read_text().replace(" ", "")
+
+
+SOAKS = list(islice(runs(1), 70, 2688, 449))
+"""Combinations of modes from all over their list."""
+
+
+@pytest.mark.parametrize(("combination", "run"), SOAKS, ids=[f"{one.page_size}-{one.pool}" for one, _ in SOAKS])
+def test_no_violation_in_a_soak(combination: Combination, run: Run) -> None:
+    tokens = {one.name: [*one.tokens, *one.outputs] for one in run.traffic}
+    watched = guarded(lambda manager, run: [int(token) for token in tokens[run.name]])
+    _, finding = carry_out(watched, Scheduler, run)
+    assert finding is None, finding
+    (manager,) = watched.made
+    assert manager.guard.found() == []
+    assert manager.guard.passes > 10
