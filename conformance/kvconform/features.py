@@ -44,6 +44,7 @@ FEATURES = {
     "sessions": "streaming sessions: memory that stays between the turns of a conversation",
     "preempt": "taking the memory of an idle session away while the session stays open",
     "speculative": "decode steps of more than one position, and their verification",
+    "speculative_overlap": "speculative steps that are launched before the one before them is verified",
     "page_keys": "prompts that are given as keys of whole pages",
     "chunk_cache": "running without a prefix cache",
     "sliding_window": "second pool for layers with a sliding window",
@@ -130,7 +131,7 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
             found |= {"sessions"} if op.session is not None else set()
             found |= {"page_keys"} if any(isinstance(element, str) for element in op.tokens) else set()
         case Decode() if op.n > 1:
-            found.add("speculative")
+            found |= {"speculative"} | ({"speculative_overlap"} if state.speculating.keys() & set(op.reqs) else set())
         case Verify():
             found.add("speculative")
         case Preempt():

@@ -96,7 +96,8 @@ class Implementation(Protocol):
 
         Raises:
             Refusal: CAP-1 with `pages_short`, the step does not fit; LEN-1, it would pass `max_context_len`;
-                SPEC-1, the last speculative step of a request is not verified; OP-1, a request is not running, is in
+                SPEC-1, a speculative step of a request is not verified (one may be, where the next one is speculative
+                too and you give it room past both, rule SPEC-2); OP-1, a request is not running, is in
                 the middle of its prefill, or has unlaunched work.
         """
         ...

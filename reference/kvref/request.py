@@ -1,5 +1,7 @@
 """What is remembered of sessions and requests: their tokens while they wait, their memory while they have some."""
 
+from collections import deque
+
 from kvref.tree_node import TreeNode
 from kvspec.lengths import Lengths
 from kvspec.tokens import Tokens
@@ -100,6 +102,7 @@ class Run:
         "request",
         "seq_len",
         "tokens",
+        "unverified",
         "verifiable",
     )
 
@@ -116,9 +119,11 @@ class Run:
         self.prepared_end = 0
         """Where the positions end that wait to be launched; 0 when none do."""
         self.drafts = 0
-        """Positions of its speculative step that is not verified yet; 0 when there is none."""
-        self.verifiable = False
-        """Whether the launch of that step has completed."""
+        """Positions of the speculative step that waits to be launched; 0 when there is none."""
+        self.unverified: deque[int] = deque()
+        """Positions of each speculative step that is launched and not verified, oldest first; at most two."""
+        self.verifiable = 0
+        """How many of these have completed."""
         self.launched_len = prefix_len
         """Positions that launches have written."""
         self.promised_len = 0

@@ -95,9 +95,13 @@ def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
 
 
 @require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
-@require(lambda n: n >= 1)
+@require(lambda n, unverified: n >= 1 and unverified >= 0 and (n > 1 or unverified == 0))
 @ensure(lambda page_size, result: well_formed(result, page_size))
-@ensure(lambda lengths, n, result: result.allocated == max(lengths.allocated, lengths.committed + n))
+@ensure(
+    lambda lengths, n, unverified, result: (
+        result.allocated == max(lengths.allocated, lengths.committed + unverified + n)
+    )
+)
 @ensure(lambda lengths, n, result: result.committed - lengths.committed == (1 if n == 1 else 0))
 @ensure(lambda lengths, result: result.protected == lengths.protected)
 @ensure(
@@ -106,10 +110,14 @@ def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
         == private_pages(lengths, page_size) + new_pages(lengths.allocated, result.allocated, page_size)
     )
 )
-def decode(lengths: Lengths, n: int, page_size: int) -> Lengths:
-    """One decode step: room for `n` tokens past the committed ones; `n == 1` commits its token at once (994)."""
+def decode(lengths: Lengths, n: int, page_size: int, unverified: int = 0) -> Lengths:
+    """One decode step: room for `n` tokens past the committed ones; `n == 1` commits its token at once (994).
+
+    A speculative step may be launched before the one before it is verified. Then nobody knows yet where it begins, so
+    there is room past all the `unverified` positions of that one as well (28754, rule SPEC-2).
+    """
     protected, committed, allocated = lengths
-    room = committed + n
+    room = committed + unverified + n
     return Lengths(protected, room if n == 1 else committed, allocated if allocated > room else room)
 
 

@@ -276,10 +276,18 @@ _RULES = (
     Rule(
         "SPEC-1",
         "A verify commits at least one and at most as many positions as its launch wrote, after that launch has "
-        "completed; the next decode of the request comes after it.",
+        "completed, in the order of the launches; at most one further step of the request is prepared before it.",
         "Positions that no launch wrote hold whatever the page held before, and before the verify nobody knows at "
         "which position the next step begins.",
-        "22862",
+        "22862, 28754",
+    ),
+    Rule(
+        "SPEC-2",
+        "A speculative step that is prepared before the one before it is verified has room past all positions of both, "
+        "and nothing of either counts before its own verify.",
+        "It begins wherever that verify will say: with room for one step only it writes where no page is, or over the "
+        "committed positions.",
+        "22862, 28754",
     ),
     Rule(
         "ACC-1",

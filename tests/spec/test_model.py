@@ -125,8 +125,8 @@ def test_op_1_a_legal_operation_must_not_be_refused_and_an_illegal_one_must(seed
         refused.refused = Refused("no", "CAP-1", 1)
         with pytest.raises(Violation, match="CAP-1"):
             copied(model).step(refused)
-        refused.refused = Refused("no")
-        with pytest.raises(Violation, match="OP-1"):
+        refused.refused = Refused("no", "OP-1")
+        with pytest.raises(Violation, match="OP-1|SPEC-1"):
             copied(model).step(refused)
 
 
@@ -488,3 +488,64 @@ def test_a_slot_that_is_gone_was_released_too_early_where_its_session_is_closing
         model.step(events.CloseSession("s"))
     with pytest.raises(Violation, match=f"{rule}: session s should hold a row"):
         model.step(events.Snapshot(obs=events.SnapshotAnswer(sessions={})))
+
+
+def speculating(*more: events.Event) -> Model:
+    """P = 4: request a has 6 tokens and a seventh that is to be decoded; a step of three positions is in flight."""
+    model = Model(events.Config(page_size=4, num_pages=16, num_rows=2, max_context_len=64))
+    begin: list[events.Event] = [
+        events.Submit("a", [0, 1, 2, 3, 4, 5]),
+        events.MatchPrefix("a"),
+        events.Extend([("a", 6)]),
+        events.Launch(1, ["a"]),
+        events.Complete(1, {"a": 9}),
+        events.Decode(["a"], 3),
+        events.Launch(2, ["a"]),
+    ]
+    for op in (*begin, *more):
+        model.step(op)
+        check(model.state)
+    return model
+
+
+def test_spec_2_a_step_ahead_has_room_past_both_and_written_follows_the_verify() -> None:
+    model = speculating(events.Decode(["a"], 4), events.Launch(3, ["a"]), events.Complete(2))
+    (record,) = model.state.records
+    assert model.lengths_of("a") == (0, 6, 13) and model.state.written[record] == 13
+    model.step(events.Verify("a", 1, [7]))
+    assert model.lengths_of("a") == (0, 7, 13) and model.state.written[record] == 11
+    model.step(events.Complete(3))
+    model.step(events.Verify("a", 4, [7, 7, 7, 7]))
+    assert model.lengths_of("a") == (0, 11, 13) and model.state.written[record] == 11
+    assert model.judged["SPEC-2"] == 1 and not model.state.speculating
+
+
+@pytest.mark.parametrize("rule", ["SPEC-1", None])
+def test_spec_2_who_speculates_step_by_step_may_refuse_the_step_ahead(rule: str | None) -> None:
+    refused = events.Decode(["a"], 4, refused=events.Refused("one at a time", rule))
+    model = speculating(refused)
+    assert model.lengths_of("a") == (0, 6, 9)
+    with pytest.raises(Violation, match="OP-1: the operation was refused"):
+        speculating(events.Decode(["a"], 4, refused=events.Refused("not now", "OP-1")))
+
+
+def test_spec_2_room_past_the_committed_positions_only_is_too_little() -> None:
+    with pytest.raises(Violation, match="SPEC-2: the number of pages given to a is wrong"):
+        speculating(events.Decode(["a"], 4, obs=events.DecodeAnswer({})))
+
+
+def test_spec_2_a_request_that_stops_drops_the_step_behind() -> None:
+    stopped = (
+        events.Decode(["a"], 4),
+        events.Launch(3, ["a"]),
+        events.Complete(2),
+        events.Verify("a", 3, [7]),
+        events.Complete(3),
+    )
+    model = speculating(*stopped)
+    for late in (events.Verify("a", 1, [8]), events.Decode(["a"]), events.Decode(["a"], 4)):
+        with pytest.raises(Refusal):
+            model.step(late)
+    model.step(events.Finish("a"))
+    check(model.state)
+    assert not model.state.records

@@ -536,7 +536,7 @@ def _on_one(state: State, req: str) -> Iterator[Event]:
         yield events.Extend([(req, seq_len)])
     for n in (0, 1, 2, 3 * state.config.page_size, state.config.max_context_len):
         yield events.Decode([req], n)
-    step = state.speculating.get(req)
+    step = next(iter(state.speculating.get(req, ())), None)
     positions = 1 if step is None else step.positions
     for accepted, kept in ((0, 0), (1, 1), (1, 0), (1, 2), (positions, positions), (positions, 1), (positions + 1, 1)):
         yield events.Verify(req, accepted, [3] * kept)

@@ -201,7 +201,7 @@ def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
             yield from (CacheUnfinished(req, chunked), Extend([(req, len(request.tokens))]))
         else:
             yield Launch(99, [req])
-        step = state.speculating.get(req)
+        step = next(iter(state.speculating.get(req, ())), None)
         if step is None or not step.completed:
             yield Verify(req, 1, [TOKEN])
         if step is not None:

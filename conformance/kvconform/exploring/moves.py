@@ -206,7 +206,7 @@ def completions(scope: Scope, state: State) -> Iterator[Move]:
 
 def verifies(scope: Scope, state: State) -> Iterator[Move]:
     """Any number of drafts may be right; the request keeps no more tokens than it lacks."""
-    for req, step in sorted(state.speculating.items()):
+    for req, (step, *_) in sorted(state.speculating.items()):
         if step.completed:
             left = left_to_generate(scope, state, req)
             for accepted in range(1, step.positions + 1):

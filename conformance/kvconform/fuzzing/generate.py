@@ -155,21 +155,24 @@ def extend(state: State, draw: Draw) -> Extend | None:
 
 
 def decode(state: State, draw: Draw) -> Decode | None:
-    """A plain or a speculative decode step of some of what runs."""
-    ready = [
+    """A plain or a speculative decode step of some of what runs; that one perhaps before the last one's verify."""
+    able = [
         req
         for req, request in state.requests.items()
         if request.running
         and request.record is not None
         and req not in state.prepared
         and req not in state.mid_prefill
-        and req not in state.speculating
+        and len(state.speculating.get(req, ())) < 2
         and state.lengths[request.record].committed < state.horizon[request.record]
     ]
+    verified = [req for req in able if req not in state.speculating]
+    ready = draw.choice((verified, able)) or able
     if not ready:
         return None
-    keep = draw.integer(1, len(ready))
-    return Decode(ready[:keep], 1 if state.config.num_states else draw.choice((1, 1, DRAFTS + 1)))
+    kept = ready[: draw.integer(1, len(ready))]
+    plain = state.config.num_states or (kept[0] in verified and draw.choice((True, True, False)))
+    return Decode(kept, 1 if plain and set(kept) <= set(verified) else DRAFTS + 1)
 
 
 def launch(state: State, draw: Draw) -> Launch | None:
@@ -198,11 +201,11 @@ def complete(state: State, draw: Draw) -> Complete | None:
 
 def verify(state: State, draw: Draw) -> Verify | None:
     """Accept some drafts, and perhaps return fewer tokens than were accepted."""
-    ready = [req for req, step in state.speculating.items() if step.completed]
+    ready = [req for req, steps in state.speculating.items() if steps[0].completed and req not in state.prepared]
     if not ready:
         return None
     req = draw.choice(ready)
-    accepted = draw.integer(1, state.speculating[req].positions)
+    accepted = draw.integer(1, state.speculating[req][0].positions)
     return Verify(req, accepted, [0] * draw.choice((accepted, draw.integer(1, accepted))))
 
 
@@ -332,7 +335,7 @@ def hasty(state: State, draw: Draw) -> Operation[Any] | None:
     options: list[Operation[Any]] = [
         *(CacheUnfinished(req, req in state.mid_prefill) for req in state.prepared),
         *(Finish(req) for req in state.prepared),
-        *(Verify(req, 1, [0]) for req, step in state.speculating.items() if not step.completed),
+        *(Verify(req, 1, [0]) for req, steps in state.speculating.items() if not steps[-1].completed),
         *(Decode([req]) for req in state.speculating),
         *(Complete(launch) for launch in list(state.flights)[1:]),
         *(

@@ -88,7 +88,8 @@ class Specimen(NamedTuple):
     vectors: list[FoundByVector]
     fuzzed: FoundByFuzzing | None
     """`None` for a defect of the scheduler: vectors and fuzzing have none."""
-    replayed: Replayed
+    replayed: Replayed | None
+    """`None` for a defect that traffic does not reach."""
     shortest: Shown | None
     by_law: Counter[str]
     """For each rule of the law of memory, the vectors in which the law alone finds the defect, by it first."""
@@ -96,7 +97,9 @@ class Specimen(NamedTuple):
     @property
     def is_found(self) -> bool:
         """Whether everything that applies found it, and blamed its rule."""
-        by_replay = self.replayed.shown is not None and rule_of(self.replayed.shown) in self.bug.rules
+        by_replay = self.replayed is None or (
+            self.replayed.shown is not None and rule_of(self.replayed.shown) in self.bug.rules
+        )
         if self.bug.is_of_scheduler:
             return by_replay
         by_vector = bool(self.vectors) and all(found.rule in self.bug.rules for found in self.vectors)
@@ -162,8 +165,8 @@ def find_by_fuzzing(bug: Bug, seconds: float, seed: int) -> FoundByFuzzing:
 
 def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> Specimen:
     """Let vectors, fuzzing and replayed traffic look for a defect."""
-    replayed = replay(bug, REPLAY_RUNS, seed)
-    if bug.is_of_scheduler:
+    replayed = replay(bug, REPLAY_RUNS, seed) if bug.traffic else None
+    if bug.is_of_scheduler and replayed is not None:
         shown = shortest_loop(bug, replayed.run) or replayed.shown
         shortest = None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
         return Specimen(bug, [], None, replayed, shortest, Counter())
@@ -240,6 +243,8 @@ def _by_fuzzing(one: Specimen) -> Text:
 
 
 def _by_replay(one: Specimen) -> Text:
+    if one.replayed is None:
+        return Text("n/a", "dim")
     if one.replayed.shown is None:
         return Text("not found", "bold red")
     rule = rule_of(one.replayed.shown)

@@ -28,11 +28,11 @@ class Running(ManagerState):
         growing: list[Run] = []
         for run in batch:
             kv = run.kv
-            end = kv.kv_committed_len + n
+            end = self._room_end(run, n)
             if run.prepared_end or run.mid_prefill:
                 raise Refusal("OP-1", f"{run.name} has a prefill or a decode step that is not done")
-            if run.drafts:
-                raise Refusal("SPEC-1", f"the last speculative step of {run.name} is not verified yet")
+            if len(run.unverified) > (n > 1):
+                raise Refusal("SPEC-1", f"a speculative step of {run.name} is not verified yet")
             if kv.kv_committed_len >= run.promised_len:
                 raise Refusal("OP-1", f"position {kv.kv_committed_len} of {run.name} has no token to decode")
             if end > max_context_len:
@@ -44,7 +44,7 @@ class Running(ManagerState):
         drafts = n if n > 1 else 0
         for run in batch:
             kv = run.kv
-            run.prepared_end = end = kv.kv_committed_len + n
+            run.prepared_end = end = self._room_end(run, n)
             run.drafts = drafts
             if end > kv.kv_allocated_len:
                 kv.kv_allocated_len = end
@@ -63,7 +63,7 @@ class Running(ManagerState):
         tables = self.pool.req_to_token
         self._check_room(
             pages=sum(
-                self.allocator.pages_missing(len(tables[run.kv.req_pool_idx]), run.kv.kv_committed_len + n)
+                self.allocator.pages_missing(len(tables[run.kv.req_pool_idx]), self._room_end(run, n))
                 for run in growing
             )
         )
@@ -95,6 +95,8 @@ class Running(ManagerState):
             run.promised_len += 1
             if run.drafts:
                 flight.drafted[run.name] = run
+                run.unverified.append(run.drafts)
+                run.drafts = 0
             else:
                 flight.sampled[run.name] = run
         self.pool.begin_read(reads)
@@ -117,7 +119,7 @@ class Running(ManagerState):
         for req, run in flight.sampled.items():
             run.tokens.append(tokens[req])
         for run in flight.drafted.values():
-            run.verifiable = True
+            run.verifiable += 1
         self.launches.popleft()
         self.pool.end_read()
         return Done()
@@ -131,13 +133,30 @@ class Running(ManagerState):
         run = self._run(req)
         if not run.verifiable:
             raise Refusal("SPEC-1", f"{req} has no completed speculative launch to verify")
-        if not 1 <= accepted <= run.drafts:
-            raise Refusal("SPEC-1", f"{accepted} accepted positions are not in 1..{run.drafts}")
+        if run.prepared_end:
+            raise Refusal("LAUNCH-1", f"the step of {req} that is ahead of this verify is not launched yet")
+        if not 1 <= accepted <= run.unverified[0]:
+            raise Refusal("SPEC-1", f"{accepted} accepted positions are not in 1..{run.unverified[0]}")
         if not 1 <= len(tokens) <= accepted:
             raise Refusal("SPEC-1", f"{len(tokens)} tokens for {accepted} accepted positions")
-        run.drafts, run.verifiable = 0, False
+        self._verified(run)
         run.kv.lengths = lengths.verify(run.kv.lengths, accepted, self.config.page_size)
         for token in tokens:
             run.tokens.append(token)
-        run.promised_len += len(tokens) - 1
+        if len(tokens) < accepted:  # it has stopped: nobody asks what its next step has brought
+            run.unverified.clear()
+            run.verifiable = 0
+            for launch in self.launches:
+                launch.forget(req)
+        run.promised_len = len(run.tokens) + len(run.unverified)
+        run.launched_len = run.kv.kv_committed_len + sum(run.unverified)
         return Done()
+
+    def _verified(self, run: Run) -> None:
+        """The oldest speculative step of a run is not waited for any longer."""
+        run.unverified.popleft()
+        run.verifiable -= 1
+
+    def _room_end(self, run: Run, n: int) -> int:
+        """Where a step of `n` positions ends at most: it begins at the latest past all that is not verified (28754)."""
+        return run.kv.kv_committed_len + sum(run.unverified) + n

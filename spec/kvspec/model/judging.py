@@ -9,13 +9,13 @@ from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
 
 
-def carried_out(state: State, op: Operation[A]) -> None:
-    """The operation is allowed and fits: raise a violation if it was refused all the same."""
+def carried_out(state: State, op: Operation[A], rule: str = "OP-1") -> None:
+    """The operation is due by `rule`, and fits: raise a violation if it was refused all the same."""
     if op.refused is not None:
         told = op.refused
         short = told.pages_short or told.rows_short or told.window_short or told.states_short
         raise Violation(
-            "CAP-1" if short or told.rule == "CAP-1" else "OP-1",
+            "CAP-1" if short or told.rule == "CAP-1" else rule,
             f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way",
             expected="carried out",
             observed="refused",
@@ -177,9 +177,9 @@ def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int]:
 
 
 def judge_new_pages(
-    state: State, needs: Iterable[tuple[str, int]], pages: dict[str, Runs] | None
+    state: State, needs: Iterable[tuple[str, int]], pages: dict[str, Runs] | None, rule: str = "PAGE-2"
 ) -> dict[str, list[int]]:
-    """Check the pages given to each request, `needs` pages each, and return them.
+    """Check the pages given to each request, `needs` pages each, and return them; `rule` says how many are due.
 
     Pages that the implementation could not observe get negative numbers, which no later answer is held against.
     """
@@ -195,7 +195,7 @@ def judge_new_pages(
         taken = expand(pages.get(req, ()))
         total += len(taken)
         if len(taken) != need:
-            raise Violation("PAGE-2", f"the number of pages given to {req} is wrong", expected=need, observed=taken)
+            raise Violation(rule, f"the number of pages given to {req} is wrong", expected=need, observed=taken)
         given[req] = taken
         for page in taken:
             _judge_free_page(state, page, seen, req)

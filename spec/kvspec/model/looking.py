@@ -228,10 +228,14 @@ def _judge_holders(
         wanted, found = expected[name], observed[name]
         judge_length(state, "LEN-1", f"protected_len of {kind} {name}", wanted.protected_len, found.protected_len)
         # Committed beyond its tokens, a holder vouches for content that it does not have.
-        rule = "DATA-1" if found.committed_len > wanted.committed_len else "LEN-1"
+        ahead = kind == "request" and state.speculates_ahead(name)
+        length_rule = "SPEC-2" if ahead else "LEN-1"
+        rule = "DATA-1" if found.committed_len > wanted.committed_len and not ahead else length_rule
         judge_length(state, rule, f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
         if kind == "request" or not _same_pages(state, wanted.allocated_len, found.allocated_len):
-            judge_length(state, "LEN-1", f"allocated_len of {kind} {name}", wanted.allocated_len, found.allocated_len)
+            judge_length(
+                state, length_rule, f"allocated_len of {kind} {name}", wanted.allocated_len, found.allocated_len
+            )
         if wanted.swa_evicted_len is not None:
             judge_length(
                 state, "SWA-2", f"swa_evicted_len of {kind} {name}", wanted.swa_evicted_len, found.swa_evicted_len

@@ -208,13 +208,14 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
             raise Refusal("OP-1", f"request {req} is not running")
         if req in state.prepared or req in state.mid_prefill:
             raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
-        if req in state.speculating:
-            raise Refusal("SPEC-1", f"the last speculative step of {req} is not verified yet")
+        ahead = state.unverified(req)
+        if ahead and (n == 1 or len(state.speculating[req]) > 1 or _waits_for_verify(op)):
+            raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
         record = request.record
         before = held[record]
         if before.committed >= horizon[record]:
             raise Refusal("OP-1", f"position {before.committed} of {req} has no token to decode")
-        after = lengths.decode(before, n, page_size)
+        after = lengths.decode(before, n, page_size, ahead)
         if after.allocated > max_len:
             raise Refusal("LEN-1", f"{req} would grow to {after.allocated}, past the context of {max_len}")
         steps[req] = record, after
@@ -225,17 +226,26 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     carried_out(state, op)
 
     obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)), choose_window_pages(state, needs))  # type: ignore[arg-type]
-    pages = judge_new_pages(state, needs, obs.pages)
+    pages = judge_new_pages(state, needs, obs.pages, "SPEC-2" if any(map(state.unverified, steps)) else "PAGE-2")
     sides = judge_new_window_pages(state, needs, obs.window_pages)
     drafts = 0 if n == 1 else n
     prepared = state.prepared
     for req, (record, after) in steps.items():
-        start = held[record].committed
+        committed, ahead = held[record].committed, state.unverified(req)
         held[record] = after
-        prepared[req] = Prepared(start, start + n, n == 1, drafts)
+        # A step that is ahead begins after at least one position of the one before it, and at most after all of them.
+        prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + n, n == 1, drafts)
+        if ahead:
+            state.judged["SPEC-2"] += 1
+            state.reached["speculated ahead of a verify"] += 1
     for req, new in pages.items():
         state.take_pages(steps[req][0], new, sides.get(req, []))
     return obs
+
+
+def _waits_for_verify(op: Decode) -> bool:
+    """Whether the implementation speculates one step at a time: it MAY refuse to prepare the next one (SPEC-2)."""
+    return op.refused is not None and op.refused.rule in (None, "SPEC-1")
 
 
 def launch(state: State, op: Launch) -> Done:
@@ -276,7 +286,7 @@ def launch(state: State, op: Launch) -> Done:
         if samples or drafts:
             state.horizon[record] += 1
         if drafts:
-            state.speculating[req] = Speculation(drafts, completed=False)
+            state.speculating[req] = (*state.speculating.get(req, ()), Speculation(drafts, completed=False))
         passages.append(Passage(req, request.run, record, row, samples, drafts))
         parts.append((record, start, end))
     if state.memory is not None:
@@ -306,7 +316,7 @@ def complete(state: State, op: Complete) -> Done:
             if token is None:
                 raise Refusal("CHUNK-1", f"the launch covered the last position of {req}, but no token came")
             sampled.append((request.tokens, token))
-        elif drafts:
+        elif drafts and req in state.speculating:
             to_verify.append(req)
     if len(sampled) != len(op.tokens):
         due = {passage.req for passage in passages if passage.samples}
@@ -319,7 +329,10 @@ def complete(state: State, op: Complete) -> Done:
     for tokens, token in sampled:
         tokens.append(token)
     for req in to_verify:
-        state.speculating[req] = state.speculating[req]._replace(completed=True)
+        steps = state.speculating[req]
+        oldest_open = [step.completed for step in steps].index(False)
+        done = steps[oldest_open]._replace(completed=True)
+        state.speculating[req] = (*steps[:oldest_open], done, *steps[oldest_open + 1 :])
     del state.flights[op.launch]
     freed = []
     for _, _, _, row, _, _ in passages:
@@ -336,23 +349,29 @@ def complete(state: State, op: Complete) -> Done:
 
 
 def verify(state: State, op: Verify) -> Done:
-    """Commit what speculative decoding accepted; the request keeps `tokens` of it (22862)."""
+    """Commit what the oldest speculative step had accepted; the request keeps `tokens` of it (22862)."""
     request, record = state.running(op.req)
-    step = state.speculating.get(op.req)
+    step, *behind = state.speculating.get(op.req, (None,))
     if step is None or not step.completed:
         raise Refusal("SPEC-1", f"{op.req} has no completed speculative launch to verify")
+    if op.req in state.prepared:
+        raise Refusal("LAUNCH-1", f"the step of {op.req} that is ahead of this verify is not launched yet")
     if not 1 <= op.accepted <= step.positions:
         raise Refusal("SPEC-1", f"{op.accepted} accepted positions are not in 1..{step.positions}")
     if not 1 <= len(op.tokens) <= op.accepted:
         raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
-    carried_out(state, op)
+    carried_out(state, op, "SPEC-1")
 
     state.judged["SPEC-1"] += 1
-    del state.speculating[op.req]
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
     for token in op.tokens:
         request.tokens.append(token)
-    state.horizon[record] += len(op.tokens) - 1
     if len(op.tokens) < op.accepted:
         state.reached["overshoot"] += 1
+        behind = []  # the request has stopped: nobody asks what its next step has brought
+    state.horizon[record] = len(request.tokens) + len(behind)
+    state.written[record] = state.lengths[record].committed + sum(step.positions for step in behind)
+    state.speculating[op.req] = tuple(behind)
+    if not behind:
+        del state.speculating[op.req]
     return Done()

@@ -136,8 +136,8 @@ class State:
         """Launches in flight, oldest first."""
         self.readers: dict[int, deque[int]] = {}
         """Row -> how many positions of it each launch in flight reads, oldest first."""
-        self.speculating: dict[str, Speculation] = {}
-        """Request -> its speculative step that is not verified yet."""
+        self.speculating: dict[str, tuple[Speculation, ...]] = {}
+        """Request -> its speculative steps that are launched and not verified, oldest first: one, or two (SPEC-2)."""
         self.mid_prefill: set[str] = set()
 
         self.written: dict[int, int] = {}
@@ -284,6 +284,14 @@ class State:
         A turn that is retracted resumes at what is written of its tokens, less the one that is always recomputed.
         """
         return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
+
+    def unverified(self, req: str) -> int:
+        """Positions of the speculative steps of a request that are launched and not verified yet."""
+        return sum(step.positions for step in self.speculating.get(req, ()))
+
+    def speculates_ahead(self, req: str) -> bool:
+        """Whether a request has prepared or launched a step before the one before it is verified (SPEC-2)."""
+        return len(self.speculating.get(req, ())) + (req in self.prepared) > 1
 
     def drop_prepared(self, req: str) -> None:
         """Forget what a request was about to do."""

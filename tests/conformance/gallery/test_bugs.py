@@ -169,7 +169,7 @@ def test_fuzzing_finds_a_defect_and_shortens_it(name: str) -> None:
     assert found.shown.events <= 16
 
 
-@pytest.mark.parametrize("bug", BUGS.values(), ids=named)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS.values() if bug.traffic], ids=named)
 def test_replayed_traffic_finds_every_defect_and_blames_its_rule(bug: Bug) -> None:
     shown = replay(bug, runs=100, seed=2).shown
     assert shown is not None

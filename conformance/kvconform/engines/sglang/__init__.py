@@ -32,6 +32,7 @@ NEVER = (
     "chunk_in_page",
     "publish_without_state",
     "deep_overlap",
+    "speculative_overlap",
 )
 """What no release does: SGLang hands rows out again at once and relies on the order of its streams; each scheduling
 round launches what it has prepared, takes in the tokens of the round before, and publishes a prompt as soon as its

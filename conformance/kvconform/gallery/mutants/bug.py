@@ -45,6 +45,8 @@ class Bug(NamedTuple):
     """Rules that are as rightly named first, where it depends on the next operation which one is."""
     pool: Pool = ""
     """The pool besides pages and rows that it shows in, if it needs one."""
+    traffic: bool = True
+    """Whether traffic through the scheduler can show it, which takes one speculative step at a time."""
     synthetic: bool = False
     """Whether no document tells of an engine that did this: it shows that the rule can fail."""
 
