@@ -126,7 +126,7 @@ def test_op_1_a_legal_operation_must_not_be_refused_and_an_illegal_one_must(seed
         with pytest.raises(Violation, match="CAP-1"):
             copied(model).step(refused)
         refused.refused = Refused("no", "OP-1")
-        with pytest.raises(Violation, match="OP-1|SPEC-1"):
+        with pytest.raises(Violation, match=r"OP-1|SPEC-1"):
             copied(model).step(refused)
 
 
