@@ -17,6 +17,7 @@ from kvcuda.canary.violations import Held, Ring, Violation, launch_of, number_of
 from kvcuda.canary.words import What
 from kvcuda.lanes import EagerLanes, Event, Lane, Lanes
 from kvcuda.staging import Slot, Staging
+from kvcuda.telling import Listener, Uses
 from kvcuda.tensors import Ints
 
 BLOCK = 512
@@ -32,6 +33,8 @@ NAMES = 1 << 16
 class CurrentStream:
     """The stream that is current whenever the canary is called, as the only lane; a `kvcuda.lanes.Lanes`."""
 
+    listener: Listener | None = None
+
     def __init__(self) -> None:
         """Nothing is queued."""
         self.scheduler: Lane = self
@@ -42,7 +45,7 @@ class CurrentStream:
         made: Event = torch.cuda.Event() if DEVICE == "cuda" else EagerLanes().event()
         return made
 
-    def run(self, work: Callable[[], object]) -> None:
+    def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
         """Enqueue work."""
         work()
 

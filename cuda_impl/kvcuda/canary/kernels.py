@@ -57,14 +57,20 @@ def term(token: tl.tensor, position: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def translated(translation: tl.tensor, slot: tl.tensor, live: tl.tensor) -> tl.tensor:
+    """The slots of this pool for those that a table of another one names."""
+    if translation.to(tl.int64) != 0:
+        slot = tl.load(translation + slot, mask=live & (slot >= 0), other=-1)
+    return slot
+
+
+@triton.jit
 def slots_at(
     table: tl.tensor, translation: tl.tensor, position: tl.tensor, live: tl.tensor, unit: tl.tensor
 ) -> tl.tensor:
     """The slots of the live positions; a table's entry covers `unit` of them."""
     slot = tl.load(table + position // unit, mask=live, other=0).to(tl.int64) * unit + position % unit
-    if translation.to(tl.int64) != 0:
-        slot = tl.load(translation + slot, mask=live & (slot >= 0), other=-1)
-    return slot
+    return translated(translation, slot, live)
 
 
 @triton.jit
@@ -123,14 +129,19 @@ def tell(
 
 @triton.jit
 def written_now(
-    new_slots: tl.tensor, positions: tl.tensor, tokens: tl.tensor, slot: tl.tensor, position: tl.tensor
+    new_slots: tl.tensor,
+    translation: tl.tensor,
+    positions: tl.tensor,
+    tokens: tl.tensor,
+    slot: tl.tensor,
+    position: tl.tensor,
 ) -> tl.tensor:
     """Which slots this very pass writes, at the same positions."""
     found = tl.zeros_like(position)
     for first in range(0, tokens, NEW_SLOTS):
         other = first + tl.arange(0, NEW_SLOTS)
         live = other < tokens
-        new = tl.load(new_slots + other, mask=live, other=-1).to(tl.int64)
+        new = translated(translation, tl.load(new_slots + other, mask=live, other=-1).to(tl.int64), live)
         at = tl.load(positions + other, mask=live, other=-1).to(tl.int32)
         same = (slot[:, None] == new[None, :]) & (position[:, None] == at[None, :])
         found = found | tl.max(same.to(tl.int32), 1)
@@ -186,8 +197,8 @@ def verify_links(
     else:
         spoilt = live & False
     if tl.max((bad | spoilt).to(tl.int32), 0) != 0:
-        now = written_now(new_slots, positions, num_tokens, slot, position)
-        now = now | written_now(new_slots, positions, num_tokens, before, position - 1)
+        now = written_now(new_slots, translation, positions, num_tokens, slot, position)
+        now = now | written_now(new_slots, translation, positions, num_tokens, before, position - 1)
         bad = bad & (now == 0)
         spoilt = spoilt & (now == 0)
         times = tl.sum((bad | spoilt).to(tl.int64), 0)
@@ -232,6 +243,7 @@ def verify_one(
     count: tl.tensor,
     capacity: tl.tensor,
     new_slots: tl.tensor,
+    translation: tl.tensor,
     positions: tl.tensor,
     num_tokens: tl.tensor,
     launch: tl.tensor,
@@ -251,7 +263,13 @@ def verify_one(
         now = outside & False
         if SHARED:
             one = tl.arange(0, 1)
-            now = tl.max(written_now(new_slots, positions, num_tokens, slot + one, position + one).to(tl.int32), 0) != 0
+            now = (
+                tl.max(
+                    written_now(new_slots, translation, positions, num_tokens, slot + one, position + one).to(tl.int32),
+                    0,
+                )
+                != 0
+            )
         if now == 0:
             what = tl.where(outside, RANGE, tl.where(label == 0, NEVER, WHAT))
             tell(
@@ -378,6 +396,7 @@ def watch_kernel(
                         count,
                         capacity,
                         new_slots,
+                        translation,
                         positions,
                         num_tokens,
                         launch,
@@ -401,6 +420,7 @@ def watch_kernel(
                         count,
                         capacity,
                         new_slots,
+                        translation,
                         positions,
                         num_tokens,
                         launch,
@@ -423,6 +443,7 @@ def watch_kernel(
                         count,
                         capacity,
                         new_slots,
+                        translation,
                         positions,
                         num_tokens,
                         launch,
@@ -453,6 +474,7 @@ def watch_kernel(
                 tl.store(head + position % RECENT, label, mask=recent)
                 if kind != STATES:
                     slot = tl.load(new_slots + first + index, mask=live, other=0).to(tl.int64)
+                    slot = translated(translation, slot, live)
                     # Page 0 takes what nobody reads, and negative slots stand for no write.
                     stamped = live & (slot >= tl.load(static + 8)) & (slot < slots)
                     tl.store(labels + slot, label, mask=stamped)

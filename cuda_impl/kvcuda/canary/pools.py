@@ -86,7 +86,7 @@ class Places(NamedTuple):
     offsets: Ints
     """int64 [requests]: where in the table each request's entry for position 0 stands, or would stand."""
     new_slots: Any
-    """[new tokens]: the slot that each is written to; negative for none."""
+    """[new tokens]: the slot that each is written to; negative for none. Named as in the table."""
 
 
 class States(NamedTuple):
