@@ -50,6 +50,7 @@ SPOKEN = (
 
 ORDER = (
     "index.md",
+    "what-to-do-when.md",
     "memory-model.md",
     "slots-and-pages.md",
     "lengths-and-tails.md",
