@@ -1,7 +1,8 @@
 """The documentation site: the chapters of `spec/docs`, and what is generated beside them from the code.
 
 prose, linking     the chapters as text, and what is added below each rule and operation
-pages              rules, vectors, defects, the interface of the code
+pages              links, what stands below rules and operations, rules, the interface of the code
+stories, sources   vectors and defects; the pull requests that all of it comes from
 evidence           what stands behind each rule, found in the code
 figures, ranges    drawings, and tables in docstrings
 

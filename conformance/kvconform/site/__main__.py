@@ -13,8 +13,10 @@ from pathlib import Path
 
 from kvconform.site import CHAPTERS, ROOT
 from kvconform.site.linking import completed, linked
-from kvconform.site.pages import Page, defect_pages, interface_pages, rules_page, title_of, vector_pages
+from kvconform.site.pages import Page, grouped, interface_pages, rules_page, title_of
 from kvconform.site.prose import ORDER, chapters
+from kvconform.site.sources import sources_page
+from kvconform.site.stories import defect_pages, vector_pages
 
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and what the navigation calls them."""
@@ -28,32 +30,37 @@ def write(folder: Path) -> None:
     docs = folder / "docs"
     shutil.rmtree(docs, ignore_errors=True)
     shutil.copytree(CHAPTERS / "assets", docs / "assets")
-    written = [(path.name, title_of(path), completed(path)) for path in chapters()]
+    written = [Page(path.name, title_of(path), completed(path)) for path in chapters()]
     for name in ENGINES:
         path = ROOT / "conformance/docs" / name
-        written.append((name, title_of(path), linked(path.read_text(encoding="utf-8"))))
-    written.append(rules_page())
+        written.append(Page(name, title_of(path), linked(path.read_text(encoding="utf-8"))))
+    written += [rules_page(), sources_page()]
     generated = list(chain(defect_pages(), vector_pages(), interface_pages()))
-    for place, _, text in (*written, *generated):
-        path = docs / place
+    for page in (*written, *generated):
+        path = docs / page.place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(page.text, encoding="utf-8")
     config = (CHAPTERS / "site.yml").read_text(encoding="utf-8")
     (folder / "mkdocs.yml").write_text(f"{config}{navigation(written, generated)}", encoding="utf-8")
 
 
 def navigation(written: list[Page], generated: list[Page]) -> str:
-    """The navigation, as YAML: chapters in their order, then a section for each folder."""
-    order = [*ORDER, "rules.md", *ENGINES]
+    """The navigation, as YAML: chapters in their order, then a section for each folder, by chapters within."""
+    order = [*ORDER, "rules.md", "sources.md", *ENGINES]
     lines = ["nav:"]
-    for place, title, _ in sorted(written, key=lambda page: order.index(page[0])):
-        lines.append(f"  - {json.dumps(title)}: {place}")
+    lines += [_entry(page, 1) for page in sorted(written, key=lambda page: order.index(page.place))]
     for folder, name in FOLDERS:
         lines.append(f"  - {json.dumps(name)}:")
-        pages = [page for page in generated if page[0].startswith(f"{folder}/")]
-        for place, title, _ in sorted(pages, key=lambda page: page[0] != f"{folder}/index.md"):
-            lines.append(f"      - {place}" if place.endswith("/index.md") else f"      - {json.dumps(title)}: {place}")
+        pages = [page for page in generated if page.place.startswith(f"{folder}/")]
+        lines += [f"      - {page.place}" for page in pages if page.place.endswith("/index.md")]
+        for title, those in grouped(page for page in pages if page.chapter).items():
+            lines.append(f"      - {json.dumps(title)}:")
+            lines += [_entry(page, 5) for page in those]
     return "\n".join(lines) + "\n"
+
+
+def _entry(page: Page, depth: int) -> str:
+    return f"{'  ' * depth}- {json.dumps(page.title)}: {page.place}"
 
 
 if __name__ == "__main__":

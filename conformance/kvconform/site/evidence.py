@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,10 +18,12 @@ import kvspec.model
 from kvconform.gallery.mutants import BUGS
 from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
+from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
 from kvspec.memory.proofs import operations, page
 from kvspec.memory_rules import ALL_RULES
-from kvspec.model import OPERATIONS
+from kvspec.model import OPERATIONS, Model
+from kvspec.model.meaning import Memory
 
 COUNTERS = ("judged", "unjudged", "reached")
 """What is written into these only counts: a rule's id there is no check."""
@@ -79,6 +82,34 @@ def dotted(thing: Any) -> str:
 def executable_forms() -> dict[str, str]:
     """Operation, as it is written in a trace -> the function of the model that is its executable form."""
     return {str(operation.__struct_config__.tag): dotted(form) for operation, form in OPERATIONS.items()}
+
+
+@cache
+def events_told() -> dict[str, list[str]]:
+    """Operation -> the kinds of memory events that it means, as all vectors together show."""
+    told: dict[str, set[str]] = {op: set() for op in executable_forms()}
+    for vector in read_vectors():
+        listener = _Listener(vector.header.config)
+        model = Model(vector.header.config)
+        model.state.memory = listener
+        for step in vector.steps:
+            with suppress(Refusal):
+                model.step(step.op)  # type: ignore[arg-type]
+            told[str(step.op.__struct_config__.tag)] |= listener.heard()
+    return {op: sorted(kinds) for op, kinds in told.items()}
+
+
+class _Listener(Memory):
+    """Notes what kinds of events are told, and judges nothing."""
+
+    def judge(self) -> None:
+        """Nothing is judged; the events wait to be heard."""
+        self._flush()
+
+    def heard(self) -> set[str]:
+        """The kinds of events since the last time."""
+        told, self.told = self.told, []
+        return {str(event.__struct_config__.tag) for event in told}
 
 
 def _modules(package: ModuleType) -> list[ModuleType]:

@@ -6,10 +6,13 @@ from pathlib import Path
 from kvconform.gallery.mutants import BUGS
 from kvconform.site.evidence import executable_forms
 from kvconform.site.figures import FIGURES
-from kvconform.site.pages import code_link, operation_line, rule_link, rule_table
+from kvconform.site.pages import code_link, operation_table, rule_link, rule_table
 from kvconform.site.prose import FIGURE, RULE_ID, sections, vector_names
+from kvspec import __version__
 from kvspec.memory_rules import ALL_RULES
 
+VERSION = "<!-- version -->"
+"""Where the version goes."""
 _SPAN = re.compile(r"(?<![\[`])`([A-Za-z_][\w.-]*)`(?!\])")
 _PLAIN_RULE = re.compile(rf"(?<![\[`#\w]){RULE_ID.pattern}(?![\]`])")
 
@@ -23,11 +26,12 @@ def completed(chapter: Path) -> str:
         if name in ALL_RULES:
             below[section.end] = rule_table(name)
         elif name in executable_forms() and name != section.title:
-            below[section.start + 1] = operation_line(name)
+            below[section.start + 1] = operation_table(name)
     lines = [*markdown.splitlines(), ""]
     text = "\n".join(
         f"{below.get(number, '')}\n{line}" if number in below else line for number, line in enumerate(lines)
     )
+    text = text.replace(VERSION, __version__)
     return linked(FIGURE.sub(lambda found: f'<figure markdown="0">{FIGURES[found[1]]()}</figure>', text))
 
 

@@ -1,36 +1,29 @@
-"""The pages that are generated: rules, vectors, defects, the interface of the code."""
+"""What is generated beside the prose: links, what stands below rules and operations, and the pages that list them."""
 
-import ast
-import inspect
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import kvconform
 import kvref
 import kvspec
-from kvconform.findings.finding import Finding
-from kvconform.findings.story import memory_in_words
-from kvconform.findings.telling import Teller
-from kvconform.findings.text import value
-from kvconform.findings.timeline import MOST_STEPS, drawn
-from kvconform.gallery.finders import REPLAY_RUNS, Shown, find_by_vectors, shorten
 from kvconform.gallery.mutants import BUGS
-from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
-from kvconform.gallery.replaying import replay, shortest_loop
-from kvconform.site import ROOT
-from kvconform.site.evidence import evidence, executable_forms
-from kvconform.site.prose import operation_sections, qualified, rule_sections, slug
-from kvconform.traces.codec import Vector
+from kvconform.site import CHAPTERS
+from kvconform.site.evidence import dotted, events_told, evidence, executable_forms
+from kvconform.site.prose import ORDER, RULE_ID, operation_sections, qualified, rule_sections, slug
 from kvconform.vectors.files import read_vectors
+from kvref.manager import Manager
+from kvspec.events import Operation
 from kvspec.memory import proofs
 from kvspec.memory_rules import ALL_RULES
 
-SHORTENED = 4
-"""Vectors, of those that find a defect, whose finding is shortened."""
+COMMON = ("OP-1", "CAP-1")
+"""Rules of nearly every operation: their defects are not listed below each."""
+CLOSEST = 6
+"""Vectors that are named below an operation: those that exercise most of its rules."""
 OF_SGLANG_JAX = ("994",)
 """Pull requests of sglang-jax; all others are SGLang's."""
 INTERFACE = (
@@ -48,20 +41,58 @@ INTERFACE = (
 )
 """The modules of kvconform that the reference pages show, with the ones that a rule points to."""
 
-Page = tuple[str, str, str]
-"""Where it goes, its title, its Markdown."""
+
+class Page(NamedTuple):
+    """A page of the site."""
+
+    place: str
+    """Its file, below the site's folder."""
+    title: str
+    text: str
+    """Markdown."""
+    chapter: str = ""
+    """The title of the chapter, or the package, that it belongs to; none for a chapter and a list of pages."""
+
+
+def named(number: str) -> str:
+    """What a source document is called."""
+    return f"{'sglang-jax' if number in OF_SGLANG_JAX else 'SGLang'} #{number}"
 
 
 def pull_request(number: str) -> str:
     """A link to a source document."""
-    if number in OF_SGLANG_JAX:
-        return f"[sglang-jax #{number}](https://github.com/sgl-project/sglang-jax/pull/{number})"
-    return f"[SGLang #{number}](https://github.com/sgl-project/sglang/pull/{number})"
+    repository = "sglang-jax" if number in OF_SGLANG_JAX else "sglang"
+    return f"[{named(number)}](https://github.com/sgl-project/{repository}/pull/{number})"
 
 
-def api(name: str, text: str = "") -> str:
-    """A link from anywhere to the code of a function, module or class, by its dotted name."""
-    return f"[`{text or name.removeprefix('kvspec.')}`][{name}]"
+def pull_requests(numbers: str) -> str:
+    """Links to source documents that are named one after the other."""
+    return ", ".join(map(pull_request, numbers.split(", ")))
+
+
+def chapter_of(rule: str) -> Path:
+    """The chapter in which a rule stands."""
+    return rule_sections()[rule][0].chapter
+
+
+def grouped(pages: Iterable[Page]) -> dict[str, list[Page]]:
+    """Pages by what they belong to: chapters in their order, then packages in theirs."""
+    found: dict[str, list[Page]] = {title_of(CHAPTERS / name): [] for name in ORDER}
+    for page in pages:
+        found.setdefault(page.chapter, []).append(page)
+    return {title: pages for title, pages in found.items() if pages}
+
+
+def api(name: str) -> str:
+    """A link from a chapter to the code of a function, module or class, by its dotted name.
+
+    Of what is private, which no page shows, the module is linked.
+    """
+    shown = f"`{name.removeprefix('kvspec.')}`"
+    if "._" not in name:
+        return f"[{shown}][{name}]"
+    module = max((module for module in documented() if name.startswith(f"{module}.")), key=len)
+    return f"[{shown}](api/{module}.md)"
 
 
 def rule_link(rule: str, up: str = "") -> str:
@@ -76,7 +107,7 @@ def rule_table(rule: str) -> str:
     code = [f"{api(name)}" for name in known.step_checks]
     lines = [
         ("reason", one.reason),
-        ("origin", ", ".join(map(pull_request, one.origin.split(", ")))),
+        ("origin", pull_requests(one.origin)),
         ("check in every state", api(known.state_check) if known.state_check else ""),
         ("check at each step", ", ".join(code)),
         ("check over a run", ", ".join(map(api, known.run_checks))),
@@ -95,11 +126,31 @@ def _clauses(clauses: list[str]) -> str:
     return f"{'; '.join(clauses)} ([`proofs`](api/{proofs.__name__}.md))"
 
 
-def operation_line(op: str) -> str:
-    """What stands below the heading of an operation."""
-    form = executable_forms()[op]
+def operation_table(op: str) -> str:
+    """What stands below the heading of an operation: its types and code, and what shows how it goes wrong."""
+    (section,) = operation_sections()[op]
+    prose = "\n".join(section.chapter.read_text(encoding="utf-8").splitlines()[section.start : section.end])
+    rules = sorted(set(RULE_ID.findall(prose)) & ALL_RULES.keys(), key=list(ALL_RULES).index)
+    vectors = [vector for vector in read_vectors() if any(_is(step.op, op) for step in vector.steps)]
+    closest = sorted(vectors, key=lambda vector: (-len(set(vector.header.rules) & set(rules)), len(vector.steps)))
+    shown = ", ".join(f"[{vector.name}](vectors/{vector.name}.md)" for vector in closest[:CLOSEST])
+    defects = [bug.name for bug in BUGS.values() if bug.rule in rules and bug.rule not in COMMON]
     kind = "".join(word.capitalize() for word in op.split("_"))
-    return f"\nArguments and answer: {api(f'kvspec.events.{kind}')}. Executable form: {api(form)}.\n"
+    lines = [
+        ("arguments and answer", api(f"kvspec.events.{kind}")),
+        ("executable form", api(executable_forms()[op])),
+        ("reference", api(dotted(getattr(Manager, op)))),
+        ("rules", ", ".join(map(rule_link, rules))),
+        ("vectors", f"{len(vectors)}, closest: {shown}"),
+        ("defects", ", ".join(f"[{name}](defects/{name}.md)" for name in defects)),
+        ("[memory events](memory-model.md#events)", ", ".join(events_told()[op]) or "none"),
+    ]
+    rows = "".join(f"| {name} | {text} |\n" for name, text in lines if text)
+    return f"\n| `{op}` | |\n| --- | --- |\n{rows}"
+
+
+def _is(operation: Operation[Any], op: str) -> bool:
+    return bool(operation.__struct_config__.tag == op)
 
 
 def rules_page() -> Page:
@@ -121,153 +172,12 @@ def rules_page() -> Page:
     for op, form in executable_forms().items():
         (section, *_) = operation_sections()[op]
         lines.append(f"| [`{op}`]({section.chapter.name}#{slug(op)}) | {title_of(section.chapter)} | {api(form)} |")
-    return "rules.md", "Rules", "\n".join(lines) + "\n"
+    return Page("rules.md", "Rules", "\n".join(lines) + "\n")
 
 
 def title_of(path: Path) -> str:
     """The title of a chapter."""
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-
-
-def vector_pages() -> Iterator[Page]:
-    """A page for each vector, and one that lists them."""
-    vectors = read_vectors()
-    lines = ["# Vectors", "", "| vector | what happens | rules |", "| --- | --- | --- |"]
-    for vector in vectors:
-        rules = ", ".join(rule_link(rule, "../") for rule in vector.header.rules)
-        lines.append(f"| [{vector.name}]({vector.name}.md) | {vector.header.description} | {rules} |")
-        yield f"vectors/{vector.name}.md", vector.name, _vector_page(vector, rules)
-    yield "vectors/index.md", "Vectors", "\n".join(lines) + "\n"
-
-
-def _vector_page(vector: Vector, rules: str) -> str:
-    config, source = vector.header.config, vector.header.source
-    teller = Teller(config)
-    for step in vector.steps:
-        teller.step(step.line, step.op)
-    told = f"Source: {pull_request(source)}. " if source else ""
-    lines = [
-        f"# {vector.name}",
-        "",
-        vector.header.description or "",
-        "",
-        f"Rules: {rules}. {told}File: `{vector.path.relative_to(ROOT)}`.",
-        "",
-        f"{memory_in_words(config)}. The operations, by line "
-        "of the file, with the answers that the model itself gives; an implementation may choose other pages and rows.",
-        "",
-        drawn(teller.trace()),
-        "",
-        "## The file",
-        "",
-        "```json",
-        vector.path.read_text(encoding="utf-8").rstrip(),
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def defect_pages() -> Iterator[Page]:
-    """A page for each defect, and one that lists them."""
-    vectors = read_vectors()
-    lines = [
-        "# The bug gallery",
-        "",
-        "Defects that engines really had, each as a small mutant of the reference implementation. A check that cannot "
-        "fail shows nothing: vectors, fuzzing and replayed traffic each find every one of these to which they apply. "
-        f"Rules that none of them breaks have a *synthetic* one: {SYNTHETIC}.",
-        "",
-        "| defect | what the code does | described in | rule | events |",
-        "| --- | --- | --- | --- | --: |",
-    ]
-    for bug in BUGS.values():
-        found = [] if bug.is_of_scheduler else find_by_vectors(bug, vectors)
-        found.sort(key=lambda one: (one.rule != bug.rule, one.rule not in bug.rules, one.operations))
-        shown = _of_traffic(bug) if bug.is_of_scheduler else _of_vectors(bug, found)
-        events = str(shown.events) if shown else "-"
-        described = "synthetic" if bug.synthetic else ", ".join(map(pull_request, bug.source))
-        lines.append(
-            f"| [{bug.name}]({bug.name}.md) | {bug.title} | {described} | {rule_link(bug.rule, '../')} | {events} |"
-        )
-        yield f"defects/{bug.name}.md", bug.name, defect_page(bug, shown, sorted(one.vector.name for one in found))
-    yield "defects/index.md", "Defects", "\n".join(lines) + "\n"
-
-
-def _of_vectors(bug: Bug, found: list[Any]) -> Shown | None:
-    shortened = [shown for shown in (shorten(bug, one) for one in found[:SHORTENED]) if shown is not None]
-    return min(shortened, key=lambda shown: (shown.rule != bug.rule, shown.events), default=None)
-
-
-def _of_traffic(bug: Bug) -> Shown | None:
-    replayed = replay(bug, REPLAY_RUNS, seed=0)
-    shown = shortest_loop(bug, replayed.run) or replayed.shown
-    return None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
-
-
-def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
-    """The page of a defect: what it is, the vectors that find it, its shortest trace, and its code."""
-    lines = [f"# {bug.name}", "", f"**{bug.title}**", "", bug.symptom, ""]
-    lines += [f"| {rule_link(bug.rule, '../')} | {ALL_RULES[bug.rule].statement} |", "| --- | --- |"]
-    if bug.also:
-        lines.append(f"| or, with other operations | {', '.join(rule_link(rule, '../') for rule in bug.also)} |")
-    documents = ", ".join(map(pull_request, bug.source))
-    if bug.synthetic:
-        lines += [f"| synthetic | {SYNTHETIC} |", f"| the rule comes from | {documents} |"]
-    else:
-        lines.append(f"| described in | {documents} |")
-    if vectors:
-        lines.append(f"| vectors that find it | {', '.join(f'[{name}](../vectors/{name}.md)' for name in vectors)} |")
-    else:
-        lines.append(
-            "| vectors that find it | none: it is the scheduler's, and traffic through the scheduler shows it |"
-        )
-    lines += ["", "## The shortest trace", ""]
-    if shown is None:
-        return "\n".join([*lines, "Nothing has found it."]) + "\n"
-    finding = shown.finding
-    cut = f", the last {MOST_STEPS} of {finding.trace.total} operations" if finding.trace.total > MOST_STEPS else ""
-    lines += [
-        f"In a memory of {finding.trace.memory}{cut}.",
-        "",
-        drawn(finding.trace),
-        "",
-        "## Why this is a contradiction",
-        "",
-        *(f"- {line}" for line in contradiction(finding)),
-        "",
-        "## The mutant",
-        "",
-        "```python",
-        source_of(bug),
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def contradiction(finding: Finding) -> Iterator[str]:
-    """What the last answer says, what the rule says, and what is known since which step."""
-    yield f"Step {finding.trace.total}: {finding.what}."
-    if finding.compared:
-        yield f"Expected: {value(finding.expected)}. Observed: {value(finding.observed)}."
-    if finding.rule is not None:
-        yield f"{finding.rule.id}: {finding.rule.statement}"
-        yield f"Why: {finding.rule.reason} ({finding.rule.origin})"
-    yield from (f"Before it, {holder}." for holder in finding.before)
-    yield from finding.known
-
-
-def source_of(bug: Bug) -> str:
-    """The classes that make a defect, from the module that it stands in."""
-    made = bug.scheduler if bug.is_of_scheduler else bug.factory
-    module = sys.modules[made.__module__]
-    classes = {node.name: node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}
-    wanted, known = [getattr(made, "__name__", "")], []
-    while wanted:
-        name = wanted.pop()
-        if name in classes and name not in known:
-            known.append(name)
-            wanted += [node.id for node in ast.walk(classes[name]) if isinstance(node, ast.Name)]
-    return "\n\n".join(inspect.getsource(getattr(module, name)) for name in classes if name in known).rstrip()
 
 
 @cache
@@ -290,7 +200,7 @@ def documented() -> tuple[str, ...]:
 def interface_pages() -> Iterator[Page]:
     """A page for each documented module."""
     for name in documented():
-        yield f"api/{name}.md", name, f"# {name}\n\n::: {name}\n"
+        yield Page(f"api/{name}.md", name, f"# {name}\n\n::: {name}\n", name.partition(".")[0])
 
 
 def code_link(span: str) -> str | None:

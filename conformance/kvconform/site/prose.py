@@ -50,6 +50,7 @@ SPOKEN = (
 
 ORDER = (
     "index.md",
+    "overview.md",
     "what-to-do-when.md",
     "memory-model.md",
     "slots-and-pages.md",
@@ -133,7 +134,9 @@ def _leads_somewhere(target: str, folder: Path) -> bool:
     page, _, anchor = target.partition("#")
     path = folder / page
     if not path.is_file():
-        return bool(re.match(r"(defects|vectors|api)/|(rules|engines)\.md$", page))  # generated: the build looks
+        return bool(
+            re.match(r"(defects|vectors|api)/|(rules|sources|engines|attach)\.md$", page)
+        )  # generated: the build looks
     titles = {section.title for section in sections(path, path.read_text(encoding="utf-8"))}
     return not anchor or anchor in {slug(title) for title in titles}
 
