@@ -14,6 +14,7 @@ from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.site.linking import completed
+from kvconform.site.pages import api
 from kvconform.site.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
 from kvconform.site.stories import defect_page
 from kvconform.traces.codec import TraceReader
@@ -160,7 +161,7 @@ def test_one_click_leads_from_a_rule_to_its_evidence(rule: str) -> None:
     text = completed(section.chapter)
     below = text[text.index(f"\n| {rule} |" if f"\n| {rule} |" in text else f"\n| [{rule}](") :].split("\n\n")[0]
     functions = [*known.step_checks, *known.run_checks, *known.contracts]
-    assert all(f"][{name}]" in below for name in [*functions, *filter(None, [known.state_check])])
+    assert all(api(name) in below for name in [*functions, *filter(None, [known.state_check])])
     assert all(f"](vectors/{name}.md)" in below for name in known.vectors)
     assert all(f"](defects/{name}.md)" in below for name in known.mutants)
 
