@@ -64,7 +64,9 @@ class _StandInModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (StandIn,), {"__module__": self.__name__})
+        # What is mixed into a real class must not answer for what that class looks up.
+        bases = () if name.endswith("Mixin") else (StandIn,)
+        made = type(name, bases, {"__module__": self.__name__})
         setattr(self, name, made)
         return made
 

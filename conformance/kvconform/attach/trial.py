@@ -16,7 +16,7 @@ from kvconform.attach.judged import Trial, judged
 from kvconform.attach.planting import NotPlanted
 from kvconform.attach.standins import EngineError
 
-ATTACHED = ("vllm", "sglang", "mini-sglang", "nano-vllm")
+ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm")
 """Engines that can be driven."""
 
 
@@ -38,6 +38,8 @@ def trial_of(engine: str, folder: Path | None) -> Trial:
         from kvconform.attach.mini_sglang.trial import trial
     elif engine == "sglang":
         from kvconform.attach.sglang.trial import trial
+    elif engine == "sglang-jax":
+        from kvconform.attach.sglang_jax.trial import trial
     else:
         raise EngineError(f"{engine} is none of {', '.join(ATTACHED)}")
     return trial(folder)

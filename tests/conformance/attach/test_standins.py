@@ -48,3 +48,10 @@ def test_a_folder_without_a_release_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="holds no vLLM release"):
         prepare(tmp_path)
     assert "vllm" not in sys.modules
+
+
+def test_what_is_mixed_into_a_real_class_answers_for_nothing_that_it_lacks(engine: str) -> None:
+    importlib.import_module(engine)
+    kernels = importlib.import_module("someengine.kernels.fast")
+    mixed = type("Mixed", (kernels.LaunchMixin,), {})
+    assert getattr(mixed(), "launches", None) is None

@@ -50,6 +50,19 @@ def test_mini_sglangs_known_defects_are_found() -> None:
         assert rule in done.stdout
 
 
+def test_sglang_jax_conforms_without_its_known_defects() -> None:
+    done = trial("sglang-jax", folder("sglang-jax"), "--runs", "8", "--mended")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> None:
+    checkout = folder("sglang-jax")
+    if "def release_kv_cache" not in (checkout / "python/sgl_jax/srt/mem_cache/common.py").read_text():
+        pytest.skip("the checkout is older than pull request 994, whose lines the defects are for")
+    done = trial("sglang-jax", checkout, "--planted", "--runs", "30")
+    assert "10 of 10 planted defects found" in done.stdout, done.stdout + done.stderr
+
+
 def test_sglang_with_its_fences_conforms() -> None:
     done = trial("sglang", folder("sglang", "0.5.23"), "--runs", "15")
     assert done.returncode == 0, done.stdout + done.stderr
