@@ -549,3 +549,77 @@ def test_spec_2_a_request_that_stops_drops_the_step_behind() -> None:
     model.step(events.Finish("a"))
     check(model.state)
     assert not model.state.records
+
+
+def told(*ops: events.Event) -> Violation:
+    """What the last of some operations breaks, with P = 4; the others conform."""
+    model = Model(events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64))
+    *before, last = copy.deepcopy(ops)
+    for op in before:
+        model.step(op)
+        check(model.state)
+    with pytest.raises(Violation) as violation:
+        model.step(last)
+    return violation.value
+
+
+def prefilled(req: str, tokens: list[int], launch: int, session: str | None = None) -> list[events.Event]:
+    return [
+        events.Submit(req, [*tokens], session),
+        events.MatchPrefix(req),
+        events.Extend([(req, len(tokens))]),
+        events.Launch(launch, [req]),
+        events.Complete(launch, {req: 50}),
+    ]
+
+
+TURN = [events.OpenSession("s"), *prefilled("t", [0, 1, 2, 3, 4], 1, "s")]
+
+
+def test_blame_a_close_that_is_lost_on_abort_is_sess_4() -> None:
+    lost = [*TURN, events.CloseSession("s"), events.Abort("t")]
+    again = events.OpenSession("s", refused=Refused("session s is open already", "OP-1"))
+    assert told(*lost, again).rule.id == "SESS-4"
+    late = events.CloseSession("s", obs=events.ReleaseAnswer([]))
+    assert told(*lost, late).rule.id == "SESS-4"
+    model = Model(events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64))
+    with pytest.raises(Violation, match="OP-1"):
+        model.step(events.OpenSession("s", refused=Refused("no", "OP-1")))
+
+
+def test_blame_an_abort_that_wipes_a_session_is_sess_5() -> None:
+    waiting = [*TURN, events.Finish("t"), events.Submit("u", [0, 1, 2, 3, 4, 50, 6], "s")]
+    assert told(*waiting, events.Abort("u", obs=events.ReleaseAnswer([1, 2]))).rule.id == "SESS-5"
+    matched = [*waiting, events.MatchPrefix("u")]
+    assert told(*matched, events.Abort("u", obs=events.ReleaseAnswer([2]))).rule.id == "SESS-5"
+    other = [*prefilled("r", [9] * 5, 2), *waiting]
+    assert told(*other, events.Abort("u", obs=events.ReleaseAnswer([1]))).rule.id == "TAIL-2", "a page of r"
+
+
+def test_blame_a_page_less_published_is_store_5() -> None:
+    finish = events.Finish("r", obs=events.ReleaseAnswer([2, 3]))
+    assert told(*prefilled("r", [0, 1, 2, 3, 4, 5, 6, 7, 8], 1), finish).rule.id == "STORE-5"
+
+
+def test_blame_committed_past_allocated_is_len_1() -> None:
+    def seen(committed: int, allocated: int) -> events.Snapshot:
+        return events.Snapshot(obs=events.SnapshotAnswer(requests={"r": events.HolderView(0, 0, committed, allocated)}))
+
+    ops = prefilled("r", [0, 1, 2, 3, 4], 1)
+    assert told(*ops, seen(6, 5)).rule.id == "LEN-1"
+    assert told(*ops, seen(6, 6)).rule.id == "DATA-1"
+
+
+def test_blame_a_mark_that_stays_with_its_session_is_sess_1() -> None:
+    gone = [*TURN, events.Retract("t"), events.Abort("t")]
+    for rule in ("SESS-1", None):
+        again = events.Submit("t", [0, 1], "s", refused=Refused("a turn is in flight", rule))
+        assert told(*gone, again).rule.id == "SESS-1"
+
+
+def test_blame_a_release_of_who_has_left_names_the_page() -> None:
+    left = [*prefilled("r", [0, 1, 2, 3, 4], 1), events.Abort("r"), *prefilled("q", [7, 7, 7, 7, 7], 2)]
+    twice = told(*left, events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
+    assert twice.rule.id == "PAGE-1" and "page 1 was freed, but it still holds committed positions" in twice.what
+    free = told(*left[:6], events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
+    assert free.rule.id == "PAGE-1" and "there is no request r; page 1 was freed, but it is free already" in free.what

@@ -18,8 +18,10 @@ from kvspec import events
 from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
+from kvspec.model.judging import wrongly_freed
 from kvspec.model.meaning import FORWARD, Memory
 from kvspec.model.state import State
+from kvspec.pages import expand
 from kvspec.rules import Violation
 
 OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any], Answer]] = {
@@ -75,13 +77,7 @@ class Model:
             if op.refused is None:
                 if op.obs is None:
                     raise
-                rule = refusal.refused.rule or "OP-1"
-                raise Violation(
-                    rule,
-                    f"the operation was carried out, but must be refused: {refusal.refused.reason}",
-                    expected="refused",
-                    observed="carried out",
-                ) from None
+                raise _carried_out(self.state, op, refusal.refused) from None
             _judge_refusal(self.state, refusal.refused, op.refused)
         else:
             if op.obs is None:
@@ -112,6 +108,18 @@ class Model:
     def reached(self) -> Counter[str]:
         """What happened that is worth knowing: a check that never met its case has shown nothing."""
         return self.state.reached
+
+
+def _carried_out(state: State, op: Event, due: Refused) -> Violation:
+    """What is broken where an operation was carried out that must be refused: by what it let go, if it tells that."""
+    rule, what = due.rule or "OP-1", f"the operation was carried out, but must be refused: {due.reason}"
+    freed = expand(getattr(op.obs, "freed", None) or ())
+    if rule == "OP-1" and freed:
+        _, whose = wrongly_freed(state, freed[0])
+        return Violation("PAGE-1", f"{what}; page {freed[0]} was freed, but it {whose}", observed=freed)
+    if rule == "OP-1" and getattr(op, "session", None) in state.closed_late:
+        rule = "SESS-4"
+    return Violation(rule, what, expected="refused", observed="carried out")
 
 
 def _judge_refusal(state: State, expected: Refused, observed: Refused) -> None:

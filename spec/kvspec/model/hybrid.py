@@ -152,11 +152,14 @@ def release_answer(
     return ReleaseAnswer(freed, sides, state_slots(state, tuple(slot for slot in states if slot != given)), given)
 
 
-def release_waiting(state: State, op: Abort, request: Request, rule: str) -> ReleaseAnswer:
-    """A request leaves that holds no row of its own: all that may go back is a state slot (17850)."""
+def release_waiting(state: State, op: Abort, request: Request, rule: str, kept: list[int]) -> ReleaseAnswer:
+    """A request leaves that holds no row of its own: all that may go back is a state slot (17850).
+
+    `kept` are the private pages that its session keeps, by `rule`.
+    """
     slots = state_slots(state, () if request.state is None else (request.state,))
     obs = op.obs or ReleaseAnswer([], window_sides(state, []), slots)
-    judge_freed(state, rule, [], obs.freed)
+    judge_freed(state, rule, [], obs.freed, dict.fromkeys(kept, rule))
     judge_window_freed(state, "SWA-1", window_sides(state, []), obs.window_freed)
     judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
     judge_no_state_cached(obs)

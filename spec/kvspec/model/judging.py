@@ -1,6 +1,6 @@
 """How an answer is held against what the specification expects."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from kvspec.events import A, Operation
@@ -38,8 +38,13 @@ _TELLING = ("SESS-4", "STORE-5")
 """Rules of operations that free nothing of one's own, or only duplicates: a page too many breaks just these."""
 
 
-def judge_freed(state: State, rule: str, expected: list[int], observed: Runs | None) -> None:
-    """Compare the pages that went back to the free pages; `rule` is what a page left behind breaks."""
+def judge_freed(
+    state: State, rule: str, expected: list[int], observed: Runs | None, staying: Mapping[int, str] | None = None
+) -> None:
+    """Compare the pages that went back to the free pages; `rule` is what a page left behind breaks.
+
+    `staying` are pages of which a rule of the operation itself says that they stay.
+    """
     if observed is None:
         state.unjudged[rule] += 1
         return
@@ -50,13 +55,13 @@ def judge_freed(state: State, rule: str, expected: list[int], observed: Runs | N
         return
 
     def use(page: int) -> tuple[str, str]:
-        broken, whose = _wrongly_freed(state, page)
-        return rule if rule in _TELLING else broken, whose
+        broken, whose = wrongly_freed(state, page)
+        return rule if rule in _TELLING else (staying or {}).get(page, broken), whose
 
     _judge_each_once(rule, "PAGE-1", "page", expected, freed, use)
 
 
-def _wrongly_freed(state: State, page: int) -> tuple[str, str]:
+def wrongly_freed(state: State, page: int) -> tuple[str, str]:
     """The rule that freeing `page` breaks, and what the page is."""
     owner = state.owner.get(page)
     if not 1 <= page <= state.config.num_pages:

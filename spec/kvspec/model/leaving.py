@@ -176,7 +176,7 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     key = recurrent.state_to_publish(state, request, record, plan.length)
     obs = op.obs or hybrid.release_answer(state, record, freed, sides, None if key is None else plan.length)
     hybrid.judge_revival(state, plan.revived, obs.freed)
-    judge_freed(state, "PAGE-1", freed, obs.freed)
+    judge_freed(state, "PAGE-1", freed, obs.freed, {page: "STORE-5" for _, _, page in plan.inserted})
     judge_window_freed(state, "SWA-3", sides, obs.window_freed)
     recurrent.publish_own(state, obs, record, key, plan.length)
     apply_publication(state, record, plan)
@@ -190,13 +190,19 @@ def _finish_turn(state: State, op: Finish, request: Request, record: int) -> Rel
     session = state.sessions[request.session]
     if session.closing:
         obs = _release(state, op, record, "SESS-4")
-        del state.sessions[request.session]
-        state.reached["deferred close done"] += 1
+        _close_late(state, request.session)
         return obs
     obs = _hand_to_slot(state, op, request, record)
     state.pass_on(record)
     state.sessions[request.session] = session._replace(record=record, turn=None, history=request.tokens)
     return obs
+
+
+def _close_late(state: State, session: str) -> None:
+    """A session is gone whose close has waited for its turn."""
+    del state.sessions[session]
+    state.closed_late.add(session)
+    state.reached["deferred close done"] += 1
 
 
 def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: int) -> ReleaseAnswer:
@@ -286,14 +292,13 @@ def abort(state: State, op: Abort) -> ReleaseAnswer:
         record = None
         state.reached["running request aborted"] += 1
     else:
-        obs = hybrid.release_waiting(state, op, request, rule)
+        obs = hybrid.release_waiting(state, op, request, rule, [] if record is None else state.private(record))
     if record is not None and request.record is not None:
         state.pass_on(record)
         state.reached["lend ended by abort"] += 1
     if request.session is not None and session is not None:
         if session.closing:
-            del state.sessions[request.session]
-            state.reached["deferred close done"] += 1
+            _close_late(state, request.session)
         else:
             state.sessions[request.session] = session._replace(record=record, turn=None)
     state.drop_prepared(op.req)

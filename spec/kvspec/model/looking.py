@@ -230,7 +230,8 @@ def _judge_holders(
         # Committed beyond its tokens, a holder vouches for content that it does not have.
         ahead = kind == "request" and state.speculates_ahead(name)
         length_rule = "SPEC-2" if ahead else "LEN-1"
-        rule = "DATA-1" if found.committed_len > wanted.committed_len and not ahead else length_rule
+        vouches = wanted.committed_len < found.committed_len <= found.allocated_len
+        rule = "DATA-1" if vouches and not ahead else length_rule
         judge_length(state, rule, f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
         if kind == "request" or not _same_pages(state, wanted.allocated_len, found.allocated_len):
             judge_length(

@@ -131,6 +131,9 @@ class State:
 
         A slot of which no answer told is not in it."""
 
+        self.closed_late: set[str] = set()
+        """Names of sessions that are gone, and whose close has waited for a turn: who has lost it refuses them."""
+
         self.prepared: dict[str, Prepared] = {}
         self.flights: dict[int, list[Passage]] = {}
         """Launches in flight, oldest first."""

@@ -12,7 +12,8 @@ def open_session(state: State, op: OpenSession) -> Done:
     """Open a session with an empty history and no slot."""
     if op.session in state.sessions:
         raise Refusal("OP-1", f"session {op.session} is open already")
-    carried_out(state, op)
+    carried_out(state, op, "SESS-4" if op.session in state.closed_late else "OP-1")
+    state.closed_late.discard(op.session)
     state.sessions[op.session] = Session(Tokens(state.config.page_size))
     return Done()
 
@@ -39,11 +40,17 @@ def submit(state: State, op: Submit) -> Done:
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
         state.judged["SESS-1"] += 1
         state.judged["SESS-6"] += 1
-    carried_out(state, op)
+    carried_out(state, op, "OP-1" if session is None else _rule_of_a_turn(op))
     if op.session is not None and session is not None:
         state.sessions[op.session] = session._replace(turn=op.req)
     state.requests[op.req] = Request(tokens, op.session)
     return Done()
+
+
+def _rule_of_a_turn(op: Submit) -> str:
+    """The rule by which a session accepts a turn: if it was refused, another turn or other tokens are in its way."""
+    told = None if op.refused is None else op.refused.rule
+    return told if told in ("OP-1", "SESS-6") else "SESS-1"
 
 
 def match_prefix(state: State, op: MatchPrefix) -> MatchAnswer:

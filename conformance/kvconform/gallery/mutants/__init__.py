@@ -9,6 +9,7 @@ Not here: who finds them (`gallery/finders.py`), and defects planted in real eng
 
 from kvconform.gallery.mutants import (
     accounting,
+    again,
     chunks_and_batches,
     lengths_and_tails,
     releases,
@@ -29,6 +30,7 @@ _TOPICS = (
     releases,
     store,
     sessions,
+    again,
     chunks_and_batches,
     accounting,
     scheduling,
