@@ -160,7 +160,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: other_slot(state, 9),
     ),
     (
-        "MAMBA-2: the state slots of request b (expected 3, observed (1, 2))",
+        "MAMBA-2: the state slots of request b (expected 3, observed (1, 3))",
         state_with_states,
         lambda state: slots_of(state, "b", lambda slots: slots[:2]),
     ),
