@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
@@ -14,6 +15,21 @@ if TYPE_CHECKING:
 CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
 """Exit statuses: all conforms; a rule is broken or the implementation failed; the input or the call is wrong; kvspec
 itself failed (sysexits.h calls it EX_SOFTWARE)."""
+
+
+class Forms(NamedTuple):
+    """In which forms a command tells what came out."""
+
+    verbose: bool = False
+    """Tables of what was judged, too."""
+    quiet: bool = False
+    """The last line only."""
+    json: bool = False
+    """JSON instead of words."""
+    junit: Path | None = None
+    sarif: Path | None = None
+    html: Path | None = None
+    """Files that are written besides."""
 
 
 class Output(Console):
@@ -28,6 +44,16 @@ class Output(Console):
         """End the command."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + 13)
+
+
+class Told(NamedTuple):
+    """Where a command prints."""
+
+    verdict: Console
+    """What came out, in a line."""
+    details: Console
+    """All else."""
+    verbose: bool = False
 
 
 def complain(reason: str) -> None:

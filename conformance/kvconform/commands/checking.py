@@ -1,13 +1,14 @@
 """`kvspec run`, `check`, `rules` and `schema`: what is judged, by which rules, in which format."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvconform.commands.options import Accept, Impl, Verbose
-from kvconform.console import Output
+from kvconform.commands.options import Accept, First, Impl, Json, Junit, Quiet, Sarif, Verbose
+from kvconform.console import Forms, Output
 from kvconform.findings.wording import show_rule
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.rules import RULES
@@ -22,7 +23,15 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
     ] = None,
     accept: Accept = None,
+    word: Annotated[
+        str | None, typer.Option("-k", metavar="WORD", help="Only vectors with this in their name, folder or rules.")
+    ] = None,
+    first: First = False,
     verbose: Verbose = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    junit: Junit = None,
+    sarif: Sarif = None,
 ) -> None:
     """Replay vectors against an implementation and check every answer.
 
@@ -38,9 +47,10 @@ def run(
 
         kvspec run turn.jsonl --record /tmp/traces
     """
-    from kvconform.judging.vectors import run_vectors
+    from kvconform.judging.vectors import Task, run_vectors
 
-    raise typer.Exit(run_vectors(Output(), vectors, impl, record, accept, verbose))
+    forms = Forms(verbose, quiet, as_json, junit, sarif)
+    raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, accept, word, first), forms))
 
 
 def check(
@@ -49,7 +59,12 @@ def check(
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
     ] = False,
+    first: First = False,
     verbose: Verbose = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    junit: Junit = None,
+    sarif: Sarif = None,
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
 
@@ -64,7 +79,8 @@ def check(
 
     if follow and len(traces) > 1:
         raise typer.BadParameter("--follow takes one trace")
-    raise typer.Exit(check_traces(Output(), traces, accept, follow, verbose))
+    forms = Forms(verbose, quiet, as_json, junit, sarif)
+    raise typer.Exit(check_traces(Output(), traces, accept, forms, follow=follow, first=first))
 
 
 def show(
@@ -112,11 +128,26 @@ def rules(
         show_rule(out, one)
 
 
-def schema() -> None:
-    """Print the JSON Schema that each line of a trace or vector satisfies.
+class Schema(StrEnum):
+    """What a schema describes."""
+
+    trace = "trace"
+    report = "report"
+
+
+def schema(
+    what: Annotated[
+        Schema, typer.Argument(metavar="WHAT", help="trace: a line of a trace or vector. report: what --json prints.")
+    ] = Schema.trace,
+) -> None:
+    """Print a JSON Schema: of each line of a trace or vector, or of what --json prints.
 
     kvspec schema > kvspec.schema.json
+
+    kvspec schema report
     """
+    from kvconform.findings.outcome import schema as report_schema
     from kvconform.traces.schema import schema as format_schema
 
-    Output().print(json.dumps(format_schema(), indent=2), markup=False, highlight=False, soft_wrap=True)
+    told = format_schema() if what is Schema.trace else report_schema()
+    Output().print(json.dumps(told, indent=2), markup=False, highlight=False, soft_wrap=True)

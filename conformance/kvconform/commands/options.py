@@ -7,6 +7,11 @@ import typer
 
 Impl = Annotated[str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the tables of what was judged, too.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line: what came out.")]
+First = Annotated[bool, typer.Option("--first", "-x", help="Stop at the first finding.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead ('kvspec schema report').")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML, too.")]
+Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF, for annotations, too.")]
 Accept = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
 ]

@@ -9,7 +9,7 @@ from rich.text import Text
 from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, ranks
 from kvconform.findings.wording import filled, printable
 
-MAP = 34
+MAP = 40
 """Columns that pages and rows may take beside the sentences."""
 NARROWEST = 24
 """Columns that a sentence has at least."""
@@ -49,6 +49,12 @@ def show_trace(console: Console, trace: Trace, most: int, first: Sequence[Part] 
     console.print()
 
 
+def _widths(parts: Sequence[Part]) -> dict[str, int]:
+    """For each pool the columns of its parts, or of its name if that is longer, and two blanks."""
+    pools = dict.fromkeys(part.pool for part in parts)
+    return {pool: max(len(pool), sum(part.width for part in parts if part.pool == pool)) + 2 for pool in pools}
+
+
 class _Map:
     """Which parts are drawn, where, and by which letters."""
 
@@ -73,12 +79,10 @@ class _Map:
             for place, pool in enumerate(self._names)
             for number, rank in self._used[pool].items()
         )
-        chosen, width = [*first], sum(part.width for part in first)
+        chosen = [*first]
         for _, _, _, part in ranked:
-            room = width + part.width + 2 * len({*(one.pool for one in chosen), part.pool})
-            if part not in chosen and room <= MAP:
+            if part not in chosen and sum(_widths([*chosen, part]).values()) <= MAP:
                 chosen.append(part)
-                width += part.width
         return sorted(chosen, key=lambda part: by_number(part.number))
 
     def lines(self) -> Iterator[Text]:

@@ -80,8 +80,13 @@ def judge_whole(
     operations: Iterable[tuple[int, Operation[Any]]],
     accepted: Accepted,
     progress: Callable[[], object] = lambda: None,
+    *,
+    first_only: bool = False,
 ) -> Whole:
-    """Judge recorded operations, each with its line, to the end or until the state is lost."""
+    """Judge recorded operations, each with its line, to the end or until the state is lost.
+
+    With `first_only` up to the first finding that is not accepted.
+    """
     mending = Mending(config)
     found: dict[tuple[str, type], Found] = {}
     first: RuleBroken | None = None
@@ -96,6 +101,8 @@ def judge_whole(
                 if not accepted.take(broken.rule.id, str(op.__struct_config__.tag), broken.what):
                     known = found.setdefault((broken.rule.id, type(op)), Found(broken, line))
                     known.count += known.finding is not broken
+                    if first_only:
+                        break
                 if mending.lost is not None:
                     mending.lost = f"line {line}: {mending.lost}"
                     break

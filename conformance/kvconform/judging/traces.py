@@ -1,5 +1,6 @@
 """`kvspec check`: recorded traces of both levels, each judged to its end."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -9,10 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, UNUSABLE, complain, progress_bar
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Told, complain, progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted, read_accepted
 from kvconform.findings.finding import Finding
+from kvconform.findings.formats import to_json, write
+from kvconform.findings.outcome import Case, Report
 from kvconform.findings.shrink import shortest_of_trace
 from kvconform.findings.summary import show_accepted, show_check
 from kvconform.findings.telling import finding_of, place_of
@@ -29,21 +32,40 @@ TOLD = 20
 """Kinds of findings that are told whole at most; of further ones one line."""
 
 
-def check_traces(out: Console, traces: Sequence[Path], accept: Path | None, follow: bool, verbose: bool) -> int:
-    """Check traces of both levels and print what came out; the exit status. With `follow` wait for more at the end.
+def check_traces(
+    out: Console,
+    traces: Sequence[Path],
+    accept: Path | None,
+    forms: Forms,
+    *,
+    follow: bool = False,
+    first: bool = False,
+) -> int:
+    """Check traces of both levels and tell what came out; the exit status.
 
-    The table of rules is printed only if `verbose`.
+    With `follow` wait for more at the end; with `first` stop at the first finding.
 
     Raises:
         InputError: the file of accepted findings cannot be used.
+        OSError: a file cannot be written.
     """
     accepted = read_accepted(accept)
-    statuses = {_check_one(out, path, accepted, follow, verbose) for path in traces}
-    show_accepted(out, accepted)
-    return next(status for status in (BROKEN, UNUSABLE, CONFORMS) if status in statuses)
+    report = Report("check", ", ".join(map(str, traces)))
+    silent = Console(quiet=True)
+    told = Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
+    for path in traces:
+        _check_one(told, path, accepted, report, follow=follow, first=first)
+        if first and report.findings:
+            break
+    show_accepted(told.details, accepted)
+    write(report, junit=forms.junit, sarif=forms.sarif)
+    if forms.json:
+        out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
+    verdicts = {case.verdict for case in report.cases}
+    return BROKEN if "fails" in verdicts else UNUSABLE if "unusable" in verdicts else CONFORMS
 
 
-def _check_one(out: Console, path: Path, accepted: Accepted, follow: bool, verbose: bool) -> int:
+def _check_one(told: Told, path: Path, accepted: Accepted, report: Report, *, follow: bool, first: bool) -> None:
     try:
         with open_trace(path, follow=follow) as trace, progress_bar() as progress:
             task = progress.add_task(path.name, total=trace.lines.size() or None)
@@ -52,32 +74,47 @@ def _check_one(out: Console, path: Path, accepted: Accepted, follow: bool, verbo
                 progress.update(task, completed=trace.lines.bytes_read())
 
             if isinstance(trace, MemoryReader):
-                return memory.check(out, path, trace, accepted, tell, follow=follow)
-            return _check_requests(out, path, trace, accepted, tell, verbose)
+                memory.check(told, path, trace, accepted, report, tell, follow=follow, first=first)
+            else:
+                _check_requests(told, path, trace, accepted, report, tell, first=first)
     except InputError as error:
+        report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))
-        return UNUSABLE
 
 
 def _check_requests(
-    out: Console, path: Path, trace: TraceReader, accepted: Accepted, tell: Callable[[], object], verbose: bool
-) -> int:
-    config = trace.header.config
-    whole = judge_whole(config, trace, accepted, tell)
+    told: Told,
+    path: Path,
+    trace: TraceReader,
+    accepted: Accepted,
+    report: Report,
+    tell: Callable[[], object],
+    *,
+    first: bool,
+) -> None:
+    config, out = trace.header.config, told.details
+    whole = judge_whole(config, trace, accepted, tell, first_only=first)
     if whole.problem is not None:
         if not whole.found:
             raise whole.problem
         complain(str(whole.problem))
-    show_check(out, path, whole.evidence, verbose)
+    show_check(out, path, whole.evidence, told.verbose)
     for one in whole.found[:TOLD]:
-        show_finding(out, _told(path, config, whole, one))
+        finding = _told(path, config, whole, one)
+        show_finding(out, finding)
+        report.findings.append(finding)
     for one in whole.found[TOLD:]:
         out.print(Text(printable(f"{one.finding} at {path}:{one.line}, {one.count:,} times.")), soft_wrap=True)
     if whole.lost is not None:
         out.print(Text(printable(f"{path}: judging ends at {whole.lost}.")), soft_wrap=True)
+    reason = str(whole.problem or whole.lost or "")
+    report.cases.append(
+        Case(path.name, "fails" if whole.found else "conforms", str(path), events=whole.operations, reason=reason)
+    )
+    report.judged = dict(Counter(report.judged) + whole.evidence.judged)
+    report.unjudged = dict(Counter(report.unjudged) + whole.evidence.unjudged)
     verdict = "does not conform" if whole.found else "conforms"
-    out.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
-    return BROKEN if whole.found else CONFORMS
+    told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
 
 
 def _told(path: Path, config: Config, whole: Whole, one: Found) -> Finding:

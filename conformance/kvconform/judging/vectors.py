@@ -2,90 +2,162 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.console import BROKEN, CONFORMS, progress_bar
+from kvconform.console import BROKEN, CONFORMS, Forms, progress_bar
 from kvconform.errors import LoadError
-from kvconform.features import UnknownFeatureError, lacks, needs
+from kvconform.features import UnknownFeatureError, lacks, needs, why_not
 from kvconform.findings.accepted import Accepted, read_accepted
 from kvconform.findings.finding import Finding
+from kvconform.findings.formats import to_json, write
+from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.shrink import shortest_of_run
 from kvconform.findings.summary import show_accepted, show_gaps, show_run
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
 from kvconform.implementations import load
-from kvconform.memory.vectors import run_memory_vector, show_memory_run
+from kvconform.memory.vectors import (
+    Result,
+    case_of,
+    finding_of_vector,
+    run_memory_vectors,
+    show_memory_run,
+    summed_up,
+)
 from kvconform.traces.codec import Header, TraceWriter, Vector, read_vector
-from kvconform.traces.memory import level_of_file, read_memory_vector
+from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
 from kvconform.vectors.files import FOLDER, memory_vector_files, vector_files
-from kvconform.vectors.runner import Breach, Factory, Outcome, run_vector
+from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, run_vector
 from kvspec.events import Operation, Snapshot
 
 
-def run_vectors(
-    out: Console, vectors: Sequence[Path] | None, impl: str, record: Path | None, accept: Path | None, verbose: bool
-) -> int:
-    """Run vectors, without any kvspec's own, and print what came out; the exit status. Tables only if `verbose`.
+class Task(NamedTuple):
+    """What `kvspec run` is asked for."""
+
+    vectors: Sequence[Path] | None
+    """Without any kvspec's own."""
+    impl: str
+    record: Path | None = None
+    accept: Path | None = None
+    word: str | None = None
+    """Only vectors that have it in their name, their folder or their rules."""
+    first: bool = False
+    """Stop at the first that does not conform."""
+
+
+class Ran(NamedTuple):
+    """Vectors of the request level, as they came out."""
+
+    results: list[tuple[Vector, Outcome]]
+    unsupported: list[tuple[Vector, frozenset[str]]]
+    failed: list[tuple[Vector, Outcome]]
+    """Of the results those with a finding that is not accepted."""
+
+
+def run_vectors(out: Console, task: Task, forms: Forms) -> int:
+    """Run vectors and tell what came out; the exit status.
 
     Raises:
         InputError: a file cannot be used.
         LoadError: the implementation cannot be had, or supports none of the vectors.
+        OSError: a file cannot be written.
     """
-    paths = vectors or [*vector_files(), *memory_vector_files()]
+    paths = task.vectors or [*vector_files(), *memory_vector_files()]
     if not paths:
         raise LoadError(f"there are no vectors in {FOLDER}")
     by_law = [path for path in paths if level_of_file(path) == "memory"]
-    memory = [read_memory_vector(path) for path in by_law]
-    read = [read_vector(path) for path in paths if path not in by_law]
-    factory = load(impl) if read else None
-    known = read_accepted(accept)
-    statuses = {CONFORMS}
-    if memory:
-        results = [(vector, run_memory_vector(vector)) for vector in memory]
-        show_memory_run(out, results, verbose)
-        statuses.update(BROKEN for _, result in results if result.mismatch is not None)
-    if factory is not None:
-        statuses.add(_run_all(out, read, factory, impl, record, known, verbose))
-    return max(statuses)
+    memory = [vector for vector in map(read_memory_vector, by_law) if _wanted(vector, task.word)]
+    read = [
+        vector for vector in (read_vector(path) for path in paths if path not in by_law) if _wanted(vector, task.word)
+    ]
+    if not (memory or read):
+        raise LoadError(f"there is no vector about {task.word!r}")
+    factory = load(task.impl) if read else None
+    accepted = read_accepted(task.accept)
+    judged = run_memory_vectors(memory, first=task.first)
+    missed = [finding_of_vector(vector, result) for vector, result in judged if result.mismatch is not None]
+    report = Report("run", task.impl, [case_of(vector, result) for vector, result in judged], missed)
+    ran = Ran([], [], [])
+    if factory is not None and not (task.first and missed):
+        ran = _run_all(read, factory, task, accepted)
+        _report(report, ran, factory)
+    write(report, junit=forms.junit, sarif=forms.sarif)
+    if forms.json:
+        out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
+    else:
+        _show(out, report, judged, ran, accepted, forms)
+    return CONFORMS if report.conforms else BROKEN
 
 
-def _run_all(
-    out: Console,
-    read: list[Vector],
-    factory: Factory,
-    impl: str,
-    record: Path | None,
-    accepted: Accepted,
-    verbose: bool,
-) -> int:
-    if record is not None:
-        record.mkdir(parents=True, exist_ok=True)
-    lacking = _lacking(factory, impl)
-    results, unsupported = [], []
+def _wanted(vector: Vector | MemoryVector, word: str | None) -> bool:
+    words = (vector.name, vector.path.parent.name, *vector.header.rules)
+    return word is None or any(word.casefold() in one.casefold() for one in words)
+
+
+def _run_all(read: list[Vector], factory: Factory, task: Task, accepted: Accepted) -> Ran:
+    if task.record is not None:
+        task.record.mkdir(parents=True, exist_ok=True)
+    lacking = _lacking(factory, task.impl)
+    ran = Ran([], [], [])
     with progress_bar() as progress:
         for vector in progress.track(read, description="vectors"):
             if lacking and (missing := needs(vector) & lacking):
-                unsupported.append((vector, missing))
-            else:
-                results.append((vector, _run_one(vector, factory, impl, record)))
-    if not results:
-        raise LoadError(f"implementation {impl!r} supports none of these vectors")
-    failed = [(vector, outcome) for vector, outcome in results if not _conforms(outcome, accepted)]
-    if verbose:
-        show_run(out, results, unsupported)
-    show_gaps(out, results, unsupported)
-    for finding in tell_all(failed, factory):
-        show_finding(out, finding)
-    show_accepted(out, accepted)
-    operations = sum(outcome.operations for _, outcome in results)
-    aside = f", {len(unsupported)} are not supported" if unsupported else ""
-    known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
-    conform = f"{len(results) - len(failed)} of {len(results)} vectors conform{known}{aside}"
-    out.print(f"{impl}: {conform}; {operations:,} operations checked.", soft_wrap=True)
-    return BROKEN if failed else CONFORMS
+                ran.unsupported.append((vector, missing))
+                continue
+            outcome = _run_one(vector, factory, task.impl, task.record)
+            ran.results.append((vector, outcome))
+            if not _conforms(outcome, accepted):
+                ran.failed.append((vector, outcome))
+                if task.first:
+                    break
+    if not ran.results:
+        raise LoadError(f"implementation {task.impl!r} supports none of these vectors")
+    return ran
+
+
+def _report(report: Report, ran: Ran, factory: Factory) -> None:
+    """Add what came out to a report."""
+    failed = {id(outcome) for _, outcome in ran.failed}
+    for vector, outcome in ran.results:
+        verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "accepted"
+        report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations))
+    for vector, missing in ran.unsupported:
+        report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))
+    evidence = Evidence.together(outcome.evidence for _, outcome in ran.results)
+    report.judged, report.unjudged = dict(evidence.judged), dict(evidence.unjudged)
+    report.findings += tell_all(ran.failed, factory)
+
+
+def _show(
+    out: Console,
+    report: Report,
+    judged: Sequence[tuple[MemoryVector, Result]],
+    ran: Ran,
+    accepted: Accepted,
+    forms: Forms,
+) -> None:
+    """Print what came out."""
+    if forms.verbose and judged:
+        show_memory_run(out, judged)
+    if forms.verbose and ran.results:
+        show_run(out, ran.results, ran.unsupported)
+    if not forms.quiet:
+        show_gaps(out, ran.results, ran.unsupported)
+        for finding in report.findings:
+            show_finding(out, finding)
+        show_accepted(out, accepted)
+    if judged:
+        out.print(Text(summed_up(judged)), soft_wrap=True)
+    if ran.results:
+        operations = sum(outcome.operations for _, outcome in ran.results)
+        aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
+        known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
+        conform = f"{len(ran.results) - len(ran.failed)} of {len(ran.results)} vectors conform{known}{aside}"
+        out.print(f"{report.subject}: {conform}; {operations:,} operations checked.", soft_wrap=True)
 
 
 def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:

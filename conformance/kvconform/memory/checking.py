@@ -1,14 +1,16 @@
 """Checks a trace of memory events: judged to its end, and told."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, complain
+from kvconform.console import Told, complain
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
+from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.memory.judge import Group, Judge, Judged
@@ -21,19 +23,24 @@ SECONDS = 5.0
 
 
 def check(
-    console: Console,
+    told: Told,
     path: Path,
     trace: MemoryReader,
     accepted: Accepted,
+    report: Report,
     progress: Callable[[], object],
     *,
     follow: bool = False,
-) -> int:
-    """Check one trace and print what was found; the exit status. `follow`: each kind is told when it is met, too.
+    first: bool = False,
+) -> None:
+    """Check one trace, print what was found, and add it to a report.
+
+    With `follow` each kind is told when it is met, too; with `first` nothing is judged after the first finding.
 
     Raises:
         InputError: a line cannot be used, and nothing was found before it.
     """
+    console = told.details
 
     def met(group: Group) -> None:
         what = f"{path}:{group.line}: {group.finding.rule}: {group.finding.what}"
@@ -42,7 +49,7 @@ def check(
     judging = Judge(Law(trace.header.pools), accepted, met if follow else None)
     problem: InputError | None = None
     try:
-        _read(trace, judging, progress)
+        _read(trace, judging, progress, first=first)
     except InputError as error:
         problem = error
     except KeyboardInterrupt:
@@ -57,12 +64,15 @@ def check(
     _show_judged(console, path, outcome)
     for number, finding in enumerate(tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS), start=1):
         show_finding(console, finding, number)
+        report.findings.append(finding)
     if outcome.beyond:
         console.print(f"{outcome.beyond:,} further findings are of still other kinds.")
-    broken = bool(outcome.groups)
+    broken, events = bool(outcome.groups), outcome.events.total()
+    reason = "" if problem is None else str(problem)
+    report.cases.append(Case(path.name, "fails" if broken else "conforms", str(path), "memory", events, reason))
+    report.unjudged = dict(Counter(report.unjudged) + outcome.unjudged)
     verdict = "does not conform" if broken else "conforms"
-    console.print(Text(printable(f"{path}: {verdict}, {outcome.events.total():,} events checked.")), soft_wrap=True)
-    return BROKEN if broken else CONFORMS
+    told.verdict.print(Text(printable(f"{path}: {verdict}, {events:,} events checked.")), soft_wrap=True)
 
 
 def _show_judged(console: Console, path: Path, judged: Judged) -> None:
@@ -77,10 +87,12 @@ def _show_judged(console: Console, path: Path, judged: Judged) -> None:
         console.print()
 
 
-def _read(trace: MemoryReader, judging: Judge, progress: Callable[[], object]) -> None:
+def _read(trace: MemoryReader, judging: Judge, progress: Callable[[], object], *, first: bool) -> None:
     for number, (line, event) in enumerate(trace, start=1):
         try:
             judging.step(line, event)
+            if first and judging.has_found:
+                return
         except Malformed as error:
             raise InputError(trace.lines.path, line, str(error)) from error
         if number % 1000 == 0:

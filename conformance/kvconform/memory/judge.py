@@ -97,6 +97,11 @@ class Judge:
             if len(self._order) > REMEMBERED:
                 del self._at[self._order.popleft()]
 
+    @property
+    def has_found(self) -> bool:
+        """Whether anything was found that is not accepted."""
+        return bool(self._groups)
+
     def outcome(self) -> Judged:
         """What there is to tell so far."""
         return Judged(self._events, list(self._groups.values()), self._beyond, self._law.unjudged)

@@ -9,9 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.errors import InputError
+from kvconform.findings.finding import Finding, Place
+from kvconform.findings.outcome import Case, Verdict
 from kvconform.findings.wording import printable
+from kvconform.memory.telling import Teller
 from kvconform.traces.memory import MemoryStep, MemoryVector
-from kvspec.memory import Finding, Law, Malformed
+from kvspec import memory as law
+from kvspec.memory import Law, Malformed
 from kvspec.memory_rules import MEMORY_RULES
 
 
@@ -23,7 +27,7 @@ class Result(NamedTuple):
     found: frozenset[str]
     """The rules that were found to be broken, as expected or not."""
     mismatch: str | None
-    """`line: what`, where it is not as the vector expects."""
+    """What is not as the vector expects: at the last event that was judged."""
 
 
 def run_memory_vector(vector: MemoryVector) -> Result:
@@ -32,21 +36,21 @@ def run_memory_vector(vector: MemoryVector) -> Result:
     Raises:
         InputError: an event is one that no engine can mean.
     """
-    law = Law(vector.header.pools)
+    watching = Law(vector.header.pools)
     found: set[str] = set()
     for number, step in enumerate(vector.steps, start=1):
         try:
-            findings = law.step(step.event)
+            findings = watching.step(step.event)
         except Malformed as error:
             raise InputError(vector.path, step.line, str(error)) from error
         found.update(finding.rule for finding in findings)
         mismatch = _mismatch(step, findings)
         if mismatch is not None:
-            return Result(number, frozenset(found), f"{step.line}: {mismatch}")
+            return Result(number, frozenset(found), mismatch)
     return Result(len(vector.steps), frozenset(found), None)
 
 
-def _mismatch(step: MemoryStep, findings: Sequence[Finding]) -> str | None:
+def _mismatch(step: MemoryStep, findings: Sequence[law.Finding]) -> str | None:
     expected = {expect.rule for expect in step.expects}
     for finding in findings:
         if finding.rule not in expected:
@@ -60,8 +64,44 @@ def _mismatch(step: MemoryStep, findings: Sequence[Finding]) -> str | None:
     return None
 
 
-def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]], verbose: bool) -> None:
-    """Print what is not as expected; the vectors by rule only if `verbose`."""
+def run_memory_vectors(vectors: Sequence[MemoryVector], *, first: bool = False) -> list[tuple[MemoryVector, Result]]:
+    """Judge vectors; with `first` up to the first that does not come out as expected.
+
+    Raises:
+        InputError: an event is one that no engine can mean.
+    """
+    results = []
+    for vector in vectors:
+        results.append((vector, run_memory_vector(vector)))
+        if first and results[-1][1].mismatch is not None:
+            break
+    return results
+
+
+def case_of(vector: MemoryVector, result: Result) -> Case:
+    """How a vector came out, for a report."""
+    verdict: Verdict = "conforms" if result.mismatch is None else "fails"
+    return Case(vector.name, verdict, str(vector.path), "memory", result.events)
+
+
+def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
+    """What is not as the vector expects, told by the vector itself."""
+    teller = Teller(vector.header.pools)
+    for step in vector.steps[: result.events]:
+        teller.step(step.line, step.event)
+    last = vector.steps[result.events - 1]
+    kind = str(last.event.__struct_config__.tag)
+    return Finding(
+        kind="expectation",
+        what=result.mismatch or "",
+        place=Place(str(vector.path), last.line, result.events, kind, vector.name),
+        trace=teller.trace(),
+        note="A vector's expectations hold for it as it is: no part of it can be left out.",
+    )
+
+
+def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]]) -> None:
+    """Print the vectors by rule."""
     table = Table("rule", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
     for rule in MEMORY_RULES:
         about = [(vector.name, result) for vector, result in results if rule in vector.header.rules]
@@ -69,15 +109,11 @@ def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Resu
         holds = [name for name, result in about if rule not in result.found]
         if about:
             table.add_row(rule, *(Text(printable(", ".join(names))) for names in (found, holds)))
-    if verbose:
-        console.print(table)
-    for vector, result in results:
-        if result.mismatch is not None:
-            console.print(Text(printable(f"{vector.path}:{result.mismatch}"), "bold red"), soft_wrap=True)
+    console.print(table)
+
+
+def summed_up(results: Sequence[tuple[MemoryVector, Result]]) -> str:
+    """How all of them came out, in a line."""
     right = sum(result.mismatch is None for _, result in results)
     events = sum(result.events for _, result in results)
-    console.print(
-        f"the law: {right} of {len(results)} memory vectors come out as expected; {events:,} events checked.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    return f"the law: {right} of {len(results)} memory vectors come out as expected; {events:,} events checked."

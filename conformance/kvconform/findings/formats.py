@@ -1,0 +1,173 @@
+"""A report in the formats of other tools: JSON, JUnit's XML, SARIF."""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+from rich.console import Console
+
+from kvconform.findings.finding import Finding, Moment, Place
+from kvconform.findings.outcome import Case, Report
+from kvconform.findings.text import show_finding
+
+WIDTH = 100
+"""Columns of a finding told within another format."""
+
+
+def write(report: Report, *, junit: Path | None = None, sarif: Path | None = None) -> None:
+    """Write the files that are asked for.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for path, form in ((junit, to_junit), (sarif, to_sarif)):
+        if path is not None:
+            path.write_text(form(report), encoding="utf-8")
+
+
+def to_json(report: Report) -> str:
+    """The report as JSON."""
+    return msgspec.json.format(msgspec.json.encode(report)).decode()
+
+
+def to_junit(report: Report) -> str:
+    """The report as JUnit's XML: a case is a test, with what was found in it as the failure."""
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"kvspec {report.command} {report.subject}",
+        tests=str(len(report.cases)),
+        failures=str(sum(case.verdict == "fails" for case in report.cases)),
+        errors=str(sum(case.verdict == "unusable" for case in report.cases)),
+        skipped=str(sum(case.verdict == "not supported" for case in report.cases)),
+    )
+    for case in report.cases:
+        suite.append(_test(report, case))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _test(report: Report, case: Case) -> ElementTree.Element:
+    test = ElementTree.Element("testcase", classname=f"kvspec.{report.subject}", name=case.name, file=case.file)
+    match case.verdict:
+        case "not supported":
+            ElementTree.SubElement(test, "skipped", message=_xml(case.reason))
+        case "unusable":
+            ElementTree.SubElement(test, "error", message=_xml(case.reason))
+        case "fails":
+            # One failure a test: that is all that most readers of the format show.
+            told = [one for one in report.findings if any(_stands_in(place, case) for place in _places(one))]
+            message = "; ".join(f"{one.title}: {one.what}" for one in told) or case.reason
+            failure = ElementTree.SubElement(test, "failure", message=_xml(message))
+            failure.text = _xml("\n".join(map(as_text, told)) or case.reason)
+    return test
+
+
+def _places(finding: Finding) -> list[Place]:
+    return [finding.place, *finding.also]
+
+
+def _stands_in(place: Place, case: Case) -> bool:
+    return place.file == (case.file or case.name)
+
+
+def _xml(text: str) -> str:
+    """What XML can hold: no control characters."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
+
+
+def as_text(finding: Finding) -> str:
+    """A finding as it is printed, without colours."""
+    text = io.StringIO()
+    show_finding(Console(file=text, width=WIDTH, color_system=None), finding)
+    return text.getvalue()
+
+
+def to_sarif(report: Report) -> str:
+    """The report as SARIF 2.1.0: results with their places, and the steps that lead to each as its code flow."""
+    rules = {_rule_id(one): _sarif_rule(one) for one in report.findings}
+    driver = {"name": "kvspec", "version": report.version, "rules": list(rules.values())}
+    run = {
+        "tool": {"driver": driver},
+        "results": [_result(one, list(rules)) for one in report.findings],
+        "properties": {"subject": report.subject, "command": report.command},
+    }
+    log = {
+        "$schema": "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [run],
+    }
+    return msgspec.json.format(msgspec.json.encode(log)).decode() + "\n"
+
+
+def _rule_id(finding: Finding) -> str:
+    return finding.rule.id if finding.rule is not None else finding.kind
+
+
+def _sarif_rule(finding: Finding) -> dict[str, Any]:
+    if finding.rule is None:
+        return {"id": finding.kind, "shortDescription": {"text": f"{finding.title}."}}
+    rule = finding.rule
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": rule.statement},
+        "fullDescription": {"text": f"{rule.statement} {rule.reason}"},
+        "help": {"text": f"{rule.reason} Origin: {rule.origin}. kvspec rules {rule.id} says the same."},
+    }
+
+
+def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
+    steps = list(_flow(finding))
+    compared = f" Expected: {finding.expected}. Observed: {finding.observed}." if finding.compared else ""
+    operation = finding.place.operation
+    told = f"{finding.title}{f' at {operation}' if operation else ''}: {finding.what}.{compared}"
+    return {
+        "ruleId": _rule_id(finding),
+        "ruleIndex": rules.index(_rule_id(finding)),
+        "level": "error",
+        "message": {"text": told},
+        "locations": [_location(place) for place in _places(finding)[:1]],
+        "relatedLocations": [_location(place) | {"id": number} for number, place in enumerate(finding.also, start=1)],
+        "partialFingerprints": {"kvspec/v1": _fingerprint(finding)},
+        **({"codeFlows": [{"threadFlows": [{"locations": steps}]}]} if steps else {}),
+        "occurrenceCount": finding.count,
+    }
+
+
+def _fingerprint(finding: Finding) -> str:
+    """The same for the same defect in another run: numbers may differ."""
+    words = re.sub(r"\d+", "#", finding.what)
+    return hashlib.sha256(f"{_rule_id(finding)}\0{finding.place.operation}\0{words}".encode()).hexdigest()[:32]
+
+
+def _location(place: Place) -> dict[str, Any]:
+    region = {"region": {"startLine": place.line}} if place.line else {}
+    return {"physicalLocation": {"artifactLocation": {"uri": _uri(place.file)}, **region}}
+
+
+def _uri(file: str) -> str:
+    """Relative to the working folder where the file is below it, which is how a forge finds it in the repository."""
+    path = Path(file).resolve()
+    below = path.is_relative_to(Path.cwd().resolve())
+    # A relative file URI is the path of one that is absolute, cut.
+    return path.as_uri().removeprefix(f"{Path.cwd().resolve().as_uri()}/") if below else path.as_uri()
+
+
+def _flow(finding: Finding) -> Iterator[dict[str, Any]]:
+    for moment in finding.trace.moments:
+        yield {
+            "location": {**_location(_at(finding, moment)), "message": {"text": f"{moment.step}. {moment.says}"}},
+            "executionOrder": moment.step,
+            "importance": "essential" if moment.breaks else "important",
+        }
+
+
+def _at(finding: Finding, moment: Moment) -> Place:
+    """Where a step stands in the input, if it is known; else where the finding does."""
+    return Place(finding.place.file, moment.line or finding.place.line)

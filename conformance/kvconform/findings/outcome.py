@@ -1,0 +1,55 @@
+"""What came out of a command, as one object: what was judged, case by case, and what was found.
+
+`kvspec schema --report` prints its JSON Schema, `--json` the object itself; `formats` writes it for other tools.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from kvconform.findings.finding import Finding
+from kvspec import __version__
+
+Verdict = Literal["conforms", "fails", "accepted", "not supported", "unusable"]
+"""Of a case. `accepted`: what was found is known; `unusable`: the input cannot be read."""
+
+
+class Case(msgspec.Struct, omit_defaults=True):
+    """A vector, a trace, or a release."""
+
+    name: str
+    verdict: Verdict
+    file: str = ""
+    """Where it stands, if it is a file."""
+    level: Literal["request", "memory"] = "request"
+    events: int = 0
+    """Operations or memory events that were judged."""
+    reason: str = ""
+    """Why it is not supported, or not usable; what it fails in, if no finding tells."""
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """All that came out of a command."""
+
+    command: Literal["run", "check", "fuzz", "show", "matrix"]
+    subject: str
+    """What was checked: an implementation, an engine, or whatever wrote the traces."""
+    cases: list[Case] = []
+    findings: list[Finding] = []
+    """What does not conform, each thing once."""
+    judged: dict[str, int] = {}
+    """Rule -> how often it was judged."""
+    unjudged: dict[str, int] = {}
+    """Rule -> how often too little was told to judge by it."""
+    version: str = __version__
+    """Of kvspec."""
+
+    @property
+    def conforms(self) -> bool:
+        """Whether no case fails, and all could be read."""
+        return not any(case.verdict in ("fails", "unusable") for case in self.cases)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a report."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Report)}
