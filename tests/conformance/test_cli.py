@@ -197,3 +197,13 @@ def test_a_shell_completes_commands() -> None:
     program = "from kvconform.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["matrix"]
+
+
+def test_kvspecs_own_vectors_go_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "tail_freed_after_retract_p1", "wrong_double_free", "--impl", "bug:retract-tail-orphaned"]
+    assert run_command(command) == 1
+    out = capsys.readouterr().out
+    assert "TAIL-1 is broken at tail_freed_after_retract_p1:22, step 17: match_prefix" in out
+    assert "1 of 1 memory vectors come out as expected" in out
+    assert run_command(["run", "no_such_vector"]) == 2
+    assert "no_such_vector: No such file" in capsys.readouterr().err

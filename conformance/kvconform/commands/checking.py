@@ -16,7 +16,8 @@ from kvspec.rules import RULES
 
 def run(
     vectors: Annotated[
-        list[Path] | None, typer.Argument(metavar="VECTOR", help="Vector files; without any, all of kvspec's own.")
+        list[Path] | None,
+        typer.Argument(metavar="VECTOR", help="Files, or names of kvspec's own; without any, all."),
     ] = None,
     impl: Impl = "reference",
     record: Annotated[

@@ -120,12 +120,13 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     operation: str = ""
     """The kind of event."""
     vector: str = ""
-    """The name of the vector, if it is one."""
+    """The name of the vector, if it is one of kvspec's own."""
     site: str = ""
     """The place in the engine that caused it, as the engine says."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else self.file
+        name = self.vector or self.file
+        return f"{name}:{self.line}" if self.line else name
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvconform.features import why_not
 from kvconform.findings.accepted import Accepted
-from kvconform.findings.wording import printable
+from kvconform.findings.wording import filled, printable
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome
 from kvspec.rules import RULES
@@ -42,12 +42,19 @@ def show_run(
 def show_gaps(
     console: Console,
     results: Sequence[tuple[Vector, Outcome]],
-    unsupported: Sequence[tuple[Vector, frozenset[str]]] = (),
+    unsupported: Sequence[tuple[Vector, frozenset[str]]],
+    *,
+    verbose: bool,
 ) -> None:
     """Print what the vectors that were not run need, and the rules that there was too little to judge by."""
-    by_reason = Counter(why_not(missing) for _, missing in unsupported)
-    for reason, count in by_reason.most_common():
-        console.print(Text(f"Not supported, {count} vectors: {reason}."), soft_wrap=True)
+    if verbose:
+        for reason, count in Counter(why_not(missing) for _, missing in unsupported).most_common():
+            console.print(Text(f"Not supported, {count} vectors: {reason}."), soft_wrap=True)
+    elif unsupported:
+        needed = Counter(feature for _, missing in unsupported for feature in missing)
+        told = ", ".join(f"{feature} ({count})" for feature, count in needed.most_common())
+        line = f"Not supported, {len(unsupported)} vectors, for what they need: {told}; -v says more."
+        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     _show_silence(console, Evidence.together(outcome.evidence for _, outcome in results))
 
 
@@ -66,14 +73,16 @@ def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) 
         console.print(table)
     _show_silence(console, evidence)
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(evidence.reached.items()))
-    console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
+    line = f"On the way: {reached or 'nothing worth telling'}."
+    console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 
 def _show_silence(console: Console, evidence: Evidence) -> None:
     """Name the rules that answers told too little to judge by."""
     if evidence.unjudged:
         silent = ", ".join(f"{rule} ({evidence.unjudged[rule]:,} times)" for rule in RULES if evidence.unjudged[rule])
-        console.print(Text(f"Answers told too little to judge by: {silent}."), soft_wrap=True)
+        line = f"Answers told too little to judge by: {silent}."
+        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 
 def show_accepted(console: Console, accepted: Accepted) -> None:

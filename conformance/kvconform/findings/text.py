@@ -28,7 +28,7 @@ def show_finding(console: Console, finding: Finding, number: int = 0) -> None:
         facts += [("rule", finding.rule.statement), ("why", finding.rule.reason), ("origin", finding.rule.origin)]
     _show_facts(console, facts)
     if finding.also:
-        names = dict.fromkeys(place.vector or str(place) for place in (finding.place, *finding.also))
+        names = dict.fromkeys(map(str, (finding.place, *finding.also)))
         _show_facts(console, [(f"met in {len(names)}", ", ".join(names))])
     if finding.note:
         _show_shown(console, finding)

@@ -30,7 +30,7 @@ from kvconform.memory.vectors import (
 )
 from kvconform.traces.codec import Header, TraceWriter, Vector, read_vector
 from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
-from kvconform.vectors.files import FOLDER, memory_vector_files, vector_files
+from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
 from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, run_vector
 from kvspec.events import Operation, Snapshot
 
@@ -66,7 +66,7 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
         LoadError: the implementation cannot be had, or supports none of the vectors.
         OSError: a file cannot be written.
     """
-    paths = task.vectors or [*vector_files(), *memory_vector_files()]
+    paths = [_found(path) for path in task.vectors or ()] or [*vector_files(), *memory_vector_files()]
     if not paths:
         raise LoadError(f"there are no vectors in {FOLDER}")
     by_law = [path for path in paths if level_of_file(path) == "memory"]
@@ -91,6 +91,14 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     else:
         _show(out, report, judged, ran, accepted, forms)
     return CONFORMS if report.conforms else BROKEN
+
+
+def _found(path: Path) -> Path:
+    """The file, or where there is none kvspec's own vector of that name."""
+    try:
+        return path if path.exists() else vector_file(str(path))
+    except KeyError:
+        return path
 
 
 def _wanted(vector: Vector | MemoryVector, word: str | None) -> bool:
@@ -146,7 +154,7 @@ def _show(
     if forms.verbose and ran.results:
         show_run(out, ran.results, ran.unsupported)
     if not forms.quiet:
-        show_gaps(out, ran.results, ran.unsupported)
+        show_gaps(out, ran.results, ran.unsupported, verbose=forms.verbose)
         for finding in report.findings:
             show_finding(out, finding)
         show_accepted(out, accepted)
@@ -171,7 +179,7 @@ def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list
         group.sort(key=lambda one: one[1].operations)
         finding = tell_run(*group[0], factory)
         finding.also = [
-            place_of(outcome.finding, vector.path, outcome.line, vector.name)
+            place_of(outcome.finding, vector.path, outcome.line, own_name(vector.path))
             for vector, outcome in group[1:]
             if outcome.finding is not None
         ]
@@ -194,7 +202,7 @@ def tell_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
     breach = outcome.finding
     assert breach is not None
     shortest = shortest_of_run(vector, outcome, factory)
-    place = place_of(breach, vector.path, outcome.line, vector.name)
+    place = place_of(breach, vector.path, outcome.line, own_name(vector.path))
     original = _carried_out(vector, breach, factory) if shortest.demonstration is None else ()
     return finding_of(breach, vector.header.config, place, shortest, original)
 

@@ -14,6 +14,7 @@ from kvconform.findings.outcome import Case, Verdict
 from kvconform.findings.wording import printable
 from kvconform.memory.telling import Teller
 from kvconform.traces.memory import MemoryStep, MemoryVector
+from kvconform.vectors.files import own_name
 from kvspec import memory as law
 from kvspec.memory import Law, Malformed
 from kvspec.memory_rules import MEMORY_RULES
@@ -94,7 +95,7 @@ def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
     return Finding(
         kind="expectation",
         what=result.mismatch or "",
-        place=Place(str(vector.path), last.line, result.events, kind, vector.name),
+        place=Place(str(vector.path), last.line, result.events, kind, own_name(vector.path)),
         trace=teller.trace(),
         note="A vector's expectations hold for it as it is: no part of it can be left out.",
     )

@@ -27,12 +27,17 @@ def memory_vector_files() -> list[Path]:
 
 
 def vector_file(name: str) -> Path:
-    """The file of kvspec's own vector of that name.
+    """The file of kvspec's own vector of that name, of either level.
 
     Raises:
         KeyError: there is none.
     """
-    return {path.stem: path for path in vector_files()}[name]
+    return {path.stem: path for path in (*vector_files(), *memory_vector_files())}[name]
+
+
+def own_name(path: Path) -> str:
+    """The name of a vector that comes with kvspec; nothing for any other file, and for one that is named by a path."""
+    return path.stem if path.is_absolute() and path.is_relative_to(FOLDER) else ""
 
 
 def read_vectors() -> list[Vector]:

@@ -66,7 +66,7 @@ def test_the_same_finding_of_two_vectors_is_told_once_with_both_names(
 ) -> None:
     assert run_command(RUN) == 1
     out = capsys.readouterr().out
-    assert out.count("PAGE-1 is broken") == 1 and "met in 2   one, two" in out
+    assert out.count("PAGE-1 is broken") == 1 and "met in 2   one.jsonl:7, two.jsonl:7" in out
     assert out.endswith("1 of 3 vectors conform; 13 operations checked.\n")
 
 
