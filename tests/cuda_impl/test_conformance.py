@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvconform.checked import Checked
-from kvconform.fuzzing.fuzz import fuzz
+from kvconform.fuzzing.fuzz import Budget, fuzz
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector
@@ -85,5 +85,5 @@ def test_no_violation_of_hybrid_pools_is_found_by_fuzzing(config: Config, due: s
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(5))
 def test_no_violation_is_found_by_long_fuzzing(seed: int) -> None:
-    fuzzed = fuzz(Manager, seconds=30, seed=seed, progress=lambda tally, seconds: None)
+    fuzzed = fuzz(Manager, Budget(30), seed, lambda tally, seconds: None)
     assert fuzzed.failure is None, fuzzed.failure

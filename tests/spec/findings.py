@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
-from kvconform.fuzzing import generate
+from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file, vector_files
@@ -116,7 +116,7 @@ def source(name: str) -> Source:
         return Source(name, _fresh(vector.header.config), (renames.renamed(step.op) for step in vector.steps))
     seed = int(name.removeprefix("walk ").split(",")[0])
     draw = RandomDraw(seed)
-    model = _fresh(generate.config(draw))
+    model = _fresh(memory(draw))
     return Source(name, model, proposals(model.state, draw, STEPS), blind=seed % 3)
 
 

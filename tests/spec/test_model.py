@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvconform.fuzzing import generate
+from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
 from kvspec import events
 from kvspec.events import Config, Operation, Refusal, Refused
@@ -41,7 +41,7 @@ def copied(model: Model) -> Model:
 def walk(seed: int, *, law: bool = False) -> Iterator[tuple[Model, Operation[Any]]]:
     """A model, and the next operation to carry out on it; the caller carries it out on a copy first if it likes."""
     draw = RandomDraw(seed)
-    model = Model(generate.config(draw), law=law)
+    model = Model(memory(draw), law=law)
     for op in proposals(model.state, draw, STEPS):
         yield model, op
         try:

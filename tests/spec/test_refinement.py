@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kvconform.fuzzing import generate
+from kvconform.fuzzing.swarm import memory
 from kvspec import events, invariants, lengths
 from kvspec.events import Config, Refusal
 from kvspec.invariants import CHECKS, check
@@ -146,7 +146,7 @@ def broken_rules(config: Config | None = None, *, books: bool = True) -> Iterato
     """Walk with the law until it finds something; what is found, for each walk that does."""
     for seed in SEEDS:
         draw = RandomDraw(seed)
-        drawn = generate.config(draw)
+        drawn = memory(draw)
         try:
             for _ in walk(Model(config or drawn, law=True), draw, books=books):
                 pass
@@ -162,7 +162,7 @@ def test_walks_reach_what_the_law_is_about() -> None:
     met: set[str] = set()
     for seed in SEEDS:
         draw = RandomDraw(seed)
-        model, law = listening(generate.config(draw))
+        model, law = listening(memory(draw))
         for _ in walk(model, draw):
             met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in law.told}
             law.told.clear()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvconform.fuzzing import generate
+from kvconform.fuzzing.swarm import memory
 from kvspec import lengths
 from kvspec.events import Refusal
 from kvspec.lengths import Lengths
@@ -109,7 +109,7 @@ def test_the_model_lets_sides_go_as_the_arithmetic_says() -> None:
     moved = 0
     for seed in SEEDS:
         draw = RandomDraw(seed)
-        model = Model(generate.config(draw))
+        model = Model(memory(draw))
         if not model.state.config.sliding_window:
             continue
         page_size, before = model.state.config.page_size, sides(model.state)

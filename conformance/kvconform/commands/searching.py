@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,10 +11,16 @@ from rich.console import Console
 from kvconform.commands.options import Accept, Impl
 from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
 
+if TYPE_CHECKING:
+    from kvconform.fuzzing.fuzz import Budget
+
 
 def fuzz(
     impl: Impl = "reference",
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to look.")] = 60.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="How long to look; 60 where no number of operations is given.")
+    ] = None,
+    operations: Annotated[int | None, typer.Option(min=1, help="How many operations to draw, however long.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written; of further kinds beside.")
@@ -23,24 +29,40 @@ def fuzz(
 ) -> None:
     """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
 
-    Sizes are small and lengths lie at page borders, so that most of the time the pool is nearly full. After each
-    operation a snapshot is compared; at the end of each run everything is released, and the figures must add up. A run
-    ends where something breaks, and the next one begins, until the time is up.
+    Each run has sizes and habits of its own: how full its pool is, how many launches it keeps in flight, how its
+    prompts branch, which operations are likely. Lengths lie at page borders. After each operation a snapshot is
+    compared; at the end everything is released, every name is used once more, and the figures must add up. A run ends
+    where something breaks, and the next one begins, until the budget is spent.
 
         kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
+
+        kvspec fuzz --impl my_engine:Adapter --operations 100000     the same on a busy machine
 
         kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
     """
     from kvconform.fuzzing.summary import fuzz_and_show
     from kvconform.implementations import load
 
-    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, seconds, seed, out, accept)
+    budget = _budget(seconds, operations)
+    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, budget, seed, out, accept)
     raise typer.Exit(CONFORMS if conforms else BROKEN)
+
+
+def _budget(seconds: float | None, operations: int | None, usual_seconds: float = 60) -> "Budget":
+    """What was asked for; where nothing was, what is usual."""
+    from kvconform.fuzzing.fuzz import Budget
+
+    if seconds is None and operations is None:
+        return Budget(usual_seconds)
+    return Budget(seconds or float("inf"), operations or float("inf"))
 
 
 def soak(
     impl: Impl = "reference",
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 20.0,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="How long; 20 where no number of operations is given.")
+    ] = None,
+    operations: Annotated[int | None, typer.Option(min=1, help="How many operations, however long.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
 ) -> None:
     """Run traffic through the scheduler in every combination of its modes, and check every answer.
@@ -54,7 +76,8 @@ def soak(
     from kvconform.traffic import soak as soaking
 
     console = Console(width=None if sys.stdout.isatty() else 120)
-    conforms = soaking.soak(console, progress_bar(), load(impl), impl, minutes, seed)
+    budget = _budget(None if minutes is None else minutes * 60, operations, usual_seconds=20 * 60)
+    conforms = soaking.soak(console, progress_bar(), load(impl), impl, budget, seed)
     raise typer.Exit(CONFORMS if conforms else BROKEN)
 
 
@@ -176,7 +199,12 @@ def prove(
 
 def bugs(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to fuzz each.")] = 60.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="How long to fuzz each; 60 where no number of operations is given.")
+    ] = None,
+    operations: Annotated[
+        int | None, typer.Option(min=1, help="How many operations to draw for each, however long.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
 ) -> None:
     """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
@@ -195,7 +223,8 @@ def bugs(
     for name in names or ():
         if name not in BUGS:
             raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
-    specimens = examine_all([BUGS[name] for name in dict.fromkeys(names or BUGS)], seconds, seed)
+    budget = _budget(seconds, operations)
+    specimens = examine_all([BUGS[name] for name in dict.fromkeys(names or BUGS)], budget, seed)
     console = Console()
     if names:
         for specimen in specimens:

@@ -1,8 +1,12 @@
 """Operations that somebody draws, until a rule breaks.
 
+style     what runs differ in, and the choices that are drawn
 generate  operations worth trying in a given state
-machine   a Hypothesis state machine for any implementation
-fuzz      the machine, run until something breaks or the time is up
+swarm     the sizes, the style and the likely operations of one run
+run       one run: a fresh implementation, and at the end everything released
+reach     what is hard to come by, and whether a run has
+machine   runs as a Hypothesis state machine, for any implementation
+fuzz      one run after the other, until something breaks or the budget is spent
 walks     random walks that go on after a finding
 summary   what a run has met
 

@@ -1,4 +1,4 @@
-"""Fuzzing from the command line: the state machine, run until something breaks or the time is up."""
+"""Fuzzing from the command line: one run after the other, until something breaks or the budget is spent."""
 
 import contextlib
 import time
@@ -7,31 +7,19 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
-
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.features import lacks
+from kvconform.features import lacks, needs_of_config
 from kvconform.findings.accepted import Accepted
 from kvconform.findings.shrink import Shrunk, kind, shrink
-from kvconform.fuzzing.machine import Failure, Tally, machine
+from kvconform.fuzzing.run import Failure, Run, Tally
+from kvconform.fuzzing.style import Chance
+from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import supported
 from kvconform.vectors.runner import Demonstration, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
-ROUND = settings(
-    max_examples=20,
-    stateful_step_count=100,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-"""One round: short, so that the time limit is kept to within a second. Shrinking is left to
-`kvconform.findings.shrink`, which works on operations rather than on Hypothesis's choices and so needs far fewer
-attempts."""
+STEPS = (80, 160, 320)
+"""Proposals in a run: short runs begin anew more often, in long ones more comes together."""
 
 SHRINK_SECONDS = 20.0
 
@@ -43,6 +31,14 @@ class Kind:
         """The first one."""
         self.failure = failure
         self.count = 1
+
+
+class Budget(NamedTuple):
+    """How long to look: until one of the two is spent."""
+
+    seconds: float = float("inf")
+    operations: float = float("inf")
+    """Unlike seconds these are the same on a busy machine."""
 
 
 class Fuzzed(NamedTuple):
@@ -61,32 +57,32 @@ class Fuzzed(NamedTuple):
 
 
 Progress = Callable[[Tally, float], object]
-"""Is given the tally and the seconds after each round."""
+"""Is given the tally and the seconds after each run."""
 
 
-def fuzz(factory: Factory, seconds: float, seed: int, progress: Progress) -> Fuzzed:
-    """Run the state machine of an implementation for `seconds`, or until it fails.
+def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuzzed:
+    """Run operations on an implementation until the budget is spent, or until it fails.
 
     The same seed draws the same sizes and operations.
     """
     tally = Tally()
     elapsed = 0.0
-    for tally, elapsed in _rounds(factory, seconds, seed):
+    for tally, elapsed in _runs(factory, budget, seed):
         progress(tally, elapsed)
         if tally.failure is not None:
             return Fuzzed(tally, elapsed, [Kind(tally.failure)])
     return Fuzzed(tally, elapsed, [])
 
 
-def fuzz_on(factory: Factory, seconds: float, seed: int, progress: Progress, accepted: Accepted) -> Fuzzed:
-    """Run the state machine of an implementation for `seconds`, whatever breaks.
+def fuzz_on(factory: Factory, budget: Budget, seed: int, progress: Progress, accepted: Accepted) -> Fuzzed:
+    """Run operations on an implementation until the budget is spent, whatever breaks.
 
     A run ends where something breaks, and the next one begins. What is accepted is counted there.
     """
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
-    for tally, elapsed in _rounds(factory, seconds, seed):
+    for tally, elapsed in _runs(factory, budget, seed):
         progress(tally, elapsed)
         if tally.failure is None:
             continue
@@ -101,17 +97,25 @@ def fuzz_on(factory: Factory, seconds: float, seed: int, progress: Progress, acc
     return Fuzzed(tally, elapsed, list(kinds.values()))
 
 
-def _rounds(factory: Factory, seconds: float, seed: int) -> Iterator[tuple[Tally, float]]:
-    """The tally and the seconds so far, after each round; the failure of a round is in the tally."""
+def _runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
+    """The tally and the seconds so far, after each run; the failure of a run is in the tally."""
     start = time.monotonic()
-    fuzzed = machine(factory)
-    for round_number in count():
-        seeded = hypothesis.seed(seed * 1_000_003 + round_number)(fuzzed)
-        # A failure is in the tally, complete; the exception is what Hypothesis makes of it.
-        with contextlib.suppress(RuleBroken, ImplementationFailed, hypothesis.errors.Flaky):
-            run_state_machine_as_test(seeded, settings=ROUND)
-        yield fuzzed.tally, time.monotonic() - start
-        if time.monotonic() - start >= seconds:
+    tally, lacking = Tally(), lacks(factory)
+    for number in count():
+        draw = Chance(seed * 1_000_003 + number)
+        drawn = swarm(draw, lacking)
+        if needs_of_config(drawn.config) & lacking:
+            continue
+        # A failure is in the tally, complete.
+        with contextlib.suppress(RuleBroken, ImplementationFailed):
+            run = Run(factory, drawn, lacking, tally)
+            for _ in range(draw.choice(STEPS)):
+                run.step(draw)
+                if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
+                    break
+            run.end()
+        yield tally, time.monotonic() - start
+        if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
             return
 
 

@@ -6,17 +6,15 @@ all, which a good implementation mostly refuses. All proposals are made from the
 implementation.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import msgspec
-
+from kvconform.fuzzing.style import USUAL, Draw, Style, branch, length, prompt, sampled
 from kvspec.events import (
     Abort,
     CacheUnfinished,
     CloseSession,
     Complete,
-    Config,
     Decode,
     Evict,
     Extend,
@@ -36,125 +34,74 @@ from kvspec.events import (
     Verify,
 )
 from kvspec.model.state import State
-from kvspec.tokens import Element
-
-T = TypeVar("T")
+from kvspec.pages import new_pages
 
 
-class Draw(Protocol):
-    """A source of choices."""
+class Generator(Protocol):
+    """Proposes one kind of operation."""
 
-    def integer(self, low: int, high: int) -> int:
-        """A number in `low..high`."""
-        ...
-
-    def choice(self, options: Sequence[T]) -> T:
-        """One of `options`, which are not empty. The first ones are the simple ones."""
+    def __call__(self, state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
+        """An operation in a run of this style; `None` where the state has no place for it."""
         ...
 
 
-Generator = Callable[[State, Draw], Operation[Any] | None]
-"""Proposes one kind of operation; `None` where the state has no place for it."""
-
-SESSIONS = ("s0", "s1", "s2")
 DRAFTS = 3
 
 
-def config(draw: Draw, lacks: Collection[str] = ()) -> Config:
-    """Sizes so small that the pool is nearly full most of the time; no hybrid pool that is named in `lacks`."""
-    page_size = draw.choice((2, 1, 4, 16))
-    plain = Config(
-        page_size=page_size,
-        num_pages=draw.choice((12, 6, 20, 3)) + draw.integer(0, 4),
-        num_rows=draw.choice((3, 2, 4, 1)),
-        max_context_len=draw.choice((8, 5)) * page_size + draw.integer(0, 1),
-        prefix_cache=draw.choice((True, True, True, False)),
-    )
-    hybrid = [feature for feature in ("sliding_window", "recurrent_states") if feature not in lacks]
-    match draw.choice(("", *hybrid)):
-        case "sliding_window":
-            return _windowed(plain, draw)
-        case "recurrent_states":
-            return _with_states(plain, draw)
-    return plain
-
-
-def _windowed(plain: Config, draw: Draw) -> Config:
-    """The same with a sliding window, shorter or longer than a page, whose pool is the scarce one or not."""
-    return msgspec.structs.replace(
-        plain,
-        sliding_window=draw.choice((plain.page_size, 1, 2 * plain.page_size + 1)),
-        num_window_pages=max(1, plain.num_pages - draw.choice((0, 2, 4))),
-    )
-
-
-def _with_states(plain: Config, draw: Draw) -> Config:
-    """The same with recurrent states, which are scarce."""
-    return msgspec.structs.replace(plain, num_states=draw.choice((7, 3, 4, 10)))
-
-
-def _length(draw: Draw, low: int, high: int, page_size: int) -> int:
-    """A length in `low..high`: an end, a page border, or one beside it."""
-    borders = range(-(-low // page_size) * page_size, high + 1, page_size)
-    near = [length for border in borders for length in (border, border + 1, border - 1) if low <= length <= high]
-    return draw.choice((high, *near, low))
-
-
-def _prompt(draw: Draw, config: Config) -> list[Element]:
-    """One of two families of prompts, cut at an interesting length."""
-    family = draw.integer(0, 1)
-    length = _length(draw, 1, min(config.max_context_len, 4 * config.page_size + 2), config.page_size)
-    return [family, *([0] * (length - 1))]
-
-
-def open_session(state: State, draw: Draw) -> OpenSession | None:
+def open_session(state: State, draw: Draw, style: Style = USUAL, /) -> OpenSession | None:
     """Open one of a few sessions."""
-    closed = [name for name in SESSIONS if name not in state.sessions]
+    closed = [name for name in (f"s{number}" for number in range(style.sessions)) if name not in state.sessions]
     return OpenSession(draw.choice(closed)) if closed else None
 
 
-def submit(state: State, draw: Draw) -> Submit | None:
+def submit(state: State, draw: Draw, style: Style = USUAL, /) -> Submit | None:
     """A request, or the next turn of a session that waits for one."""
     req = f"r{len(state.requests) + draw.integer(0, 3)}"
-    if req in state.requests or len(state.requests) > 4:
+    if req in state.requests or len(state.requests) >= style.crowd:
         return None
     ready: list[str | None] = [
         name for name, session in state.sessions.items() if session.turn is None and not session.closing
     ]
-    name = draw.choice([*ready, None])
+    name = draw.choice([*ready, *[None] * max(1, len(ready))])
     if name is None:
-        return Submit(req, _prompt(draw, state.config))
+        return Submit(req, prompt(draw, state.config, style))
     history = state.sessions[name].history
     if not len(history):
-        return Submit(req, _prompt(draw, state.config), name)
+        return Submit(req, prompt(draw, state.config, style), name)
     room = state.config.max_context_len - len(history)
     if room < 1:
         return None
     total = len(history) + min(room, draw.integer(1, 2 * state.config.page_size + 1))
-    return Submit(req, [*history.elements(), *([0] * (total - len(history)))], name)
+    tokens = [*history.elements(), *([0] * (total - len(history)))]
+    branch(draw, tokens, len(history), state.config.page_size, style)
+    return Submit(req, tokens, name)
 
 
-def match_prefix(state: State, draw: Draw) -> MatchPrefix | None:
+def match_prefix(state: State, draw: Draw, style: Style = USUAL, /) -> MatchPrefix | None:
     """Match a waiting request, perhaps again."""
     waiting = [req for req, request in state.requests.items() if not request.running]
     return MatchPrefix(draw.choice(waiting)) if waiting else None
 
 
-def extend(state: State, draw: Draw) -> Extend | None:
+def extend(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
     """A prefill batch: what is mid prefill first, then matched requests, whole or in chunks."""
     ready = [req for req in state.mid_prefill if req not in state.prepared]
     ready.sort()
     ready += [req for req, request in state.requests.items() if request.prefix_len is not None]
     batch: list[tuple[str, int]] = []
+    unfinished = 0
     while ready and (not batch or draw.choice((True, False))):
         req = ready.pop(draw.integer(0, len(ready) - 1))
         request = state.requests[req]
-        start = request.seq_len if request.running else request.prefix_len or 0
-        batch.append((req, _length(draw, start + 1, len(request.tokens), state.config.page_size)))
+        start, end = request.seq_len if request.running else request.prefix_len or 0, len(request.tokens)
+        if draw.integer(1, 4) <= style.chunked and (not unfinished or draw.choice((False, False, True))):
+            end = length(draw, start + 1, end, state.config.page_size)
+        unfinished += end < len(request.tokens)
+        batch.append((req, end))
     return Extend(batch) if batch else None
 
 
-def decode(state: State, draw: Draw) -> Decode | None:
+def decode(state: State, draw: Draw, style: Style = USUAL, /) -> Decode | None:
     """A plain or a speculative decode step of some of what runs; that one perhaps before the last one's verify."""
     able = [
         req
@@ -175,7 +122,7 @@ def decode(state: State, draw: Draw) -> Decode | None:
     return Decode(kept, 1 if plain and set(kept) <= set(verified) else DRAFTS + 1)
 
 
-def launch(state: State, draw: Draw) -> Launch | None:
+def launch(state: State, draw: Draw, style: Style = USUAL, /) -> Launch | None:
     """Launch everything that is prepared, or a part of it."""
     prepared = list(state.prepared)
     if not prepared:
@@ -184,32 +131,35 @@ def launch(state: State, draw: Draw) -> Launch | None:
     return Launch(name, draw.choice((prepared, prepared[: draw.integer(1, len(prepared))])))
 
 
-def complete(state: State, draw: Draw) -> Complete | None:
-    """The oldest launch completes with the tokens that are due; now and then a chunk brings one, which is not due."""
+def complete(state: State, draw: Draw, style: Style = USUAL, /) -> Complete | None:
+    """The oldest launch completes with the tokens that are due; now and then one comes that is not."""
     if not state.flights:
         return None
     oldest = next(iter(state.flights))
     tokens = {}
     for passage in state.flights[oldest]:
         request = state.requests.get(passage.req)
-        if request is None or not request.running or request.record != passage.record:
+        if request is None or not request.running:
             continue
-        if passage.samples or (passage.req in state.mid_prefill and draw.choice((False, False, False, True))):
-            tokens[passage.req] = draw.integer(0, 1)
+        due = passage.samples and request.run == passage.run
+        undue = passage.samples or passage.req in state.mid_prefill
+        if due or (undue and draw.choice((False, False, False, True))):
+            tokens[passage.req] = sampled(draw, style)
     return Complete(oldest, tokens)
 
 
-def verify(state: State, draw: Draw) -> Verify | None:
+def verify(state: State, draw: Draw, style: Style = USUAL, /) -> Verify | None:
     """Accept some drafts, and perhaps return fewer tokens than were accepted."""
     ready = [req for req, steps in state.speculating.items() if steps[0].completed and req not in state.prepared]
     if not ready:
         return None
     req = draw.choice(ready)
     accepted = draw.integer(1, state.speculating[req][0].positions)
-    return Verify(req, accepted, [0] * draw.choice((accepted, draw.integer(1, accepted))))
+    kept = draw.choice((accepted, draw.integer(1, accepted)))
+    return Verify(req, accepted, [sampled(draw, style) for _ in range(kept)])
 
 
-def cache_unfinished(state: State, draw: Draw) -> CacheUnfinished | None:
+def cache_unfinished(state: State, draw: Draw, style: Style = USUAL, /) -> CacheUnfinished | None:
     """Publish what a prefill wrote."""
     ready = [
         req
@@ -224,7 +174,7 @@ def cache_unfinished(state: State, draw: Draw) -> CacheUnfinished | None:
     return CacheUnfinished(req, req in state.mid_prefill)
 
 
-def finish(state: State, draw: Draw) -> Finish | None:
+def finish(state: State, draw: Draw, style: Style = USUAL, /) -> Finish | None:
     """A request is done."""
     ready = [
         req
@@ -234,36 +184,36 @@ def finish(state: State, draw: Draw) -> Finish | None:
     return Finish(draw.choice(ready)) if ready else None
 
 
-def retract(state: State, draw: Draw) -> Retract | None:
+def retract(state: State, draw: Draw, style: Style = USUAL, /) -> Retract | None:
     """Retract whatever runs, at any moment."""
     running = [req for req, request in state.requests.items() if request.running]
     return Retract(draw.choice(running)) if running else None
 
 
-def abort(state: State, draw: Draw) -> Abort | None:
+def abort(state: State, draw: Draw, style: Style = USUAL, /) -> Abort | None:
     """Abort any request, at any moment."""
     return Abort(draw.choice(list(state.requests))) if state.requests else None
 
 
-def close_session(state: State, draw: Draw) -> CloseSession | None:
+def close_session(state: State, draw: Draw, style: Style = USUAL, /) -> CloseSession | None:
     """Close any session, at any moment."""
     is_open = [name for name, session in state.sessions.items() if not session.closing]
     return CloseSession(draw.choice(is_open)) if is_open else None
 
 
-def preempt(state: State, draw: Draw) -> Preempt | None:
+def preempt(state: State, draw: Draw, style: Style = USUAL, /) -> Preempt | None:
     """Take an idle slot's memory."""
     idle = [name for name, session in state.sessions.items() if session.record is not None]
     return Preempt(draw.choice(idle)) if idle else None
 
 
-def swa_evict(state: State, draw: Draw) -> SwaEvict | None:
+def swa_evict(state: State, draw: Draw, style: Style = USUAL, /) -> SwaEvict | None:
     """Give back what the window has left behind."""
     running = [req for req, request in state.requests.items() if request.running]
     return SwaEvict(draw.choice(running)) if running and state.config.sliding_window else None
 
 
-def take_state(state: State, draw: Draw) -> TakeState | None:
+def take_state(state: State, draw: Draw, style: Style = USUAL, /) -> TakeState | None:
     """A matched request takes its state before its row."""
     ready = [
         req
@@ -273,17 +223,17 @@ def take_state(state: State, draw: Draw) -> TakeState | None:
     return TakeState(draw.choice(ready)) if ready and state.config.num_states else None
 
 
-def free_state(state: State, draw: Draw) -> FreeState | None:
+def free_state(state: State, draw: Draw, style: Style = USUAL, /) -> FreeState | None:
     """A request that is not admitted gives its state back."""
     early = [req for req, request in state.requests.items() if request.state is not None]
     return FreeState(draw.choice(early)) if early else None
 
 
-def evict(state: State, draw: Draw) -> Evict | None:
+def evict(state: State, draw: Draw, style: Style = USUAL, /) -> Evict | None:
     """Evict a little, or everything; with a second pool, of one or of both."""
     if not state.store.entries:
         return None
-    n, other = draw.choice((1, 2, 1000)), draw.choice((0, 1, 2, 1000))
+    n, other = draw.choice((1, 2, 1, 3, 1000)), draw.choice((0, 1, 2, 1, 1000))
     if state.config.sliding_window:
         return Evict(n if not other else draw.choice((0, n)), window=other)
     if state.config.num_states:
@@ -291,46 +241,74 @@ def evict(state: State, draw: Draw) -> Evict | None:
     return Evict(n)
 
 
-def report(state: State, draw: Draw) -> Report | None:
+def report(state: State, draw: Draw, style: Style = USUAL, /) -> Report | None:
     """Ask for the figures; as idle when nothing holds memory but sessions."""
     idle = all(request.record is None for request in state.requests.values())
     return Report("idle" if idle else "busy")
 
 
-def snapshot(state: State, draw: Draw) -> Snapshot | None:
+def snapshot(state: State, draw: Draw, style: Style = USUAL, /) -> Snapshot | None:
     """Ask for everything."""
     return Snapshot()
 
 
-def advance(state: State, draw: Draw) -> Operation[Any] | None:
+def advance(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
     """What a scheduler would do next, so that requests get somewhere."""
-    urgent_first: tuple[Generator, ...] = (launch, complete, verify)
-    for urgent in urgent_first:
-        op = urgent(state, draw)
+    urgent: tuple[Generator, ...] = (launch, complete, verify) if len(state.flights) > style.depth else (launch, verify)
+    for generator in urgent:
+        op = generator(state, draw, style)
         if op is not None:
             return op
-    usual: tuple[Generator, ...] = (extend, match_prefix, cache_unfinished, decode, decode, finish)
-    if len(state.requests) < 3:
+    usual: tuple[Generator, ...] = (_admit, _match_new, cache_unfinished, decode, decode, finish)
+    if len(state.requests) < min(3, style.crowd):
         usual = (submit, open_session, *usual)
     if state.config.sliding_window:
         usual = (*usual, swa_evict)
     if state.config.num_states:
         usual = (*usual, take_state)
-    if state.free_pages < 2 or not state.free_rows or _scarce(state):
+    if state.free_pages < 4 or not state.free_rows or _scarce(state):
         usual = (finish, evict, preempt, *usual)
-    possible = [op for generator in usual if (op := generator(state, draw)) is not None]
-    return draw.choice(possible) if possible else None
+    possible = [op for generator in usual if (op := generator(state, draw, style)) is not None]
+    return draw.choice(possible) if possible else complete(state, draw, style)
+
+
+def _match_new(state: State, draw: Draw, style: Style = USUAL, /) -> MatchPrefix | None:
+    """Match a request that has not matched."""
+    new = [req for req, request in state.requests.items() if not request.running and request.prefix_len is None]
+    return MatchPrefix(draw.choice(new)) if new else None
+
+
+def _admit(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
+    """A prefill batch, now and then one that there is no room for."""
+    op = extend(state, draw, style)
+    return op if op is None or _fits(state, op) or draw.choice((False, False, False, True)) else None
+
+
+def _fits(state: State, op: Extend) -> bool:
+    rows = pages = 0
+    for req, seq_len in op.reqs:
+        request = state.requests[req]
+        start = request.seq_len if request.running else request.prefix_len or 0
+        rows += request.record is None
+        pages += new_pages(start, seq_len, state.config.page_size)
+    config = state.config
+    return (
+        rows <= state.free_rows
+        and pages <= state.free_pages
+        and (not config.sliding_window or pages <= state.free_window_pages)
+        and (not config.num_states or rows * (1 + config.tracking_states) <= state.free_states)
+    )
 
 
 def _scarce(state: State) -> bool:
     """Whether a second pool is nearly empty."""
     config = state.config
-    return bool(config.sliding_window and state.free_window_pages < 2) or bool(
+    return bool(config.sliding_window and state.free_window_pages < 4) or bool(
         config.num_states and state.free_states <= config.tracking_states
     )
 
 
-def hasty(state: State, draw: Draw) -> Operation[Any] | None:
+def hasty(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
     """What will be right a little later, and must be refused now: `unruly` meets these moments too rarely."""
     options: list[Operation[Any]] = [
         *(CacheUnfinished(req, req in state.mid_prefill) for req in state.prepared),
@@ -347,7 +325,7 @@ def hasty(state: State, draw: Draw) -> Operation[Any] | None:
     return draw.choice(options) if options else None
 
 
-def unruly(state: State, draw: Draw) -> Operation[Any] | None:
+def unruly(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
     """Any operation on any name: most of these must be refused and change nothing."""
     req = draw.choice([*state.requests, "nobody"])
     session = draw.choice([*state.sessions, "nowhere"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -14,9 +14,9 @@ from kvconform.findings.shrink import Shortest
 from kvconform.findings.summary import show_accepted
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
-from kvconform.fuzzing.fuzz import Fuzzed, Kind, fuzz_on
+from kvconform.fuzzing.fuzz import Budget, Fuzzed, Kind, fuzz_on
 from kvconform.fuzzing.fuzz import shortest as shortest_of_failure
-from kvconform.fuzzing.machine import Tally
+from kvconform.fuzzing.run import Tally
 from kvconform.traces.codec import VERSION, Header, TraceWriter
 from kvconform.vectors.runner import Factory
 from kvspec.rules import RULES
@@ -27,7 +27,7 @@ def fuzz_and_show(
     progress: Progress,
     factory: Factory,
     impl: str,
-    seconds: float,
+    budget: Budget,
     seed: int,
     out: Path,
     accept: Path | None,
@@ -41,8 +41,14 @@ def fuzz_and_show(
     """
     accepted = read_accepted(accept)
     with progress:
-        task = progress.add_task("fuzzing", total=seconds)
-        fuzzed = fuzz_on(factory, seconds, seed, lambda tally, elapsed: _tell(progress, task, tally, elapsed), accepted)
+        task = progress.add_task("fuzzing", total=1)
+
+        def tell(tally: Tally, elapsed: float) -> None:
+            spent = max(elapsed / budget.seconds, tally.steps / budget.operations)
+            told = f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged"
+            progress.update(task, completed=spent, description=told)
+
+        fuzzed = fuzz_on(factory, budget, seed, tell, accepted)
     show_fuzz(console, fuzzed)
     for number, kind in enumerate(fuzzed.kinds, start=1):
         path = out if number == 1 else _numbered(out, number)
@@ -50,7 +56,7 @@ def fuzz_and_show(
         console.print(Text(f"{impl}: does not conform. The trace is in {path}."), soft_wrap=True)
     show_accepted(console, accepted)
     if not fuzzed.kinds:
-        console.print(Text(f"{impl}: no rule was broken in {fuzzed.seconds:.0f} s."), soft_wrap=True)
+        console.print(Text(f"{impl}: no rule was broken in {fuzzed.tally.steps:,} operations."), soft_wrap=True)
     return not fuzzed.kinds
 
 
@@ -58,14 +64,6 @@ def _numbered(path: Path, number: int) -> Path:
     """`failure.2.jsonl` for the second of `failure.jsonl`."""
     stem, dot, suffixes = path.name.partition(".")
     return path.with_name(f"{stem}.{number}{dot}{suffixes}")
-
-
-def _tell(progress: Progress, task: TaskID, tally: Tally, elapsed: float) -> None:
-    progress.update(
-        task,
-        completed=elapsed,
-        description=f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged",
-    )
 
 
 def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:

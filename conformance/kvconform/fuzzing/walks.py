@@ -5,24 +5,23 @@ Each walk leaves some kinds of operations out, so that a finding that is met at 
 it.
 """
 
-import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.features import needs_now, needs_of_config
 from kvconform.findings.shrink import kind, shrink
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Generator
+from kvconform.fuzzing.style import Chance
+from kvconform.fuzzing.swarm import memory
 from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model
 from kvspec.model.state import State
-
-T = TypeVar("T")
 
 STEPS = 80
 """Proposals in one walk."""
@@ -31,22 +30,6 @@ LEFT_OUT = 0.25
 """How likely a walk leaves a kind of operation out."""
 
 SHRINK_SECONDS = 3.0
-
-
-class Chance:
-    """Choices that a random number generator makes."""
-
-    def __init__(self, seed: int) -> None:
-        """The same seed makes the same choices."""
-        self.random = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        """A number in `low..high`."""
-        return self.random.randint(low, high)
-
-    def choice(self, options: Sequence[T]) -> T:
-        """One of `options`."""
-        return self.random.choice(options)
 
 
 class Walker:
@@ -80,9 +63,9 @@ class Walker:
                 yield demonstration, config
 
     def _walk(self) -> tuple[Config, list[Operation[Any]], RuleBroken | ImplementationFailed] | None:
-        config = generate.config(self._chance)
+        config = memory(self._chance)
         while needs_of_config(config) & self._lacks:
-            config = generate.config(self._chance)
+            config = memory(self._chance)
         generators = self._some_generators()
         model, done = Model(config), list[Operation[Any]]()
         try:

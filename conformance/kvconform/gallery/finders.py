@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
+from statistics import median
 from typing import NamedTuple
 
 from rich import box
@@ -17,7 +18,7 @@ from kvconform.features import lacks, needs_of_config
 from kvconform.findings.finding import Finding
 from kvconform.findings.shrink import Shortest, kind, shrink
 from kvconform.findings.telling import finding_of, place_of
-from kvconform.fuzzing.fuzz import fuzz, shortest
+from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.gallery import law_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
@@ -154,16 +155,16 @@ def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
     return None if shrunk is None else Shown(config, shrunk.demonstration, str(found.vector.path))
 
 
-def find_by_fuzzing(bug: Bug, seconds: float, seed: int) -> FoundByFuzzing:
+def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
     """Fuzz a defect, and shorten what is found."""
-    fuzzed = fuzz(bug.factory, seconds, seed, lambda *_: None)
+    fuzzed = fuzz(bug.factory, budget, seed, lambda *_: None)
     failure = fuzzed.failure
     shrunk = None if failure is None else shortest(failure, bug.factory)
     shown = None if failure is None or shrunk is None else Shown(failure.config, shrunk.demonstration, "fuzzing")
     return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)
 
 
-def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> Specimen:
+def examine(bug: Bug, vectors: Sequence[Vector], budget: Budget, seed: int) -> Specimen:
     """Let vectors, fuzzing and replayed traffic look for a defect."""
     replayed = replay(bug, REPLAY_RUNS, seed) if bug.traffic else None
     if bug.is_of_scheduler and replayed is not None:
@@ -171,7 +172,7 @@ def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> S
         shortest = None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
         return Specimen(bug, [], None, replayed, shortest, Counter())
     found = find_by_vectors(bug, vectors)
-    fuzzed = find_by_fuzzing(bug, seconds, seed)
+    fuzzed = find_by_fuzzing(bug, budget, seed)
     simplest = sorted(found, key=lambda one: one.operations)[:SHRUNK_VECTORS]
     candidates = [fuzzed.shown, *(shorten(bug, one) for one in simplest)]
     right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
@@ -179,7 +180,7 @@ def examine(bug: Bug, vectors: Sequence[Vector], seconds: float, seed: int) -> S
     return Specimen(bug, found, fuzzed, replayed, shortest, find_by_law(bug, vectors))
 
 
-def examine_all(chosen: Sequence[Bug], seconds: float, seed: int) -> list[Specimen]:
+def examine_all(chosen: Sequence[Bug], budget: Budget, seed: int) -> list[Specimen]:
     """Examine defects, with progress on a terminal."""
     vectors = read_vectors()
     specimens = []
@@ -187,7 +188,7 @@ def examine_all(chosen: Sequence[Bug], seconds: float, seed: int) -> list[Specim
         task = progress.add_task("", total=len(chosen))
         for bug in chosen:
             progress.update(task, description=bug.name)
-            specimens.append(examine(bug, vectors, seconds, seed))
+            specimens.append(examine(bug, vectors, budget, seed))
             progress.advance(task)
     return specimens
 
@@ -217,9 +218,22 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
         f"{SYNTHETIC_MARK.strip()} synthetic: {SYNTHETIC}.",
         f"{found} of {len(specimens)} defects are found by all that applies, "
         f"{sum(bool(one.by_law) for one in specimens)} by the law alone.",
+        *_operations_needed(specimens),
         sep="\n",
         soft_wrap=True,
     )
+
+
+def _operations_needed(specimens: Sequence[Specimen]) -> list[str]:
+    """How many operations the fuzzer needed, in words, if there is anything to tell."""
+    fuzzed = [one.fuzzed for one in specimens if one.fuzzed is not None]
+    needed = [found.operations for found in fuzzed if found.shown is not None]
+    if not needed:
+        return []
+    return [
+        f"fuzzing found {len(needed)} of {len(fuzzed)}: the median in {median(needed):,.0f} operations, the worst in "
+        f"{max(needed):,}."
+    ]
 
 
 def _by_vectors(one: Specimen) -> Text:

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kvconform.features import lacks, needs_of_config
+from kvconform.fuzzing.fuzz import Budget
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
 from kvconform.vectors.runner import Factory
@@ -75,8 +76,8 @@ def runs(seed: int) -> Iterator[tuple[Combination, Run]]:
         number += 1
 
 
-def soak(console: Console, progress: Progress, factory: Factory, impl: str, minutes: float, seed: int) -> bool:
-    """Run traffic for so long, or up to the first finding, and print what came of it; whether no rule was broken."""
+def soak(console: Console, progress: Progress, factory: Factory, impl: str, budget: Budget, seed: int) -> bool:
+    """Run traffic up to the budget or the first finding, and print what came of it; whether no rule was broken."""
     lacking = lacks(factory)
     start = time.monotonic()
     elapsed = 0.0
@@ -84,8 +85,8 @@ def soak(console: Console, progress: Progress, factory: Factory, impl: str, minu
     tried: Counter[Combination] = Counter()
     endless = runs(seed)
     with progress:
-        task = progress.add_task("soaking", total=minutes * 60)
-        while elapsed < minutes * 60:
+        task = progress.add_task("soaking", total=1)
+        while elapsed < budget.seconds and operations.total() < budget.operations:
             combination, run = next(endless)
             if needs_of_config(run.config) & lacking:
                 continue
@@ -93,7 +94,8 @@ def soak(console: Console, progress: Progress, factory: Factory, impl: str, minu
             operations.update(str(op.__struct_config__.tag) for op in done)
             tried[combination] += 1
             elapsed = time.monotonic() - start
-            progress.update(task, completed=elapsed, description=f"{operations.total():,} operations")
+            spent = max(elapsed / budget.seconds, operations.total() / budget.operations)
+            progress.update(task, completed=spent, description=f"{operations.total():,} operations")
             if finding is not None:
                 _show(console, operations, tried, elapsed)
                 console.print(f"{combination}: {run.config}", highlight=False, soft_wrap=True)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +14,12 @@ from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
 from kvconform.findings.accepted import Accepted
 from kvconform.fuzzing import generate
-from kvconform.fuzzing.fuzz import fuzz, fuzz_on, shortest
-from kvconform.fuzzing.machine import Failure, Tally, machine
+from kvconform.fuzzing.fuzz import Budget, fuzz, fuzz_on, shortest
+from kvconform.fuzzing.machine import machine
+from kvconform.fuzzing.reach import HARD
+from kvconform.fuzzing.run import Failure, Run, Tally
+from kvconform.fuzzing.style import Chance
+from kvconform.fuzzing.swarm import memory, swarm
 from kvconform.vectors.runner import try_out
 from kvref import Manager
 from kvref.request import KvRecord
@@ -70,7 +75,7 @@ def test_the_machine_fails_on_a_planted_defect_with_its_trace() -> None:
 
 
 def test_fuzzing_is_repeatable_and_its_shortest_trace_is_minimal() -> None:
-    first, again = (fuzz(LeavesTheTail, 60, 3, lambda tally, elapsed: None) for _ in range(2))
+    first, again = (fuzz(LeavesTheTail, Budget(60), 3, lambda tally, elapsed: None) for _ in range(2))
     assert first.failure is not None and again.failure is not None
     assert first.tally.operations == again.tally.operations
     shrunk = shortest(first.failure, LeavesTheTail)
@@ -91,6 +96,44 @@ def test_the_command_writes_a_trace_that_run_and_check_accept(
     assert run_command(["check", trace]) == 1
     assert "PAGE-1 is broken" in capsys.readouterr().out
     assert run_command(["run", trace]) == 0, "the reference does better with the same operations"
+
+
+def test_a_budget_of_operations_is_the_same_on_a_busy_machine() -> None:
+    first, again = (fuzz(Manager, Budget(operations=500), 3, lambda tally, elapsed: None) for _ in range(2))
+    assert first.tally.operations == again.tally.operations and 500 <= first.tally.steps < 600
+
+
+def test_runs_come_by_what_is_hard_to_come_by() -> None:
+    fuzzed = fuzz(Manager, Budget(operations=6000), 7, lambda tally, elapsed: None)
+    assert fuzzed.failure is None
+    assert {what for what in HARD if not fuzzed.tally.reached[what]} == set()
+
+
+class ForgetsToEndATurn(Manager):
+    """A session whose waiting turn is aborted after a retract accepts no further turn: it holds nothing, and sticks."""
+
+    def abort(self, req: str) -> ReleaseAnswer:
+        request = self.requests.get(req)
+        answer = super().abort(req)
+        if request is not None and request.slot is not None and request.extended and req not in self.running:
+            request.slot.turn = req
+        return answer
+
+
+def test_at_the_end_of_a_run_every_name_is_used_again() -> None:
+    draw = Chance(1)
+    run = Run(ForgetsToEndATurn, swarm(draw, config=Config(4, 16, 2, 64)), frozenset(), Tally())
+    life: list[dict[str, Any]] = [
+        {"op": "open_session", "session": "s"},
+        LIFE[0] | {"session": "s"},
+        *LIFE[1:5],
+        {"op": "retract", "req": "r"},
+    ]
+    for op in msgspec.convert(life, list[Event]):
+        run.perform(op)
+    with pytest.raises(RuleBroken):
+        run.end()
+    assert isinstance(run.history[-1], Submit)
 
 
 class KeepsPagesOrFails(KeepsPages):
@@ -117,7 +160,7 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
             tally.failure = Failure(config, shown.operations, shown.finding)
             yield tally, 1.0
 
-    monkeypatch.setattr("kvconform.fuzzing.fuzz._rounds", rounds)
+    monkeypatch.setattr("kvconform.fuzzing.fuzz._runs", rounds)
     out = tmp_path / "failure.jsonl"
     assert run_command(["fuzz", "--impl", TWO, "--out", str(out)]) == 1
     told = capsys.readouterr().out
@@ -131,13 +174,14 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
 
 def test_fuzzing_does_not_end_where_something_breaks() -> None:
     seconds: list[float] = []
-    fuzzed = fuzz_on(KeepsPages, 3, 1, lambda _, elapsed: seconds.append(elapsed), Accepted())
+    fuzzed = fuzz_on(KeepsPages, Budget(3), 1, lambda _, elapsed: seconds.append(elapsed), Accepted())
     assert fuzzed.failure is not None and fuzzed.seconds >= 3 and len(seconds) > 1
 
 
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = tmp_path / "known.toml"
-    known.write_text('[[accepted]]\nrule = "PAGE-1"\nreason = "planted"\n')
+    rules = "PAGE-1", "SESS-4", "MAMBA-2"
+    known.write_text("".join(f'[[accepted]]\nrule = "{rule}"\nreason = "planted"\n' for rule in rules))
     out = tmp_path / "failure.jsonl"
     arguments = ["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", str(out), "--accept", str(known)]
     assert run_command(arguments) == 0
@@ -156,7 +200,7 @@ def test_what_is_proposed_too_early_is_of_every_kind_and_must_be_refused() -> No
     met = set()
     for seed in range(30):
         draw = RandomDraw(seed)
-        model = Model(generate.config(draw))
+        model = Model(memory(draw))
         for op in proposals(model.state, draw, 150):
             with suppress(Refusal):
                 model.step(op)  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvconform.fuzzing.generate import config as config_of
+from kvconform.fuzzing.fuzz import Budget
+from kvconform.fuzzing.swarm import memory
 from kvconform.gallery.finders import (
     Specimen,
     examine,
@@ -163,7 +164,7 @@ def test_a_closing_slot_that_is_gone_too_early_is_blamed_though_it_had_no_privat
     "name", ["stale-row-index", "row-freed-between-chunks", "last-slot-kept", "locked-page-evicted"]
 )
 def test_fuzzing_finds_a_defect_and_shortens_it(name: str) -> None:
-    found = find_by_fuzzing(BUGS[name], seconds=60, seed=1)
+    found = find_by_fuzzing(BUGS[name], Budget(60), seed=1)
     assert found.shown is not None
     assert found.shown.rule in BUGS[name].rules
     assert found.shown.events <= 16
@@ -215,7 +216,7 @@ def printed(show: Any, *arguments: Any) -> str:
 
 
 def test_the_table_has_a_row_for_each_defect() -> None:
-    found = examine(BUGS["stale-row-index"], VECTORS, seconds=60, seed=1)
+    found = examine(BUGS["stale-row-index"], VECTORS, Budget(60), seed=1)
     missed = Specimen(BUGS["endless-prefill-retract-loop"], [], None, replay(REFERENCE, 1, 0), None, Counter())
     text = printed(show_table, [found, missed])
     assert "stale-row-index" in text and "n/a" in text and "not found" in text
@@ -235,7 +236,7 @@ def test_the_law_alone_finds_nothing_in_the_reference() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_law_alone_finds_nothing_in_walks_of_the_reference(seed: int) -> None:
     draw = RandomDraw(seed)
-    config = config_of(draw)
+    config = memory(draw)
     model = Model(config)
     done: list[Operation[Any]] = []
     for op in proposals(model.state, draw, 150):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import z3  # type: ignore[import-untyped]
 
-from kvconform.fuzzing import generate
+from kvconform.fuzzing.swarm import memory
 from kvconform.proving import law as prover
 from kvspec.events import Refusal
 from kvspec.memory import Law, Pool, events
@@ -141,7 +141,7 @@ def test_operations_mean_what_is_proved_of_them() -> None:
     seen: dict[tuple[str, str], set[str]] = {}
     for seed in range(60):
         draw = RandomDraw(seed)
-        model = Model(generate.config(draw), law=True)
+        model = Model(memory(draw), law=True)
         assert model.state.memory is not None
         below, told = model.state.memory.law, list[events.Event]()
         judge = below.step

@@ -1,0 +1,76 @@
+"""What a run has come by that is hard to come by: depth of launches, locks on one prefix, branches beside locks."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from kvspec.events import CacheUnfinished, Extend, Finish, Launch, Operation
+from kvspec.model.state import State
+from kvspec.store import ROOT
+from kvspec.tokens import PrefixKey
+
+DEEP = 4
+"""Launches in flight that are told apart; more count as so many."""
+
+HARD = (
+    "2 launches in flight",
+    "3 launches in flight",
+    "4 launches in flight",
+    "a row read by 2 launches",
+    "a row read by 3 launches",
+    "a lock shared by two",
+    "a lock shared by three",
+    "a branch beside one lock",
+    "a branch beside two locks",
+    "a row withheld, read by 2 launches",
+)
+"""All that is looked for."""
+
+
+def met(state: State, op: Operation[Any]) -> Iterator[str]:
+    """What of `HARD` the state shows after `op` was carried out."""
+    match op:
+        case Launch():
+            yield from _depths(state, op)
+        case Extend():
+            yield from _shared(state)
+        case CacheUnfinished():
+            yield from _shared(state)
+            yield from _branches(state)
+        case Finish():
+            yield from _branches(state)
+    if any(len(state.readers.get(row, ())) > 1 for row, record in state.rows.items() if not record):
+        yield "a row withheld, read by 2 launches"
+
+
+def _depths(state: State, op: Launch) -> Iterator[str]:
+    if len(state.flights) > 1:
+        yield f"{min(DEEP, len(state.flights))} launches in flight"
+    deepest = max((len(reads) for reads in state.readers.values()), default=0)
+    if deepest > 1:
+        yield f"a row read by {min(3, deepest)} launches"
+
+
+def _shared(state: State) -> Iterator[str]:
+    locks = max(state.store.state_pins.values(), default=0)
+    if locks > 1:
+        yield "a lock shared by two" if locks == 2 else "a lock shared by three"
+
+
+def _branches(state: State) -> Iterator[str]:
+    """A prefix that goes on in two ways, one of which is locked: a tree cuts a locked node in two for that."""
+    store = state.store
+    covering = Counter[PrefixKey]()
+    for locked, locks in store.state_pins.items():
+        key = locked
+        while key != ROOT:
+            covering[key] += locks
+            key = store.entries[key].parent
+    beside = (
+        locks
+        for key, locks in covering.items()
+        if (parent := store.entries[key].parent) != ROOT and store.children[parent] > 1
+    )
+    locks = max(beside, default=0)
+    if locks:
+        yield "a branch beside one lock" if locks == 1 else "a branch beside two locks"

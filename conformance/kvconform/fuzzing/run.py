@@ -1,0 +1,152 @@
+"""One run: a fresh implementation, operations that somebody draws, and at the end everything released."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.features import needs_now
+from kvconform.fuzzing import generate
+from kvconform.fuzzing.reach import met
+from kvconform.fuzzing.style import Draw, T
+from kvconform.fuzzing.swarm import Swarm
+from kvconform.vectors.runner import Factory, carry_out
+from kvspec.events import (
+    Abort,
+    CloseSession,
+    Config,
+    Evict,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Report,
+    Submit,
+)
+from kvspec.invariants import check
+from kvspec.model import Model
+from kvspec.model.state import State
+
+
+class Failure(NamedTuple):
+    """A run that failed."""
+
+    config: Config
+    operations: Sequence[Operation[Any]]
+    """Everything that was done on one fresh implementation, with its answers; the failing operation is the last."""
+    finding: RuleBroken | ImplementationFailed
+
+
+class Tally:
+    """What many runs have met together."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.runs = 0
+        self.failure: Failure | None = None
+        """The latest run that failed."""
+        self.operations: Counter[str] = Counter()
+        self.judged: Counter[str] = Counter()
+        self.reached: Counter[str] = Counter()
+
+    @property
+    def steps(self) -> int:
+        """Operations in all."""
+        return self.operations.total()
+
+
+class _First:
+    """Always the first choice: for what has to be done, not tried."""
+
+    def integer(self, low: int, high: int) -> int:
+        return low
+
+    def choice(self, options: Sequence[T]) -> T:
+        return options[0]
+
+
+class Run:
+    """One run of an implementation, judged after each operation, with a snapshot."""
+
+    def __init__(self, factory: Factory, swarm: Swarm, lacks: frozenset[str], tally: Tally) -> None:
+        """Make a fresh implementation, which is never asked for what it lacks; count in `tally`."""
+        self.swarm = swarm
+        self.failure: Failure | None = None
+        self.history: list[Operation[Any]] = []
+        self._lacks = lacks
+        self._tally = tally
+        tally.runs += 1
+        self.model = Model(swarm.config, law=True)
+        try:
+            implementation = make(factory, swarm.config)
+        except ImplementationFailed as finding:
+            tally.failure = Failure(swarm.config, [], finding)
+            raise
+        self._checked = Checked(implementation, self.model, record=self.history.append, snapshot_every=1)
+
+    @property
+    def state(self) -> State:
+        """What the model knows."""
+        return self.model.state
+
+    def step(self, draw: Draw) -> None:
+        """Carry out what one of the generators proposes, if it proposes anything."""
+        op = draw.choice(self.swarm.bag)(self.state, draw, self.swarm.style)
+        if op is not None:
+            self.perform(op)
+
+    def perform(self, op: Operation[Any]) -> None:
+        """Carry one operation out, if the implementation has all that it needs now.
+
+        Raises:
+            RuleBroken: its answer is not allowed; the run that led to it is `failure`.
+            ImplementationFailed: it gave none.
+        """
+        if self._lacks and needs_now(self.state, op) & self._lacks:
+            return
+        self._tally.operations[str(op.__struct_config__.tag)] += 1
+        try:
+            carry_out(self._checked, op)
+            check(self.state)
+        except (RuleBroken, ImplementationFailed) as finding:
+            if not self.history or self.history[-1] is not finding.op:
+                self.history.append(finding.op or op)
+            self._tally.failure = self.failure = Failure(self.swarm.config, self.history, finding)
+            raise
+        if op.refused is None:
+            self._tally.reached.update(met(self.state, op))
+
+    def end(self) -> None:
+        """Release everything, see that every name can be used again, and ask for the figures of an empty pool."""
+        if self._lacks and self.state.prepared:
+            self.perform(Launch(max(self.state.flights, default=0) + 1, list(self.state.prepared)))
+        while (due := generate.complete(self.state, _First())) is not None:
+            self.perform(due)
+        for op in self._endings():
+            self.perform(op)
+        if all(request.record is None for request in self.state.requests.values()):
+            self.perform(Report("idle"))
+        self._tally.judged += self.model.judged
+        self._tally.reached += self.model.reached
+
+    def _endings(self) -> Iterator[Operation[Any]]:
+        """Whoever leaves may come again: a request by its name, a session with its next turn, and once it is closed."""
+        state = self.state
+        for req in list(state.requests):
+            yield Abort(req)
+            if req not in state.requests:
+                yield from _passes_by(Submit(req, [0]))
+        for name, session in list(state.sessions.items()):
+            if session.turn is None:
+                yield from _passes_by(Submit("again", [*session.history.elements(), 0], name))
+            yield CloseSession(name)
+            if name not in state.sessions:
+                yield OpenSession(name)
+                yield from _passes_by(Submit("again", [0], name))
+                yield CloseSession(name)
+        yield Evict(state.config.num_pages)
+
+
+def _passes_by(submit: Submit) -> Iterator[Operation[Any]]:
+    """A request that leaves before it has run."""
+    return iter((submit, MatchPrefix(submit.req), Abort(submit.req)))

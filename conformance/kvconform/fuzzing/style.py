@@ -1,0 +1,92 @@
+"""How the operations of one run are drawn: what it is likely to do, how deep launches go, how prompts branch."""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from kvspec.events import Config
+from kvspec.tokens import Element
+
+T = TypeVar("T")
+
+
+class Draw(Protocol):
+    """A source of choices."""
+
+    def integer(self, low: int, high: int) -> int:
+        """A number in `low..high`."""
+        ...
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of `options`, which are not empty. The first ones are the simple ones."""
+        ...
+
+
+class Chance:
+    """Choices that a random number generator makes."""
+
+    def __init__(self, seed: int) -> None:
+        """The same seed makes the same choices."""
+        self.random = random.Random(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        """A number in `low..high`."""
+        return self.random.randint(low, high)
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of `options`."""
+        return self.random.choice(options)
+
+
+class Style(NamedTuple):
+    """What one run is like. Runs that differ in it reach what no average run does."""
+
+    depth: int = 0
+    """Launches that stay in flight while there is anything else to do; 0 completes each at once."""
+    families: int = 2
+    """First tokens that prompts begin with: prompts of one family share what comes before they branch."""
+    branches: int = 0
+    """Places, at most, at which a prompt leaves its family's common text."""
+    alphabet: int = 2
+    """Tokens that may be sampled. The first one is what prompts go on with, so that outputs meet prompts."""
+    chunked: int = 4
+    """Of four prefills of a request, those that may end before its prompt does."""
+    prompt_pages: int = 4
+    """The longest prompt, in pages."""
+    crowd: int = 5
+    """Requests in the system at a time."""
+    sessions: int = 3
+    """Sessions open at a time."""
+
+
+USUAL = Style()
+"""A run that completes each launch at once, with two families of prompts that do not branch."""
+
+
+def length(draw: Draw, low: int, high: int, page_size: int) -> int:
+    """A length in `low..high`: an end, a page border, or one beside it."""
+    borders = range(-(-low // page_size) * page_size, high + 1, page_size)
+    near = [length for border in borders for length in (border, border + 1, border - 1) if low <= length <= high]
+    return draw.choice((high, *near, low))
+
+
+def prompt(draw: Draw, config: Config, style: Style) -> list[Element]:
+    """A prompt of one of the families, cut at an interesting length, that may leave its family at such places."""
+    longest = min(config.max_context_len, style.prompt_pages * config.page_size + 2)
+    tokens: list[Element] = [draw.integer(0, style.families - 1)]
+    tokens += [0] * (length(draw, 1, longest, config.page_size) - 1)
+    branch(draw, tokens, 1, config.page_size, style)
+    return tokens
+
+
+def branch(draw: Draw, tokens: list[Element], start: int, page_size: int, style: Style) -> None:
+    """Let `tokens` differ from the common text at a few places, from `start` on."""
+    if len(tokens) <= start or not style.branches:
+        return
+    for _ in range(draw.integer(0, style.branches)):
+        tokens[length(draw, start, len(tokens) - 1, page_size)] = draw.integer(1, 2)
+
+
+def sampled(draw: Draw, style: Style) -> int:
+    """A token that a launch samples."""
+    return draw.integer(0, style.alphabet - 1)

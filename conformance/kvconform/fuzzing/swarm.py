@@ -1,0 +1,100 @@
+"""Runs that differ from each other: each draws its sizes, its style, and which operations are likely in it.
+
+An average of everything reaches little: three launches in flight need a run in which launches are rarely completed, a
+lock that three share needs prompts that do not branch and pages enough for all of them.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kvconform.fuzzing import generate
+from kvconform.fuzzing.generate import GENERATORS, Generator
+from kvconform.fuzzing.style import Draw, Style
+from kvspec.events import Config
+
+PROGRESS = (3, 1, 9)
+"""How much likelier than usual a run does what a scheduler would do next."""
+FACTORS = (1, 0, 0, 3)
+"""How much likelier than usual another kind of proposal is in a run; 0 leaves it out."""
+
+
+class Sizes(NamedTuple):
+    """What the sizes of a memory are drawn from."""
+
+    page_sizes: Sequence[int] = (2, 1, 4, 16)
+    pages: Sequence[int] = (12, 6, 20, 3)
+    rows: Sequence[int] = (3, 2, 4, 1)
+    context_pages: Sequence[int] = (8, 5)
+    states: Sequence[int] = (7, 3, 4, 10)
+
+
+SMALL = Sizes()
+"""So small that the pool is nearly full most of the time."""
+WIDE = Sizes(
+    page_sizes=(2, 1, 4, 2, 1, 4, 8, 16, 3, 32, 64),  # small ones more often: so many operations pass more borders
+    pages=(12, 6, 20, 3, 30, 50),
+    rows=(3, 4, 2, 1, 6, 8),
+    context_pages=(8, 5, 14),
+    states=(7, 3, 4, 10, 24),
+)
+"""Memories with room, too, and pages as large as engines have."""
+
+
+class Swarm(NamedTuple):
+    """What one run draws before it begins."""
+
+    config: Config
+    style: Style
+    bag: list[Generator]
+    """The kinds of proposals, each as often as it is likely."""
+
+
+def swarm(draw: Draw, lacks: Collection[str] = (), config: Config | None = None) -> Swarm:
+    """A run with sizes of its own, without the hybrid pools named in `lacks`; with those of `config`, if given."""
+    if config is None:
+        config = memory(draw, lacks, WIDE)
+    bag = [
+        generator
+        for generator, weight in GENERATORS.items()
+        for _ in range(weight * draw.choice(PROGRESS if generator is generate.advance else FACTORS))
+    ]
+    return Swarm(config, style(draw), bag)
+
+
+def style(draw: Draw) -> Style:
+    """How a run is."""
+    return Style(
+        depth=draw.choice((0, 1, 2, 3, 4)),
+        families=draw.choice((1, 2, 4)),
+        branches=draw.choice((1, 0, 2)),
+        alphabet=draw.choice((2, 1, 5)),
+        chunked=draw.choice((2, 1, 4)),
+        prompt_pages=draw.choice((4, 2, 7)),
+        crowd=draw.choice((5, 3, 8)),
+        sessions=draw.choice((3, 1, 0, 5)),
+    )
+
+
+def memory(draw: Draw, lacks: Collection[str] = (), sizes: Sizes = SMALL) -> Config:
+    """A memory with one hybrid pool that is not named in `lacks`, or with none."""
+    page_size = draw.choice(sizes.page_sizes)
+    plain = Config(
+        page_size=page_size,
+        num_pages=draw.choice(sizes.pages) + draw.integer(0, 4),
+        num_rows=draw.choice(sizes.rows),
+        max_context_len=draw.choice(sizes.context_pages) * page_size + draw.integer(0, 1),
+        prefix_cache=draw.choice((True, True, True, False)),
+    )
+    hybrid = [feature for feature in ("sliding_window", "recurrent_states") if feature not in lacks]
+    match draw.choice(("", *hybrid)):
+        case "sliding_window":
+            return msgspec.structs.replace(
+                plain,
+                sliding_window=draw.choice((page_size, 1, 2 * page_size + 1)),
+                num_window_pages=max(1, plain.num_pages - draw.choice((0, 2, 4))),
+            )
+        case "recurrent_states":
+            return msgspec.structs.replace(plain, num_states=draw.choice(sizes.states))
+    return plain
