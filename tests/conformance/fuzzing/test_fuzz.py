@@ -180,7 +180,7 @@ def test_fuzzing_does_not_end_where_something_breaks() -> None:
 
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = tmp_path / "known.toml"
-    rules = "PAGE-1", "SESS-4", "MAMBA-2"
+    rules = "PAGE-1", "SESS-4", "MAMBA-2", "MAMBA-4"
     known.write_text("".join(f'[[accepted]]\nrule = "{rule}"\nreason = "planted"\n' for rule in rules))
     out = tmp_path / "failure.jsonl"
     arguments = ["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", str(out), "--accept", str(known)]
