@@ -67,7 +67,7 @@ def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuz
     """
     tally = Tally()
     elapsed = 0.0
-    for tally, elapsed in _runs(factory, budget, seed):
+    for tally, elapsed in runs(factory, budget, seed):
         progress(tally, elapsed)
         if tally.failure is not None:
             return Fuzzed(tally, elapsed, [Kind(tally.failure)])
@@ -82,7 +82,7 @@ def fuzz_on(factory: Factory, budget: Budget, seed: int, progress: Progress, acc
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
-    for tally, elapsed in _runs(factory, budget, seed):
+    for tally, elapsed in runs(factory, budget, seed):
         progress(tally, elapsed)
         if tally.failure is None:
             continue
@@ -97,7 +97,7 @@ def fuzz_on(factory: Factory, budget: Budget, seed: int, progress: Progress, acc
     return Fuzzed(tally, elapsed, list(kinds.values()))
 
 
-def _runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
+def runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
     """The tally and the seconds so far, after each run; the failure of a run is in the tally."""
     start = time.monotonic()
     tally, lacking = Tally(), lacks(factory)
