@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
+from kvconform.errors import LONGEST, short
 from kvconform.findings.wording import printable
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Told(NamedTuple):
 
 def complain(reason: str) -> None:
     """Say on standard error, in one line, what is wrong with the input or the call."""
-    print(f"kvspec: {printable(' '.join(reason.split()))}", file=sys.stderr)
+    print(f"kvspec: {printable(short(reason, 2 * LONGEST))}", file=sys.stderr)
 
 
 def progress_bar() -> "Progress":

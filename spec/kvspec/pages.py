@@ -81,6 +81,23 @@ def expand(runs: Runs) -> list[int]:
     return numbers
 
 
+@require(lambda most: most >= 0)
+@ensure(lambda runs, most, result: len(result) == min(most, count(runs)))
+def beginning(runs: Runs, most: int) -> list[int]:
+    """Write out the first `most` numbers: what it costs follows `most`, never what `runs` say."""
+    numbers: list[int] = []
+    for run in runs:
+        room = most - len(numbers)
+        if not room:
+            break
+        if isinstance(run, int):
+            numbers.append(run)
+        else:
+            first, length = run
+            numbers.extend(range(first, first + min(length, room)))
+    return numbers
+
+
 @ensure(lambda result: all(isinstance(run, int) or run[1] > 1 for run in result))
 def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
     """The shortest runs that `expand` turns back into `numbers`; a run of one stays a plain number."""

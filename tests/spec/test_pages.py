@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvspec.pages import (
+    beginning,
     ceil_align,
     ceil_pages,
     compress,
@@ -48,6 +49,15 @@ def test_runs_expand_to_the_same_numbers_in_the_same_order(numbers: list[int]) -
     runs = compress(numbers)
     assert expand(runs) == numbers
     assert all(isinstance(run, int) or run[1] > 1 for run in runs)
+
+
+@given(st.lists(st.one_of(st.integers(1, 12), st.tuples(st.integers(1, 12), st.integers(1, 4)))), st.integers(0, 60))
+def test_the_beginning_of_runs_is_what_stands_first_written_out(runs: list[int | tuple[int, int]], most: int) -> None:
+    assert beginning(runs, most) == expand(runs)[:most]
+
+
+def test_the_beginning_of_an_endless_run_costs_what_is_asked_for() -> None:
+    assert beginning([7, (1, 2**63)], 4) == [7, 1, 2, 3]
 
 
 def test_runs_are_as_few_as_possible() -> None:

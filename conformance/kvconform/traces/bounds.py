@@ -38,9 +38,39 @@ snapshot tells of whole pools is compared run by run, and may be as long as it l
 TOKENS = 1 << 24
 """Elements that the tokens of a request may have."""
 
+ALLOWED = 1 << 14
+"""Pages or positions that a file may name without writing them out, in runs or by a count, ..."""
+ALLOWED_A_BYTE = 16
+"""... and so many more for each byte of it that has been read. A page that is written out takes two bytes at least."""
+
 
 class OutOfRange(ValueError):
     """A number that cannot be; the message says which and why."""
+
+
+class Allowance:
+    """How much a file may still name without writing it out, so that what it costs follows its size."""
+
+    def __init__(self) -> None:
+        """At the beginning of a file."""
+        self._left = ALLOWED
+
+    def read(self, size: int) -> None:
+        """A line of `size` bytes has been read."""
+        self._left += size * ALLOWED_A_BYTE
+
+    def spend(self, number: int, what: str) -> None:
+        """So many are named.
+
+        Raises:
+            OutOfRange: they are too many for what the file has told so far.
+        """
+        if number > self._left:
+            raise OutOfRange(
+                f"{number:,} {what} without being written out, more than the {max(0, self._left):,} that a file of "
+                "this length may have"
+            )
+        self._left -= number
 
 
 def check_config(config: Config) -> None:
@@ -83,7 +113,6 @@ def check_operation(op: Operation[Any], config: Config) -> None:
                 _natural(f"seq_len of {req}", seq_len)
         case Decode():
             _natural("n", op.n)
-            _within("n", op.n, NUMBERS)
         case Submit():
             _within("the number of tokens", len(op.tokens), TOKENS)
         case Evict():

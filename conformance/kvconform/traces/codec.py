@@ -16,11 +16,12 @@ import zstandard
 from msgspec.structs import replace
 
 from kvconform.errors import InputError
-from kvconform.traces.bounds import NUMBERS, OutOfRange, check_config, check_operation, check_rule
+from kvconform.traces.bounds import NUMBERS, Allowance, OutOfRange, check_config, check_operation, check_rule
 from kvconform.traces.expect import Expect, misfit
 from kvconform.traces.lines import MAX_LINE, Lines
 from kvspec.events import (
     Config,
+    Decode,
     Event,
     ExtendAnswer,
     Operation,
@@ -112,15 +113,16 @@ class TraceReader:
 
     def __iter__(self) -> Iterator[tuple[int, Operation[Any]]]:
         """Each operation with its answer."""
-        path, number = self.lines.path, 1
+        path, number, allowance = self.lines.path, 1, Allowance()
         for number, line in self.lines:
             op = decode_line(_line, path, number, line)
+            allowance.read(len(line))
             if isinstance(op, Expect):
                 raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
             if (op.obs is None) == (op.refused is None):
                 reason = "no answer (obs) and no refusal (refused)" if op.obs is None else "both obs and refused"
                 raise InputError(path, number, f"the operation has {reason}")
-            _check_bounds(path, number, op, self.header.config)
+            _check_bounds(path, number, op, self.header.config, allowance)
             yield number, op
         if number == 1:
             raise InputError(path, 1, "no operation follows the header")
@@ -138,8 +140,10 @@ def read_vector(path: Path, max_line: int = MAX_LINE) -> Vector:
         if not recorded and (header.description is None or not header.rules):
             raise InputError(path, 1, "the header of a vector has a description and names rules")
         steps: list[VectorStep] = []
+        allowance = Allowance()
         for number, line in lines:
             read = decode_line(_line, path, number, line)
+            allowance.read(len(line))
             if isinstance(read, Expect):
                 if recorded:
                     raise InputError(path, number, "an expect line needs a description and rules in the header")
@@ -147,7 +151,7 @@ def read_vector(path: Path, max_line: int = MAX_LINE) -> Vector:
                 continue
             if not recorded and (read.obs is not None or read.refused is not None):
                 raise InputError(path, number, "an operation of a vector has no answer: the implementation gives it")
-            _check_bounds(path, number, read, header.config)
+            _check_bounds(path, number, read, header.config, allowance)
             if not recorded or not isinstance(read, Snapshot):  # a snapshot is taken after every operation anyway
                 steps.append(VectorStep(number, read, None if recorded else Expect()))
     if not steps:
@@ -195,9 +199,11 @@ def check_version(path: Path, number: int, seen: AnyVersion) -> None:
         raise InputError(path, number, f"format version {seen.kvspec}, but only version {VERSION} is known")
 
 
-def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config) -> None:
+def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config, allowance: Allowance) -> None:
     try:
         check_operation(op, config)
+        if isinstance(op, Decode):
+            allowance.spend(op.n * len(op.reqs), "positions are decoded")
     except OutOfRange as error:
         raise InputError(path, number, str(error)) from error
 

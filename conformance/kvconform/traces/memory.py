@@ -4,7 +4,7 @@ A *trace* is what an engine told. A *vector* is a trace written by hand, with a 
 about; `expect` lines name the findings of the event before them, and an event without one has none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple
@@ -12,10 +12,27 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kvconform.errors import InputError
+from kvconform.traces.bounds import Allowance, OutOfRange
 from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
 from kvconform.traces.lines import MAX_LINE, Lines
 from kvspec.memory import Law, Malformed
-from kvspec.memory.events import Learn, Map, MemoryEvent, Page, Pool, Publish, Unmap
+from kvspec.memory.events import (
+    Begin,
+    Drop,
+    End,
+    Learn,
+    Map,
+    MemoryEvent,
+    Page,
+    Pages,
+    PassOn,
+    Pool,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Unmap,
+)
 from kvspec.memory_rules import MEMORY_RULES
 
 
@@ -95,12 +112,13 @@ class MemoryReader:
 
     def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
         """Each event."""
-        path, number = self.lines.path, 1
+        path, number, allowance = self.lines.path, 1, Allowance()
         for number, line in self.lines:
             event = decode_line(_line, path, number, line)
             if isinstance(event, ExpectFinding):
                 raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
             check_numbers(path, number, event)
+            check_allowance(path, number, event, line, self.header.pools, allowance)
             yield number, event
         if number == 1:
             raise InputError(path, 1, "no event follows the header")
@@ -156,10 +174,12 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
         if header.description is None or not header.rules:
             raise InputError(path, 1, "the header of a vector has a description and names rules")
         steps: list[MemoryStep] = []
+        allowance = Allowance()
         for number, line in lines:
             read = decode_line(_line, path, number, line)
             if not isinstance(read, ExpectFinding):
                 check_numbers(path, number, read)
+                check_allowance(path, number, read, line, header.pools, allowance)
                 steps.append(MemoryStep(number, read, []))
             elif not steps:
                 raise InputError(path, number, "an expect line follows an event, not the header")
@@ -203,3 +223,43 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
             return
     if value < 0:
         raise InputError(path, number, f"{name} is {value}, less than 0")
+
+
+_BEFORE_A_RUN = (b"[[", b",[", b" [", b"\t[", b"\r[")
+"""What stands before a pair in any list that has one. Most lines have none of it, and are looked at no further."""
+
+
+def check_allowance(
+    path: Path, number: int, event: MemoryEvent, line: bytes, pools: Mapping[str, Pool], allowance: Allowance
+) -> None:
+    """Refuse an event that names more by runs, or by labels that nobody has written, than the file may.
+
+    Raises:
+        InputError: it does.
+    """
+    allowance.read(len(line))
+    spent = 0
+    if any(before in line for before in _BEFORE_A_RUN):
+        spent = sum(run[1] for pages in _listed(event) for run in pages if isinstance(run, tuple) and run[1] > 0)
+    if isinstance(event, Map) and event.pool in pools:
+        pool = pools[event.pool]
+        labels = pool.page_size // (pool.label_size or pool.page_size)
+        spent = (spent + len(event.pages)) * labels if labels > 1 else spent
+    if spent:
+        try:
+            allowance.spend(spent, "pages or labels are named")
+        except OutOfRange as error:
+            raise InputError(path, number, str(error)) from error
+
+
+def _listed(event: MemoryEvent) -> Iterator[Pages]:
+    """The lists of pages of an event that are looked at one by one."""
+    match event:
+        case Begin():
+            for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
+                yield use.pages
+        case End():
+            for use in event.unwritten:
+                yield use.pages
+        case Take() | Share() | Release() | Publish() | Drop() | Map() | PassOn():
+            yield event.pages or []

@@ -39,7 +39,7 @@ class Labels:
 
     def learn(self, label: Label, same: Label, slots: int) -> None:
         """The first `slots` slots of two labels are the same; 0: all of them."""
-        slot, end = 0, slots or _END
+        slot, end = 0, min(slots or _END, _END)
         while slot < end:
             (left, upto_left), (right, upto_right) = self.root(label, slot), self.root(same, slot)
             upto = min(end, upto_left, upto_right)

@@ -18,6 +18,10 @@ PAGES_AN_EVENT = 1 << 20
 """An event names at most so many pages one by one: its cost follows what it names."""
 
 
+LONGEST = 400
+"""Characters of what a finding says: names may be as long as a line, and an event may have a finding for each page."""
+
+
 class Malformed(ValueError):
     """An event that no engine can mean: the file is wrong."""
 
@@ -295,6 +299,8 @@ class State:
 
         A race marks nothing, and is nobody's consequence: what hides behind it is a finding of its own.
         """
+        if len(what) > LONGEST:
+            what = f"{what[: LONGEST - 55]} ... {what[-50:]}"
         found = Finding(rule, what, self.event, self.at, None if pool is None else pool.name, number, holder)
         self.findings.append(found)
         if rule in ("MEM-RACE", "MEM-REWRITE"):

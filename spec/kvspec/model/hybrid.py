@@ -26,7 +26,7 @@ from kvspec.model.recurrent import (
     state_slots,
 )
 from kvspec.model.state import Request, State
-from kvspec.pages import Runs, expand
+from kvspec.pages import Runs, beginning
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey, Tokens
 from kvspec.window import evictable_until, left_behind
@@ -133,7 +133,7 @@ def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | No
     if not revived or freed is None:
         return
     state.judged["SWA-6"] += 1
-    gone = set(expand(freed))
+    gone = set(beginning(freed, len(state.owner) + 1))
     for tombstone, _ in revived:
         if tombstone in gone:
             raise Violation(
@@ -216,7 +216,7 @@ def apply_eviction(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
 
 def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
     leaving = state.window_sides(keys.values())
-    evicted = leaving if obs.window_evicted is None else expand(obs.window_evicted)
+    evicted = leaving if obs.window_evicted is None else beginning(obs.window_evicted, len(state.window_owner) + 1)
     if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
         raise Violation(
             "SWA-1", "the window sides of evicted pages stay, or leave twice", expected=leaving, observed=evicted

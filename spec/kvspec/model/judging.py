@@ -5,7 +5,7 @@ from itertools import islice
 
 from kvspec.events import A, Operation
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, expand
+from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
 
 
@@ -34,6 +34,8 @@ def judge_length(state: State, rule: str, name: str, expected: int, observed: in
 
 
 _FREE = "is free already"
+_MORE = 64
+"""So many numbers more than were due are written out, for the report."""
 _TELLING = ("SESS-4", "STORE-5")
 """Rules of operations that free nothing of one's own, or only duplicates: a page too many breaks just these."""
 
@@ -49,7 +51,7 @@ def judge_freed(
         state.unjudged[rule] += 1
         return
     state.judged[rule] += 1
-    freed = expand(observed)
+    freed = _enough(observed, expected)
     state.judged["TAIL-2"] += bool(freed)
     if freed == expected:
         return
@@ -58,7 +60,7 @@ def judge_freed(
         broken, whose = wrongly_freed(state, page)
         return rule if rule in _TELLING else (staying or {}).get(page, broken), whose
 
-    _judge_each_once(rule, "PAGE-1", "page", expected, freed, use)
+    _judge_each_once(rule, "PAGE-1", "page", expected, observed, use)
 
 
 def wrongly_freed(state: State, page: int) -> tuple[str, str]:
@@ -84,7 +86,7 @@ def judge_window_freed(state: State, rule: str, expected: list[int] | None, obse
         state.unjudged[rule] += 1
         return
     state.judged[rule] += 1
-    _judge_each_once(rule, rule, "window page", expected, expand(observed), lambda page: _window_side(state, page))
+    _judge_each_once(rule, rule, "window page", expected, observed, lambda page: _window_side(state, page))
 
 
 def judge_states_freed(state: State, rule: str, expected: list[int] | None, observed: Runs | None) -> None:
@@ -95,11 +97,16 @@ def judge_states_freed(state: State, rule: str, expected: list[int] | None, obse
         state.unjudged[rule] += 1
         return
     state.judged[rule] += 1
-    _judge_each_once(rule, rule, "state slot", expected, expand(observed), lambda slot: _state_use(state, slot))
+    _judge_each_once(rule, rule, "state slot", expected, observed, lambda slot: _state_use(state, slot))
+
+
+def _enough(observed: Runs, expected: list[int]) -> list[int]:
+    """As many of the numbers as it takes to see that they are too many: one of them is not due, or there twice."""
+    return beginning(observed, len(expected) + _MORE)
 
 
 def _judge_each_once(
-    rule: str, twice: str, kind: str, expected: list[int], freed: list[int], use: Callable[[int], tuple[str, str]]
+    rule: str, twice: str, kind: str, expected: list[int], observed: Runs, use: Callable[[int], tuple[str, str]]
 ) -> None:
     """Compare what went back to a pool with what was due, in any order.
 
@@ -107,8 +114,9 @@ def _judge_each_once(
     of some that are due were never told (negative ones), whatever seems to be free may be one of them.
     """
     untold = any(number < 0 for number in expected)
-    if untold and len(freed) != len(expected):
-        raise Violation(rule, f"the number of freed {kind}s is wrong", expected=len(expected), observed=len(freed))
+    if untold and (number := count(observed)) != len(expected):
+        raise Violation(rule, f"the number of freed {kind}s is wrong", expected=len(expected), observed=number)
+    freed = _enough(observed, expected)
     due = set(expected)
     seen: set[int] = set()
     for number in freed:
@@ -197,10 +205,11 @@ def judge_new_pages(
     for req, need in needs:
         if not need and req not in pages:
             continue
-        taken = expand(pages.get(req, ()))
-        total += len(taken)
-        if len(taken) != need:
+        runs = pages.get(req, ())
+        taken = beginning(runs, need + _MORE)
+        if count(runs) != need:
             raise Violation(rule, f"the number of pages given to {req} is wrong", expected=need, observed=taken)
+        total += need
         given[req] = taken
         for page in taken:
             _judge_free_page(state, page, seen, req)
@@ -269,8 +278,9 @@ def _judge_new(
     seen: set[int] = set()
     given: dict[str, list[int]] = {}
     for req in [*needs, *(req for req in told if req not in needs)]:
-        taken, need = expand(told.get(req, ())), needs.get(req, 0)
-        if len(taken) != need:
+        runs, need = told.get(req, ()), needs.get(req, 0)
+        taken = beginning(runs, need + _MORE)
+        if count(runs) != need:
             raise Violation(rule, f"the number of {kind}s given to {req} is wrong", expected=need, observed=taken)
         for number in taken:
             if not 1 <= number <= size or number in seen or number in in_use:

@@ -17,7 +17,7 @@ from kvspec.events import (
 from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
 from kvspec.model.state import Request, State
-from kvspec.pages import Runs, expand, floor_align
+from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
 from kvspec.store import ROOT, Publication
 
@@ -46,7 +46,7 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
     page_size, tokens, table = state.config.page_size, request.tokens, state.tables[record]
     first = state.lengths[record].protected // page_size
     duplicates, shared, inserted, revived, exchanged = [], [], [], [], []
-    let_go = set(expand(told)) if told and state.config.sliding_window else set()
+    let_go = set(beginning(told, len(state.owner) + 1)) if told and state.config.sliding_window else set()
     for index in range(first, length // page_size):
         key, page = tokens.key(index), table[index]
         known = state.store.entries.get(key)
@@ -345,7 +345,7 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     hybrid.check_eviction(state, op)
     carried_out(state, op)
     obs = op.obs or hybrid.eviction(state, op, expand(_victims(state, op.n)))
-    pages = expand(obs.evicted)
+    pages = beginning(obs.evicted, len(state.store.entries) + 1)
     keys = {}
     for page in pages:
         key = state.owner.get(page)

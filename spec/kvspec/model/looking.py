@@ -6,7 +6,7 @@ from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
 from kvspec.model.recurrent import evictable_states, judge_roles, roles
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, ceil_pages, compress, count, expand, merged, slot_index, without
+from kvspec.pages import Runs, beginning, ceil_pages, compress, count, merged, slot_index, without
 from kvspec.rules import Violation
 from kvspec.window import window_held_tokens
 
@@ -272,17 +272,14 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
         if row < 0 or (state.virtual_row and row not in expected):  # no answer told whose row it is
             continue
         if row not in observed or row not in expected:
-            told = "is held, but not told" if row in expected else "is told, but nobody holds it"
-            raise Violation("ROW-1", f"row {row} {told}", expected=expected.get(row), observed=observed.get(row))
-        wanted, found = expand(expected[row]), expand(observed[row])
-        if not _same_pages(state, len(wanted), len(found)):
-            raise Violation(
-                "PAGE-3",
-                f"the number of positions of row {row} is wrong",
-                expected=len(wanted),
-                observed=len(found),
-            )
-        for position, (want, have) in enumerate(zip(wanted, found, strict=False)):
+            what = "is held, but not told" if row in expected else "is told, but nobody holds it"
+            raise Violation("ROW-1", f"row {row} {what}", expected=expected.get(row), observed=observed.get(row))
+        due, told = count(expected[row]), count(observed[row])
+        if not _same_pages(state, due, told):
+            raise Violation("PAGE-3", f"the number of positions of row {row} is wrong", expected=due, observed=told)
+        common = min(due, told)
+        wanted, found = beginning(expected[row], common), beginning(observed[row], common)
+        for position, (want, have) in enumerate(zip(wanted, found, strict=True)):
             if want not in (have, 0):
                 raise Violation(
                     "PAGE-3", f"position {position} of row {row} is another slot", expected=want, observed=have

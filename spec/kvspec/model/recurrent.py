@@ -20,7 +20,7 @@ from kvspec.events import (
 from kvspec.model.judging import carried_out, choose_states, judge_new_states, judge_states_freed
 from kvspec.model.meaning import waiting
 from kvspec.model.state import Request, State
-from kvspec.pages import Runs, expand
+from kvspec.pages import Runs, beginning
 from kvspec.rules import Violation
 from kvspec.states import kept_borders, last_state
 from kvspec.tokens import PrefixKey
@@ -368,7 +368,7 @@ def evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey
     """Judge the states that leave the store, those of the pages `keys` among them, and take them away."""
     states = state.store.states
     leaving = {states[key] for key in keys if key in states}
-    evicted = sorted(leaving) if obs.states_evicted is None else expand(obs.states_evicted)
+    evicted = sorted(leaving) if obs.states_evicted is None else beginning(obs.states_evicted, len(states) + 1)
     if len(set(evicted)) < len(evicted) or not leaving <= set(evicted):
         raise Violation(
             "MAMBA-1",
