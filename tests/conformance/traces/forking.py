@@ -1,11 +1,13 @@
 """Carries `kvspec check` out on one file after the other, each in a fork of a process that has imported everything.
 
-    python -m tests.conformance.traces.forking < paths
+    python -m tests.conformance.traces.forking MILD ... < paths
 
 Prints one JSON object a file. A file has what a process has for itself: its processor time, its memory, its end.
 """
 
+import contextlib
 import gc
+import io
 import json
 import os
 import resource
@@ -53,16 +55,16 @@ def carried_out(arguments: list[str]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Check each file that is named on standard input."""
-    # What every check imports and makes, once for all of them.
-    import kvconform.judging.traces  # noqa: F401
-
+def main(mild: list[str]) -> None:
+    """Check each file that is named on standard input; before that the `mild` ones, so that all is imported once."""
     cli.app = typer.main.get_command(cli.app)  # type: ignore[assignment]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        for path in mild:
+            cli.run_command(["check", path])
     gc.freeze()
     for path in sys.stdin:
         print(json.dumps(carried_out(["check", path.rstrip("\n")])), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

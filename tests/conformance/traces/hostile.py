@@ -99,7 +99,7 @@ class Life(NamedTuple):
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Each name and what stands in the file."""
         for name, changed in _sized(self.header, self.sizes):
-            yield f"header.{name}", _written([changed, *self.lines])
+            yield f"header.{name}", written([changed, *self.lines])
         kinds = {kind.tag: kind for kind in inspect.type_info(self.events).types}  # type: ignore[attr-defined]
         seen = set()
         for place, line in enumerate(self.lines):
@@ -108,10 +108,11 @@ class Life(NamedTuple):
             seen.add(line["op"])
             for field, changed in _changed(kinds[line["op"]], line):
                 lines = [self.header, *self.lines[:place], changed, *self.lines[place + 1 :]]
-                yield f"{line['op']}.{field}", _written(lines)
+                yield f"{line['op']}.{field}", written(lines)
 
 
-def _written(lines: list[Line]) -> bytes:
+def written(lines: list[Line]) -> bytes:
+    """What stands in a file of these lines."""
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 

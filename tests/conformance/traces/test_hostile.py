@@ -41,8 +41,11 @@ def checked(folder: Path, files: dict[str, bytes]) -> dict[str, dict[str, Any]]:
     """How checking each file ended."""
     for name, content in files.items():
         (folder / f"{name}.jsonl").write_bytes(content)
+    mild = [folder / f"{name}.jsonl" for name in hostile.LIVES]
+    for path, life in zip(mild, hostile.LIVES.values(), strict=True):
+        path.write_bytes(hostile.written([life.header, *life.lines]))
     paths = "\n".join(str(folder / f"{name}.jsonl") for name in files)
-    command = [sys.executable, "-m", "tests.conformance.traces.forking"]
+    command = [sys.executable, "-m", "tests.conformance.traces.forking", *map(str, mild)]
     done = subprocess.run(command, input=paths, capture_output=True, text=True, check=True)
     return dict(zip(files, map(json.loads, done.stdout.splitlines()), strict=True))
 
@@ -73,7 +76,7 @@ def test_a_small_file_costs_little_whatever_numbers_are_in_it(tmp_path: Path) ->
     wrong = {name: what for name, one in ended.items() if (what := unbounded(one)) is not None}
     assert not wrong
     statuses = [one["status"] for one in ended.values()]
-    assert min(statuses.count(status) for status in (1, 2)) > 50
+    assert min(statuses.count(status) for status in (1, 2)) > 40
 
 
 @pytest.mark.parametrize(
