@@ -19,11 +19,17 @@ from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files
 from kvref.tiers import TieredEngine
 from kvref.tiers.driver import Driver
+from kvref.tiers.manager import RowedEngine
+from kvref.tiers.scheduled import Scheduled
 from kvspec.memory import Finding, Law
 from kvspec.memory.events import MemoryEvent, Pool
 
 STEPS = 120
 """Steps of one walk."""
+REQUESTS = 15
+"""Requests of one run of the scheduler."""
+WALKS_A_RUN = 9
+"""Walks between two runs of the scheduler."""
 WALKS = 2_000
 """Walks after which a mutant counts as not found."""
 
@@ -53,7 +59,19 @@ def walk(seed: int, engine: type[TieredEngine] = TieredEngine) -> Walk:
     told: list[MemoryEvent] = []
     driver = Driver(seed, told.append, engine)  # type: ignore[arg-type]
     driver.walk(STEPS)
-    pools = driver.sizes.pools()
+    return judged(driver.sizes.pools(), told)
+
+
+def scheduled(seed: int, engine: type[RowedEngine] = RowedEngine) -> Walk:
+    """Let the reference scheduler run requests on the tiered engine, up to the first finding."""
+    told: list[MemoryEvent] = []
+    run = Scheduled(seed, told.append, engine)  # type: ignore[arg-type]
+    run.run(REQUESTS)
+    return judged(run.manager.pools(), told)
+
+
+def judged(pools: dict[str, Pool], told: list[MemoryEvent]) -> Walk:
+    """What the law first finds in what was told."""
     law = Law(pools)
     for number, event in enumerate(told, start=1):
         findings = law.step(event)
@@ -83,22 +101,29 @@ def shortest(one: Walk, rules: Sequence[str], seconds: float = 10.0) -> Cut | No
 
 
 def soak(console: Console, progress: Progress, minutes: float, seed: int) -> bool:
-    """Walk the clean engine until the time is up, or until something is found; whether nothing was."""
+    """Walk the clean engine, and run the scheduler on it, until the time is up; whether nothing was found."""
     deadline = time.monotonic() + minutes * 60
-    walks, counted = 0, Counter[str]()
+    walks, of_scheduler, counted = 0, 0, Counter[str]()
     found: Walk | None = None
     with progress:
         task = progress.add_task("walks", total=minutes * 60)
         while found is None and time.monotonic() < deadline:
-            one = walk(seed * 1_000_003 + walks)
+            number = seed * 1_000_003 + walks
+            runs = walks % (WALKS_A_RUN + 1) == WALKS_A_RUN
+            one = scheduled(number) if runs else walk(number)
             walks += 1
+            of_scheduler += runs
             counted.update(str(event.__struct_config__.tag) for event in one.events)
             found = one if one.findings else None
             progress.update(task, completed=minutes * 60 - (deadline - time.monotonic()))
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(counted.items()))
-    console.print(f"{walks:,} walks, {counted.total():,} events: {kinds}.", highlight=False, soft_wrap=True)
+    console.print(
+        f"{walks - of_scheduler:,} walks, {of_scheduler:,} runs of the scheduler, {counted.total():,} events: {kinds}.",
+        highlight=False,
+        soft_wrap=True,
+    )
     for finding in found.findings if found else ():
-        console.print(Text(f"walk {seed * 1_000_003 + walks - 1}: {finding.rule}: {finding.what}", "bold red"))
+        console.print(Text(f"number {seed * 1_000_003 + walks - 1}: {finding.rule}: {finding.what}", "bold red"))
     if found is None:
         console.print("Nothing was found.")
     return found is None

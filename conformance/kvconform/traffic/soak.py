@@ -22,7 +22,7 @@ from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 
 SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
-    "overlap": ({}, {"overlap": True}),
+    "overlap": ({}, {"overlap": 1}, {"overlap": 3, "looks": 1}),
     "mixed chunk": ({}, {"mixed_chunk": True}),
     "speculative": ({}, {"drafts": 1}, {"drafts": 3}),
     "chunks": ({}, {"max_prefill_tokens": 24, "chunked_prefill_size": 7}),
@@ -88,7 +88,7 @@ def soak(console: Console, progress: Progress, factory: Factory, impl: str, budg
         task = progress.add_task("soaking", total=1)
         while elapsed < budget.seconds and operations.total() < budget.operations:
             combination, run = next(endless)
-            if needs_of_config(run.config) & lacking:
+            if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
                 continue
             done, finding = carry_out(factory, Scheduler, run, law=True)
             operations.update(str(op.__struct_config__.tag) for op in done)

@@ -5,7 +5,7 @@ A cycle, in order:
     receive             requests come in while few wait; a turn only after the turn before it
     prefill             the request that is in the middle of its prefill, then new ones while tokens and room last
     or decode           one step for everything that runs; with `mixed_chunk` both share a launch
-    launch, complete    with `overlap` the launch before this one completes only now
+    launch, complete    with `overlap` launches before this one complete only now, or later still
     process             tokens arrive; prompts are published, finished requests leave
 
 A refusal for lack of room (CAP-1) is answered by making room, what costs least first: window sides that are left
@@ -72,9 +72,14 @@ class Scheduler(Batching):
         elif not self._flights and self._has_work():
             raise Violation("LIVE-1", "requests wait, but neither prefill nor decode finds room in the empty memory")
         # With nothing to launch, what is in flight may hold the rows, or the results, that all the others wait for.
-        while len(self._flights) > (1 if self.config.overlap and (prefill or decode) else 0):
+        unseen = self._unseen() if prefill or decode else 0
+        while len(self._flights) > unseen:
             self._process(self._flights.popleft())
         return True
+
+    def _unseen(self) -> int:
+        """How many launches stay in flight while the next one is prepared."""
+        return self._looks.randint(0, self.config.overlap) if self.config.looks else self.config.overlap
 
     def _has_work(self) -> bool:
         return bool(self.waiting_queue or self.running_batch or self.chunked_req)
@@ -92,7 +97,7 @@ class Scheduler(Batching):
         page_size = self.memory.page_size
         page_keys = sum([isinstance(element, str) for element in request.tokens])
         prompt_len = len(request.tokens) + page_keys * (page_size - 1)
-        reason = policy.never_fits(prompt_len, len(request.outputs), self.config.drafts, self.memory)
+        reason = policy.never_fits(prompt_len, len(request.outputs), self.config.ahead, self.memory)
         session = None if request.session is None else self._sessions.get(request.session)
         if reason is not None:
             self.rejected[request.name] = reason

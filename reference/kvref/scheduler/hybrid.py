@@ -15,11 +15,11 @@ class HybridPools:
     An engine that does not tell its figures is asked by trying.
     """
 
-    def __init__(self, step: Step, memory: Config, drafts: int) -> None:
-        """Do what is to be done through `step`; a decode step takes room for `drafts` + 1 positions."""
+    def __init__(self, step: Step, memory: Config, config: policy.SchedulerConfig) -> None:
+        """Do what is to be done through `step`."""
         self._step = step
         self._memory = memory
-        self._decode_len = drafts + 1
+        self._config = config
         self._states_each = 1 + memory.tracking_states if memory.num_states else 0
         self._window_room = self._states_room = 0
         self._window_planned = self._states_planned = 0
@@ -38,7 +38,8 @@ class HybridPools:
         if memory.sliding_window:
             known = (figures.window_available, figures.window_evictable, figures.window_session_held)
             held = sum(self._window_pages(req.length) for req in running)
-            reserved = policy.next_decode_pages([req.length - 1 for req in running], self._decode_len, memory.page_size)
+            lengths, decode_len = [req.length - 1 for req in running], self._config.decode_len
+            reserved = policy.next_decode_pages(lengths, decode_len, memory.page_size)
             room = _sum(known, memory.num_window_pages * memory.page_size) // memory.page_size
             self._window_room = max(room, memory.num_window_pages - held) - reserved
         if memory.num_states:
@@ -60,7 +61,7 @@ class HybridPools:
     def _window_pages(self, length: int) -> int:
         """Window pages that a request of `length` tokens holds or has locked at most, once its window slides."""
         memory = self._memory
-        return min(ceil_pages(length, memory.page_size), policy.window_pages_alone(self._decode_len - 1, memory))
+        return min(ceil_pages(length, memory.page_size), policy.window_pages_alone(self._config.ahead, memory))
 
     # Windows
 

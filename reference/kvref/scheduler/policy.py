@@ -26,8 +26,10 @@ class SchedulerConfig:
     """Tokens of one request that one launch may prefill; a longer prompt is prefilled in chunks."""
     schedule_conservativeness: float = 1.0
     """Scales the room that is kept for the growth of what runs. With less, more is admitted, and retracted later."""
-    overlap: bool = False
-    """Launch k + 1 is handed over before launch k is completed (17850)."""
+    overlap: int = 0
+    """So many launches may still be in flight when the next one is handed over (17850); engines have one."""
+    looks: int = 0
+    """Seed of when the host looks: how many of these it sees complete is drawn each time. 0: as few as it may."""
     mixed_chunk: bool = False
     """A prefill launch decodes what runs as well (22213)."""
     drafts: int = 0
@@ -48,7 +50,8 @@ class SchedulerConfig:
         for name in ("max_prefill_tokens", "chunked_prefill_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, less than 1")
-        for name in ("schedule_conservativeness", "drafts", "retract_interval", "abort_interval", "close_interval"):
+        intervals = ("retract_interval", "abort_interval", "close_interval")
+        for name in ("schedule_conservativeness", "overlap", "looks", "drafts", *intervals):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, less than 0")
 
@@ -61,6 +64,11 @@ class SchedulerConfig:
     def min_new_token_ratio(self) -> float:
         """The share that is reserved in the long run."""
         return self.init_new_token_ratio * MIN_NEW_TOKEN_RATIO_FACTOR
+
+    @property
+    def ahead(self) -> int:
+        """Positions past a request's end that may be computed for it: drafts, and steps whose results are dropped."""
+        return self.drafts + max(0, self.overlap - 1)
 
     @property
     def decode_len(self) -> int:
@@ -90,29 +98,29 @@ def window_reach(memory: Config) -> int:
     return ceil_pages(memory.sliding_window, memory.page_size)
 
 
-def window_pages_alone(drafts: int, memory: Config) -> int:
+def window_pages_alone(ahead: int, memory: Config) -> int:
     """Window pages with which the longest request gets on, all others being given up, in chunks of a page (20070).
 
     The window at the end of what it has locked; besides that the window before its next step, which may cut a page
-    more, and the pages of that step: a chunk, or one step's positions and, with overlap, the next one's.
+    more, and the pages of that step: a chunk, or one step's positions and, with overlap, the next ones'.
     """
     reach = window_reach(memory)
-    step = ceil_pages(memory.sliding_window + drafts + 1, memory.page_size)
+    step = ceil_pages(memory.sliding_window + ahead + 1, memory.page_size)
     return reach + 1 + max(reach + 1, step)
 
 
-def never_fits(prompt_len: int, output_len: int, drafts: int, memory: Config) -> str | None:
+def never_fits(prompt_len: int, output_len: int, ahead: int, memory: Config) -> str | None:
     """Why a request could not run even with all the memory to itself, or `None` if it could. Lengths in tokens.
 
-    Besides its tokens it may need room for a step whose result is dropped, or for drafts past its end.
+    Besides its tokens it may need room for a step whose result is dropped, and `ahead` further positions past its end.
     """
-    peak = prompt_len + output_len + drafts
+    peak = prompt_len + output_len + ahead
     if peak > memory.max_context_len:
         return f"{peak} positions exceed the context of {memory.max_context_len}"
     pages = ceil_pages(peak, memory.page_size)
     if pages > memory.num_pages:
         return f"{pages} pages are more than all {memory.num_pages}"
-    window_pages = min(pages, window_pages_alone(drafts, memory))
+    window_pages = min(pages, window_pages_alone(ahead, memory))
     if memory.sliding_window and window_pages > memory.num_window_pages:
         return f"{window_pages} window pages are more than all {memory.num_window_pages}"
     return None

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from random import Random
 
 from kvref.scheduler import policy
 from kvref.scheduler.hybrid import HybridPools
@@ -45,8 +46,9 @@ class SchedulerState:
         self._requests = iter(requests)
         self._received = 0
         self._sessions = SessionController(step)
-        self._hybrid = HybridPools(step, memory, config.drafts)
+        self._hybrid = HybridPools(step, memory, config)
         self._flights: deque[Flight] = deque()
+        self._looks = Random(config.looks)
         self._launches = 0
         self._completed = 0
         self._batch_is_full = False

@@ -4,10 +4,11 @@ A small engine with what a host cache needs and nothing else: a prefix tree over
 the host, or both (`state`); transfers between the two and to a storage, each with its pins and its fences
 (`transfers`); requests that are prefilled and decoded with overlap (`engine`); and a driver that lets streams run ahead
 of each other, transfers fail and requests leave at any moment (`driver`). It stands beside `kvref.manager`, which knows
-no second tier.
+no second tier; `kvref.scheduler` can drive it too (`manager`, `scheduled`).
 """
 
 from kvref.tiers.engine import TieredEngine
+from kvref.tiers.manager import TieredManager
 from kvref.tiers.state import Sizes
 
-__all__ = ["Sizes", "TieredEngine"]
+__all__ = ["Sizes", "TieredEngine", "TieredManager"]

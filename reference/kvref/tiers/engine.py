@@ -57,17 +57,17 @@ class TieredEngine:
         """Take a request in; it is finished with `target` tokens."""
         self.requests[name] = Request(list(tokens), target)
 
-    def admit(self, name: str) -> bool:
+    def admit(self, name: str, length: int | None = None) -> bool:
         """Match a waiting request's prefix, load what lies on the host only, and let it run; false if there is no room.
 
-        The last token is computed in any case, so it is not matched.
+        The last token is computed in any case, so it is not matched; nor is anything past `length`, if that is told.
 
         [0, device)        on the device: shared
         [device, matched)  on the host: loaded into new pages; passes that read them wait for that
         [matched, tokens)  computed
         """
         request = self.requests[name]
-        nodes = self.match(request.tokens[:-1])
+        nodes = self.match(request.tokens[:-1][:length])
         for node in nodes:
             node.locks += 1
         if not self.make_room(sum(node.device is None for node in nodes) + 1):
@@ -99,14 +99,21 @@ class TieredEngine:
                 parts.append(part)
         if not parts:
             return None
+        return self.launch(parts)
+
+    def launch(self, parts: list[Part]) -> int:
+        """Queue a forward pass; returns its number."""
         id = self.new_id()
-        reads = [Use(table=part.run.name, stop=part.end) for part in parts]
         writes = [Use(table=part.run.name, start=part.start, stop=part.end) for part in parts]
-        self.tell(Begin(id, FORWARD, reads, writes, after=self.awaited(parts), at="forward"))
+        self.tell(Begin(id, FORWARD, self.reads(parts), writes, after=self.awaited(parts), at="forward"))
         for part in parts:
             self.requests[part.run.request].queued = part.end
         self.passes[id] = parts
         return id
+
+    def reads(self, parts: list[Part]) -> list[Use]:
+        """What a pass reads."""
+        return [Use(table=part.run.name, stop=part.end) for part in parts]
 
     def plan(self, request: Request) -> Part | None:
         """What the next pass computes of a request: a chunk of its prompt, or one position; `None` without room."""
@@ -114,17 +121,24 @@ class TieredEngine:
             return None
         start, known = request.queued, len(request.tokens)
         end = min(start + self.sizes.chunk, known) if start < known else start + 1
-        missing = -(-end // self.sizes.page_size) - len(request.table)
-        if not self.make_room(missing):
+        if not self.make_room(self.missing(request, end)):
             return None
-        pages = [self.free.take() for _ in range(missing)]
+        self.grow(request.run, request, end)
+        return Part(request.run, start, end, samples=end >= known)
+
+    def missing(self, request: Request, end: int) -> int:
+        """How many pages a request lacks for positions up to `end`."""
+        return max(0, -(-end // self.sizes.page_size) - len(request.table))
+
+    def grow(self, run: Run, request: Request, end: int) -> None:
+        """Free pages, of which there must be enough, for positions up to `end`."""
+        pages = [self.free.take() for _ in range(self.missing(request, end))]
         if pages:
             first = len(request.table)
-            self.tell(Take(request.run.name, DEVICE, [*pages]))
-            labels = [f"{request.run.name}/{index}" for index in range(first, first + missing)]
-            self.tell(Map(request.run.name, request.run.name, DEVICE, first, [*pages], labels))
+            self.tell(Take(run.name, DEVICE, [*pages]))
+            labels = [f"{run.name}/{index}" for index in range(first, first + len(pages))]
+            self.tell(Map(run.name, run.name, DEVICE, first, [*pages], labels))
             request.table += pages
-        return Part(request.run, start, end, samples=end >= known)
 
     def awaited(self, parts: list[Part]) -> list[int | str]:
         """The loads that a pass waits for: those in flight that bring pages of its requests."""
@@ -133,19 +147,27 @@ class TieredEngine:
 
     def see_pass(self, id: int) -> None:
         """The host has seen a pass complete: tokens leave the engine, whole pages are published, requests finish."""
-        parts = self.passes.pop(id)
-        self.tell(End(id))
-        for run, _, end, samples in parts:
-            request = self.requests.get(run.request)
-            if request is None or request.run != run:
-                continue
-            request.computed = end
-            if samples:
-                self.tell(Deliver(id, run.name))
-                request.tokens.append(_sample(request.tokens))
+        for part, request in self.computed(id):
+            if part.samples:
+                self.deliver(id, part, request, _sample(request.tokens))
             self.publish(request)
             if len(request.tokens) >= request.target:
-                self.leave(run.request)
+                self.leave(part.run.request)
+
+    def computed(self, id: int) -> list[tuple[Part, Request]]:
+        """A pass has completed: its parts, and the requests that are there still."""
+        parts = self.passes.pop(id)
+        self.tell(End(id))
+        found = [(part, self.requests[part.run.request]) for part in parts if part.run.request in self.requests]
+        still = [(part, request) for part, request in found if request.run == part.run]
+        for part, request in still:
+            request.computed = part.end
+        return still
+
+    def deliver(self, id: int, part: Part, request: Request, token: int) -> None:
+        """A token leaves the engine."""
+        self.tell(Deliver(id, part.run.name))
+        request.tokens.append(token)
 
     def see_transfer(self, id: int, failed: bool = False) -> None:
         """The host has seen a transfer complete, or fail."""

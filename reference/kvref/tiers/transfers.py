@@ -146,13 +146,17 @@ class Transfers:
             Use(pool=pool, pages=[page], labels=[transfer.node.key], holder=None if pool == STORAGE else holder(id))
             for pool, page in ((source, transfer.source), (target, transfer.target))
         ]
-        stream = "write" if transfer.kind in ("backup", "store") else transfer.kind
-        self.tell(Begin(id, stream, copies=[(uses[0], uses[1])], at=transfer.kind))
+        self.tell(Begin(id, stream(transfer), copies=[(uses[0], uses[1])], at=transfer.kind))
 
 
 def holder(id: int) -> str:
     """The name of a transfer as a holder."""
     return f"t{id}"
+
+
+def stream(transfer: Transfer) -> str:
+    """The stream of a transfer."""
+    return "write" if transfer.kind in ("backup", "store") else transfer.kind
 
 
 def _pools(transfer: Transfer) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from kvconform.traffic.soak import combinations
 
 def test_every_mode_meets_every_other() -> None:
     every = list(combinations())
-    assert len(set(every)) == len(every) == (2 * 3 + 1) * 2 * 2 * 2 * 3 * 2 * 4 * 2
+    assert len(set(every)) == len(every) == (2 * 3 + 1) * 3 * 2 * 2 * 3 * 2 * 4 * 2
     for one in ("overlap", "mixed_chunk", "drafts", "retract_interval", "abort_interval"):
         for other in ("overlap", "mixed_chunk", "drafts", "retract_interval", "abort_interval"):
             assert any(getattr(mode, one) and getattr(mode, other) for mode, *_ in every)
