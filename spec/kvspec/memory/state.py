@@ -43,14 +43,12 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The place of the earlier of two uses that race."""
 
 
-class Span(NamedTuple):
-    """Slots of a page, or positions of a table, that an operation uses, and when."""
-
-    start: int
-    stop: int
-    stream: str
-    moment: int
-    at: str | None
+Span = tuple[int, int, int, str | None]
+"""A use of slots of a page, or of positions of a table: its moment, from, to, and its place in the engine."""
+Uses = dict[str, list[Span]]
+"""Uses by stream, in the order of their moments: those that the host has not seen complete, and a few others."""
+_SPANS = 8
+"""So many uses of one stream are noted before those are dropped that the host has seen complete."""
 
 
 @ensure(lambda start, first, result: result[0] >= start and result[0] >= first and result[0] in (start, first))
@@ -105,9 +103,9 @@ class PageState:
         self.keys: dict[str, Promise] = {}
         self.content: list[Content] = []
         """In order of slots; what is missing was never written since the page was handed out."""
-        self.reads: list[Span] = []
-        self.writes: list[Span] = []
-        self.tables: dict[str, int] = {}
+        self.reads: Uses = {}
+        self.writes: Uses = {}
+        self.tables: dict[Table, int] = {}
         """Tables that name it, and the page index there."""
         self.cause: int | None = None
         """The event of the first finding on it since it was handed out."""
@@ -137,19 +135,19 @@ class PageState:
         self.content = [part for part in parts if part.start < part.stop]
 
     def put(self, new: Content) -> None:
-        """Slots are written."""
-        content = self.content
-        last = content[-1] if content else None
-        if last is None or last.stop < new.start:
-            content.append(new)
-        elif last.stop > new.start:
-            self.erase(new.start, new.stop)
-            self.content.append(new)
-            self.content.sort()
-        elif last[2:] == (new.label, new.offset - last.stop + last.start, new.failed):
-            content[-1] = last._replace(stop=new.stop)
-        else:
-            content.append(new)
+        """Slots are written; what continues a label joins it."""
+        start, stop, label, offset, failed = new
+        if self.content:
+            first, end, *there = self.content[-1]
+            if end == start and there == [label, offset - end + first, failed]:
+                self.content[-1] = Content(first, stop, *there)
+                return
+            if end > start:
+                self.erase(start, stop)
+                self.content.append(new)
+                self.content.sort()
+                return
+        self.content.append(new)
 
 
 class View:
@@ -255,8 +253,8 @@ class Table:
         self.pages: list[Page] = []
         self.labels: list[Label | None] = []
         self.views: dict[str, View] = {}
-        self.reads: dict[str, list[Span]] = {}
-        """Stream -> positions that its operations read and that the host has not seen read."""
+        self.reads: Uses = {}
+        """Of positions."""
 
 
 class State:
@@ -283,6 +281,8 @@ class State:
         self.at: str | None = None
         self.findings: list[Finding] = []
         """Of the event at hand."""
+        self.judged: Counter[str] = Counter()
+        """How often each rule was judged."""
         self.unjudged: Counter[str] = Counter()
 
     def pool(self, name: str) -> PoolState:
@@ -314,22 +314,38 @@ class State:
             page.cause = page.cause or self.event
         return found
 
-    def changed(self, page: PageState, by: str | None = None, stream: str | None = None) -> None:
+    def changed(self, page: PageState, by: Table | None = None, stream: str | None = None) -> None:
         """A page changed: every table that names it has to be checked there again, but for its writer's."""
-        for name, index in page.tables.items():
-            for viewer, view in self.tables[name].views.items():
-                if name != by or viewer != stream:
+        for table, index in page.tables.items():
+            for viewer, view in table.views.items():
+                if table is not by or viewer != stream:
                     view.changed.add(index)
 
-    def live(self, spans: list[Span]) -> list[Span]:
-        """Those of some uses that the host has not seen complete."""
-        seen = self.clocks.host
-        return [span for span in spans if seen.get(span.stream, 0) < span.moment]
+    def note(self, uses: Uses, stream: str, moment: int, start: int, stop: int) -> None:
+        """Note a use. It stands for the one before it on its stream, if it is of the same slots and more."""
+        spans = uses.get(stream)
+        if spans is None or len(spans) >= _SPANS:
+            self.forget(uses)
+            uses.setdefault(stream, []).append((moment, start, stop, self.at))
+        elif start <= spans[-1][1] and spans[-1][2] <= stop:
+            spans[-1] = moment, start, stop, self.at
+        else:
+            spans.append((moment, start, stop, self.at))
+
+    def forget(self, uses: Uses) -> None:
+        """Forget uses that the host has seen complete: whatever begins from now on comes after them."""
+        for stream, spans in list(uses.items()):
+            seen = self.clocks.host.get(stream, 0)
+            if spans[-1][0] <= seen:
+                del uses[stream]
+            else:
+                spans[:] = [span for span in spans if span[0] > seen]
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names and nothing in flight uses need not be remembered."""
         if page.kind == "free" and not page.tables and not pool.keyed:
-            page.reads, page.writes = self.live(page.reads), self.live(page.writes)
+            self.forget(page.reads)
+            self.forget(page.writes)
             if not (page.reads or page.writes):
                 pool.pages.pop(number, None)
 
