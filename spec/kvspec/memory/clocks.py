@@ -6,7 +6,7 @@ operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`
 moment that lies before.
 """
 
-from typing import NamedTuple
+from collections.abc import Hashable
 
 from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
@@ -31,51 +31,69 @@ def join(clock: Clock, earlier: Clock) -> None:
             clock[stream] = moment
 
 
-class Flight(NamedTuple):
-    """An operation in flight."""
+class Flight:
+    """An operation that is queued, and what it uses."""
 
-    event: Begin
-    stream: str
-    moment: int
-    """When it is done; it has read at the moment before."""
-    clock: Clock
-    """What it is ordered after, itself included."""
+    __slots__ = ("_spans", "clock", "event", "moment", "number", "rivals", "stream", "uses")
+
+    def __init__(self, event: Begin, stream: str, clock: Clock, rivals: "list[Flight]", number: int) -> None:
+        """The operation `number`, ordered after `clock`, itself included, and not after its `rivals`."""
+        self.event, self.stream, self.clock, self.rivals, self.number = event, stream, clock, rivals, number
+        self.moment = clock[stream]
+        """When it is done; it has read at the moment before."""
+        self.uses: list[tuple[Hashable, int, int, int]] = []
+        """A table, or a page's pool and number; positions or slots from, to; and the moment by which that is over."""
+        self._spans: dict[Hashable, list[tuple[int, int, int]]] = {}
 
     def at(self, part: str) -> Clock:
         """What is known once it is done, or once its reads are."""
         return self.clock if part == "all" else {**self.clock, self.stream: self.moment - 1}
 
+    def spans(self, place: Hashable) -> list[tuple[int, int, int]]:
+        """Its uses of a table, or of a page. They are sorted only here: most operations have no rival that asks."""
+        for used, first, last, moment in self.uses:
+            self._spans.setdefault(used, []).append((first, last, moment))
+        self.uses.clear()
+        return self._spans.get(place, [])
+
 
 class Clocks:
-    """The streams, what the host has seen, and the operations in flight, oldest first."""
+    """The streams, what the host has seen, and the operations in flight."""
 
     def __init__(self) -> None:
         """Nothing is queued."""
         self.host: Clock = {}
         self.streams: dict[str, Clock] = {HOST: self.host}
         self.flights: dict[OpId, Flight] = {}
+        self.lanes: dict[str, list[Flight]] = {}
+        """Stream -> its operations in flight, oldest first."""
+        self.begun = 0
         self._seen: dict[OpId, None] = {}
         """Operations that are complete because a later one is; their own end may still be told."""
-        self._lanes: list[str] = []
+        self._free: list[str] = []
         """Streams of operations that have none: free again once the host has seen the last operation there."""
-        self._made = 0
 
     def begin(self, event: Begin) -> Flight:
         """Queue an operation."""
         stream = event.stream
         if stream is None:
-            self._made += not self._lanes
-            stream = self._lanes.pop() if self._lanes else f"(alone {self._made})"
+            stream = self._free.pop() if self._free else f"(alone {len(self.streams)})"
         clock = self.streams.setdefault(stream, {})
         if clock is not self.host:
             join(clock, self.host)
         for earlier in event.after:
             if earlier in self.flights:
                 join(clock, self.flights[earlier].clock)
-        moment = clock[stream] = clock.get(stream, 0) + 2
-        flight = Flight(event, stream, moment, clock.copy())
+        clock[stream] = clock.get(stream, 0) + 2
+        rivals: list[Flight] = []
+        for other, lane in self.lanes.items():
+            if lane and other != stream and lane[-1].moment > (known := clock.get(other, 0)):
+                rivals += [flight for flight in lane if flight.moment > known]
+        self.begun += 1
+        flight = Flight(event, stream, clock.copy(), rivals, self.begun)
         if clock is not self.host:
             self.flights[event.id] = flight
+            self.lanes.setdefault(stream, []).append(flight)
             self._seen.pop(event.id, None)
         return flight
 
@@ -103,13 +121,20 @@ class Clocks:
             del self._seen[id]
         return True
 
+    def flying(self, number: int) -> bool:
+        """Whether any of the first `number` operations is in flight."""
+        return any(lane and lane[0].number <= number for lane in self.lanes.values())
+
     def _forget(self) -> None:
         """What the host knows to be complete is in flight no longer."""
-        for id, flight in list(self.flights.items()):
-            if self.host.get(flight.stream, 0) >= flight.moment:
-                del self.flights[id]
-                self._seen[id] = None
+        for stream, lane in self.lanes.items():
+            while lane and lane[0].moment <= self.host.get(stream, 0):
+                flight = lane.pop(0)
+                flight.rivals.clear()
+                if self.flights.get(flight.event.id) is flight:
+                    del self.flights[flight.event.id]
+                    self._seen[flight.event.id] = None
                 if flight.event.stream is None:
-                    self._lanes.append(flight.stream)
+                    self._free.append(stream)
         while len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]

@@ -47,15 +47,15 @@ class Labels:
                 self._stands_for.setdefault(left, []).append((slot, upto, right))
             slot = upto
 
-    def same(self, one: Label, other: Label, start: int, stop: int) -> bool:
-        """Whether slots `start` to `stop` of two labels are the same."""
+    def alike(self, one: Label, other: Label, start: int, stop: int) -> int:
+        """The slot from `start` to `stop` up to which two labels are the same; none is the same beyond it."""
         slot = start
         while one != other and slot < stop:
             (left, upto_left), (right, upto_right) = self.root(one, slot), self.root(other, slot)
             if left != right:
-                return False
+                return slot
             slot = min(upto_left, upto_right)
-        return True
+        return stop
 
     def keep(self, live: Collection[Label]) -> None:
         """Forget what no label in `live` stands for any more."""

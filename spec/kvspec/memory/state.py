@@ -43,13 +43,6 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The place of the earlier of two uses that race."""
 
 
-Span = tuple[int, int, int, str | None]
-"""A use of slots of a page, or of positions of a table: its moment, from, to, and its place in the engine."""
-Uses = dict[str, list[Span]]
-"""Uses by stream, in the order of their moments: those that the host has not seen complete, and a few others."""
-_SPANS = 8
-"""So many uses of one stream are noted before those are dropped that the host has seen complete."""
-
 
 @ensure(lambda start, first, result: result[0] >= start and result[0] >= first and result[0] in (start, first))
 @ensure(lambda stop, last, result: result[1] <= stop and result[1] <= last and result[1] in (stop, last))
@@ -94,7 +87,7 @@ class Promise(NamedTuple):
 class PageState:
     """One page that is in use, or was and may still be touched."""
 
-    __slots__ = ("cause", "content", "holders", "keys", "pins", "reads", "tables", "writes")
+    __slots__ = ("cause", "content", "holders", "keys", "left", "pins", "tables")
 
     def __init__(self) -> None:
         """A free page."""
@@ -103,10 +96,10 @@ class PageState:
         self.keys: dict[str, Promise] = {}
         self.content: list[Content] = []
         """In order of slots; what is missing was never written since the page was handed out."""
-        self.reads: Uses = {}
-        self.writes: Uses = {}
-        self.tables: dict[Table, int] = {}
-        """Tables that name it, and the page index there."""
+        self.tables: dict[Table, tuple[int, int]] = {}
+        """Tables that name it, the page index there, and how many operations had begun when they came to name it."""
+        self.left: list[tuple[Table, int, int, int]] = []
+        """Tables that named it: the page index, and how many operations had begun when that began and ended."""
         self.cause: int | None = None
         """The event of the first finding on it since it was handed out."""
 
@@ -245,7 +238,7 @@ class PoolState:
 class Table:
     """A block table or a row: the pages of a holder's positions, and what these mean."""
 
-    __slots__ = ("holder", "labels", "name", "pages", "pool", "reads", "views")
+    __slots__ = ("holder", "labels", "name", "pages", "pool", "views")
 
     def __init__(self, name: str, holder: str, pool: PoolState) -> None:
         """An empty table."""
@@ -253,8 +246,6 @@ class Table:
         self.pages: list[Page] = []
         self.labels: list[Label | None] = []
         self.views: dict[str, View] = {}
-        self.reads: Uses = {}
-        """Of positions."""
 
 
 class State:
@@ -316,50 +307,33 @@ class State:
 
     def changed(self, page: PageState, by: Table | None = None, stream: str | None = None) -> None:
         """A page changed: every table that names it has to be checked there again, but for its writer's."""
-        for table, index in page.tables.items():
+        for table, (index, _) in page.tables.items():
             for viewer, view in table.views.items():
                 if table is not by or viewer != stream:
                     view.changed.add(index)
 
-    def note(self, uses: Uses, stream: str, moment: int, start: int, stop: int) -> None:
-        """Note a use. It stands for the one before it on its stream, if it is of the same slots and more."""
-        spans = uses.get(stream)
-        if spans is None or len(spans) >= _SPANS:
-            self.forget(uses)
-            uses.setdefault(stream, []).append((moment, start, stop, self.at))
-        elif start <= spans[-1][1] and spans[-1][2] <= stop:
-            spans[-1] = moment, start, stop, self.at
-        else:
-            spans.append((moment, start, stop, self.at))
-
-    def forget(self, uses: Uses) -> None:
-        """Forget uses that the host has seen complete: whatever begins from now on comes after them."""
-        for stream, spans in list(uses.items()):
-            seen = self.clocks.host.get(stream, 0)
-            if spans[-1][0] <= seen:
-                del uses[stream]
-            else:
-                spans[:] = [span for span in spans if span[0] > seen]
-
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
-        """A free page that no table names and nothing in flight uses need not be remembered."""
+        """A free page that no table names, or named while an operation in flight read it, need not be remembered."""
         if page.kind == "free" and not page.tables and not pool.keyed:
-            self.forget(page.reads)
-            self.forget(page.writes)
-            if not (page.reads or page.writes):
+            if not (page.left and self.clocks.flying(page.left[-1][-1])):
                 pool.pages.pop(number, None)
 
     def agree(self, one: Content, other: Content) -> bool | None:
         """Whether two contents are the same where they overlap; `None`: not told."""
+        alike = self.alike(one, other)
+        return None if alike is None else alike >= min(one.stop, other.stop)
+
+    def alike(self, one: Content, other: Content) -> int | None:
+        """The slot up to which two contents are the same where they overlap; `None`: not told."""
         if one.label is None or other.label is None:
             return None
         start, stop = max(one.start, other.start), min(one.stop, other.stop)
-        offset = one.offset + start - one.start
         if start >= stop:
-            return True
-        if offset != other.offset + start - other.start:
-            return False
-        return one.label == other.label or self.labels.same(one.label, other.label, offset, offset + stop - start)
+            return stop
+        base = one.start - one.offset
+        if base != other.start - other.offset:
+            return start
+        return base + self.labels.alike(one.label, other.label, start - base, stop - base)
 
     def sweep_labels(self) -> None:
         """Forget labels that nothing bears any more, each time that their number has doubled."""

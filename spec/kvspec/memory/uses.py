@@ -6,14 +6,14 @@ decode step costs what it adds and not what it attends to.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from kvspec.memory import events
 from kvspec.memory.clocks import Flight
 from kvspec.memory.events import Begin, Page, Use
 from kvspec.memory.holding import check_plans, whose
-from kvspec.memory.state import Content, Malformed, PageState, PoolState, State, Table, Uses, View
+from kvspec.memory.state import Content, Malformed, PageState, PoolState, State, Table, View
 
 _REMEMBERED = 10_000
 """Operations with worthless results that may still be delivered."""
@@ -51,7 +51,7 @@ def map_table(state: State, event: events.Map) -> None:
             table.pages.append(number)
         if number not in pool.sinks:
             page = pool.page(number)
-            page.tables[table] = index
+            page.tables[table] = index, state.clocks.begun
             state.changed(page)
     start = event.index * units
     table.labels[start : start + len(numbers) * units] = [*labels, *[None] * (len(numbers) * units - len(labels))]
@@ -74,28 +74,15 @@ def unmap(state: State, event: events.Unmap) -> None:
 
 
 def _unlink(state: State, table: Table, index: int) -> None:
-    """A table names a page no longer: what was read of it through the table is noted on the page instead."""
-    pool, number = table.pool, table.pages[index]
-    page = pool.pages.get(number)
-    linked = page is not None and page.tables.get(table) == index
-    first, stop = index * pool.size, (index + 1) * pool.size
-    state.forget(table.reads)
-    for stream, spans in list(table.reads.items()):
-        kept = [(at, max(low, stop), high, why) for at, low, high, why in spans if high > stop]
-        kept += [(at, low, min(high, first), why) for at, low, high, why in spans if low < first]
-        here = [
-            (at, max(low, first) - first, min(high, stop) - first, why)
-            for at, low, high, why in spans
-            if low < stop and first < high
-        ]
-        if page is not None and linked and here:
-            page.reads[stream] = sorted(page.reads.get(stream, []) + here)
-        del table.reads[stream]
-        if kept:
-            table.reads[stream] = sorted(kept)
-    if page is not None and linked:
+    """A table names a page no longer; what operations in flight read of it through the table still counts."""
+    number = table.pages[index]
+    page = table.pool.pages.get(number)
+    linked = None if page is None else page.tables.get(table)
+    if page is not None and linked is not None and linked[0] == index:
         del page.tables[table]
-        state.forget_if_free(pool, number, page)
+        page.left = [left for left in page.left if state.clocks.flying(left[-1])]
+        page.left.append((table, *linked, state.clocks.begun))
+        state.forget_if_free(table.pool, number, page)
 
 
 def learn(state: State, event: events.Learn) -> None:
@@ -204,7 +191,7 @@ def _read(state: State, flight: Flight, use: Use) -> None:
         if view is None or view.changed or start < view.low or view.high < stop:
             _look(state, flight, table, start, stop)
     if start < min(stop, room):
-        state.note(table.reads, flight.stream, flight.moment - 1, start, min(stop, room))
+        flight.uses.append((table, start, min(stop, room), flight.moment - 1))
 
 
 def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> None:
@@ -237,13 +224,13 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) 
     page = pool.page(number)
     if holder not in page.holders:
         _check_held(state, part, page, id)
-    clash = _unordered(state, page.writes, flight, start, stop)
-    if clash is not None:
-        stream, at = clash
-        what = f"operation {id} reads page {number}, which stream {stream} writes: nothing orders them"
-        state.find("MEM-RACE", what, pool, number, holder).earlier = at
+    clash = flight.rivals and _unordered(flight, part, page, reads=False)
+    if clash:
+        rival, did = clash
+        what = f"operation {id} reads page {number}, which stream {rival.stream} {did}: nothing orders them"
+        state.find("MEM-RACE", what, pool, number, holder).earlier = rival.event.at
     if note:
-        state.note(page.reads, flight.stream, flight.moment - 1, start, stop)
+        flight.uses.append(((pool.name, number), start, stop, flight.moment - 1))
     spoilt = False
     state.judged["MEM-WRITTEN"] += pool.writes_told
     for piece in page.pieces(start, stop):
@@ -290,18 +277,18 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
         state.find("MEM-USE", what, pool, number, holder)
 
 
-def _unordered(state: State, uses: Uses, flight: Flight, start: int, stop: int) -> tuple[str, str | None] | None:
-    """The stream and place of an earlier use of some slots that nothing orders before an operation.
-
-    What its own stream did before comes before it.
-    """
-    for stream, spans in uses.items():
-        if stream != flight.stream:
-            state.judged["MEM-RACE"] += 1
-            seen = flight.clock.get(stream, 0)
-            for moment, first, last, at in spans if spans[-1][0] > seen else ():
-                if moment > seen and first < stop and start < last:
-                    return stream, at
+def _unordered(flight: Flight, part: Part, page: PageState, *, reads: bool) -> tuple[Flight, str] | None:
+    """An earlier use of some slots that nothing orders before an operation, and whether it reads or writes."""
+    pool, number, start, stop, *_ = part
+    places: list[tuple[Hashable, int, int, int]] = [((pool.name, number), 0, 0, flight.number), *page.left]
+    places += [(table, index, since, flight.number) for table, (index, since) in page.tables.items()]
+    for rival in flight.rivals:
+        known = flight.clock.get(rival.stream, 0)
+        for place, index, since, until in places:
+            base = index * pool.size
+            for first, last, moment in rival.spans(place) if since < rival.number <= until else ():
+                if moment > known and first < base + stop and base + start < last and (reads or moment == rival.moment):
+                    return rival, "writes" if moment == rival.moment else "reads"
     return None
 
 
@@ -337,22 +324,19 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         _check_held(state, part, page, flight.event.id)
     if page.keys or len(page.holders) > 1 or pool.keyed:
         _check_overwrite(state, flight, part, page, new)
-    did, clash = "writes", _unordered(state, page.writes, flight, start, stop)
-    if clash is None:
-        did, clash = "reads", _unordered(state, page.reads, flight, start, stop)
-    for reader, index in page.tables.items():
-        first = index * pool.size
-        clash = clash or _unordered(state, reader.reads, flight, first + start, first + stop)
-    if clash is not None:
-        stream, at = clash
+    clash = flight.rivals and _unordered(flight, part, page, reads=True)
+    if clash:
+        rival, did = clash
         there = list(page.pieces(start, stop))
         same = all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
         state.judged["MEM-REWRITE"] += 1
-        what = f"operation {flight.event.id} writes page {number}, which stream {stream} {did}: nothing orders them"
-        state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder).earlier = at
+        what = (
+            f"operation {flight.event.id} writes page {number}, which stream {rival.stream} {did}: nothing orders them"
+        )
+        state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder).earlier = rival.event.at
     for content in new:
         page.put(content)
-    state.note(page.writes, flight.stream, flight.moment, start, stop)
+    flight.uses.append(((pool.name, number), start, stop, flight.moment))
     state.changed(page, table, flight.stream)
 
 
@@ -368,18 +352,17 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
     for piece in page.pieces(part.start, part.stop):
         if not isinstance(piece, Content):
             continue
-        parts = [(piece.cut(want.start, want.stop), want, plan) for want, plan in promised if _overlap(piece, want)]
-        there = [(cut, state.agree(cut, want), plan) for cut, want, plan in parts]
-        guarded = [cut for cut, agreed, plan in there if agreed or (agreed is None and not plan)]
-        if any(state.agree(old, content) is False for old in ([piece] if shared else guarded) for content in new):
+        guarded = [piece] if shared else []
+        for want, planned in promised:
+            alike = state.alike(piece, want)
+            cut = piece.cut(want.start, want.stop if alike is None else alike)
+            if cut.start < cut.stop and not (alike is None and planned):
+                guarded.append(cut)
+        if any(state.agree(old, content) is False for old in guarded for content in new):
             why = f"{next(iter(page.keys))} finds it" if page.keys else whose(page)
             what = f"operation {flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
             state.find("MEM-OVERWRITE", what, pool, number)
             return
-
-
-def _overlap(one: Content, other: Content) -> bool:
-    return one.start < other.stop and other.start < one.stop
 
 
 def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
