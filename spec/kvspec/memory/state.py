@@ -43,7 +43,6 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The place of the earlier of two uses that race."""
 
 
-
 @ensure(lambda start, first, result: result[0] >= start and result[0] >= first and result[0] in (start, first))
 @ensure(lambda stop, last, result: result[1] <= stop and result[1] <= last and result[1] in (stop, last))
 @ensure(lambda start, offset, result: result[2] - result[0] == offset - start)
@@ -131,9 +130,9 @@ class PageState:
         """Slots are written; what continues a label joins it."""
         start, stop, label, offset, failed = new
         if self.content:
-            first, end, *there = self.content[-1]
-            if end == start and there == [label, offset - end + first, failed]:
-                self.content[-1] = Content(first, stop, *there)
+            first, end, there, since, spoilt = self.content[-1]
+            if end == start and there == label and offset - since == end - first and failed == spoilt:
+                self.content[-1] = Content(first, stop, label, since, failed)
                 return
             if end > start:
                 self.erase(start, stop)
@@ -314,9 +313,9 @@ class State:
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names, or named while an operation in flight read it, need not be remembered."""
-        if page.kind == "free" and not page.tables and not pool.keyed:
-            if not (page.left and self.clocks.flying(page.left[-1][-1])):
-                pool.pages.pop(number, None)
+        still_read = page.left and self.clocks.flying(page.left[-1][-1])
+        if page.kind == "free" and not (page.tables or pool.keyed or still_read):
+            pool.pages.pop(number, None)
 
     def agree(self, one: Content, other: Content) -> bool | None:
         """Whether two contents are the same where they overlap; `None`: not told."""

@@ -6,8 +6,7 @@ decode step costs what it adds and not what it attends to.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Iterator
 
 from kvspec.memory import events
 from kvspec.memory.clocks import Flight
@@ -19,18 +18,9 @@ _REMEMBERED = 10_000
 """Operations with worthless results that may still be delivered."""
 
 
-class Part(NamedTuple):
-    """The slots of one page that a use touches."""
-
-    pool: PoolState
-    page: Page
-    start: int
-    stop: int
-    position: int
-    """Of slot 0 of the page: in the table, or in the use's pages one after the other."""
-    holder: str | None
-    meant: list[Content]
-    """What the slots are meant to hold."""
+Part = tuple[PoolState, Page, int, int, int, str | None, list[Content]]
+"""The slots of one page that a use touches: pool, page, slots from, to; the position of slot 0 of the page, in the
+table or in the use's pages one after the other; for whom; and what the slots are meant to hold."""
 
 
 def map_table(state: State, event: events.Map) -> None:
@@ -137,7 +127,7 @@ def deliver(state: State, event: events.Deliver) -> None:
             return
 
 
-def _parts(state: State, use: Use, *, judge: bool = True) -> Iterator[Part]:
+def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
     """The slots of a use, page by page; a position that has no page is a finding."""
     table, labels, holder = None, use.labels, use.holder
     if use.table is not None:
@@ -145,7 +135,7 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> Iterator[Part]:
         if table is None:
             if judge:
                 state.find("MEM-USE", f"table {use.table} is used, but it names no page")
-            return
+            return []
         pool, pages, holder = table.pool, table.pages, table.holder
     elif use.pool is not None:
         pool = state.pool(use.pool)
@@ -165,13 +155,14 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> Iterator[Part]:
             state.find("MEM-USE", what, pool, holder=holder)
         stop = room
     told, first = (table.labels, 0) if table is not None and labels is None else (labels, first)
+    parts: list[Part] = []
     while start < stop:
-        index = start // size
-        position = index * size
-        end = min(stop - position, size)
-        meant = pool.meant(told, start - position, end, position, first)
-        yield Part(pool, pages[index], start - position, end, position, holder, meant)
+        index, slot = divmod(start, size)
+        position = start - slot
+        end = size if stop - position > size else stop - position
+        parts.append((pool, pages[index], slot, end, position, holder, pool.meant(told, slot, end, position, first)))
         start = position + end
+    return parts
 
 
 def _read(state: State, flight: Flight, use: Use) -> None:
@@ -211,7 +202,7 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
         if first < last:
             for part in _parts(state, Use(table.name, start=first, stop=last)):
                 if _read_part(state, flight, part):
-                    view.changed.add(part.position // size)
+                    view.changed.add(part[4] // size)
 
 
 def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) -> bool:
@@ -271,7 +262,7 @@ def _start(content: Content) -> int:
 
 def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> None:
     """Whoever uses a page holds it; if it is not told who, somebody does or a name finds it."""
-    pool, number, holder = part.pool, part.page, part.holder
+    pool, number, *_, holder, _ = part
     if not (pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins)):
         what = f"operation {id} uses page {number} for {holder}, but {whose(page)}"
         state.find("MEM-USE", what, pool, number, holder)
@@ -294,14 +285,17 @@ def _unordered(flight: Flight, part: Part, page: PageState, *, reads: bool) -> t
 
 def _write(state: State, flight: Flight, use: Use) -> None:
     """Judge a write, and let it take effect."""
-    table, part = state.tables.get(use.table or ""), None
-    for part in _parts(state, use):
-        new = [Content(part.start, part.stop, None)] if use.may else part.meant
+    table = state.tables.get(use.table or "")
+    if table is not None and not flight.rivals and use.labels is None and not use.may and _append(flight, table, use):
+        return
+    parts = _parts(state, use)
+    for part in parts:
+        new = [Content(part[2], part[3], None)] if use.may else part[-1]
         _write_part(state, flight, part, new, table)
-    if table is None or part is None:
+    if table is None or not parts:
         return
     view = table.views.get(flight.stream)
-    start, stop = use.start, part.position + part.stop
+    start, stop = use.start, parts[-1][4] + parts[-1][3]
     if use.labels is not None:
         size, unit, told = table.pool.size, table.pool.unit, use.labels
         units = slice(start // unit, start // unit + len(told))
@@ -312,6 +306,30 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         table.labels[units] = told
     if view is not None and view.high == start and not use.may:
         view.high = stop
+
+
+def _append(flight: Flight, table: Table, use: Use) -> bool:
+    """A write that only continues what a page holds, as a decode step's does; false, and nothing done, for all others.
+
+    The page is its holder's alone, nothing finds it and no other table names it: there is nothing to judge.
+    """
+    pool, view = table.pool, table.views.get(flight.stream)
+    index, slot = divmod(use.start, pool.size)
+    page = pool.pages.get(table.pages[index]) if 0 <= index < len(table.pages) else None
+    if page is None or page.keys or len(page.holders) != 1 or table.holder not in page.holders or not page.content:
+        return False
+    stop = use.stop - use.start + slot
+    first, end, label, offset, failed = page.content[-1]
+    alone = len(page.tables) == 1 and table in page.tables and len(table.views) == 1 and view is not None
+    if not alone or end != slot or not slot < stop <= pool.size or failed:
+        return False
+    if pool.unit != pool.size or offset != first or label != table.labels[index]:
+        return False
+    page.content[-1] = Content(first, stop, label, offset)
+    flight.uses.append(((pool.name, table.pages[index]), slot, stop, flight.moment))
+    if view is not None and view.high == use.start:
+        view.high = use.stop
+    return True
 
 
 def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None) -> None:
@@ -345,11 +363,11 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
 
     Of what is there a plan protects what it promises: the rest is on the way to it (a copy first, then a pass).
     """
-    pool, number = part.pool, part.page
+    pool, number, start, stop, *_ = part
     state.judged["MEM-OVERWRITE"] += 1
     promised = [(want, promise.planned) for promise in page.keys.values() for want in promise.meant]
     shared = (len(page.holders) > 1 or pool.keyed) and not any(promise.planned for promise in page.keys.values())
-    for piece in page.pieces(part.start, part.stop):
+    for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             continue
         guarded = [piece] if shared else []
@@ -369,19 +387,21 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
     """Read, and write what was read, slot by slot."""
     carried: list[Content] = []
     length = done = 0
-    read, written = list(_parts(state, source)), list(_parts(state, target))
+    read, written = _parts(state, source), _parts(state, target)
     for part in read:
+        pool, number, start, stop, *_ = part
         _read_part(state, flight, part, note=True)
-        pieces = part.pool.page(part.page).pieces(part.start, part.stop)
-        carried += [piece.shifted(length - part.start) for piece in pieces if isinstance(piece, Content)]
-        length += part.stop - part.start
-    if (room := sum(part.stop - part.start for part in written)) != length:
+        pieces = pool.page(number).pieces(start, stop)
+        carried += [piece.shifted(length - start) for piece in pieces if isinstance(piece, Content)]
+        length += stop - start
+    if (room := sum(stop - start for _, _, start, stop, *_ in written)) != length:
         raise Malformed(f"a copy of {length} slots to {room}")
     table = state.tables.get(target.table or "")
     for part in written:
-        until = done + part.stop - part.start
+        _, _, start, stop, *_, meant = part
+        until = done + stop - start
         cuts = [piece.cut(done, until) for piece in carried if piece.start < until and done < piece.stop]
-        new = part.meant if target.labels else [cut.shifted(part.start - done) for cut in cuts]
+        new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new, table)
         done = until
 
@@ -391,23 +411,25 @@ def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) 
     state.spoilt.setdefault(flight.event.id, {}).setdefault(holder, cause)
 
 
-def _uses(state: State, uses: list[Use], copied: list[Use]) -> Iterator[Part]:
-    """All the slots of an operation that is judged already."""
-    for use in (*uses, *copied):
-        yield from (part for part in _parts(state, use, judge=False) if part.page not in part.pool.sinks)
+def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:
+    """The slots of an operation that is judged already, but for padding."""
+    for use in uses:
+        yield from (part for part in _parts(state, use, judge=False) if part[1] not in part[0].sinks)
 
 
-def _written(state: State, event: Begin) -> list[Part]:
+def _written(state: State, event: Begin) -> Iterator[Part]:
     """What an operation wrote for the holders whose results are worthless."""
-    holders, parts = state.spoilt[event.id], _uses(state, event.writes, [target for _, target in event.copies])
-    return [part for part in parts if part.holder in holders or None in holders]
+    holders = state.spoilt[event.id]
+    for part in _uses(state, [*event.writes, *(target for _, target in event.copies)]):
+        if part[5] in holders or None in holders:
+            yield part
 
 
 def _spoil_writes(state: State, event: Begin) -> None:
     """What was computed from what is not there is worthless too."""
-    for part in _written(state, event):
-        page = part.pool.page(part.page)
-        for piece in list(page.pieces(part.start, part.stop)):
+    for pool, number, start, stop, *_ in _written(state, event):
+        page = pool.page(number)
+        for piece in list(page.pieces(start, stop)):
             if isinstance(piece, Content):
                 page.put(piece._replace(failed=True))
         state.changed(page)
@@ -416,19 +438,19 @@ def _spoil_writes(state: State, event: Begin) -> None:
 def _fail(state: State, event: events.End) -> None:
     """What was to be written is missing: names of it are plans again, and what read it meanwhile is worthless."""
     missing: set[tuple[str, Page]] = set()
-    for part in [part for use in event.unwritten for part in _parts(state, use)]:
-        page = part.pool.page(part.page)
-        page.erase(part.start, part.stop)
+    for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
+        page = pool.page(number)
+        page.erase(start, stop)
         page.keys = {key: promise._replace(planned=True) for key, promise in page.keys.items()}
         state.changed(page)
-        missing.add((part.pool.name, part.page))
+        missing.add((pool.name, number))
         if page.kind == "cached":
-            check_plans(state, part.pool, part.page, page)
+            check_plans(state, pool, number, page)
     for id, flight in state.clocks.flights.items():
         begun = flight.event
-        for part in _uses(state, begun.reads, [source for source, _ in begun.copies]):
-            if (part.pool.name, part.page) in missing:
-                _spoil(state, flight, part.holder, None)
+        for pool, number, *_, holder, _ in _uses(state, [*begun.reads, *(source for source, _ in begun.copies)]):
+            if (pool.name, number) in missing:
+                _spoil(state, flight, holder, None)
         if id in state.spoilt:
-            missing.update((part.pool.name, part.page) for part in _written(state, begun))
+            missing.update((pool.name, number) for pool, number, *_ in _written(state, begun))
             _spoil_writes(state, begun)
