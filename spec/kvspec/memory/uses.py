@@ -286,7 +286,13 @@ def _unordered(flight: Flight, part: Part, page: PageState, *, reads: bool) -> t
 def _write(state: State, flight: Flight, use: Use) -> None:
     """Judge a write, and let it take effect."""
     table = state.tables.get(use.table or "")
-    if table is not None and not flight.rivals and use.labels is None and not use.may and _append(flight, table, use):
+    if (
+        table is not None
+        and not flight.rivals
+        and use.labels is None
+        and not use.may
+        and _append(state, flight, table, use)
+    ):
         return
     parts = _parts(state, use)
     for part in parts:
@@ -308,25 +314,24 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         view.high = stop
 
 
-def _append(flight: Flight, table: Table, use: Use) -> bool:
+def _append(state: State, flight: Flight, table: Table, use: Use) -> bool:
     """A write that only continues what a page holds, as a decode step's does; false, and nothing done, for all others.
 
-    The page is its holder's alone, nothing finds it and no other table names it: there is nothing to judge.
+    Nothing was there to be overwritten, and nothing in flight is its rival.
     """
-    pool, view = table.pool, table.views.get(flight.stream)
+    pool = table.pool
     index, slot = divmod(use.start, pool.size)
     page = pool.pages.get(table.pages[index]) if 0 <= index < len(table.pages) else None
-    if page is None or page.keys or len(page.holders) != 1 or table.holder not in page.holders or not page.content:
+    if page is None or table.holder not in page.holders or not page.content or pool.unit != pool.size:
         return False
     stop = use.stop - use.start + slot
     first, end, label, offset, failed = page.content[-1]
-    alone = len(page.tables) == 1 and table in page.tables and len(table.views) == 1 and view is not None
-    if not alone or end != slot or not slot < stop <= pool.size or failed:
-        return False
-    if pool.unit != pool.size or offset != first or label != table.labels[index]:
+    if end != slot or not slot < stop <= pool.size or (label, offset, failed) != (table.labels[index], first, False):
         return False
     page.content[-1] = Content(first, stop, label, offset)
     flight.uses.append(((pool.name, table.pages[index]), slot, stop, flight.moment))
+    state.changed(page, table, flight.stream)
+    view = table.views.get(flight.stream)
     if view is not None and view.high == use.start:
         view.high = use.stop
     return True

@@ -145,9 +145,48 @@ class Writer:
         return events.Learn(one, other, self.random.randint(0, self.unit))
 
 
-def disagreements(random: Random, pool: Pool, steps: int, reached: Counter[str] | None = None) -> list[str]:
+class Decoding(Writer):
+    """Mostly requests that decode: a table grows by a position at each step. Now and then anything else happens."""
+
+    def __init__(self, random: Random, pool: Pool) -> None:
+        super().__init__(random, pool)
+        self.ends = dict.fromkeys(TABLES, 0)
+        self.due: list[Event] = []
+
+    def event(self) -> Event:
+        """Most often a decode step."""
+        if self.due:
+            return self.due.pop()
+        return super().event() if self.random.random() < 0.15 else self.step()
+
+    def step(self) -> Event:
+        """One more position for a request; a page first, if it needs one, and a new request after the last one."""
+        table = self.random.choice(TABLES)
+        holder, there, end = HOLDERS[TABLES.index(table)], self.tables.get(table, []), self.ends[table]
+        free = [page for page in PAGES if not any(page in pages for pages in self.tables.values())]
+        if end < len(there) * self.pool.page_size:
+            self.ends[table] = end + 1
+            self.begun += 1
+            return events.Begin(
+                self.begun, STREAMS[0], [Use(table, stop=end + 1)], [Use(table, start=end, stop=end + 1)]
+            )
+        if free:
+            page = self.random.choice(free)
+            self.tables[table] = [*there, page]
+            labels = [f"{holder}{self.begun}.{unit}" for unit in range(self.pool.page_size // self.unit)]
+            self.due.append(events.Map(table, holder, "kv", len(there), [page], labels))
+            return events.Take(holder, "kv", [page])
+        self.tables.pop(table, None)
+        self.ends[table] = 0
+        self.due += [events.Release(holder, "kv", [page]) for page in there]
+        return events.Unmap(table)
+
+
+def disagreements(
+    random: Random, pool: Pool, steps: int, reached: Counter[str] | None = None, writes: type[Writer] = Writer
+) -> list[str]:
     """What only one of the two finds, behind the events up to there."""
-    law, naive, writer = Law({"kv": pool}), Naive(pool), Writer(random, pool)
+    law, naive, writer = Law({"kv": pool}), Naive(pool), writes(random, pool)
 
     def compared(rule: str, page: object) -> tuple[str, object]:
         """Of a free page only who uses it is told for certain."""
@@ -176,3 +215,11 @@ def disagreements(random: Random, pool: Pool, steps: int, reached: Counter[str] 
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 40))
 def test_the_law_finds_what_looking_at_every_slot_finds(pool: Pool, random: Random, steps: int) -> None:
     assert disagreements(random, pool, steps) == []
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@settings(max_examples=200, deadline=None)
+@given(random=st.randoms(use_true_random=False), steps=st.integers(20, 60))
+def test_decode_steps_are_judged_as_if_every_slot_were_looked_at(pool: Pool, random: Random, steps: int) -> None:
+    larger = Pool(4, len(PAGES), label_size=pool.label_size)
+    assert disagreements(random, larger, steps, writes=Decoding) == []
