@@ -17,7 +17,8 @@ from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec import memory as law
 from kvspec.memory import Law, Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
-from kvspec.memory.state import PageState, State
+from kvspec.memory.state import PageState, PoolState, State
+from kvspec.memory.uses import used
 from kvspec.memory_rules import MEMORY_RULES
 
 TOLD = 20
@@ -89,25 +90,26 @@ def _cells(
     numbers |= {page for other, page in wrong if other == name and page is not None}
     cells = {}
     for page in numbers:
-        known = pool.pages.get(page)
         marks = (name, page) in named, (name, page) in wrong
-        cells[str(page)] = Cell("free", "", *marks) if known is None else _cell(state, known, *marks)
+        cells[str(page)] = _cell(pool.pages.get(page) or PageState(), *marks, ", ".join(_uses(state, pool, page)))
     return cells
 
 
-def _cell(state: State, page: PageState, named: bool, wrong: bool) -> Cell:
-    used = ", ".join(_uses(state, page))
+def _cell(page: PageState, named: bool, wrong: bool, uses: str) -> Cell:
     if page.holders:
-        return Cell("held", ", ".join(page.holders), named, wrong, used)
+        return Cell("held", ", ".join(page.holders), named, wrong, uses)
     if page.pins:
-        return Cell("locked", ", ".join(page.pins), named, wrong, used)
-    return Cell("store" if page.keys else "free", ", ".join(page.keys), named, wrong, used)
+        return Cell("locked", ", ".join(page.pins), named, wrong, uses)
+    return Cell("store" if page.keys else "free", ", ".join(page.keys), named, wrong, uses)
 
 
-def _uses(state: State, page: PageState) -> Iterator[str]:
+def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
     """What operations that the host has not seen complete do with a page."""
-    for word, spans_ in (("read", page.reads), ("written", page.writes)):
-        yield from dict.fromkeys(f"being {word} on {span.stream}" for span in state.live(spans_))
+    page, words = pool.pages.get(number) or PageState(), set[tuple[bool, str]]()
+    for flight in state.clocks.flights.values():
+        read = state.clocks.host.get(flight.stream, 0) >= flight.moment - 1
+        words |= {(writes, flight.stream) for _, _, writes in used(flight, pool, number, page) if writes or not read}
+    return [f"being {'written' if writes else 'read'} on {stream}" for writes, stream in sorted(words)]
 
 
 def named_in(event: MemoryEvent, state: State) -> Iterator[tuple[str, Page]]:
@@ -209,7 +211,7 @@ def _before(state: State, found: law.Finding, event: MemoryEvent) -> Iterator[st
         facts = [f"held by {', '.join(page.holders)}"] if page.holders else []
         facts += [f"kept by {', '.join(page.pins)}"] if page.pins else []
         facts += [f"published as {', '.join(page.keys)}"] if page.keys else []
-        facts += list(_uses(state, page))
+        facts += _uses(state, state.pools[found.pool], found.page)
         yield f"page {found.page} of {found.pool}: {', '.join(facts) or 'free'}"
     for name in dict.fromkeys([*([] if found.holder is None else [found.holder]), *holders_of(event, state)]):
         yield f"{name}: {_holding(state, name)}"

@@ -41,18 +41,18 @@ class Flight:
         self.event, self.stream, self.clock, self.rivals, self.number = event, stream, clock, rivals, number
         self.moment = clock[stream]
         """When it is done; it has read at the moment before."""
-        self.uses: list[tuple[Hashable, int, int, int]] = []
-        """A table, or a page's pool and number; positions or slots from, to; and the moment by which that is over."""
-        self._spans: dict[Hashable, list[tuple[int, int, int]]] = {}
+        self.uses: list[tuple[Hashable, int, int, bool]] = []
+        """A table, or a page's pool and number; positions or slots from, to; and whether it writes them."""
+        self._spans: dict[Hashable, list[tuple[int, int, bool]]] = {}
 
     def at(self, part: str) -> Clock:
         """What is known once it is done, or once its reads are."""
         return self.clock if part == "all" else {**self.clock, self.stream: self.moment - 1}
 
-    def spans(self, place: Hashable) -> list[tuple[int, int, int]]:
+    def spans(self, place: Hashable) -> list[tuple[int, int, bool]]:
         """Its uses of a table, or of a page. They are sorted only here: most operations have no rival that asks."""
-        for used, first, last, moment in self.uses:
-            self._spans.setdefault(used, []).append((first, last, moment))
+        for used, first, last, writes in self.uses:
+            self._spans.setdefault(used, []).append((first, last, writes))
         self.uses.clear()
         return self._spans.get(place, [])
 

@@ -182,7 +182,7 @@ def _read(state: State, flight: Flight, use: Use) -> None:
         if view is None or view.changed or start < view.low or view.high < stop:
             _look(state, flight, table, start, stop)
     if start < min(stop, room):
-        flight.uses.append((table, start, min(stop, room), flight.moment - 1))
+        flight.uses.append((table, start, min(stop, room), False))
 
 
 def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> None:
@@ -221,7 +221,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) 
         what = f"operation {id} reads page {number}, which stream {rival.stream} {did}: nothing orders them"
         state.find("MEM-RACE", what, pool, number, holder).earlier = rival.event.at
     if note:
-        flight.uses.append(((pool.name, number), start, stop, flight.moment - 1))
+        flight.uses.append(((pool.name, number), start, stop, False))
     spoilt = False
     state.judged["MEM-WRITTEN"] += pool.writes_told
     for piece in page.pieces(start, stop):
@@ -268,18 +268,25 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
         state.find("MEM-USE", what, pool, number, holder)
 
 
+def used(flight: Flight, pool: PoolState, number: Page, page: PageState) -> Iterator[tuple[int, int, bool]]:
+    """The slots of a page, from and to, that an operation in flight uses, and whether it writes them."""
+    places: list[tuple[Hashable, int, int, int]] = [((pool.name, number), 0, 0, flight.number), *page.left]
+    places += [(table, index, since, flight.number) for table, (index, since) in page.tables.items()]
+    for place, index, since, until in places:
+        base = index * pool.size
+        for first, last, writes in flight.spans(place) if since < flight.number <= until else ():
+            if first < base + pool.size and base < last:
+                yield first - base, last - base, writes
+
+
 def _unordered(flight: Flight, part: Part, page: PageState, *, reads: bool) -> tuple[Flight, str] | None:
     """An earlier use of some slots that nothing orders before an operation, and whether it reads or writes."""
     pool, number, start, stop, *_ = part
-    places: list[tuple[Hashable, int, int, int]] = [((pool.name, number), 0, 0, flight.number), *page.left]
-    places += [(table, index, since, flight.number) for table, (index, since) in page.tables.items()]
     for rival in flight.rivals:
-        known = flight.clock.get(rival.stream, 0)
-        for place, index, since, until in places:
-            base = index * pool.size
-            for first, last, moment in rival.spans(place) if since < rival.number <= until else ():
-                if moment > known and first < base + stop and base + start < last and (reads or moment == rival.moment):
-                    return rival, "writes" if moment == rival.moment else "reads"
+        read = flight.clock.get(rival.stream, 0) >= rival.moment - 1
+        for first, last, writes in used(rival, pool, number, page):
+            if first < stop and start < last and (writes or (reads and not read)):
+                return rival, "writes" if writes else "reads"
     return None
 
 
@@ -329,7 +336,7 @@ def _append(state: State, flight: Flight, table: Table, use: Use) -> bool:
     if end != slot or not slot < stop <= pool.size or (label, offset, failed) != (table.labels[index], first, False):
         return False
     page.content[-1] = Content(first, stop, label, offset)
-    flight.uses.append(((pool.name, table.pages[index]), slot, stop, flight.moment))
+    flight.uses.append(((pool.name, table.pages[index]), slot, stop, True))
     state.changed(page, table, flight.stream)
     view = table.views.get(flight.stream)
     if view is not None and view.high == use.start:
@@ -359,7 +366,7 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder).earlier = rival.event.at
     for content in new:
         page.put(content)
-    flight.uses.append(((pool.name, number), start, stop, flight.moment))
+    flight.uses.append(((pool.name, number), start, stop, True))
     state.changed(page, table, flight.stream)
 
 
