@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-WIDTH = 100
+WIDTH = 80
 """Columns of the terminal that the documents show."""
 
 INDENT = "    "
@@ -26,8 +26,8 @@ PROMPT = f"{INDENT}$ "
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
 LEFT_OUT = "..."
 
-DOCUMENTS = ("README.md", "conformance/README.md")
-"""The first is run in the repository, as it is written for; the second with the built wheel, in an empty folder."""
+DOCUMENTS = ("README.md", "conformance/README.md", "spec/docs/index.md")
+"""The first is run in the repository, as it is written for; the others with the built wheel, in an empty folder."""
 
 
 @dataclass(frozen=True)
