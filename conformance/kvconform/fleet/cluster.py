@@ -1,0 +1,112 @@
+"""Spreads parts of some work over a cluster of Ray, and gets each one's result exactly once."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kvconform.errors import LoadError
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+RETRIES = 5
+"""How often a part is done again whose worker has died."""
+CONNECT_SECONDS = 5.0
+"""How long an address gets to answer."""
+
+
+class Done(NamedTuple, Generic[P, R]):
+    """A part, what came of it, and on which machine."""
+
+    part: P
+    result: R
+    machine: str
+
+
+class Cluster:
+    """A cluster, while one command uses it."""
+
+    def __init__(self, ray: Any) -> None:
+        """Made by `connected`."""
+        self._ray = ray
+        self._run = ray.remote(max_retries=RETRIES)(_carried_out)
+
+    @property
+    def workers(self) -> int:
+        """How many parts can run at a time."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def in_order(self, work: Callable[[P], R], parts: Iterable[P]) -> Iterator[R]:
+        """The results of some parts, in the parts' order; as many run at a time as there are processors."""
+        function, waiting = self._ray.put(work), iter(parts)
+        running = [self._run.remote(function, part) for part in islice(waiting, 2 * self.workers)]
+        while running:
+            result, _ = self._ray.get(running.pop(0))
+            running += [self._run.remote(function, part) for part in islice(waiting, 1)]
+            yield result
+
+    def as_done(self, work: Callable[[P], R], parts: Iterable[P]) -> Iterator[Done[P, R]]:
+        """Each part with its result as soon as that is there. Parts may have no end: whoever has enough stops."""
+        function, waiting = self._ray.put(work), iter(parts)
+        running = {self._run.remote(function, part): part for part in islice(waiting, self.workers)}
+        while running:
+            (reference, *_), _ = self._ray.wait(list(running), num_returns=1)
+            part = running.pop(reference)
+            running |= {self._run.remote(function, other): other for other in islice(waiting, 1)}
+            result, machine = self._ray.get(reference)
+            yield Done(part, result, machine)
+        # What nobody waits for any more is given up with the connection.
+
+
+def _check_that_somebody_listens(address: str) -> None:
+    """Ray itself tries for minutes."""
+    match = re.fullmatch(r"(?:ray://)?\[?([^\]/]+?)\]?:(\d{1,5})", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise LoadError(f"no cluster at {address!r}: {error}") from error
+
+
+def _carried_out(work: Callable[[P], R], part: P) -> tuple[R, str]:
+    import platform
+
+    return work(part), platform.node()
+
+
+@contextmanager
+def connected(address: str, *, code: bool = False) -> Iterator[Cluster]:
+    """Connect to a cluster: `auto`, `HOST:PORT`, `ray://HOST:PORT`, or `local` for one on this machine alone.
+
+    Its machines have kvspec installed. `code`: they need the working folder too, where an implementation of one's own
+    is looked for; it is sent there.
+
+    Raises:
+        LoadError: Ray is not installed, or there is no such cluster.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise LoadError("Ray is not installed: pip install 'kvspec[fleet]'") from error
+    _check_that_somebody_listens(address)
+    environment: dict[str, Any] = {}
+    if address == "local":
+        environment["env_vars"] = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if code:
+        environment["working_dir"] = str(Path.cwd())
+    try:
+        ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="error", include_dashboard=None)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise LoadError(f"no cluster at {address!r}: {reason}") from error
+    try:
+        yield Cluster(ray)
+    finally:
+        ray.shutdown()
