@@ -57,6 +57,6 @@ def test_a_worker_that_is_killed_loses_nothing_and_nothing_counts_twice(cluster:
 
 
 def test_a_cluster_that_is_not_there_is_told_in_one_line() -> None:
-    with pytest.raises(LoadError, match="no cluster at '127.0.0.1:1'") as told, connected("127.0.0.1:1"):
+    with pytest.raises(LoadError, match=r"no cluster at '127\.0\.0\.1:1'") as told, connected("127.0.0.1:1"):
         pass
     assert "\n" not in str(told.value)
