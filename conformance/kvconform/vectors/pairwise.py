@@ -1,0 +1,399 @@
+"""Writes the vectors in `ways-out/`: each way out of the system, met with everything that may be going on.
+
+    python -m kvconform.vectors.pairwise
+
+For every two values of two factors there is a vector that has both; covertable picks the combinations. Each tells the
+same story: A runs, in a session or not, beside others; launches are in flight; A leaves; N waits for A's row, which is
+the only one that may become free, and gets it when the last launch that reads it has completed; A comes again by its
+name; everybody leaves. What is refused, and the lengths and rows expected, follow from the model.
+
+Not here: vectors that tell a story of their own, which people have written (all other folders).
+"""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from covertable import make  # type: ignore[import-untyped]
+
+from kvconform.traces.codec import VERSION, Header
+from kvconform.traces.expect import Expect
+from kvconform.vectors.files import FOLDER
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    Config,
+    Decode,
+    Extend,
+    Figures,
+    Finish,
+    Launch,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    Preempt,
+    Refusal,
+    Report,
+    Retract,
+    Snapshot,
+    Submit,
+    SwaEvict,
+    Verify,
+)
+from kvspec.model import Model
+
+FACTORS: dict[str, list[Any]] = {
+    "way": ["finish", "retract", "abort", "close", "preempt"],
+    "in_flight": [0, 1, 2, 3],
+    "readers": ["all", "oldest", "newest"],
+    "page_size": [1, 2, 16, 64],
+    "pool": ["plain", "uncached", "window", "states"],
+    "batch": [1, 2, 3],
+    "session": ["none", "first", "later"],
+    "phase": ["chunk", "decode", "drafts"],
+}
+ROOMY = 4096
+"""Pages and slots of the memory in which it is found out how many are needed."""
+SPARE = 2
+"""Pages and slots more than are needed: an engine may publish, and give windows back, later than the model does."""
+
+
+class Case(NamedTuple):
+    """One combination of the factors."""
+
+    way: str
+    """How A leaves; `close` and `preempt` need a session."""
+    in_flight: int
+    """Launches in flight when it does."""
+    readers: str
+    """Which of them read A's row."""
+    page_size: int
+    pool: str
+    """What the memory has besides a prefix store: nothing, or a hybrid pool; `uncached` has no prefix store."""
+    batch: int
+    """Requests in A's launches."""
+    session: str
+    """Whether A is a turn, and which."""
+    phase: str
+    """What A's launches do; with `drafts` the last of them is a speculative step."""
+
+    @property
+    def name(self) -> str:
+        """The name of the vector."""
+        whose = {"none": "plain", "first": "first_turn", "later": "later_turn"}[self.session]
+        flights = f"{self.in_flight}_in_flight" + ("" if self.readers == "all" else f"_{self.readers}")
+        return f"{self.way}_{whose}_{self.phase}_{flights}_batch_{self.batch}_{self.pool}_p{self.page_size}"
+
+    @property
+    def description(self) -> str:
+        """The vector in a sentence."""
+        who = {"none": "A request", "first": "A session's first turn", "later": "A session's second turn"}[self.session]
+        way = {
+            "finish": "finishes",
+            "retract": "is retracted",
+            "abort": "is aborted",
+            "close": f"{'is aborted' if self.phase == 'chunk' else 'finishes'} after its session was closed",
+            "preempt": "finishes, and its session's memory is taken",
+        }[self.way]
+        when = {"chunk": "amid its prompt", "decode": "while decoding", "drafts": "after a speculative step"}[
+            self.phase
+        ]
+        flights = {
+            0: "nothing in flight",
+            1: "one launch in flight, which reads its row",
+            2: "two launches in flight",
+            3: "three launches in flight",
+        }[self.in_flight]
+        if self.in_flight > 1:
+            flights += {"all": ", all of which read", "oldest": ", the oldest of which reads"}.get(
+                self.readers, ", the newest of which reads"
+            )
+            flights += " its row"
+        beside = {1: "alone in its batch", 2: "beside another", 3: "beside two others"}[self.batch]
+        pool = {
+            "plain": "",
+            "uncached": ", without a prefix store",
+            "window": ", with a sliding window",
+            "states": ", with recurrent states",
+        }[self.pool]
+        return (
+            f"{who}, {beside}, {way} {when}, with {flights}; its row, if it is let go, is had by the next when nothing "
+            f"reads it, and its name can be used again. Pages of {self.page_size}{pool}."
+        )
+
+
+def _possible(row: dict[str, Any]) -> bool:
+    """Whether the values go together; those that are not chosen yet may still be any."""
+    way, phase = row.get("way"), row.get("phase")
+    return not (
+        (way in ("close", "preempt") and row.get("session") == "none")
+        or (way in ("finish", "preempt") and phase == "chunk")
+        or (row.get("pool") == "states" and phase == "drafts")
+        or (row.get("in_flight") in (0, 1) and row.get("readers") in ("oldest", "newest"))
+    )
+
+
+def cases() -> list[Case]:
+    """Combinations in which every two values that go together meet."""
+    pairs = [["way", "session"], ["way", "phase"], ["pool", "phase"], ["in_flight", "readers"]]
+    constraints = [{"operator": "fn", "requires": pair, "evaluate": _possible} for pair in pairs]
+    return sorted(Case(**row) for row in make(FACTORS, constraints=constraints))
+
+
+class Story:
+    """The operations of a vector, carried out on the model as they are told."""
+
+    def __init__(self, case: Case, config: Config) -> None:
+        """Begin in an empty memory."""
+        self.case = case
+        self.model = Model(config)
+        self.lines: list[Operation[Any] | Expect] = []
+        self.least_free = [config.num_pages, config.num_window_pages, config.num_states]
+        self._launches = count(1)
+        self._sampled = count(900)
+
+    def do(self, op: Operation[Any]) -> bool:
+        """Carry `op` out; whether it was not refused. A refusal is expected of every implementation."""
+        self.lines.append(op)
+        state = self.model.state
+        try:
+            self.model.step(msgspec.structs.replace(op))  # type: ignore[arg-type]
+        except Refusal as refusal:
+            refused = refusal.refused
+            self.lines.append(Expect(refused=refused.rule, rows_short=refused.rows_short or None))
+            return False
+        free = state.free_pages, state.free_window_pages, state.free_states
+        self.least_free = [min(pair) for pair in zip(self.least_free, free, strict=True)]
+        return True
+
+    def expect_rows(self) -> None:
+        """Say how many rows are free, and how many are withheld."""
+        figures = self.model.figures()
+        rows = Figures(rows_available=figures.rows_available, rows_withheld=figures.rows_withheld)
+        self.lines.append(Expect(figures=rows))
+
+    def launch(self, *reqs: str) -> None:
+        """Hand over what was prepared."""
+        self.do(Launch(next(self._launches), list(reqs)))
+
+    def complete(self) -> None:
+        """The oldest launch completes, with the tokens that are due."""
+        state = self.model.state
+        oldest, passages = next(iter(state.flights.items()))
+        due = [
+            passage.req
+            for passage in passages
+            if passage.samples
+            and (request := state.requests.get(passage.req)) is not None
+            and request.running
+            and request.run == passage.run
+        ]
+        self.do(Complete(oldest, {req: next(self._sampled) for req in due}))
+
+    def settle(self) -> None:
+        """Everything in flight completes."""
+        while self.model.state.flights:
+            self.complete()
+
+    def live(self, req: str) -> None:
+        """A matched and admitted request prefills, and finishes."""
+        self.launch(req)
+        self.settle()
+        self.do(CacheUnfinished(req))
+        self.do(Finish(req))
+
+    def admit(self, req: str) -> bool:
+        """Match and prefill all of a request; whether there was room."""
+        self.do(MatchPrefix(req))
+        return self.do(Extend([(req, len(self.model.state.requests[req].tokens))]))
+
+
+def _prompt(case: Case, pages: int, more: int, begins: int = 0) -> list[Any]:
+    """`pages` whole pages and some tokens; the first page is everybody's, what follows is told apart by `begins`."""
+    size = case.page_size
+    return [*range(size), *range(begins + size, begins + pages * size + more)]
+
+
+def story(case: Case, config: Config) -> Story:
+    """The story of one case, in a memory of these sizes."""
+    told = Story(case, config)
+    mates = ["B", "C"][: max(1, case.batch - 1)]
+    session = None if case.session == "none" else "s"
+    half = max(1, case.page_size // 2)
+    prompt = _prompt(case, 2, half)
+    if session is not None:
+        told.do(OpenSession(session))
+    if case.session == "later":
+        told.do(Submit("A", prompt[: case.page_size + half], session))
+        told.admit("A")
+        told.live("A")
+        history = told.model.state.sessions["s"].history.elements()
+        prompt = [*history, *_prompt(case, 1, half, 300)]
+    _begin(told, prompt, session, mates)
+    _overlap(told, mates)
+    if case.pool == "window":
+        told.do(SwaEvict("A"))
+    _leave(told, session)
+    told.expect_rows()
+    _follow(told, prompt, session, mates)
+    return told
+
+
+def _begin(told: Story, prompt: list[Any], session: str | None, mates: list[str]) -> None:
+    """A and those beside it prefill in one launch; A up to a chunk that ends within a page, or whole."""
+    case = told.case
+    told.do(Submit("A", prompt, session))
+    for number, mate in enumerate(mates, start=1):
+        told.do(Submit(mate, _prompt(case, 1, 1, 1000 * number)))
+    for req in ["A", *mates]:
+        told.do(MatchPrefix(req))
+    request = told.model.state.requests["A"]
+    end = len(request.tokens)
+    if case.phase == "chunk":
+        end = (request.prefix_len or 0) + 1
+    told.do(Extend([("A", end), *((mate, case.page_size + 1) for mate in mates)]))
+    told.launch("A", *mates)
+    told.settle()
+    told.do(CacheUnfinished("A", chunked=case.phase == "chunk"))
+    for mate in mates:
+        told.do(CacheUnfinished(mate))
+
+
+def _overlap(told: Story, mates: list[str]) -> None:
+    """Launches are handed over and stay in flight; without any, one is handed over and completes."""
+    case = told.case
+    flights = max(1, case.in_flight)
+    reading = {"all": range(flights), "oldest": range(1), "newest": range(flights - 1, flights)}[case.readers]
+    for number in range(flights):
+        reqs = ["A", *mates[: case.batch - 1]] if number in reading else mates
+        _step(told, reqs, last=number == reading[-1])
+        told.launch(*reqs)
+    if case.in_flight == 0:
+        told.settle()
+        if case.phase == "drafts":
+            told.do(Verify("A", 2, [7, 8]))
+
+
+def _step(told: Story, reqs: list[str], *, last: bool) -> None:
+    """Prepare one more step of each."""
+    case = told.case
+    plain = list(reqs)
+    if "A" in reqs and case.phase == "chunk":
+        plain.remove("A")
+        told.do(Extend([("A", told.model.state.requests["A"].seq_len + 1)]))
+    elif "A" in reqs and case.phase == "drafts" and last:
+        plain.remove("A")
+        told.do(Decode(["A"], 3))
+    if plain:
+        told.do(Decode(plain))
+
+
+def _leave(told: Story, session: str | None) -> None:
+    """A leaves."""
+    way = told.case.way
+    if way == "close" and session is not None:
+        told.do(CloseSession(session))
+    leaving: Operation[Any] = Finish("A")
+    if way == "retract":
+        leaving = Retract("A")
+    elif way == "abort" or told.case.phase == "chunk":
+        leaving = Abort("A")
+    told.do(leaving)
+    if way == "preempt" and session is not None:
+        told.do(Preempt(session))
+
+
+def _follow(told: Story, prompt: list[Any], session: str | None, mates: list[str]) -> None:
+    """N waits for A's row, A comes again, and everybody leaves."""
+    told.do(Submit("N", _prompt(told.case, 2, 1, 7000)))
+    waits = not _next_in(told)
+    while told.model.state.flights:
+        told.complete()
+        told.expect_rows()
+        if waits:
+            waits = not _next_in(told)
+    if not waits:
+        told.live("N")
+    _again(told, prompt, session)
+    if session is not None:
+        told.do(CloseSession(session))
+    if waits and _next_in(told):
+        told.live("N")
+    for mate in mates:
+        told.do(Finish(mate))
+    told.do(Report("idle"))
+    told.do(Snapshot())
+
+
+def _next_in(told: Story) -> bool:
+    """N asks for a row. Where only one was free, that one was A's."""
+    admitted = told.admit("N")
+    if admitted and told.model.state.free_rows == 0:
+        told.lines.append(Expect(same_row={"N": "A"}))
+    return admitted
+
+
+def _again(told: Story, prompt: list[Any], session: str | None) -> None:
+    """A comes by the same name: what was retracted by itself, a session with its next turn, or opened anew."""
+    state = told.model.state
+    if "A" not in state.requests:
+        if session is not None and session not in state.sessions:
+            told.do(OpenSession(session))
+        if session is not None and len(state.sessions[session].history):
+            prompt = [*state.sessions[session].history.elements(), 5, 6]
+        told.do(Submit("A", prompt, session))
+    if told.admit("A"):
+        told.live("A")
+
+
+def _config(case: Case, pages: int, window_pages: int, states: int) -> Config:
+    """A memory with one row for each of A and those beside it."""
+    return Config(
+        page_size=case.page_size,
+        num_pages=pages,
+        num_rows=1 + max(1, case.batch - 1),
+        max_context_len=8 * case.page_size + 16,
+        prefix_cache=case.pool != "uncached",
+        sliding_window=case.page_size + 1 if case.pool == "window" else 0,
+        num_window_pages=window_pages if case.pool == "window" else 0,
+        num_states=states if case.pool == "states" else 0,
+    )
+
+
+_SOURCES = {"finish": "994", "retract": "22862", "abort": "22862", "close": "22213", "preempt": "20476"}
+_RULES = ("RACE-1", "ROW-1", "ROW-2", "PAGE-1", "SESS-2", "SESS-4", "SESS-5", "TAIL-1", "SWA-1", "MAMBA-2", "SPEC-1")
+
+
+def vectors() -> Iterator[tuple[str, bytes]]:
+    """Each vector's file name, and what is in the file."""
+    for case in cases():
+        roomy = _config(case, ROOMY, ROOMY, ROOMY)
+        pages, window_pages, states = (ROOMY - free + SPARE for free in story(case, roomy).least_free)
+        config = _config(case, pages, window_pages, states)
+        told = story(case, config)
+        header = Header(
+            VERSION,
+            "kvspec",
+            config,
+            description=case.description,
+            rules=[rule for rule in _RULES if told.model.judged[rule]],
+            source="17850" if case.in_flight else _SOURCES[case.way],
+        )
+        lines = [msgspec.json.encode(line) for line in (header, *told.lines)]
+        yield f"{case.name}.jsonl", b"\n".join(lines) + b"\n"
+
+
+def main(folder: Path = FOLDER / "ways-out") -> None:
+    """Write them anew."""
+    for path in folder.glob("*.jsonl"):
+        path.unlink()
+    for name, content in vectors():
+        (folder / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()
