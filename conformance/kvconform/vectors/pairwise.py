@@ -121,7 +121,7 @@ class Case(NamedTuple):
             "states": ", with recurrent states",
         }[self.pool]
         return (
-            f"{who}, {beside}, {way} {when[self.phase]}, with {flights}; its row, if it is let go, is had by the next "
+            f"{who}, {beside}, {way} {when}, with {flights}; its row, if it is let go, is had by the next "
             f"when nothing reads it, and its name can be used again. Pages of {self.page_size}{pool}."
         )
 
