@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from kvconform.protocol import ANSWERS, CALLS, Implementation
-from kvspec.events import A, Operation, Refusal, Snapshot
+from kvspec.events import A, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model
 from kvspec.rules import Violation
 
@@ -62,7 +62,8 @@ class Checked:
         """Put `implementation` under the eye of `model`; both must be fresh.
 
         `record` is given each operation with its answer, before it is judged. After every `snapshot_every`
-        operations a snapshot is compared as well; 0 is never.
+        operations a snapshot is compared as well, and a report beside it, which is recorded only where it breaks a
+        rule; 0 is never.
         """
         self.model = model
         self.steps = 0
@@ -89,11 +90,12 @@ class Checked:
         return answer
 
     def _look(self) -> None:
-        """Compare a snapshot, if one is due: a refused operation must have changed nothing."""
+        """Compare a snapshot and the figures, if they are due: a refused operation must have changed nothing."""
         if self._snapshot_every and self.steps % self._snapshot_every == 0:
             self._perform(Snapshot())
+            self._perform(Report(), beside=True)
 
-    def _perform(self, op: Operation[A]) -> A:
+    def _perform(self, op: Operation[A], *, beside: bool = False) -> A:
         try:
             answer: A = CALLS[type(op)](self._implementation, op)  # type: ignore[assignment]
         except Refusal as refusal:
@@ -105,15 +107,17 @@ class Checked:
         if not isinstance(answer, ANSWERS[type(op)]):
             raise ImplementationFailed(self.steps, op, _no_answer(op, repr(answer)))
         op.obs = answer
-        self._judge(op)
+        self._judge(op, beside=beside)
         return answer
 
-    def _judge(self, op: Operation[Any]) -> None:
+    def _judge(self, op: Operation[Any], *, beside: bool = False) -> None:
         try:
-            if self._record is not None:
+            if self._record is not None and not beside:
                 self._record(op)
             self.model.step(op)  # type: ignore[arg-type]
         except Violation as violation:
+            if self._record is not None and beside:
+                self._record(op)
             raise RuleBroken(violation, self.steps, op) from None
         except Exception as error:
             # Looked at only now, because it costs more than all the rest: could the answer not be judged because it

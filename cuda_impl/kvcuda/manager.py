@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from kvcuda.device_manager import DeviceManager
 from kvcuda.memory import DeviceFault
+from kvcuda.prefix_tree import Node
 from kvcuda.records import KvRecord
 from kvspec.events import (
     Config,
@@ -117,7 +118,9 @@ class Manager(DeviceManager):
         idle_slots = dict(self.sessions.idle())
         held = [kv.row for kv in (*self.holders.values(), *idle_slots.values())]
         arena, nodes = self.memory.arena.tolist(), self.holdings.tree.nodes()
-        listed = [page for node in nodes for place, count in node.runs for page in arena[place : place + count]]
+        pages = {node: [page for place, count in node.runs for page in arena[place : place + count]] for node in nodes}
+        listed = [page for node in nodes for page in pages[node]]
+        sides = self._window_sides()
         stored = [node.state for node in nodes if node.state]
         return SnapshotAnswer(
             rows={row: compress(self._slots(row, 0, int(self.rows.allocated[row]))) for row in held},
@@ -125,10 +128,23 @@ class Manager(DeviceManager):
             store_pages=compress(sorted(listed)),
             requests={req: self._view(kv) for req, kv in self.holders.items()},
             sessions={session: self._view(kv) for session, kv in idle_slots.items()},
-            window_sides=self._window_sides(),
+            window_sides=sides,
+            free_rows=compress(sorted(self.rows.free_rows())),
+            withheld_rows=compress(sorted(self.rows.withheld_rows())),
+            **self._locks(pages, sides),
             free_states=sorted(self.states.free()) if self.states.size else None,
             store_states=sorted(stored) if self.states.size else None,
         )
+
+    def _locks(self, pages: dict[Node, list[int]], sides: dict[int, int] | None) -> dict[str, dict[int, int]]:
+        """How many locks cover each page, window page and state of the prefix store that some cover."""
+        told = {"locks": {page: node.locks for node in pages for page in pages[node] if node.locks}}
+        if sides is not None:
+            locked = [node for node in pages if node.window_locks and node.has_window]
+            told["window_locks"] = {sides[page]: node.window_locks for node in locked for page in pages[node]}
+        if self.states.size:
+            told["state_locks"] = {node.state: node.ends for node in pages if node.state and node.ends}
+        return told
 
     def _window_sides(self) -> dict[int, int] | None:
         """The window page behind each page that has one."""

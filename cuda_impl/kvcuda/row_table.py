@@ -72,6 +72,14 @@ class RowTable:
         """The number of rows that were let go and are still read."""
         return len(self._withheld)
 
+    def free_rows(self) -> list[int]:
+        """The rows that nobody has."""
+        return self._free
+
+    def withheld_rows(self) -> set[int]:
+        """The rows that were let go and are still read."""
+        return self._withheld
+
     def take(self) -> int:
         """A free row. The caller has seen to it that there is one."""
         row = self._free.pop()

@@ -37,6 +37,14 @@ class ReqToTokenPool:
         """The number of rows that were let go and are still read."""
         return len(self._withheld)
 
+    def free_rows(self) -> list[int]:
+        """The rows that nobody has."""
+        return self._free
+
+    def withheld_rows(self) -> set[int]:
+        """The rows that were let go and are still read."""
+        return self._withheld
+
     def rows_short(self, brought: Sequence[int | None]) -> int:
         """How many rows are missing for requests that bring these rows, or none."""
         return max(0, brought.count(None) - len(self._free))

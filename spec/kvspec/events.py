@@ -222,6 +222,15 @@ class SnapshotAnswer(Answer):
     """For each page that has one, its window page."""
     free_states: Runs | None = None
     store_states: Runs | None = None
+    free_rows: Runs | None = None
+    withheld_rows: Runs | None = None
+    """Rows that were let go and are still read by a launch in flight."""
+    locks: dict[int, int] | None = None
+    """For each page of the prefix store that somebody has locked, how many holders have."""
+    window_locks: dict[int, int] | None = None
+    """For each window page of the prefix store that a window lock covers, how many do."""
+    state_locks: dict[int, int] | None = None
+    """For each state slot of the prefix store at whose prefix locks end, how many do."""
 
 
 class Refused(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -181,6 +181,16 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
     window, states = range(1, config.num_window_pages + 1), range(1, config.num_states + 1)
     _runs("page", obs.free_pages, pages, LARGEST)
     _runs("page", obs.store_pages, pages)
+    _runs("row", obs.free_rows, rows, LARGEST)
+    _runs("row", obs.withheld_rows, rows)
+    for kind, counts, pool in (
+        ("page", obs.locks, pages),
+        ("window page", obs.window_locks, window),
+        ("state slot", obs.state_locks, states),
+    ):
+        _each(kind, counts or {}, pool)
+        for number, locks in (counts or {}).items():
+            _natural(f"the number of locks on {kind} {number}", locks)
     _each("page", obs.window_sides or {}, pages)
     _each("window page", (obs.window_sides or {}).values(), window)
     _runs("state slot", obs.free_states, states, LARGEST)

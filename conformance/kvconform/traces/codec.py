@@ -291,7 +291,7 @@ def with_pages(op: Operation[Any], write: Callable[[Runs], Runs]) -> Operation[A
 
 _LISTS = frozenset(
     {"freed", "window_freed", "states_freed", "evicted", "window_evicted", "states_evicted"}
-    | {"free_pages", "store_pages", "free_states", "store_states"}
+    | {"free_pages", "store_pages", "free_states", "store_states", "free_rows", "withheld_rows"}
 )
 """Parts of answers that are a list of pages or state slots."""
 _LISTS_BY_NAME = frozenset({"pages", "window_pages", "states", "rows"})

@@ -64,6 +64,8 @@ class Looking(ManagerState):
         swa, states = self._swa, self.pool.states if self.config.num_states else None
         return SnapshotAnswer(
             rows={kv.req_pool_idx: self._slots_of(kv) for kv in (*requests.values(), *sessions.values())},
+            free_rows=compress(sorted(self.pool.free_rows())),
+            withheld_rows=compress(sorted(self.pool.withheld_rows())),
             free_pages=compress(self.allocator.free_pages()),
             store_pages=compress(sorted(self.tree_cache.all_pages())),
             requests={req: self._view(kv) for req, kv in requests.items()},
@@ -71,7 +73,20 @@ class Looking(ManagerState):
             window_sides=None if swa is None else dict(swa.window_of),
             free_states=None if states is None else compress(states.free_pages()),
             store_states=None if states is None else compress(sorted(self.tree_cache.all_states())),
+            **self._locks(),
         )
+
+    def _locks(self) -> dict[str, dict[int, int]]:
+        """How many locks cover each page, window page and state of the prefix store that some cover."""
+        nodes, swa = list(self.tree_cache.all_nodes()), self._swa
+        locks = {"locks": {page: node.lock_ref for node in nodes for page in node.value if node.lock_ref}}
+        if swa is not None:
+            locked = {page: node.swa_lock_ref for node in nodes for page in node.value if node.swa_lock_ref}
+            locks["window_locks"] = {swa.window_of[page]: n for page, n in locked.items() if page in swa.window_of}
+        if self.config.num_states:
+            ends = {node.mamba_value: node.mamba_lock_ref for node in nodes if node.mamba_lock_ref}
+            locks["state_locks"] = {slot: n for slot, n in ends.items() if slot is not None}
+        return locks
 
     def _slots_of(self, kv: KvRecord) -> Runs:
         """The slot index of each allocated position of a row (rule PAGE-3)."""

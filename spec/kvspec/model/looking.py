@@ -1,5 +1,8 @@
 """Operations that change nothing: an implementation's own figures, and its whole state."""
 
+from collections import Counter
+from typing import Any
+
 from kvspec.events import Figures, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
 from kvspec.lengths import held_tokens
 from kvspec.model.hybrid import evictable_windows
@@ -140,34 +143,47 @@ def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
     _judge_holders(state, "request", expected.requests or {}, obs.requests)
     _judge_holders(state, "session", expected.sessions or {}, obs.sessions)
     _judge_rows(state, expected.rows or {}, obs.rows)
+    _judge_free_rows(state, expected, obs)
     _judge_set(state, "STORE-1", "the store's pages", expected.store_pages or (), obs.store_pages)
     _judge_set(state, "PAGE-1", "the free pages", expected.free_pages or (), obs.free_pages)
+    _judge_each(state, "STORE-2", "locks on page", expected.locks, obs.locks)
     if state.config.sliding_window:
-        _judge_window_sides(state, obs.window_sides)
+        _judge_each(state, "SWA-3", "window side of page", expected.window_sides, obs.window_sides)
+        _judge_each(state, "SWA-5", "locks on window page", expected.window_locks, obs.window_locks)
     if state.config.num_states:
+        _judge_each(state, "MAMBA-5", "locks on state slot", expected.state_locks, obs.state_locks)
         _judge_set(state, "MAMBA-4", "the store's states", expected.store_states or (), obs.store_states)
         _judge_set(state, "MAMBA-1", "the free state slots", expected.free_states or (), obs.free_states)
     return obs
 
 
-def _judge_window_sides(state: State, observed: dict[int, int] | None) -> None:
-    """Compare which window page is behind which page."""
-    if observed is None or state.virtual_page:
-        state.unjudged["SWA-3"] += 1
+def _judge_each(
+    state: State, rule: str, name: str, expected: dict[int, int] | None, observed: dict[int, int] | None
+) -> None:
+    """Compare what is told of each number of a pool; nothing is 0."""
+    if observed is None or expected is None or state.virtual_page:
+        state.unjudged[rule] += 1
         return
-    state.judged["SWA-3"] += 1
-    for page in state.window_of.keys() | observed.keys():
-        if state.window_of.get(page) != observed.get(page):
-            raise Violation(
-                "SWA-3",
-                f"the window side of page {page} is wrong",
-                expected=state.window_of.get(page),
-                observed=observed.get(page),
-            )
+    state.judged[rule] += 1
+    for number in expected | observed:
+        due, told = expected.get(number, 0), observed.get(number, 0)
+        if due != told:
+            raise Violation(rule, f"{name} {number}: wrong", expected=due, observed=told)
+
+
+def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
+    """Compare the rows that nobody holds. One that is free though a launch in flight reads it breaks RACE-1."""
+    if state.virtual_row:
+        return
+    early = without(observed.free_rows or (), without(observed.free_rows or (), expected.withheld_rows or ()))
+    if early:
+        raise Violation("RACE-1", "rows are free that a launch in flight still reads", observed=early)
+    _judge_set(state, "RACE-1", "the withheld rows", expected.withheld_rows or (), observed.withheld_rows)
+    _judge_set(state, "ROW-1", "the free rows", expected.free_rows or (), observed.free_rows)
 
 
 def _snapshot(state: State) -> SnapshotAnswer:
-    page_size = state.config.page_size
+    page_size, store = state.config.page_size, state.store
     rows: dict[int, Runs] = {}
     for record, (row, *_) in state.records.items():
         table, allocated = state.tables[record], state.lengths[record].allocated
@@ -177,20 +193,37 @@ def _snapshot(state: State) -> SnapshotAnswer:
         )
     return SnapshotAnswer(
         rows=rows,
+        free_rows=without([(0, state.config.num_rows)], list(state.rows)),
+        withheld_rows=compress(sorted(row for row, record in state.rows.items() if record == WITHHELD)),
         free_pages=without([(1, state.config.num_pages)], list(state.owner)),
-        store_pages=compress(sorted(entry.page for entry in state.store.entries.values())),
+        locks=Counter(page for held in state.records.values() for page in store.path(held.locked)),
+        store_pages=compress(sorted(entry.page for entry in store.entries.values())),
         requests={
             req: _view(state, request.record) for req, request in state.requests.items() if request.record is not None
         },
         sessions={
             name: _view(state, session.record) for name, session in state.sessions.items() if session.record is not None
         },
-        window_sides=state.window_of.copy() if state.config.sliding_window else None,
-        free_states=without([(1, state.config.num_states)], list(state.state_owner))
-        if state.config.num_states
-        else None,
-        store_states=compress(sorted(state.store.states.values())) if state.config.num_states else None,
+        **(_windows(state) if state.config.sliding_window else {}),
+        **(_states(state) if state.config.num_states else {}),
     )
+
+
+def _windows(state: State) -> dict[str, Any]:
+    """The part of a snapshot that is of window pages."""
+    pins = {state.store.entries[key].page: count for key, count in state.store.window_pins.items()}
+    locked = {state.window_of[page]: count for page, count in pins.items() if page in state.window_of}
+    return {"window_sides": state.window_of.copy(), "window_locks": locked}
+
+
+def _states(state: State) -> dict[str, Any]:
+    """The part of a snapshot that is of state slots."""
+    states = state.store.states
+    return {
+        "free_states": without([(1, state.config.num_states)], list(state.state_owner)),
+        "store_states": compress(sorted(states.values())),
+        "state_locks": {states[key]: count for key, count in state.store.state_pins.items() if key in states},
+    }
 
 
 def _view(state: State, record: int) -> HolderView:

@@ -43,6 +43,7 @@ from kvspec.events import (
     OpenSession,
     Operation,
     Refusal,
+    Report,
     Snapshot,
     Submit,
 )
@@ -135,6 +136,16 @@ def test_vectors_find_every_defect_and_blame_its_rule(bug: Bug) -> None:
     found = find_by_vectors(bug, VECTORS)
     assert found
     assert {one.rule for one in found} <= set(bug.rules)
+
+
+@pytest.mark.parametrize(
+    "name", ["withheld-row-lost", "shared-lock-kept", "evicted-leaves-counted", "held-not-rounded-up"]
+)
+def test_vectors_without_a_report_find_a_lost_row_a_kept_lock_and_a_wrong_counter(name: str) -> None:
+    silent = [
+        vector._replace(steps=[step for step in vector.steps if not isinstance(step.op, Report)]) for vector in VECTORS
+    ]
+    assert find_by_vectors(BUGS[name], silent)
 
 
 def test_no_vector_finds_a_defect_in_the_reference() -> None:

@@ -47,7 +47,27 @@ class _RowFreedWhileRead(Engine):
     pool_class = _FreesReadRows
 
 
+class _ForgetsWithheldRows(ReqToTokenPool):
+    def end_read(self) -> None:
+        self._reads.popleft()
+        self._withheld = {row for row in self._withheld if self.is_read(row)}
+
+
+class _WithheldRowLost(Engine):
+    pool_class = _ForgetsWithheldRows
+
+
 BUGS = (
+    Bug(
+        name="withheld-row-lost",
+        title="A row that was withheld for a launch is not withheld any more once that completes, nor is it free.",
+        source=("17850",),
+        rule="ROW-1",
+        symptom="Each request that is aborted in flight costs a row, until nothing is admitted.",
+        factory=_WithheldRowLost,
+        also=("ACC-1",),
+        synthetic=True,
+    ),
     Bug(
         name="row-freed-between-chunks",
         title="A chunked request gives its row back after each chunk and takes a new one for the next.",

@@ -45,6 +45,11 @@ class _MatchesBeyondStates(MambaRadixCache):
 class _MatchWithoutAState(StateEngine):
     tree_class = _MatchesBeyondStates
 
+    def _source_of_state(self, prefill: Prefill) -> int:
+        base = prefill.base
+        has_none = isinstance(base, MatchResult) and base.last_node.mamba_value is None
+        return 1 if has_none else super()._source_of_state(prefill)
+
 
 class _NeverLooksForAState(MambaRadixCache):
     def _lacks_state(self, kv: KvRecord) -> bool:

@@ -51,7 +51,46 @@ class _StaleLastNode(Engine):
     session_class = _KeepsTheOldNode
 
 
+class _KeepsSharedLocks(RadixCache):
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        if node.lock_ref == 1:
+            super().dec_lock_ref(node)
+
+
+class _SharedLockKept(Engine):
+    tree_class = _KeepsSharedLocks
+
+
+class _CountsLeaves(RadixCache):
+    def _evict_leaf(self, leaf: TreeNode) -> None:
+        super()._evict_leaf(leaf)
+        self.evictable_size += len(leaf.value) - 1
+
+
+class _EvictedLeavesCounted(Engine):
+    tree_class = _CountsLeaves
+
+
 BUGS = (
+    Bug(
+        name="shared-lock-kept",
+        title="A lock is taken back only if nobody else has locked the same prefix.",
+        source=("20476",),
+        rule="STORE-2",
+        symptom="The prefix that most requests share is never evicted again, and no figure shows it before the end.",
+        factory=_SharedLockKept,
+        synthetic=True,
+    ),
+    Bug(
+        name="evicted-leaves-counted",
+        title="The counter of evictable pages is lowered by one for each leaf that is evicted, whatever its pages.",
+        source=("20070",),
+        rule="ACC-1",
+        symptom="The counter grows beyond what there is, and evictions for lack of room end too early.",
+        factory=_EvictedLeavesCounted,
+        also=("STORE-2",),
+        synthetic=True,
+    ),
     Bug(
         name="publish-frees-the-shared-page",
         title="Publishing what the store has already frees the store's page and keeps the duplicate.",

@@ -98,8 +98,10 @@ class _BeginsBesideAChunk(Scheduler):
 class _VerifiedInFlight(Engine):
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
         run = self.running.get(req)
-        if run is not None and run.drafts and not run.prepared_end:
-            run.verifiable = True
+        if run is not None and run.unverified and not run.verifiable and not run.prepared_end:
+            run.verifiable = 1
+            for launch in self.launches:
+                launch.drafted.pop(req, None)
         return super().verify(req, accepted, tokens)
 
 
