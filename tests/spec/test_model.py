@@ -623,3 +623,28 @@ def test_blame_a_release_of_who_has_left_names_the_page() -> None:
     assert twice.rule.id == "PAGE-1" and "page 1 was freed, but it still holds committed positions" in twice.what
     free = told(*left[:6], events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
     assert free.rule.id == "PAGE-1" and "there is no request r; page 1 was freed, but it is free already" in free.what
+
+
+def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> None:
+    chunk: list[events.Event] = [
+        events.Submit("r", list(range(13))),
+        events.MatchPrefix("r"),
+        events.Extend([("r", 9)]),
+        events.Launch(1, ["r"]),
+        events.Complete(1),
+    ]
+    later: list[events.Event] = [
+        events.CacheUnfinished("r", chunked=True, obs=events.PublishAnswer(0, [])),
+        events.Extend([("r", 13)]),
+        events.Launch(2, ["r"]),
+        events.Complete(2, {"r": 7}),
+    ]
+    model = Model(events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64))
+    for op in copy.deepcopy([*chunk, *later, events.CacheUnfinished("r")]):
+        model.step(op)
+        check(model.state)
+    assert model.lengths_of("r") == (12, 13, 13) and model.reached["chunk not published"] == 1
+    half = events.CacheUnfinished("r", chunked=True, obs=events.PublishAnswer(4, []))
+    assert told(*chunk, half).rule.id == "STORE-5"
+    last = events.CacheUnfinished("r", obs=events.PublishAnswer(0, []))
+    assert told(*chunk, *later, last).rule.id == "STORE-5"

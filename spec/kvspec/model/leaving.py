@@ -124,11 +124,18 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
 
     keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or op.chunked))
     protected = state.lengths[record].protected
-    limit = protected if keeps_out else request.seq_len
+    waits = (
+        not keeps_out
+        and op.chunked
+        and request.seq_len - protected >= state.config.page_size
+        and _puts_off(op, protected)
+    )
+    state.reached["chunk not published"] += waits
+    limit = protected if keeps_out or waits else request.seq_len
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     tombstones, own, sides = _let_go(state, plan)
     freed = tombstones + own
-    key = None if keeps_out else recurrent.state_to_publish(state, request, record, plan.length)
+    key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
     hybrid.judge_revival(state, plan.revived, obs.freed)
@@ -139,6 +146,11 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     recurrent.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
     return obs
+
+
+def _puts_off(op: CacheUnfinished, protected: int) -> bool:
+    """Whether an implementation leaves a chunk to a later publication, which covers it too: it MAY."""
+    return op.obs is not None and op.obs.protected_len == protected and op.obs.state_taken is None
 
 
 def finish(state: State, op: Finish) -> ReleaseAnswer:
@@ -363,6 +375,8 @@ def evict(state: State, op: Evict) -> EvictAnswer:
         raise Violation("STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
     state.judged["STORE-2"] += 1
     state.judged["STORE-3"] += 1
+    state.reached["more evicted than asked"] += len(pages) > op.n
+    state.reached["some of several evicted"] += 0 < len(pages) < state.store.evictable
     if len(pages) < op.n and state.store.pins:
         state.reached["eviction stopped at a lock"] += 1
     if pages:

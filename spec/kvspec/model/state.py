@@ -14,6 +14,10 @@ from kvspec.pages import ceil_pages
 from kvspec.store import ROOT, PrefixStore
 from kvspec.tokens import PrefixKey, Tokens
 
+CHOICES = ("more evicted than asked", "some of several evicted", "window kept longer", "chunk not published")
+"""In `State.reached`: an implementation chose otherwise than the specification would itself, and rightly. From there on
+numbers that somebody has worked out beforehand need not be its own any more."""
+
 WITHHELD = 0
 """Stands in `State.rows` for the record of a row that was let go while a launch still reads it."""
 

@@ -7,8 +7,10 @@ import pytest
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files
-from kvconform.vectors.runner import run_vector
+from kvconform.vectors.runner import Evidence, run_vector
 from kvref import Manager
+from kvspec.model.state import CHOICES
+from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
 
 PATHS = vector_files()
 
@@ -19,6 +21,18 @@ def test_the_reference_conforms_to(path: Path) -> None:
     outcome = run_vector(vector, Manager)
     assert outcome.finding is None
     assert outcome.operations == len(vector.steps)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("engine", [Lazy, NeverGivesBack])
+def test_vectors_are_not_stricter_than_the_rules(path: Path, engine: type[Manager]) -> None:
+    assert run_vector(read_vector(path), engine).finding is None
+
+
+def test_the_lazy_implementation_makes_every_choice_that_is_open() -> None:
+    outcomes = [run_vector(read_vector(path), NeverGivesBack) for path in PATHS]
+    reached = Evidence.together(outcome.evidence for outcome in outcomes).reached
+    assert all(reached[choice] for choice in CHOICES)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
