@@ -6,9 +6,8 @@
 Each verdict is one line of JSON on standard output.
 """
 
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from time import perf_counter
@@ -18,9 +17,11 @@ import msgspec
 import z3  # type: ignore[import-untyped]
 
 from kvconform.proving.prove import StepOutcome, StepVerdict
-from kvspec.memory.proofs import operations, page
-from kvspec.memory.proofs.operations import Memory, Run
+from kvspec.memory.proofs import page, pool
+from kvspec.memory.proofs.operations import WAYS, Way, arguments_of
 from kvspec.memory.proofs.page import Clause, Page, follows
+from kvspec.memory.proofs.pool import INVARIANTS, Memory
+from kvspec.memory.proofs.steps import STEPS, Run
 from kvspec.memory.proofs.terms import NONE, all_of, every, implies, negation
 
 SECONDS = 30
@@ -63,8 +64,8 @@ def unknown_fields(kind: type) -> Any:
 
 def unknown_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Any arguments besides the first."""
-    hints = get_type_hints(function, include_extras=True)
-    return {name: unknown(f"the {name}", hints[name]) for name in list(inspect.signature(function).parameters)[1:]}
+    named = function.arguments if isinstance(function, Way) else arguments_of(function)
+    return {name: unknown(f"the {name}", hint) for name, hint in named.items()}
 
 
 def always(clause: Clause, about: Any) -> Any:
@@ -109,11 +110,11 @@ def counted_page(before: Page) -> Iterator[Any]:
 
 def lawful(memory: Memory) -> Iterator[Any]:
     """What is known of a pool in which nothing forbidden has happened."""
-    yield always(operations.GIVEN, memory)
+    yield always(pool.GIVEN, memory)
     for clause in page.INVARIANTS:
         if clause.variables:
             yield every(lambda number, *rest, c=clause: c.body(memory.page(number), *rest), clause.variables + 1)
-    yield from (always(clause, memory) for clause in operations.INVARIANTS)
+    yield from (always(clause, memory) for clause in INVARIANTS)
 
 
 def event_goals(name: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
@@ -136,7 +137,7 @@ def event_goals(name: str, wrong: Callable[..., Any] | None = None) -> Iterator[
 
 def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
     """Of a step: each of its events is allowed, and the invariants hold after."""
-    step = wrong or operations.STEPS[name]
+    step = wrong or STEPS[name]
     before = unknown_fields(Memory)
     arguments = unknown_arguments(step)
     run = step(Run(before), **arguments)
@@ -146,7 +147,7 @@ def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[G
         known += counted(memory, state)
     for what, allowed in run.told:
         yield Goal(what, known, [_plain("the law allows it", allowed())], before, unknowns)
-    yield Goal("after it", known, operations.INVARIANTS, run.memory, unknowns)
+    yield Goal("after it", known, INVARIANTS, run.memory, unknowns)
 
 
 def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
@@ -164,9 +165,9 @@ def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Itera
 def initial_goals(_: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
     """The pool in which all is free."""
     before = unknown_fields(Memory)
-    start = operations.initial(before)
+    start = pool.initial(before)
     unknowns = [*vars(before).values()]
-    yield Goal("at first", [always(operations.GIVEN, start)], operations.INVARIANTS, start, unknowns)
+    yield Goal("at first", [always(pool.GIVEN, start)], INVARIANTS, start, unknowns)
     yield Goal("at first", [], page.INVARIANTS, start.page(0), unknowns)
 
 
@@ -177,17 +178,10 @@ def _plain(what: str, formula: Any) -> Clause:
 EVENTS: dict[str, Callable[..., Any]] = {
     event.__name__: event for event in (page.take, page.share, page.release, page.pass_on, page.publish, page.drop)
 } | {event.__name__: event for event in (page.write, page.read, page.unwritten, page.leave)}
-WAYS: dict[str, Callable[..., Run]] = {
-    way.__name__: way
-    for pools in operations.OPERATIONS.values()
-    for ways in pools.values()
-    for way in ways
-    if way.__name__ not in operations.STEPS
-}
-KINDS: dict[str, tuple[dict[str, Callable[..., Any]], Callable[..., Iterator[Goal]]]] = {
-    "initial": ({"initial": operations.initial}, initial_goals),
+KINDS: dict[str, tuple[Mapping[str, Callable[..., Any]], Callable[..., Iterator[Goal]]]] = {
+    "initial": ({"initial": pool.initial}, initial_goals),
     "event": (EVENTS, event_goals),
-    "step": (operations.STEPS, step_goals),
+    "step": (STEPS, step_goals),
     "operation": (WAYS, operation_goals),
 }
 

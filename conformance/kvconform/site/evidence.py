@@ -20,7 +20,7 @@ from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
-from kvspec.memory.proofs import operations, page
+from kvspec.memory.proofs import page, pool
 from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, Model
 from kvspec.model.meaning import Memory
@@ -65,7 +65,7 @@ def evidence() -> dict[str, Evidence]:
             step_checks=steps.get(rule, []),
             run_checks=runs.get(rule, []),
             contracts=contracts.get(rule, []),
-            clauses=[clause.what for clause in (*page.INVARIANTS, *operations.INVARIANTS) if clause.rule == rule],
+            clauses=[clause.what for clause in (*page.INVARIANTS, *pool.INVARIANTS) if clause.rule == rule],
             vectors=[name for name, rules in exercised if rule in rules],
             mutants=[bug.name for bug in BUGS.values() if bug.rule == rule]
             + [bug.name for bug in BUGS.values() if rule in bug.also],

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,8 @@ from kvspec.memory import Law, Pool, events
 from kvspec.memory.events import Use
 from kvspec.memory.proofs import operations, page
 from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
+from kvspec.memory.proofs.pool import Memory
+from kvspec.memory.proofs.steps import STEPS, Run
 from kvspec.memory.proofs.terms import NONE, every
 from kvspec.model import Model
 from tests.walk import RandomDraw, proposals
@@ -131,12 +134,11 @@ def test_an_event_of_the_proofs_is_the_laws(small: Any) -> None:
 def test_operations_mean_what_is_proved_of_them() -> None:
     """Which kinds of events each operation of random walks tells of each pool."""
     due: dict[tuple[str, str], set[str]] = {}
+    every_way: dict[str, Callable[..., Run]] = {**STEPS, **operations.WAYS}
     for tag, pools in operations.OPERATIONS.items():
-        for pool, ways in pools.items():
-            runs = [
-                way(operations.Run(prover.unknown_fields(operations.Memory)), **prover.unknown_arguments(way))
-                for way in ways
-            ]
+        for pool, names in pools.items():
+            ways = [every_way[name] for name in names.split()]
+            runs = [way(Run(prover.unknown_fields(Memory)), **prover.unknown_arguments(way)) for way in ways]
             due[tag, pool] = {what.partition(",")[0] for run in runs for what, _ in run.told} - {"begin", "leave"}
     seen: dict[tuple[str, str], set[str]] = {}
     for seed in range(60):
@@ -174,10 +176,10 @@ MISTAKES = {
         "unwritten": ("choose(page.named(key) == THERE, PLANNED, page.named(key))", "page.named(key)"),
     },
     "step": {
-        "lock": ("memory.at(path(index)) != NONE", "memory.at(path(index)) != 0"),
+        "lock": ("page_at(index) != NONE", "page_at(index) != 0"),
         "take": ("memory.is_free(new(index))", "memory.exists(new(index))"),
         "compute": ("any_of(written(*at), memory.valid(*at))", "any_of(True, memory.valid(*at))"),
-        "trim": ("slot: all_of(", "slot: any_of("),
+        "trim": ("all_of(memory.valid(*at), still(*at))", "any_of(memory.valid(*at), still(*at))"),
         "let_go": ("private, negation(memory.withheld(page))", "private"),
         "publish": ("memory.at(path(index)) == NONE", "memory.at(path(index)) != 0"),
         "hand_on": ("all_of(holder != old, has(holder, index))", "has(holder, index)"),
@@ -186,30 +188,32 @@ MISTAKES = {
         "keep_for": ("negation(memory.is_free(page))", "True"),
         "let_read": ("memory.readers(page) == 1", "True"),
     },
-    "operation": {
-        "begin": ("negation(all_of(found(index), own(index)))", "True"),
-        "bring": ("negation(memory.has(waiting, index))", "True"),
-        "grow": ("negation(memory.shared(holder, index))", "True"),
-        "insert": ("run = lock(let_go(run, holder, known), holder", "run = lock(run, holder"),
-        "insert_and_leave_window": (
-            "insert(run, holder, known, new, path, where, back)",
-            "publish(run, holder, known, path, back)",
-        ),
-        "insert_and_end": ("return end(", "return leave("),
-        "end": ("let_go(run, holder, everything)", "run"),
-        "rest": ("return leave(run, request)", "return leave(run, slot)"),
-        "give": (
-            "publish(run, holder, given, path, back)",
-            "publish(let_go(run, holder, given), holder, given, path, back)",
-        ),
-        "give_and_replace": ("take(give(run, holder, given, path, back), holder", "take(run, holder"),
-        "give_copy": (
-            "compute(take(run, holder, made, new, place), holder, slots, labels)",
-            "take(run, holder, made, new, place)",
-        ),
-    },
 }
 """For each proof one mistake: what is right, and what is wrong."""
+
+
+WRONG_WAYS = {
+    "begin": {"grants": {}},
+    "bring": {"grants": {}},
+    "grow": {"grants": {}},
+    "insert": {"steps": operations.WAYS["insert"].steps.replace("let_go holder known; ", "")},
+    "insert_and_leave_window": {
+        "steps": operations.WAYS["insert_and_leave_window"].steps.replace("let_go holder known; ", "")
+    },
+    "insert_and_end": {"steps": operations.WAYS["insert_and_end"].steps.replace("let_go holder everything; ", "")},
+    "end": {"steps": "leave holder"},
+    "rest": {"steps": operations.WAYS["rest"].steps.replace("leave request", "leave slot")},
+    "give": {"steps": "let_go holder given; publish holder given path back"},
+    "give_and_replace": {"steps": "publish holder given path back; take holder given new place"},
+    "give_copy": {"grants": {"into the copy": operations.WAYS["give_copy"].grants["into the copy"]}},
+}
+"""For each operation what is wrong with it."""
+
+CLOSED = {
+    "publish": ("parent == NONE, memory.at(parent) != NONE", "True"),
+    "drop": ("each(needed, keys)", "True"),
+}
+"""Steps without the part that keeps shorter prefixes cached."""
 
 
 def mistaken(kind: str, name: str, right: str, wrong: str) -> Callable[..., Any]:
@@ -220,6 +224,19 @@ def mistaken(kind: str, name: str, right: str, wrong: str) -> Callable[..., Any]
     exec(source.replace(right, wrong), namespace)
     broken: Callable[..., Any] = namespace[name]
     return broken
+
+
+@pytest.mark.parametrize("name", WRONG_WAYS)
+def test_a_wrong_operation_has_a_counterexample(name: str) -> None:
+    wrong = replace(operations.WAYS[name], **WRONG_WAYS[name])  # type: ignore[arg-type]
+    assert wrong != operations.WAYS[name]
+    assert ": not so" in prover.counterexample("operation", name, wrong)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_prefix_without_a_shorter_one_is_a_counterexample(name: str) -> None:
+    found = prover.counterexample("step", name, mistaken("step", name, *CLOSED[name]))
+    assert found.startswith("with a prefix all shorter ones are cached: not so")
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in MISTAKES.items() for name in names])
@@ -234,6 +251,7 @@ def test_a_mistake_is_refuted() -> None:
 
 def test_each_proof_has_its_mistake() -> None:
     """What only reads changes nothing, and is allowed or not: there is nothing to get wrong."""
+    assert WRONG_WAYS.keys() == operations.WAYS.keys()
     for kind, names in MISTAKES.items():
         assert prover.KINDS[kind][0].keys() - {"read", "leave" if kind == "event" else ""} == names.keys()
 

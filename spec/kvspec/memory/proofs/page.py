@@ -207,29 +207,25 @@ class Clause(NamedTuple):
     """Of the state and that many numbers."""
 
 
+def _counted(page: Page, holder: Number, key: Number) -> Formula:
+    counts = (page.holds(holder), page.pins(holder), page.references, page.names, page.named(key))
+    return all_of(*(count >= 0 for count in counts))
+
+
+def _there(page: Page, key: Number) -> Formula:
+    return implies(page.named(key) == THERE, page.kept(key))
+
+
+def _left(page: Page, key: Number) -> Formula:
+    return implies(all_of(page.named(key) != 0, page.references == 0), page.kept(key))
+
+
 INVARIANTS = (
-    Clause(
-        "MEM-COUNT",
-        "no count is less than nothing",
-        2,
-        lambda page, holder, key: all_of(
-            page.holds(holder) >= 0, page.pins(holder) >= 0, page.references >= 0, page.names >= 0, page.named(key) >= 0
-        ),
-    ),
+    Clause("MEM-COUNT", "no count is less than nothing", 2, _counted),
     Clause("MEM-COUNT", "free, cached and held pages are counted as such", 0, lambda page: page.kind == page.kind_due),
     Clause("MEM-NAME", "a name says that it is kept, or planned", 1, lambda page, key: page.named(key) <= THERE),
-    Clause(
-        "MEM-NAME",
-        "what is not only planned is there",
-        1,
-        lambda page, key: implies(page.named(key) == THERE, page.kept(key)),
-    ),
-    Clause(
-        "MEM-NAME",
-        "what a name promises is there, or somebody is left to write it",
-        1,
-        lambda page, key: implies(all_of(page.named(key) != 0, page.references == 0), page.kept(key)),
-    ),
+    Clause("MEM-NAME", "what is not only planned is there", 1, _there),
+    Clause("MEM-NAME", "what a name promises is there, or somebody is left to write it", 1, _left),
 )
 """What holds of a page as long as nothing forbidden happens; the counts hold whatever happens."""
 
@@ -237,44 +233,24 @@ INVARIANTS = (
 def follows(before: Page, after: Page, holders: tuple[Number, ...], keys: tuple[Number, ...]) -> tuple[Clause, ...]:
     """The sums follow what they are the sums of, as the event changes nothing for others than these."""
 
-    def change(one: Map, other: Map, numbers: tuple[Number, ...]) -> Number:
-        return sum(other(number) - one(number) for number in numbers)
+    def change(count: Callable[[Page, Number], Number], numbers: tuple[Number, ...]) -> Number:
+        return sum(count(after, number) - count(before, number) for number in numbers)
 
-    def is_one_of(number: Number, numbers: tuple[Number, ...]) -> Formula:
-        return any_of(*(number == other for other in numbers))
+    def stays(count: Callable[[Page, Number], Number], numbers: tuple[Number, ...]) -> Callable[..., Formula]:
+        return lambda _, other: any_of(
+            *(other == number for number in numbers), count(after, other) == count(before, other)
+        )
 
+    def held(page: Page, holder: Number) -> Number:
+        return page.holds(holder) + page.pins(holder)
+
+    def named(page: Page, key: Number) -> Number:
+        return choose(page.named(key) != 0, 1, 0)
+
+    references, names = after.references - before.references, after.names - before.names
     return (
-        Clause(
-            "MEM-COUNT",
-            "references change as the holders' do",
-            0,
-            lambda _: (
-                after.references - before.references
-                == change(before.holds, after.holds, holders) + change(before.pins, after.pins, holders)
-            ),
-        ),
-        Clause(
-            "MEM-COUNT",
-            "others hold what they held",
-            1,
-            lambda _, other: any_of(
-                is_one_of(other, holders),
-                all_of(after.holds(other) == before.holds(other), after.pins(other) == before.pins(other)),
-            ),
-        ),
-        Clause(
-            "MEM-COUNT",
-            "names are counted as they come and go",
-            0,
-            lambda _: (
-                after.names - before.names
-                == sum(choose(after.named(key) != 0, 1, 0) - choose(before.named(key) != 0, 1, 0) for key in keys)
-            ),
-        ),
-        Clause(
-            "MEM-COUNT",
-            "other names stay",
-            1,
-            lambda _, other: any_of(is_one_of(other, keys), (after.named(other) != 0) == (before.named(other) != 0)),
-        ),
+        Clause("MEM-COUNT", "references change as the holders' do", 0, lambda _: references == change(held, holders)),
+        Clause("MEM-COUNT", "others hold what they held", 1, stays(held, holders)),
+        Clause("MEM-COUNT", "names are counted as they come and go", 0, lambda _: names == change(named, keys)),
+        Clause("MEM-COUNT", "other names stay", 1, stays(named, keys)),
     )

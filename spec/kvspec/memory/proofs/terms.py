@@ -55,6 +55,11 @@ def put(function: Callable[[Number], Any], place: Number, value: Any) -> Callabl
     return lambda number: choose(number == place, value, function(number))
 
 
+def among(condition: Callable[..., Formula], value: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that is `value`, a constant or a function, where the condition holds."""
+    return lambda *at: choose(condition(*at), value(*at) if callable(value) else value, otherwise(*at))
+
+
 class Every:
     """For all numbers: of a small range where there is one, else of the integers."""
 
@@ -71,3 +76,13 @@ class Every:
 
 
 every = Every()
+
+
+def each(chosen: Callable[[Number], Formula], condition: Callable[[Number], Formula]) -> Formula:
+    """Whether all that are chosen are such."""
+    return every(lambda number: implies(chosen(number), condition(number)))
+
+
+def some(body: Callable[[Number], Formula]) -> Formula:
+    """Whether there is a number that is such."""
+    return negation(every(lambda number: negation(body(number))))
