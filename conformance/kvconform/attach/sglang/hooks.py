@@ -106,7 +106,7 @@ class Attached:
             for name in ("alloc", "alloc_extend", "alloc_decode"):
                 if name in vars(allocator):
                     hooks.hook(allocator, name, after=lambda _, slots, *__, **___: self._allocated(slots))
-            for name in ("free", "free_page_ids"):
+            for name in ("free", "free_page_ids", "free_segment"):
                 if name in vars(allocator):
                     self._free_hook(allocator, name)
         hooks.hook(release.host.HostKVCache, "alloc", after=lambda _, slots, *__: self._host_allocated(slots))
@@ -151,8 +151,8 @@ class Attached:
             hooks.hook(cache, name, before=lambda _, node, *__, **___: self._path(node), after=self._locks)
         self._acting(cache, "cache_unfinished_req", lambda _, req, *__, **___: self._request(req), after=self._settled)
         self._acting(cache, "cache_finished_req", lambda _, req, *__, **___: self._request(req))
-        self._acting(cache, "_evict_backuped", lambda *_: TREE)
-        self._acting(cache, "_evict_regular", lambda *_: TREE)
+        for name in ("evict", "_evict_backuped", "_evict_regular"):
+            self._acting(cache, name, lambda *_, **__: TREE)
         self._acting(self._release.controller_class, "evict_host", lambda *_, **__: TREE)
         self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node.id}")
         before: Callable[..., Any] = lambda _, node, *__, **___: self._publish(node)  # noqa: E731
@@ -179,14 +179,14 @@ class Attached:
         """Tell what is freed once, whichever of the allocator's functions calls another one."""
         original, ids = getattr(allocator, name), name == "free_page_ids"
 
-        def free(made: Any, indices: Any) -> Any:
+        def free(made: Any, indices: Any, **kwargs: Any) -> Any:
             if self._inside:
-                return original(made, indices)
+                return original(made, indices, **kwargs)
             divide = 1 if ids else made.page_size
             pages = list(dict.fromkeys(index // divide for index in indices.tolist()))
             self.hooks.guarded(self._freed, KV, pages)
             with self._once():
-                return original(made, indices)
+                return original(made, indices, **kwargs)
 
         self.hooks.set(allocator, name, free)
 
@@ -396,7 +396,8 @@ class Attached:
         self._streams.begin("forward_batch_generation", reads, writes)
 
     def _row(self, req: Any) -> int:
-        return int(req.kv.req_pool_idx if self._release.unified else req.req_pool_idx)
+        record: Any = getattr(req, "kv", None)
+        return int(record.req_pool_idx if hasattr(record, "req_pool_idx") else req.req_pool_idx)
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
         """What a row names now and did not before."""

@@ -4,6 +4,7 @@
 a load-back, extend, publish, release.
 """
 
+import importlib
 import threading
 from array import array
 from collections.abc import Iterator
@@ -30,6 +31,14 @@ class Shape:
     write_policy: str
 
 
+class _Arguments(SimpleNamespace):
+    """What a server is told; whatever a release asks for beside, it is not told."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class Memory:
     """What both kinds have in common."""
 
@@ -52,6 +61,7 @@ class Memory:
                 self.device = "cpu"
                 self.dtype = self.store_dtype = torch.float16
                 self.layer_shard_enabled = False
+                self.head_num = self.head_dim = self.v_head_dim = 1
 
             def register_layer_transfer_counter(self, counter: Any) -> None:
                 self.counter = counter
@@ -248,7 +258,7 @@ class RadixMemory(Memory):
     def __init__(self, release: Release, shape: Shape) -> None:
         """As the scheduler makes its tree."""
         super().__init__(release, shape)
-        arguments = SimpleNamespace(
+        arguments = _Arguments(
             hicache_ratio=1.0,
             hicache_size=0,
             hicache_mem_layout="layer_first",
@@ -261,8 +271,12 @@ class RadixMemory(Memory):
             extra_metric_labels=None,
         )
         patches = Patches()
-        patches.set(release.tree, "MHATokenToKVPoolHost", lambda *_, **__: self._host_pool())
+        if hasattr(release.tree, "get_mha_host_pool_cls"):
+            patches.set(release.tree, "get_mha_host_pool_cls", lambda _: lambda *_, **__: self._host_pool())
+        else:
+            patches.set(release.tree, "MHATokenToKVPoolHost", lambda *_, **__: self._host_pool())
         patches.set(release.torch.distributed, "get_world_size", lambda group=None: 1)
+        self._publish_configuration(patches, arguments)
         try:
             self.cache = release.tree.HiRadixCache(self._params(), arguments)
         finally:
@@ -274,10 +288,12 @@ class RadixMemory(Memory):
     def configured(self) -> Iterator[None]:
         """The configuration that a server would have published, while requests are driven."""
         patches = Patches()
-        arguments = SimpleNamespace(page_size=self.shape.page_size, speculative_algorithm=None)
+        arguments = _Arguments(page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False)
         for module in (self.release.common, self.release.batches):
-            if hasattr(module, "get_global_server_args"):
-                patches.set(module, "get_global_server_args", lambda: arguments)
+            for name in ("get_global_server_args", "get_server_args"):
+                if hasattr(module, name):
+                    patches.set(module, name, lambda: arguments)
+        self._publish_configuration(patches, arguments)
         try:
             yield
         finally:
@@ -286,16 +302,37 @@ class RadixMemory(Memory):
     def request(self, rid: str, tokens: list[int]) -> Any:
         """A request as the scheduler makes one."""
         sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
-        return self.release.batches.Req(rid, "", list(tokens), sampling)
+        arrays = hasattr(self.release.batches.Req, "_refresh_fill_ids")
+        return self.release.batches.Req(rid, "", array("q", tokens) if arrays else list(tokens), sampling)
+
+    def _publish_configuration(self, patches: Patches, arguments: Any) -> None:
+        """What a server is told, where its release looks it up by name."""
+        try:
+            context = importlib.import_module("sglang.srt.runtime_context")
+        except ImportError:
+            return
+        if hasattr(context, "_CONTEXT") and hasattr(type(context._CONTEXT), "config_bag"):
+            patches.set(type(context._CONTEXT), "config_bag", lambda *_: arguments)
+
+    def _fill(self, req: Any, upto: int | None) -> Any:
+        """What a request's tokens are up to a position, told to it as its release has it."""
+        if not hasattr(req, "_refresh_fill_ids"):
+            req.fill_ids = (req.origin_input_ids + req.output_ids)[:upto]
+            return req.fill_ids
+        req._refresh_fill_ids()
+        tokens = req.full_untruncated_fill_ids
+        req.extend_range = SimpleNamespace(start=0, end=len(tokens) if upto is None else upto)
+        return tokens
 
     def match(self, req: Any) -> int:
         """Tokens that the tree has, on the device and on the host."""
-        req.fill_ids = req.origin_input_ids + req.output_ids
-        key = self.release.radix.RadixKey(req.fill_ids[:-1], req.extra_key)
+        tokens = self._fill(req, None)
+        key = self.release.radix.RadixKey(tokens[:-1], req.extra_key)
         found = self.cache.match_prefix(self.release.base.MatchPrefixParams(key=key, req=req))
         req.prefix_indices, req.last_node = found.device_indices, found.last_device_node
+        self._found = found
         req.last_host_node, req.host_hit_length = found.last_host_node, found.host_hit_length
-        req.cache_protected_len = len(req.prefix_indices)
+        self._note(req, cache_protected_len=len(req.prefix_indices))
         return len(req.prefix_indices) + int(found.host_hit_length)
 
     def admit(self, req: Any) -> int:
@@ -306,11 +343,14 @@ class RadixMemory(Memory):
         if req.host_hit_length > 0:
             found, req.last_node = cache.init_load_back(
                 self.release.base.InitLoadBackParams(
-                    last_host_node=req.last_host_node, host_hit_length=req.host_hit_length, req=req
+                    # Its name differs: the node on the host that was matched last, or best.
+                    getattr(self._found, "best_match_node", req.last_host_node),
+                    host_hit_length=req.host_hit_length,
+                    req=req,
                 )
             )
             req.prefix_indices = self.release.torch.cat([req.prefix_indices, found])
-            req.cache_protected_len = len(req.prefix_indices)
+            self._note(req, cache_protected_len=len(req.prefix_indices))
         cache.inc_lock_ref(req.last_node)
         cache.dec_lock_ref(pinned)
         return len(req.prefix_indices)
@@ -320,18 +360,33 @@ class RadixMemory(Memory):
         self.rows.alloc([req])
         prefix = req.prefix_indices
         self.rows.write((self.row(req), slice(0, len(prefix))), prefix.to(self.release.torch.int32))
-        req.kv_allocated_len = req.kv_committed_len = len(prefix)
+        self._hold(req, len(prefix))
 
     def row(self, req: Any) -> int:
         """The row of a request that has one."""
-        return int(req.req_pool_idx)
+        return int(self._where(req, "req_pool_idx").req_pool_idx)
 
     def extend(self, req: Any, upto: int) -> bool:
         """Pages up to position `upto`; whether there were enough."""
-        if not self._allocate(self.row(req), req.kv_allocated_len, upto):
+        if not self._allocate(self.row(req), self._where(req, "kv_committed_len").kv_committed_len, upto):
             return False
-        req.kv_allocated_len = req.kv_committed_len = upto
+        self._hold(req, upto)
         return True
+
+    def _hold(self, req: Any, tokens: int) -> None:
+        """A request has room for so many tokens, and all of them are committed."""
+        if getattr(req, "kv", self) is None:
+            req.kv = self.release.batches.ReqKvInfo(kv_allocated_len=tokens, swa_evicted_seqlen=0)
+        self._note(req, kv_allocated_len=tokens, kv_committed_len=tokens)
+
+    def _note(self, req: Any, **fields: int) -> None:
+        for name, value in fields.items():
+            setattr(self._where(req, name), name, value)
+
+    def _where(self, req: Any, name: str) -> Any:
+        """Where a release keeps a field: the request, or its record of what it holds."""
+        record = getattr(req, "kv", None)
+        return record if hasattr(record, name) else req
 
     def grow(self, req: Any, token: int) -> None:
         """A token was sampled."""
@@ -339,7 +394,7 @@ class RadixMemory(Memory):
 
     def publish(self, req: Any, upto: int) -> None:
         """Let the tree have what was computed, and go on with what it has."""
-        req.fill_ids = (req.origin_input_ids + req.output_ids)[:upto]
+        self._fill(req, upto)
         self.cache.cache_unfinished_req(req)
 
     def let_go(self, req: Any, *, publish: bool) -> None:

@@ -1,6 +1,7 @@
 """Makes the host-cache classes of one SGLang release importable, from a folder that holds its unpacked wheel."""
 
 import importlib
+import importlib.util
 import os
 import sys
 import types
@@ -12,6 +13,9 @@ from kvconform.engines.sglang.finder import REAL, STOOD_IN
 
 _CONTROLLER = "sglang.srt.managers.cache_controller"
 _HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"
+
+ABSENT = ("IPython", "tqdm")
+"""Packages that some releases import and the bookkeeping does not use; stood in for where missing."""
 
 
 def load(folder: Path) -> "Release":
@@ -30,7 +34,8 @@ def load(folder: Path) -> "Release":
         package = types.ModuleType("sglang")
         package.__path__ = [str(root)]
         sys.modules["sglang"] = package
-        stood_in = [name for name in STOOD_IN if name != _HOST_POOL]
+        absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
+        stood_in = [*(name for name in STOOD_IN if name != _HOST_POOL), *absent]
         sys.meta_path.insert(0, Finder(stood_in, (*REAL, _CONTROLLER), folder))
     elif [str(root)] != list(loaded.__path__):
         raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
@@ -50,7 +55,7 @@ class Release:
     def __init__(self, root: Path) -> None:
         """Import them."""
         self.torch = importlib.import_module("torch")
-        self.unified = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
+        self.unified = not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
         """Whether the tree is `UnifiedRadixCache` and transfers are those of `L2TransferEngine`."""
         memory = "sglang.srt.mem_cache"
         self.controller = importlib.import_module(_CONTROLLER)
@@ -61,8 +66,9 @@ class Release:
         self.init_params = importlib.import_module(f"{memory}.cache_init_params")
         self.radix = importlib.import_module(f"{memory}.radix_cache")
         self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
+        transfers = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
+        self.transfer = importlib.import_module(f"{memory}.l2_transfer") if transfers else None
         if self.unified:
-            self.transfer = importlib.import_module(f"{memory}.l2_transfer")
             self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
             self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
             self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
@@ -93,5 +99,5 @@ class Release:
     @property
     def modules_with_device(self) -> list[Any]:
         """The modules that have looked up the device's streams and events when they were imported."""
-        candidates = [self.controller, *([self.transfer, self.hybrid] if self.unified else [])]
+        candidates = [self.controller, self.transfer, *([self.hybrid] if self.unified else [])]
         return [module for module in candidates if hasattr(module, "device_module")]

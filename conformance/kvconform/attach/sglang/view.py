@@ -47,12 +47,22 @@ class Tree:
         """The node that a key ends at, in a tree that looks its children up by part of a key."""
         node = self.root
         while len(key):
-            child = node.children.get(self._cache.get_child_key_fn(key))
-            shared = 0 if child is None else self._cache.key_match_fn(child.key, key)
+            child = node.children.get(self._child_key(key))
+            shared = 0 if child is None else self._shared(child.key, key)
             if not shared or shared < len(child.key):
                 break
             node, key = child, key[shared:]
         return node
+
+    def _child_key(self, key: Any) -> Any:
+        """How a tree looks a child up; later releases ask the key itself."""
+        find = getattr(self._cache, "get_child_key_fn", None)
+        return find(key) if find is not None else key.child_key(self._size)
+
+    def _shared(self, one: Any, other: Any) -> int:
+        """How many tokens, in whole pages, two keys have in common."""
+        match = getattr(self._cache, "key_match_fn", None)
+        return int(match(one, other) if match is not None else one.match(other, page_size=self._size))
 
     def device(self, node: Any) -> Ids:
         """The pages that a node has on the device."""

@@ -74,7 +74,7 @@ class Attached:
         self._within(managers, "free", lambda _, request: self._name(request.request_id))
         hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
         self._within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
-        hooks.hook(Request, "append_output_token_ids", after=lambda _, __, request, *___: self._grown(request))
+        self._count_tokens(Request)
         hooks.hook(scheduler, "_update_request_as_session", before=self._turn_ends, after=self._turn_begins)
         if hasattr(scheduler, "_free_request_blocks"):
             hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
@@ -101,7 +101,11 @@ class Attached:
 
         def within(*args: Any, **kwargs: Any) -> Any:
             before = self._who
-            self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
+            try:
+                self._who = who(*args, **kwargs)
+            except Exception:
+                # Said again, and why nothing more is told; the engine goes on.
+                self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
             try:
                 answer = original(*args, **kwargs)
                 if after is not None and self._managers:
@@ -248,10 +252,21 @@ class Attached:
         self._books.told = True
         self._launches.start(scheduler)
 
-    def _grown(self, request: Any) -> None:
-        run = self.runs.get(request.request_id)
-        if run is not None and len(request._all_token_ids) >= run.due:
-            self.tell(*run.grown())
+    def _count_tokens(self, request_class: Any) -> None:
+        """Tell what is known by a new token. Each token of each request comes by here: nothing else is done."""
+        append, runs, guarded = request_class.append_output_token_ids, self.runs, self.hooks.guarded
+
+        def appended(request: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = append(request, *args, **kwargs)
+            run = runs.get(request.request_id)
+            if run is not None and len(request._all_token_ids) >= run.due:
+                guarded(self._grown, run)
+            return answer
+
+        self.hooks.set(request_class, "append_output_token_ids", appended)
+
+    def _grown(self, run: Run) -> None:
+        self.tell(*run.grown())
 
     def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
         return list(session._all_token_ids)

@@ -45,6 +45,8 @@ class Run:
     """Pages in each table, as the workers were told."""
     drafts: int = 0
     """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
+    tables: list[str] = field(init=False)
+    """The name of each group's block table."""
     _unit: int = field(init=False)
     """Tokens of one link in the chain of labels: it divides every group's page."""
     due: int = sys.maxsize
@@ -57,11 +59,12 @@ class Run:
 
     def __post_init__(self) -> None:
         self.rows = [0] * len(self.groups)
+        self.tables = [f"{self.name}/{group.number}" for group in self.groups]
         self._unit = math.gcd(*(group.size for group in self.groups))
 
     def table(self, group: Group) -> str:
         """The name of the group's block table."""
-        return f"{self.name}/{group.number}"
+        return self.tables[group.number]
 
     def label(self, group: Group, index: int) -> str:
         """What page `index` of a group's table means: the tokens up to its end, or a promise of them."""
