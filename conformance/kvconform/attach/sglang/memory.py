@@ -302,7 +302,7 @@ class RadixMemory(Memory):
     def request(self, rid: str, tokens: list[int]) -> Any:
         """A request as the scheduler makes one."""
         sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
-        arrays = hasattr(self.release.batches.Req, "_refresh_fill_ids")
+        arrays = hasattr(self.release.batches.Req, "get_fill_ids")
         return self.release.batches.Req(rid, "", array("q", tokens) if arrays else list(tokens), sampling)
 
     def _publish_configuration(self, patches: Patches, arguments: Any) -> None:
@@ -316,12 +316,15 @@ class RadixMemory(Memory):
 
     def _fill(self, req: Any, upto: int | None) -> Any:
         """What a request's tokens are up to a position, told to it as its release has it."""
-        if not hasattr(req, "_refresh_fill_ids"):
+        if not hasattr(req, "get_fill_ids"):
             req.fill_ids = (req.origin_input_ids + req.output_ids)[:upto]
             return req.fill_ids
-        req._refresh_fill_ids()
-        tokens = req.full_untruncated_fill_ids
-        req.extend_range = SimpleNamespace(start=0, end=len(tokens) if upto is None else upto)
+        tokens = req.full_untruncated_fill_ids = req.origin_input_ids + req.output_ids
+        stop = len(tokens) if upto is None else upto
+        if hasattr(req, "fill_len"):
+            req.fill_len = stop
+        else:
+            req.extend_range = SimpleNamespace(start=0, end=stop)
         return tokens
 
     def match(self, req: Any) -> int:
