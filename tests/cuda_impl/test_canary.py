@@ -135,6 +135,13 @@ def test_table_entry_of_another_request_is_told_once_with_all_its_positions() ->
     assert (told.what, told.position, told.slot, told.times) == (What.OTHER, 4, 80, 5)
 
 
+def test_first_position_is_looked_at() -> None:
+    """There is nothing before it that could be excused."""
+    engine = started(BLOCKS)
+    engine.give("a", [4, 3])
+    assert [(one.position, one.slot) for one in engine.run(("a", 10, [5]), ("b", 7, [6, 7]))] == [(0, 16)]
+
+
 def test_slot_that_nothing_was_written_to_is_found() -> None:
     engine = started()
     engine.give("a", [100], 3)

@@ -5,11 +5,12 @@ import importlib.abc
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from kvconform.attach.canary.switch import VARIABLE, CanarySwitchError, Setting, setting
 from kvconform.attach.hooks import Trace
 from kvconform.attach.switch import SwitchError, opened
 
@@ -20,18 +21,25 @@ ENGINES = {"nanovllm.engine.scheduler": "kvconform.attach.nano_vllm.live"}
 
 vLLM is not among them: it loads plugins itself."""
 
+CANARIES = {
+    "vllm.v1.worker.gpu.model_runner": "kvconform.attach.canary.vllm",
+    "sglang.srt.model_executor.model_runner": "kvconform.attach.canary.sglang",
+}
+"""The module of an engine's model runner, and who tells a canary of it: a module with `attach(runner, setting)`."""
+
 
 class _After(importlib.abc.MetaPathFinder):
-    """Finds the modules in `ENGINES` as Python does, and attaches once they are there."""
+    """Finds modules as Python does, and attaches once they are there."""
 
-    def __init__(self, attach: Callable[[str], None]) -> None:
+    def __init__(self, names: Collection[str], attach: Callable[[str], None]) -> None:
+        self.names = names
         self._attach = attach
         self._looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in ENGINES or self._looking:
+        if fullname not in self.names or self._looking:
             return None
         self._looking = True
         try:
@@ -53,6 +61,7 @@ class _After(importlib.abc.MetaPathFinder):
 
 def wait_for_engines() -> None:
     """Attach to whichever engine this process imports, if the environment says so."""
+    wait_for_model_runners()
     try:
         trace = opened()
     except SwitchError as error:
@@ -60,7 +69,33 @@ def wait_for_engines() -> None:
         return
     if trace is not None:
         told: Trace = trace
-        sys.meta_path.insert(0, _After(lambda name: _attach(name, told)))
+        sys.meta_path.insert(0, _After(ENGINES, lambda name: _attach(name, told)))
+
+
+def wait_for_model_runners() -> None:
+    """Put the canary before whichever model runner this process imports, if the environment says so."""
+    try:
+        said = setting()
+    except CanarySwitchError as error:
+        _log.error("kvspec: %s", error)
+        return
+    if said is None or any(isinstance(finder, _After) and finder.names is CANARIES for finder in sys.meta_path):
+        return
+    switched: Setting = said
+    for name in CANARIES:
+        if name in sys.modules:
+            _watch(name, switched)
+    sys.meta_path.insert(0, _After(CANARIES, lambda name: _watch(name, switched)))
+
+
+def _watch(name: str, said: Setting) -> None:
+    try:
+        if not importlib.import_module("torch").cuda.is_available():
+            _log.warning("kvspec: %s is set, but there is no GPU: the canary is off", VARIABLE)
+            return
+        importlib.import_module(CANARIES[name]).attach(sys.modules[name], said)
+    except Exception:
+        _log.exception("kvspec: the canary could not be put before %s", name)
 
 
 def _attach(name: str, trace: Trace) -> None:

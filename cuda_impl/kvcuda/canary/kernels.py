@@ -143,7 +143,7 @@ def written_now(
         live = other < tokens
         new = translated(translation, tl.load(new_slots + other, mask=live, other=-1).to(tl.int64), live)
         at = tl.load(positions + other, mask=live, other=-1).to(tl.int32)
-        same = (slot[:, None] == new[None, :]) & (position[:, None] == at[None, :])
+        same = (slot[:, None] == new[None, :]) & (position[:, None] == at[None, :]) & live[None, :]
         found = found | tl.max(same.to(tl.int32), 1)
     return found != 0
 

@@ -2,13 +2,15 @@
 
 import logging
 
+from kvconform.attach.live import wait_for_model_runners
 from kvconform.attach.switch import SwitchError, opened
 
 _log = logging.getLogger("kvspec")
 
 
 def register() -> None:
-    """Install the hooks if `KVSPEC` switches them on. vLLM calls it before there is a scheduler."""
+    """Install the hooks if `KVSPEC` or `KVSPEC_CANARY` switch them on, before there is a scheduler or model runner."""
+    wait_for_model_runners()
     try:
         trace = opened()
         if trace is None:

@@ -30,8 +30,21 @@ ABSENT = ("cachetools", "cbor2", "blake3", "prometheus_client", "regex", "transf
 """Packages that the wheel's modules import and the bookkeeping of memory does not use; stood in for where missing."""
 
 
-def prepare(folder: Path | None) -> None:
+RUNNER = (
+    "vllm.v1.attention.backends.utils",
+    "vllm.v1.worker.gpu.block_table",
+    "vllm.v1.worker.gpu.buffer_utils",
+    "vllm.v1.worker.gpu.input_batch",
+    "vllm.v1.worker.gpu.model_runner",
+    "vllm.v1.worker.gpu.states",
+)
+"""What is taken besides to prepare the inputs of a step, without a model."""
+
+
+def prepare(folder: Path | None, *more: str) -> None:
     """Make `vllm.v1.core` importable from `folder`, which holds an unpacked wheel; `None` takes what is installed.
+
+    `more` are modules besides `REAL` that are taken from the wheel.
 
     A process can hold one release: a second call with another folder is refused.
 
@@ -57,4 +70,4 @@ def prepare(folder: Path | None) -> None:
     package.__path__ = [str(root)]
     sys.modules["vllm"] = package
     absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
-    sys.meta_path.insert(0, Finder(["vllm", *absent], REAL, folder))
+    sys.meta_path.insert(0, Finder(["vllm", *absent], (*REAL, *more), folder))
