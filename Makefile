@@ -18,7 +18,7 @@ SRC ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test prove explore soak mutation engines engines-from docs lint typecheck clean
-.PHONY: mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: browser mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ docs: .venv/.docs.stamp ## Build the documentation site into build/site (half a 
 	@$(BIN)/python -m kvconform.site build
 	@$(BIN)/zensical build --clean --strict --config-file build/mkdocs.yml
 	@echo "The site is in build/site: open build/site/index.html"
+
+browser: .venv/.stamp ## Open the pages of findings in a headless Chromium, step and filter, take pictures (half a minute)
+	@PYTHONPATH=. $(BIN)/python tests/browser/look.py build/browser
+	@echo "Pictures are in build/browser"
 
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvconform.commands.options import Accept, First, Impl, Json, Junit, Quiet, Sarif, Verbose
+from kvconform.commands.options import Accept, First, Html, Impl, Json, Junit, Quiet, Sarif, Verbose
 from kvconform.console import Forms, Output
 from kvconform.findings.wording import show_rule
 from kvspec.memory_rules import MEMORY_RULES
@@ -33,6 +33,7 @@ def run(
     as_json: Json = False,
     junit: Junit = None,
     sarif: Sarif = None,
+    html: Html = None,
 ) -> None:
     """Replay vectors against an implementation and check every answer.
 
@@ -50,7 +51,7 @@ def run(
     """
     from kvconform.judging.vectors import Task, run_vectors
 
-    forms = Forms(verbose, quiet, as_json, junit, sarif)
+    forms = Forms(verbose, quiet, as_json, junit, sarif, html)
     raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, accept, word, first), forms))
 
 
@@ -66,6 +67,7 @@ def check(
     as_json: Json = False,
     junit: Junit = None,
     sarif: Sarif = None,
+    html: Html = None,
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
 
@@ -80,7 +82,7 @@ def check(
 
     if follow and len(traces) > 1:
         raise typer.BadParameter("--follow takes one trace")
-    forms = Forms(verbose, quiet, as_json, junit, sarif)
+    forms = Forms(verbose, quiet, as_json, junit, sarif, html)
     raise typer.Exit(check_traces(Output(), traces, accept, forms, follow=follow, first=first))
 
 
@@ -98,6 +100,7 @@ def show(
     request: Annotated[
         str | None, typer.Option(metavar="R", help="Only what names this request, session or holder.")
     ] = None,
+    html: Html = None,
 ) -> None:
     """Tell a trace as a story: what happens, step by step, and beside it who has which page and row.
 
@@ -111,7 +114,7 @@ def show(
     from kvconform.judging.showing import Wanted
     from kvconform.judging.showing import show as show_trace
 
-    show_trace(Output(), trace, Wanted(step, page, request))
+    show_trace(Output(), trace, Wanted(step, page, request), html)
 
 
 def rules(

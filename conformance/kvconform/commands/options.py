@@ -11,6 +11,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line: what
 First = Annotated[bool, typer.Option("--first", "-x", help="Stop at the first finding.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead ('kvspec schema report').")]
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML, too.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that shows it, too: one file.")]
 Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF, for annotations, too.")]
 Accept = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")

@@ -43,20 +43,21 @@ FREE = Cell("free")
 
 
 def ranks(moments: Sequence[dict[str, Cell]]) -> dict[str, int]:
-    """For each part that is ever in use or named how interesting it is: 0 is what the last event is wrong about."""
+    """For each part that is ever in use or named how interesting it is: 0 is what an event is wrong about.
+
+    Then comes what the last event names, then what is named or changes, the latest first, and then what only stays.
+    """
     found: dict[str, int] = {}
     before: dict[str, Cell] = {}
-    for now in moments:
+    for left, now in zip(range(len(moments), 0, -1), moments, strict=True):
         for number in now.keys() | before.keys():
-            cell, last = now.get(number, FREE), now is moments[-1]
+            cell, least = now.get(number, FREE), len(moments) + 1
             if cell.wrong:
                 rank = 0
-            elif cell.named:
-                rank = 1 if last else 2
             else:
-                rank = 2 if cell != before.get(number, FREE) else 3
+                rank = left if cell.named or cell != before.get(number, FREE) else least
             if number in found or cell != FREE:
-                found[number] = min(found.get(number, 3), rank)
+                found[number] = min(found.get(number, least), rank)
         before = now
     return found
 

@@ -13,19 +13,20 @@ from rich.console import Console
 
 from kvconform.findings.finding import Finding, Moment, Place
 from kvconform.findings.outcome import Case, Report
+from kvconform.findings.page import page_of_report
 from kvconform.findings.text import show_finding
 
 WIDTH = 100
 """Columns of a finding told within another format."""
 
 
-def write(report: Report, *, junit: Path | None = None, sarif: Path | None = None) -> None:
+def write(report: Report, *, junit: Path | None = None, sarif: Path | None = None, html: Path | None = None) -> None:
     """Write the files that are asked for.
 
     Raises:
         OSError: one cannot be written.
     """
-    for path, form in ((junit, to_junit), (sarif, to_sarif)):
+    for path, form in ((junit, to_junit), (sarif, to_sarif), (html, page_of_report)):
         if path is not None:
             path.write_text(form(report), encoding="utf-8")
 

@@ -1,9 +1,10 @@
 """A told trace drawn as an HTML table: one line an event, and beside it who has each part of each pool after it."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from html import escape
 
-from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number
+from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, spans
 
 SIZE = 22
 """Pixels of one page, row or slot."""
@@ -44,11 +45,23 @@ def _column(shown: list[Moment], pool: str) -> list[str]:
 
 def _line(number: int, moment: Moment, columns: dict[str, list[str]], hues: dict[str, int]) -> str:
     kind = ' class="kv-breaks"' if moment.breaks else ' class="kv-refused"' if moment.refused is not None else ""
-    cells = [f"<td>{number}</td><td>{escape(moment.says)}</td>"]
+    says = escape(moment.says) + (f" <b>{escape(moment.breaks)}</b>" if moment.breaks else "")
+    cells = [f"<td>{number}</td><td>{says}</td>"]
     for pool, numbers in columns.items():
         strip = [moment.cells.get(pool, {}).get(one, FREE) for one in numbers]
-        cells.append(f"<td>{_strip(numbers, strip, hues)}</td>")
-    return f"<tr{kind}>{''.join(cells)}</tr>"
+        label = escape(f"{pool} {_told(numbers)}")
+        cells.append(f'<td data-pool="{label}">{_strip(numbers, strip, hues)}</td>')
+    return f'<tr{kind} data-about="{_names(moment.about)}">{"".join(cells)}</tr>'
+
+
+def _told(numbers: list[str]) -> str:
+    """Which parts a strip is of, where it stands without its head."""
+    return spans(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ", ".join(numbers)
+
+
+def _names(names: Iterable[str]) -> str:
+    """Names as an attribute: a list in JSON."""
+    return escape(json.dumps(list(names), ensure_ascii=False))
 
 
 def _width(number: str) -> int:
@@ -76,8 +89,8 @@ def _strip(numbers: list[str], cells: list[Cell], hues: dict[str, int]) -> str:
     for (x, width, _), cell in zip(_places(numbers), cells, strict=True):
         title = escape(", ".join(filter(None, (cell.holder or cell.kind, cell.used))))
         parts.append(
-            f'<rect x="{x + 2}" y="2" width="{width - 4}" height="{SIZE - 4}" rx="2" class="kv-{_kind(cell, hues)}">'
-            f"<title>{title}</title></rect>"
+            f'<rect x="{x + 2}" y="2" width="{width - 4}" height="{SIZE - 4}" rx="2" class="kv-{_kind(cell, hues)}"'
+            f"{_whose(cell)}><title>{title}</title></rect>"
         )
         if cell.used:
             parts.append(f'<circle cx="{x + width / 2}" cy="{SIZE / 2}" r="3" class="kv-used"/>')
@@ -85,6 +98,14 @@ def _strip(numbers: list[str], cells: list[Cell], hues: dict[str, int]) -> str:
             mark = "kv-wrong" if cell.wrong else "kv-named"
             parts.append(f'<rect x="{x + 1}" y="1" width="{width - 2}" height="{SIZE - 2}" rx="3" class="{mark}"/>')
     return f'<svg class="kv-strip" width="{sum(map(_width, numbers))}" height="{SIZE}">{"".join(parts)}</svg>'
+
+
+def _whose(cell: Cell) -> str:
+    """Whose a part is, for what follows one holder: `request r` is also `r`."""
+    if cell.kind == "free":
+        return ""
+    names = cell.holder.split(", ") if cell.holder else []
+    return f' data-holder="{_names([*names, *(name.rpartition(" ")[2] for name in names if " " in name)])}"'
 
 
 def _kind(cell: Cell, hues: dict[str, int]) -> str:
@@ -105,4 +126,5 @@ def _legend(hues: dict[str, int], shown: list[Moment], level: str) -> Iterator[s
     entries += [("wrong", "what the answer is wrong about")] if any(cell.wrong for cell in cells) else []
     for kind, name in entries:
         rect = f'<rect x="2" y="2" width="12" height="12" rx="2" class="kv-{kind}"/>'
+        rect = '<circle cx="8" cy="8" r="3" class="kv-used"/>' if kind == "used" else rect
         yield f'<span><svg class="kv-strip" width="16" height="16">{rect}</svg> {escape(name)}</span> '

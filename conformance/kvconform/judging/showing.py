@@ -11,6 +11,7 @@ from kvconform.console import progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.finding import Trace
 from kvconform.findings.map import Part, show_trace
+from kvconform.findings.page import page_of_trace
 from kvconform.findings.telling import KEPT, Teller, holders, named
 from kvconform.findings.wording import filled, printable
 from kvconform.memory import telling as memory
@@ -59,15 +60,19 @@ class Shown(NamedTuple):
     wanted: Wanted
 
 
-def show(out: Console, path: Path, wanted: Wanted) -> None:
-    """Print a trace or vector as a story.
+def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> None:
+    """Print a trace or vector as a story, and write it to a page if one is asked for.
 
     Raises:
         InputError: the file cannot be used, or has no such step, page or request.
     """
     shown = read(path, wanted)
     count = f"{shown.events:,} {'operations' if shown.trace.level == 'request' else 'events'}"
-    head = f"{path}: {count}, {_often(shown.findings)}, in a memory of {shown.trace.memory}."
+    summary = f"{count}, {_often(shown.findings)}, in a memory of {shown.trace.memory}."
+    if html is not None:
+        told = " ".join(filter(None, [summary, shown.description]))
+        html.write_text(page_of_trace(str(path), told, shown.trace), encoding="utf-8")
+    head = f"{path}: {summary}"
     out.print(Text(filled(printable(head), out.width)), soft_wrap=True)
     if shown.description:
         out.print(Text(filled(printable(shown.description), out.width)), soft_wrap=True)

@@ -58,7 +58,7 @@ def check_traces(
         if first and report.findings:
             break
     show_accepted(told.details, accepted)
-    write(report, junit=forms.junit, sarif=forms.sarif)
+    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     verdicts = {case.verdict for case in report.cases}

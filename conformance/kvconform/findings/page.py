@@ -1,0 +1,137 @@
+"""A report, or one trace, as a page of HTML: one file that needs nothing besides it."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
+
+from kvconform.findings.finding import Finding, Moment, Trace
+from kvconform.findings.outcome import Report
+from kvconform.findings.text import answer, value
+from kvconform.findings.timeline import drawn
+from kvconform.findings.wording import OF_SGLANG_JAX
+
+MOST = 200
+"""Events of a trace that are drawn: the last."""
+_BLANK = re.compile(r"{{(\w+)}}")
+_PULL = re.compile(r"(?:SGLang|sglang-jax) pull request (\d+)")
+
+
+def page_of_report(report: Report) -> str:
+    """What came out of a command: each finding whole, then the rules, then all cases."""
+    verdicts = Counter(case.verdict for case in report.cases)
+    told = [f"{len(report.findings)} finding{'s'[: len(report.findings) != 1]}"]
+    told += [f"{count} {verdict}" for verdict, count in verdicts.items()]
+    summary = f"{', '.join(told)}. kvspec {report.version}."
+    title = f"kvspec {report.command}: {report.subject}"
+    if report.findings:
+        title = f"{report.findings[0].title}: {report.subject}"
+    return _page(title, summary, "".join(map(_finding, report.findings)), _rules(report.findings), _cases(report))
+
+
+def page_of_trace(title: str, summary: str, trace: Trace) -> str:
+    """A trace, whether it shows a finding or not."""
+    return _page(title, summary, f"<article>{_timeline(trace)}</article>", "", "")
+
+
+def _page(title: str, summary: str, findings: str, rules: str, cases: str) -> str:
+    parts = {"title": escape(title), "summary": escape(summary), "findings": findings, "rules": rules, "cases": cases}
+    template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    return _BLANK.sub(lambda blank: parts[blank[1]], template)
+
+
+def _finding(finding: Finding) -> str:
+    place = finding.place
+    during = f", {'step' if finding.trace.level == 'request' else 'event'} {place.step}: {place.operation}"
+    met = f"{place}{during if place.operation else ''}" + (f", {finding.count:,} times" if finding.count > 1 else "")
+    parts = [f"<article><h2>{escape(finding.title)}</h2>", f'<p class="what">{escape(finding.what)}</p>']
+    parts.append(f'<p class="soft">Met at {escape(met)}</p>')
+    if finding.also:
+        parts.append(f'<p class="soft">The same at {escape(", ".join(map(str, finding.also)))}</p>')
+    if finding.follows:
+        parts.append(f"<p>{escape(finding.follows)}</p>")
+    if finding.compared:
+        pairs = (("expected", finding.expected), ("observed", finding.observed))
+        told = (f'<div class="{name}"><b>{name}</b><code>{escape(value(one))}</code></div>' for name, one in pairs)
+        parts.append(f'<div class="pair">{"".join(told)}</div>')
+    if finding.rule is not None:
+        identity = escape(finding.rule.id)
+        parts.append(f'<p><a href="#{identity}">{identity}</a>: {escape(finding.rule.statement)}</p>')
+    if finding.note:
+        parts.append(f"<h3>{escape(finding.note)} In a memory of {escape(finding.trace.memory)}.</h3>")
+    parts.append(_timeline(finding.trace))
+    facts = [("before", one) for one in finding.before] + [("known", one) for one in finding.known]
+    facts += [("raised at", one) for one in finding.raised]
+    listed = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts)
+    return "".join([*parts, f"<dl>{listed}</dl>" if facts else "", "</article>"])
+
+
+def _timeline(trace: Trace) -> str:
+    moments = trace.moments[-MOST:]
+    if not moments:
+        return '<script type="application/json">[]</script>'
+    holders = dict.fromkeys(name for moment in moments for name in moment.about)
+    chips = "".join(f'<button aria-pressed="false">{escape(name)}</button>' for name in holders)
+    before = moments[0].step - 1
+    return "".join(
+        [
+            '<div class="bar"><button class="back" title="arrow up">&#9650;</button>',
+            '<button class="on" title="arrow down">&#9660;</button><span class="where soft"></span>',
+            f'<span class="soft">only</span><span class="holders">{chips}</span></div>' if holders else "</div>",
+            f'<p class="soft">{before:,} events before these are not drawn.</p>' if before else "",
+            drawn(trace, MOST),
+            '<div class="now-step"></div>',
+            f'<script type="application/json">{_steps(moments)}</script>',
+        ]
+    )
+
+
+def _steps(moments: Sequence[Moment]) -> str:
+    """What is told of a step when it is chosen."""
+    told = [
+        {
+            "step": moment.step,
+            "event": value(moment.event),
+            "answer": "" if moment.answer is None and moment.refused is None else answer(moment),
+            "breaks": moment.breaks,
+        }
+        for moment in moments
+    ]
+    # No text may end the script.
+    return json.dumps(told, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _rules(findings: Sequence[Finding]) -> str:
+    rules = {finding.rule.id: finding.rule for finding in findings if finding.rule is not None}
+    if not rules:
+        return ""
+    listed = "".join(
+        f'<dt id="{escape(rule.id)}">{escape(rule.id)}</dt><dd>{escape(rule.statement)}<br>'
+        f'<span class="soft">{escape(rule.reason)} Origin: {_linked(rule.origin)}</span></dd>'
+        for rule in rules.values()
+    )
+    return f"<h3>Rules</h3><dl>{listed}</dl>"
+
+
+def _linked(origin: str) -> str:
+    """Pull requests as links."""
+
+    def link(found: re.Match[str]) -> str:
+        repository = "sglang-jax" if found[1] in OF_SGLANG_JAX else "sglang"
+        return f'<a href="https://github.com/sgl-project/{repository}/pull/{found[1]}">{found[0]}</a>'
+
+    return _PULL.sub(link, escape(origin))
+
+
+def _cases(report: Report) -> str:
+    def row() -> Iterator[str]:
+        for case in sorted(report.cases, key=lambda case: case.verdict == "conforms"):
+            kind, told = case.verdict.replace(" ", "-"), (case.name, case.verdict, case.reason)
+            yield f'<tr class="{kind}">{"".join(f"<td>{escape(one)}</td>" for one in told)}</tr>'
+
+    if not report.cases:
+        return ""
+    table = f'<table class="cases">{"".join(row())}</table>'
+    return f"<details><summary>What was judged: {len(report.cases)}</summary>{table}</details>"
