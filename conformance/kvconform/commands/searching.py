@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvconform.commands.options import Accept, Impl
+from kvconform.commands.options import Accept, Html, Impl
 from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
 
 if TYPE_CHECKING:
     from kvconform.fuzzing.fuzz import Budget
+
+BUG_OPERATIONS = 300_000
+"""Operations that are drawn for a defect at most: unlike a time they are the same on a busy machine."""
 
 
 def fuzz(
@@ -26,6 +29,7 @@ def fuzz(
         Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written; of further kinds beside.")
     ] = Path("kvspec-failure.jsonl"),
     accept: Accept = None,
+    html: Html = None,
 ) -> None:
     """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
 
@@ -44,7 +48,7 @@ def fuzz(
     from kvconform.implementations import load
 
     budget = _budget(seconds, operations)
-    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, budget, seed, out, accept)
+    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, budget, seed, out, accept, html)
     raise typer.Exit(CONFORMS if conforms else BROKEN)
 
 
@@ -199,35 +203,47 @@ def prove(
 
 def bugs(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
+    fuzz: Annotated[bool, typer.Option("--fuzz", help="Fuzz each defect, too, and print the table.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="How long to fuzz each; 60 where no number of operations is given.")
+        float | None, typer.Option(min=0.1, help="With --fuzz: how long each, instead of a number of operations.")
     ] = None,
     operations: Annotated[
-        int | None, typer.Option(min=1, help="How many operations to draw for each, however long.")
+        int | None, typer.Option(min=1, help=f"With --fuzz: operations to draw for each; usually {BUG_OPERATIONS:,}.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
 ) -> None:
     """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
 
     Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
-    in the shortest trace, and why that is a contradiction. Exit status 1 if something is not found.
-
-        kvspec bugs
+    in the shortest trace that a vector shows, and why that is a contradiction. Without one, or with --fuzz, a table of
+    what finds each. Exit status 1 if something is not found.
 
         kvspec bugs retract-tail-orphaned
+
+        kvspec bugs --fuzz
     """
-    from kvconform.gallery.finders import examine_all, show_table
+    from kvconform.fuzzing.fuzz import Budget
+    from kvconform.gallery.finders import examine_all, shortest_without_fuzzing, show_table
     from kvconform.gallery.mutants import BUGS
     from kvconform.gallery.story import show_story
+    from kvconform.vectors.files import read_vectors
 
     for name in names or ():
         if name not in BUGS:
             raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
-    budget = _budget(seconds, operations)
-    specimens = examine_all([BUGS[name] for name in dict.fromkeys(names or BUGS)], budget, seed)
-    console = Console()
-    if names:
-        for specimen in specimens:
-            show_story(console, specimen.bug, specimen.shortest and specimen.shortest.finding)
+    if not fuzz and (seconds is not None or operations is not None):
+        raise typer.BadParameter("--seconds and --operations are for --fuzz")
+    chosen, console = [BUGS[name] for name in dict.fromkeys(names or BUGS)], Output()
+    if names and not fuzz:
+        vectors, shown = read_vectors(), []
+        for bug in chosen:
+            found, shortest = shortest_without_fuzzing(bug, vectors, seed)
+            show_story(console, bug, shortest and shortest.finding, [one.vector.name for one in found])
+            shown.append(shortest)
+        raise typer.Exit(BROKEN if None in shown else CONFORMS)
+    budget = Budget(operations=BUG_OPERATIONS) if seconds is operations is None else _budget(seconds, operations)
+    specimens = examine_all(chosen, budget if fuzz else None, seed)
+    for specimen in specimens if names else ():
+        show_story(console, specimen.bug, specimen.shortest and specimen.shortest.finding)
     show_table(console, specimens)
     raise typer.Exit(CONFORMS if all(specimen.is_found for specimen in specimens) else BROKEN)

@@ -52,10 +52,8 @@ def ranks(moments: Sequence[dict[str, Cell]]) -> dict[str, int]:
     for left, now in zip(range(len(moments), 0, -1), moments, strict=True):
         for number in now.keys() | before.keys():
             cell, least = now.get(number, FREE), len(moments) + 1
-            if cell.wrong:
-                rank = 0
-            else:
-                rank = left if cell.named or cell != before.get(number, FREE) else least
+            rank = left if cell.named or cell != before.get(number, FREE) else least
+            rank = 0 if cell.wrong else rank
             if number in found or cell != FREE:
                 found[number] = min(found.get(number, least), rank)
         before = now

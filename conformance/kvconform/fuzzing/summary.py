@@ -10,6 +10,8 @@ from rich.text import Text
 
 from kvconform.findings.accepted import read_accepted
 from kvconform.findings.finding import Finding
+from kvconform.findings.formats import write
+from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.shrink import Shortest
 from kvconform.findings.summary import show_accepted
 from kvconform.findings.telling import finding_of, place_of
@@ -31,10 +33,12 @@ def fuzz_and_show(
     seed: int,
     out: Path,
     accept: Path | None,
+    html: Path | None = None,
 ) -> bool:
     """Fuzz an implementation and print what came of it; whether no rule was broken, up to what `accept` lists.
 
-    The shortest trace of what broke is written to `out`, of further kinds to files beside it.
+    The shortest trace of what broke is written to `out`, of further kinds to files beside it. With
+    `html` a page shows all of it.
 
     Raises:
         InputError: `accept` cannot be used.
@@ -50,10 +54,15 @@ def fuzz_and_show(
 
         fuzzed = fuzz_on(factory, budget, seed, tell, accepted)
     show_fuzz(console, fuzzed)
+    report = Report("fuzz", impl, judged=dict(fuzzed.tally.judged))
+    verdict: Verdict = "fails" if fuzzed.kinds else "conforms"
+    report.cases.append(Case(impl, verdict, events=fuzzed.tally.steps))
     for number, kind in enumerate(fuzzed.kinds, start=1):
         path = out if number == 1 else _numbered(out, number)
-        show_finding(console, _write_failure(kind, factory, impl, path))
+        report.findings.append(_write_failure(kind, factory, impl, path))
+        show_finding(console, report.findings[-1])
         console.print(Text(f"{impl}: does not conform. The trace is in {path}."), soft_wrap=True)
+    write(report, html=html)
     show_accepted(console, accepted)
     if not fuzzed.kinds:
         console.print(Text(f"{impl}: no rule was broken in {fuzzed.tally.steps:,} operations."), soft_wrap=True)

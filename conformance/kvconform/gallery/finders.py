@@ -15,15 +15,15 @@ from rich.text import Text
 
 from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs_of_config
-from kvconform.findings.finding import Finding
+from kvconform.findings.finding import Finding, Place
 from kvconform.findings.shrink import Shortest, kind, shrink
-from kvconform.findings.telling import finding_of, place_of
+from kvconform.findings.telling import finding_of, place_of, tag
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.gallery import law_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
 from kvconform.traces.codec import Vector
-from kvconform.vectors.files import read_vectors
+from kvconform.vectors.files import own_name, read_vectors
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out, unanswered
 from kvspec.events import Config, Snapshot
 
@@ -42,8 +42,8 @@ class Shown(NamedTuple):
 
     config: Config
     demonstration: Demonstration
-    source: str = ""
-    """What they are a part of: a vector, or what else found the defect."""
+    place: Place
+    """Where the defect was met: in a vector, by fuzzing, in traffic."""
 
     @property
     def rule(self) -> str:
@@ -54,9 +54,8 @@ class Shown(NamedTuple):
     def finding(self) -> Finding:
         """The same, told."""
         shown = self.demonstration
-        place = place_of(shown.finding, self.source)
         note = f"The shortest operations that show it ({len(shown.operations)})."
-        return finding_of(shown.finding, self.config, place, Shortest(shown, note))
+        return finding_of(shown.finding, self.config, self.place, Shortest(shown, note))
 
     @property
     def events(self) -> int:
@@ -88,7 +87,7 @@ class Specimen(NamedTuple):
     bug: Bug
     vectors: list[FoundByVector]
     fuzzed: FoundByFuzzing | None
-    """`None` for a defect of the scheduler: vectors and fuzzing have none."""
+    """`None` for a defect of the scheduler, which vectors and fuzzing do not have, and where nothing was fuzzed."""
     replayed: Replayed | None
     """`None` for a defect that traffic does not reach."""
     shortest: Shown | None
@@ -104,8 +103,8 @@ class Specimen(NamedTuple):
         if self.bug.is_of_scheduler:
             return by_replay
         by_vector = bool(self.vectors) and all(found.rule in self.bug.rules for found in self.vectors)
-        by_fuzzing = self.fuzzed is not None and self.fuzzed.shown is not None
-        return by_replay and by_vector and by_fuzzing and _rule_found(self.fuzzed) in self.bug.rules
+        by_fuzzing = self.fuzzed is None or _rule_found(self.fuzzed) in self.bug.rules
+        return by_replay and by_vector and by_fuzzing
 
 
 def rule_of(shown: Demonstration) -> str:
@@ -114,8 +113,8 @@ def rule_of(shown: Demonstration) -> str:
     return finding.rule.id if isinstance(finding, RuleBroken) else type(finding.original).__name__
 
 
-def _rule_found(fuzzed: FoundByFuzzing | None) -> str:
-    return "" if fuzzed is None or fuzzed.shown is None else fuzzed.shown.rule
+def _rule_found(fuzzed: FoundByFuzzing) -> str:
+    return "" if fuzzed.shown is None else fuzzed.shown.rule
 
 
 def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
@@ -152,7 +151,12 @@ def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
     config = found.vector.header.config
     operations = [step.op for step in islice(found.vector.steps, found.operations)]
     shrunk = shrink(operations, partial(try_out, config=config, factory=bug.factory), kind, SHRINK_SECONDS)
-    return None if shrunk is None else Shown(config, shrunk.demonstration, str(found.vector.path))
+    return None if shrunk is None else Shown(config, shrunk.demonstration, _place_in(found))
+
+
+def _place_in(found: FoundByVector) -> Place:
+    path, step = found.vector.path, found.vector.steps[found.operations - 1]
+    return Place(str(path), step.line, found.operations, tag(step.op), own_name(path))
 
 
 def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
@@ -160,27 +164,50 @@ def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
     fuzzed = fuzz(bug.factory, budget, seed, lambda *_: None)
     failure = fuzzed.failure
     shrunk = None if failure is None else shortest(failure, bug.factory)
-    shown = None if failure is None or shrunk is None else Shown(failure.config, shrunk.demonstration, "fuzzing")
+    shown = None
+    if failure is not None and shrunk is not None:
+        shown = Shown(failure.config, shrunk.demonstration, place_of(failure.finding, "fuzzing"))
     return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)
 
 
-def examine(bug: Bug, vectors: Sequence[Vector], budget: Budget, seed: int) -> Specimen:
-    """Let vectors, fuzzing and replayed traffic look for a defect."""
+def shortest_without_fuzzing(
+    bug: Bug, vectors: Sequence[Vector], seed: int
+) -> tuple[list[FoundByVector], Shown | None]:
+    """The vectors that find a defect, and the shortest trace of it in them; of a scheduler's defect one of traffic."""
+    if bug.is_of_scheduler:
+        return [], _shortest_of_traffic(bug, replay(bug, REPLAY_RUNS, seed))
+    found = find_by_vectors(bug, vectors)
+    return found, _shortest(bug, _shortened(bug, found))
+
+
+def _shortest_of_traffic(bug: Bug, replayed: Replayed) -> Shown | None:
+    shown = shortest_loop(bug, replayed.run) or replayed.shown
+    return None if shown is None else Shown(replayed.run.config, shown, place_of(shown.finding, "replayed traffic"))
+
+
+def _shortened(bug: Bug, found: Sequence[FoundByVector]) -> list[Shown | None]:
+    simplest = sorted(found, key=lambda one: one.operations)[:SHRUNK_VECTORS]
+    return [shorten(bug, one) for one in simplest]
+
+
+def _shortest(bug: Bug, candidates: Sequence[Shown | None]) -> Shown | None:
+    """The shortest that is blamed on a rule of the defect."""
+    right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
+    return min(right, key=lambda shown: shown.events, default=None)
+
+
+def examine(bug: Bug, vectors: Sequence[Vector], budget: Budget | None, seed: int) -> Specimen:
+    """Let vectors, replayed traffic, and with a budget fuzzing, look for a defect."""
     replayed = replay(bug, REPLAY_RUNS, seed) if bug.traffic else None
     if bug.is_of_scheduler and replayed is not None:
-        shown = shortest_loop(bug, replayed.run) or replayed.shown
-        shortest = None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
-        return Specimen(bug, [], None, replayed, shortest, Counter())
+        return Specimen(bug, [], None, replayed, _shortest_of_traffic(bug, replayed), Counter())
     found = find_by_vectors(bug, vectors)
-    fuzzed = find_by_fuzzing(bug, budget, seed)
-    simplest = sorted(found, key=lambda one: one.operations)[:SHRUNK_VECTORS]
-    candidates = [fuzzed.shown, *(shorten(bug, one) for one in simplest)]
-    right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
-    shortest = min(right, key=lambda shown: shown.events, default=None)
+    fuzzed = None if budget is None else find_by_fuzzing(bug, budget, seed)
+    shortest = _shortest(bug, [fuzzed and fuzzed.shown, *_shortened(bug, found)])
     return Specimen(bug, found, fuzzed, replayed, shortest, find_by_law(bug, vectors))
 
 
-def examine_all(chosen: Sequence[Bug], budget: Budget, seed: int) -> list[Specimen]:
+def examine_all(chosen: Sequence[Bug], budget: Budget | None, seed: int) -> list[Specimen]:
     """Examine defects, with progress on a terminal."""
     vectors = read_vectors()
     specimens = []
@@ -249,7 +276,7 @@ def _by_vectors(one: Specimen) -> Text:
 
 def _by_fuzzing(one: Specimen) -> Text:
     if one.fuzzed is None:
-        return Text("n/a", "dim")
+        return Text("n/a" if one.bug.is_of_scheduler else "not tried", "dim")
     if one.fuzzed.shown is None:
         return Text("not found", "bold red")
     text = Text(f"{one.fuzzed.seconds:.1f} s, {one.fuzzed.operations:,}")

@@ -1,20 +1,23 @@
 """The story of a defect: what the code does, and what happens in the shortest trace that shows it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from kvconform.findings.finding import Finding
 from kvconform.findings.text import show_finding
-from kvconform.findings.wording import printable, pull_requests
+from kvconform.findings.wording import filled, printable, pull_requests
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 
 
-def show_story(console: Console, bug: Bug, finding: Finding | None) -> None:
-    """Print the story of a defect; without a finding only what is known of it."""
+def show_story(console: Console, bug: Bug, finding: Finding | None, vectors: Sequence[str] = ()) -> None:
+    """Print the story of a defect, and the vectors that find it; without a finding only what is known of it."""
     for line in told(bug):
-        console.print(Text(printable(line)), soft_wrap=True)
+        console.print(Text(filled(printable(line), console.width, "", "    ")), soft_wrap=True)
+    if vectors:
+        line = f"  Found by {len(vectors)} vector{'s'[: len(vectors) != 1]}: {', '.join(vectors)}"
+        console.print(Text(filled(line, console.width, "", "    ")), soft_wrap=True)
     console.print()
     if finding is None:
         console.print("  It was not found, so there is nothing to tell.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvconform.findings.finding import Finding
 from kvconform.findings.story import memory_in_words
-from kvconform.findings.telling import Teller
+from kvconform.findings.telling import Teller, place_of
 from kvconform.findings.text import value
 from kvconform.findings.timeline import MOST_STEPS, drawn
 from kvconform.gallery.finders import REPLAY_RUNS, Shown, find_by_vectors, shorten
@@ -107,7 +107,7 @@ def _of_vectors(bug: Bug, found: list[Any]) -> Shown | None:
 def _of_traffic(bug: Bug) -> Shown | None:
     replayed = replay(bug, REPLAY_RUNS, seed=0)
     shown = shortest_loop(bug, replayed.run) or replayed.shown
-    return None if shown is None else Shown(replayed.run.config, shown, "replayed traffic")
+    return None if shown is None else Shown(replayed.run.config, shown, place_of(shown.finding, "replayed traffic"))
 
 
 def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:

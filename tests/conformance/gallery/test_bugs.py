@@ -1,6 +1,7 @@
 """The gallery: every defect is found, and blamed on its rule; the reference is not."""
 
 import io
+import re
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kvconform.cli import run_command
 from kvconform.fuzzing.fuzz import Budget
 from kvconform.fuzzing.swarm import memory
+from kvconform.gallery import finders
 from kvconform.gallery.finders import (
     Specimen,
     examine,
@@ -289,3 +292,32 @@ def test_a_defect_that_was_not_found_has_no_story() -> None:
 
 def test_a_manager_without_a_defect_is_the_reference() -> None:
     assert REFERENCE.factory is Manager and REFERENCE.is_of_scheduler
+
+
+def test_a_story_is_told_at_once_and_nothing_is_fuzzed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finders, "fuzz", None)
+    assert run_command(["bugs", "retract-tail-orphaned"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        out.startswith("retract-tail-orphaned: ")
+        and "TAIL-1 is broken at tail_freed_after_retract_p1:22, step 17: match_prefix\n" in out
+    )
+    assert re.search(r"Found by \d+ vectors?: .*tail_freed_after_retract_p1", " ".join(out.split()))
+    assert "Bug gallery" not in out
+    assert run_command(["bugs", "retract-tail-orphaned", "--seconds", "1"]) == 2
+
+
+def test_a_defect_that_nothing_shows_ends_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finders, "find_by_vectors", lambda *_: [])
+    assert run_command(["bugs", "retract-tail-orphaned"]) == 1
+    assert "nothing to tell" in capsys.readouterr().out
+
+
+def test_fuzzing_a_defect_ends_after_so_many_operations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["bugs", "stale-row-index", "--fuzz", "--operations", "50000"]) == 0
+    out = capsys.readouterr().out
+    assert "Bug gallery" in out and "ROW-4 is broken" in out
