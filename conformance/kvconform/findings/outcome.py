@@ -10,8 +10,9 @@ import msgspec
 from kvconform.findings.finding import Finding
 from kvspec import __version__
 
-Verdict = Literal["conforms", "fails", "accepted", "not supported", "unusable"]
-"""Of a case. `accepted`: what was found is known; `unusable`: the input cannot be read."""
+Verdict = Literal["conforms", "partly judged", "fails", "accepted", "not supported", "unusable"]
+"""Of a case. `partly judged`: nothing is wrong, but of some rules that the case is about answers told too little;
+`accepted`: what was found is known; `unusable`: the input cannot be read."""
 
 
 class Case(msgspec.Struct, omit_defaults=True):
@@ -46,8 +47,9 @@ class Report(msgspec.Struct, omit_defaults=True):
 
     @property
     def conforms(self) -> bool:
-        """Whether no case fails, and all could be read."""
-        return not any(case.verdict in ("fails", "unusable") for case in self.cases)
+        """Whether no case fails, and all could be read; who tells so little that no vector is judged does not."""
+        met = {case.verdict for case in self.cases if case.level == "request"} - {"not supported"}
+        return met != {"partly judged"} and not any(case.verdict in ("fails", "unusable") for case in self.cases)
 
 
 def schema() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kvconform.features import why_not
 from kvconform.findings.accepted import Accepted
 from kvconform.findings.wording import filled, printable
 from kvconform.traces.codec import Vector
-from kvconform.vectors.runner import Evidence, Outcome
+from kvconform.vectors.runner import Evidence, Outcome, rules_unjudged
 from kvspec.rules import RULES
 
 
@@ -32,7 +32,9 @@ def show_run(
     console.print(by_rule)
     by_vector = Table("vector", "result", "operations", title="Vectors", box=box.SIMPLE_HEAD)
     for vector, outcome in results:
-        result = Text("conforms", "green") if outcome.finding is None else Text("FAILS", "bold red")
+        silent = rules_unjudged(vector, outcome)
+        right = Text(f"no {', '.join(silent)}", "yellow") if silent else Text("conforms", "green")
+        result = right if outcome.finding is None else Text("FAILS", "bold red")
         by_vector.add_row(_marked(vector, outcome), result, str(outcome.operations))
     for vector, _ in unsupported:
         by_vector.add_row(Text(printable(vector.name)), Text("not supported"), "")

@@ -31,7 +31,7 @@ from kvconform.memory.vectors import (
 from kvconform.traces.codec import Header, TraceWriter, Vector, read_vector
 from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
 from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
-from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, run_vector
+from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, rules_unjudged, run_vector
 from kvspec.events import Operation, Snapshot
 
 
@@ -132,7 +132,9 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     failed = {id(outcome) for _, outcome in ran.failed}
     for vector, outcome in ran.results:
         verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "accepted"
-        report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations))
+        silent = rules_unjudged(vector, outcome) if verdict == "conforms" else []
+        verdict, reason = ("partly judged", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
+        report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
     for vector, missing in ran.unsupported:
         report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))
     evidence = Evidence.together(outcome.evidence for _, outcome in ran.results)
@@ -164,7 +166,12 @@ def _show(
         operations = sum(outcome.operations for _, outcome in ran.results)
         aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
         known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
-        conform = f"{len(ran.results) - len(ran.failed)} of {len(ran.results)} vectors conform{known}{aside}"
+        partly = [rules_unjudged(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
+        silent = [rules for rules in partly if rules]
+        rules = len({rule for rules in silent for rule in rules})
+        apart = f", {len(silent)} as far as they were judged ({rules} rules unjudged)" if silent else ""
+        right = len(ran.results) - len(ran.failed) - len(silent)
+        conform = f"{right} of {len(ran.results)} vectors conform{apart}{known}{aside}"
         out.print(f"{report.subject}: {conform}; {operations:,} operations checked.", soft_wrap=True)
 
 

@@ -103,6 +103,12 @@ def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any
     return Outcome(done, Evidence.of(model), finding, line)
 
 
+def rules_unjudged(vector: Vector, outcome: Outcome) -> list[str]:
+    """The rules that a vector exercises and answers told too little to judge by, not once."""
+    judged, unjudged = outcome.evidence.judged, outcome.evidence.unjudged
+    return [rule for rule in vector.header.rules if unjudged[rule] and not judged[rule]]
+
+
 def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
     """Judge a recorded trace line by line, up to the first broken rule; `progress` is called now and then.
 

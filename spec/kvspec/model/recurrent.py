@@ -333,6 +333,9 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
         return
     states = state.records[record].states
     given = obs.state_cached
+    if given is None and key is not None and obs.states_freed is None:  # nothing is told of states
+        state.unjudged["MAMBA-4"] += 1
+        given = slot_keeping(state, record, border) or states[-1]
     if given is None and key is not None:
         raise Violation("MAMBA-4", "the store did not take the state that is due", expected=list(states))
     if given is not None and key is None:
@@ -348,7 +351,7 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
     judge_states_freed(state, "MAMBA-2", list(kept), obs.states_freed)
     state.records[record] = state.records[record]._replace(states=kept)
     if key is not None and given is not None:
-        state.judged["MAMBA-4"] += 1
+        state.judged["MAMBA-4"] += obs.state_cached is not None
         _judge_content(state, record, given, border, "the store took")
         _cache_state(state, record, key, given)
 

@@ -7,10 +7,12 @@ import pytest
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files
-from kvconform.vectors.runner import Evidence, run_vector
+from kvconform.vectors.runner import Evidence, rules_unjudged, run_vector
 from kvref import Manager
+from kvspec.events import Evict
 from kvspec.model.state import CHOICES
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
+from tests.conformance.vectors.silent import Silent
 
 PATHS = vector_files()
 
@@ -27,6 +29,20 @@ def test_the_reference_conforms_to(path: Path) -> None:
 @pytest.mark.parametrize("engine", [Lazy, NeverGivesBack])
 def test_vectors_are_not_stricter_than_the_rules(path: Path, engine: type[Manager]) -> None:
     assert run_vector(read_vector(path), engine).finding is None
+
+
+def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judge() -> None:
+    vectors = [read_vector(path) for path in PATHS]
+    outcomes = [
+        (one, run_vector(one, Silent)) for one in vectors if not any(isinstance(s.op, Evict) for s in one.steps)
+    ]
+    assert all(outcome.finding is None for _, outcome in outcomes), "what is not told is not judged"
+    whole = [one for one, outcome in outcomes if not rules_unjudged(one, outcome)]
+    assert 0 < len(whole) * 10 < len(outcomes)
+
+
+def test_of_the_reference_nothing_is_left_unjudged() -> None:
+    assert not any(rules_unjudged(vector, run_vector(vector, Manager)) for vector in map(read_vector, PATHS))
 
 
 def test_the_lazy_implementation_makes_every_choice_that_is_open() -> None:
