@@ -95,7 +95,8 @@ def tiers(
     """Walk the reference's host tier under the law of the memory model, clean or with its mutants.
 
     A small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late or
-    fail, requests leave at any moment. Without mutants nothing may be found; each mutant must be.
+    fail, requests leave at any moment. Now and then the reference scheduler drives it. Without mutants nothing may be
+    found; each mutant must be.
 
         kvspec tiers --minutes 5
 

@@ -166,12 +166,12 @@ HOLDING = ("take", "share", "release", "publish", "drop", "pass_on")
 
 MISTAKES = {
     "event": {
-        "take": ("references=page.references + 1", "references=1"),
-        "share": ("references=page.references + 1", "references=page.references"),
+        "take": ("names=0", "names=1"),
+        "share": ("page.referred(holder, choose(pin, 0, 1), choose(pin, 1, 0))", "page.counted(references=1)"),
         "release": ("page.named(key) == PLANNED", "page.named(key) == NONE"),
-        "pass_on": ("+ choose(has, 1, 0)", "+ 1"),
+        "pass_on": ("referred(new, share, pin)", "referred(new, 1, 0)"),
         "publish": ("any_of(all_of(planned, held), after.kept(key))", "any_of(planned, after.kept(key))"),
-        "drop": ("names=page.names - choose(named, 1, 0)", "names=0"),
+        "drop": ("names=page.names - choose(named, 1, 0)", "names=page.names - 1"),
         "write": ("all_of(held, kept), replace(", "held, replace("),
         "unwritten": ("choose(page.named(key) == THERE, PLANNED, page.named(key))", "page.named(key)"),
     },

@@ -6,7 +6,7 @@ one page; it returns whether the law allows it and the page afterwards, forbidde
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvspec.memory.proofs.terms import (
     NONE,
@@ -59,9 +59,18 @@ class Page:
         """Whether it is held, cached or free."""
         return choose(self.references > 0, HELD, choose(self.names > 0, CACHED, FREE))
 
-    def recounted(self, changed: Formula = True) -> "Page":
-        """The counters follow, if they are told to."""
-        return replace(self, kind=choose(changed, self.kind_due, self.kind))
+    def counted(self, **changed: Any) -> "Page":
+        """The page with what has changed; the counters follow."""
+        after = replace(self, **changed)
+        return replace(after, kind=after.kind_due)
+
+    def referred(self, holder: Number, shares: Number, pins: Number) -> "Page":
+        """So many more references of a holder."""
+        return self.counted(
+            holds=put(self.holds, holder, self.holds(holder) + shares),
+            pins=put(self.pins, holder, self.pins(holder) + pins),
+            references=self.references + shares + pins,
+        )
 
     def kept(self, key: Number) -> Formula:
         """Whether what a name promises is there."""
@@ -76,66 +85,39 @@ Judged = tuple[Formula, Page]
 
 def take(page: Page, holder: Number) -> Judged:
     """The allocator hands it out; what was in it counts no more, and no name finds it."""
-    after = replace(
-        page,
-        holds=put(page.holds, holder, page.holds(holder) + 1),
-        references=page.references + 1,
-        named=lambda _: 0,
-        names=0,
-        content=lambda _: NONE,
-    )
-    return page.free, after.recounted()
+    taken = page.referred(holder, 1, 0)
+    return page.free, taken.counted(named=lambda _: 0, names=0, content=lambda _: NONE)
 
 
 def share(page: Page, holder: Number, key: Number, pin: Formula) -> Judged:
     """One more reference, under a key or, with `NONE`, without."""
-    after = replace(
-        page,
-        holds=put(page.holds, holder, page.holds(holder) + choose(pin, 0, 1)),
-        pins=put(page.pins, holder, page.pins(holder) + choose(pin, 1, 0)),
-        references=page.references + 1,
-    )
-    return all_of(negation(page.free), any_of(key == NONE, page.named(key) != 0)), after.recounted()
+    found = all_of(negation(page.free), any_of(key == NONE, page.named(key) != 0))
+    return found, page.referred(holder, choose(pin, 0, 1), choose(pin, 1, 0))
 
 
-def _without(page: Page, holder: Number) -> tuple[Formula, Formula, Page]:
-    """Whether the holder has a reference, whether it is a share, and the page with one less."""
+def _has(page: Page, holder: Number) -> tuple[Formula, Number, Number]:
+    """Whether the holder has a reference, and which one goes first: a share (1, 0), or a pin (0, 1)."""
     shares, pins = page.holds(holder) > 0, page.pins(holder) > 0
-    has = any_of(shares, pins)
-    after = replace(
-        page,
-        holds=put(page.holds, holder, page.holds(holder) - choose(shares, 1, 0)),
-        pins=put(page.pins, holder, page.pins(holder) - choose(all_of(negation(shares), pins), 1, 0)),
-        references=page.references - choose(has, 1, 0),
-    )
-    return has, shares, after.recounted(has)
+    return any_of(shares, pins), choose(shares, 1, 0), choose(all_of(negation(shares), pins), 1, 0)
 
 
 def release(page: Page, holder: Number) -> Judged:
     """One reference less. After the last nobody is left to write what a name plans."""
-    has, _, after = _without(page, holder)
+    has, share, pin = _has(page, holder)
     kept = every(lambda key: implies(page.named(key) == PLANNED, page.kept(key)))
-    return all_of(has, implies(page.references == 1, kept)), after
+    return all_of(has, implies(page.references == 1, kept)), page.referred(holder, -share, -pin)
 
 
 def pass_on(page: Page, old: Number, new: Number) -> Judged:
     """One reference changes hands, and stays what it is."""
-    has, shares, without = _without(page, old)
-    pins = all_of(has, negation(shares))
-    after = replace(
-        without,
-        holds=put(without.holds, new, without.holds(new) + choose(shares, 1, 0)),
-        pins=put(without.pins, new, without.pins(new) + choose(pins, 1, 0)),
-        references=without.references + choose(has, 1, 0),
-    )
-    return has, after.recounted(has)
+    has, share, pin = _has(page, old)
+    return has, page.referred(old, -share, -pin).referred(new, share, pin)
 
 
 def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Judged:
     """It can be found by a name: what that promises is there, or somebody is left to write it."""
     held, was = page.references > 0, page.named(key)
-    after = replace(
-        page,
+    after = page.counted(
         named=put(page.named, key, choose(planned, PLANNED, THERE)),
         names=page.names + choose(was == 0, 1, 0),
         promise=lambda other, slot: choose(other == key, promise(slot), page.promise(other, slot)),
@@ -146,14 +128,13 @@ def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Judged:
         )
     )
     allowed = all_of(negation(page.free), implies(was == THERE, same), any_of(all_of(planned, held), after.kept(key)))
-    return allowed, after.recounted()
+    return allowed, after
 
 
 def drop(page: Page, key: Number) -> Judged:
     """A name is withdrawn."""
     named = page.named(key) != 0
-    after = replace(page, named=put(page.named, key, 0), names=page.names - choose(named, 1, 0))
-    return named, after.recounted()
+    return named, page.counted(named=put(page.named, key, 0), names=page.names - choose(named, 1, 0))
 
 
 def write(page: Page, holder: Number, others: Formula, slots: Set, labels: Map) -> Judged:

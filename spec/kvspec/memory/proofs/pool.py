@@ -89,6 +89,10 @@ class Memory:
         index = self.place(holder, page)
         return all_of(self.has(holder, index), self.table(holder, index) == page)
 
+    def entries(self, holder: Number, indices: Set) -> Set:
+        """The pages that a holder's table has at these indices."""
+        return lambda page: all_of(self.held_at(holder, page), indices(self.place(holder, page)))
+
     def private(self, holder: Number, index: Number) -> Formula:
         """Whether a holder has a page of its own there."""
         return all_of(self.has(holder, index), negation(self.shared(holder, index)))

@@ -171,10 +171,7 @@ def trim(run: Run, holder: Number, stays: Set2) -> Run:
 
 def let_go(run: Run, holder: Number, indices: Set) -> Run:
     """A holder lets go of pages: its own become free, but for what is still read; the store's stay there."""
-    memory = run.memory
-
-    def gone(page: Number) -> Formula:
-        return all_of(memory.held_at(holder, page), indices(memory.place(holder, page)))
+    memory, gone = run.memory, run.memory.entries(holder, indices)
 
     def frees(page: Number) -> Formula:
         private = negation(memory.shared(holder, memory.place(holder, page)))
@@ -203,10 +200,7 @@ def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run
         key = path(memory.place(holder, number))
         return law.publish(page, key, False, lambda slot: memory.promised(key, slot))
 
-    def published(page: Number) -> Formula:
-        return all_of(memory.held_at(holder, page), indices(memory.place(holder, page)))
-
-    return run.tell("publish", published, event).then(
+    return run.tell("publish", memory.entries(holder, indices), event).then(
         at=among(keys, lambda key: memory.table(holder, back(key)), memory.at),
         shared=among(mine, True, memory.shared),
         key=among(mine, lambda _, index: path(index), memory.key),
