@@ -76,6 +76,8 @@ class Witness:
         """Request -> the positions that the next launch computes."""
         self._reached: dict[str, int] = {}
         """Request -> where its next chunk begins."""
+        self._unverified: dict[str, list[int]] = {}
+        """Request -> positions of each speculative step that is not verified, oldest first."""
         self._promised: dict[tuple[str, int], str] = {}
         """Request and position -> what was written there before its token was known."""
         self._views: dict[str, HolderView] = {}
@@ -160,6 +162,7 @@ class Witness:
                 if op.session is not None:
                     self._session_of[op.req] = op.session
             case MatchPrefix():
+                self._unverified.pop(op.req, None)
                 self._reached[op.req] = op.obs.prefix_len or 0
             case Extend():
                 for req, seq_len in op.reqs:
@@ -167,11 +170,15 @@ class Witness:
             case Decode():
                 for req in op.reqs:
                     start = self._views[req].committed_len if req in self._views else 0
-                    self._prepared[req] = start, start + op.n
+                    ahead = self._unverified.setdefault(req, [])
+                    self._prepared[req] = start + bool(ahead), start + sum(ahead) + op.n
+                    ahead += [op.n] if op.n > 1 else []
             case Complete():
                 for req, token in op.tokens.items():
                     self._know(req, [token])
             case Verify():
+                stopped = len(op.tokens) < op.accepted
+                self._unverified[op.req] = [] if stopped else self._unverified.get(op.req, [])[1:]
                 self._know(op.req, list(op.tokens))
 
     def _know(self, req: str, tokens: list[int]) -> None:
