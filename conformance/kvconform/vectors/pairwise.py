@@ -2,10 +2,11 @@
 
     python -m kvconform.vectors.pairwise
 
-For every two values of two factors there is a vector that has both; covertable picks the combinations. Each tells the
-same story: A runs, in a session or not, beside others; launches are in flight; A leaves; N waits for A's row, which is
-the only one that may become free, and gets it when the last launch that reads it has completed; A comes again by its
-name; everybody leaves. What is refused, and the lengths and rows expected, follow from the model.
+For every two values of two factors there is a vector that has both, and for some factors every three; covertable picks
+the combinations. Each tells the same story: A runs, in a session or not, beside others; launches are in flight; A
+leaves; N waits for A's row, which is the only one that may become free, and gets it when the last launch that reads it
+has completed; A comes again by its name as soon as it may; everybody leaves. What is refused, and the rows expected,
+follow from the model.
 
 Not here: vectors that tell a story of their own, which people have written (all other folders).
 """
@@ -28,6 +29,7 @@ from kvspec.events import (
     Complete,
     Config,
     Decode,
+    Evict,
     Extend,
     Figures,
     Finish,
@@ -56,6 +58,11 @@ FACTORS: dict[str, list[Any]] = {
     "session": ["none", "first", "later"],
     "phase": ["chunk", "decode", "drafts"],
 }
+CLOSER = [
+    {"fields": ["way", "session", "in_flight", "readers"], "strength": 3},
+    {"fields": ["phase", "batch", "pool"], "strength": 3},
+]
+"""Factors of which every three values meet."""
 ROOMY = 4096
 """Pages and slots of the memory in which it is found out how many are needed."""
 SPARE = 2
@@ -141,7 +148,7 @@ def cases() -> list[Case]:
     """Combinations in which every two values that go together meet."""
     pairs = [["way", "session"], ["way", "phase"], ["pool", "phase"], ["in_flight", "readers"]]
     constraints = [{"operator": "fn", "requires": pair, "evaluate": _possible} for pair in pairs]
-    return sorted(Case(**row) for row in make(FACTORS, constraints=constraints))
+    return sorted(Case(**row) for row in make(FACTORS, constraints=constraints, sub_models=CLOSER))
 
 
 class Story:
@@ -248,14 +255,14 @@ def _begin(told: Story, prompt: list[Any], session: str | None, mates: list[str]
     case = told.case
     told.do(Submit("A", prompt, session))
     for number, mate in enumerate(mates, start=1):
-        told.do(Submit(mate, _prompt(case, 1, 1, 1000 * number)))
+        told.do(Submit(mate, _prompt(case, 3 - number, 1, 1000 * (number - 1))))
     for req in ["A", *mates]:
         told.do(MatchPrefix(req))
     request = told.model.state.requests["A"]
     end = len(request.tokens)
     if case.phase == "chunk":
         end = (request.prefix_len or 0) + 1
-    told.do(Extend([("A", end), *((mate, case.page_size + 1) for mate in mates)]))
+    told.do(Extend([("A", end), *((mate, len(told.model.state.requests[mate].tokens)) for mate in mates)]))
     told.launch("A", *mates)
     told.settle()
     told.do(CacheUnfinished("A", chunked=case.phase == "chunk"))
@@ -308,46 +315,50 @@ def _leave(told: Story, session: str | None) -> None:
 
 
 def _follow(told: Story, prompt: list[Any], session: str | None, mates: list[str]) -> None:
-    """N waits for A's row, A comes again, and everybody leaves."""
+    """N waits for A's row, A comes again as soon as it may, and everybody leaves."""
     told.do(Submit("N", _prompt(told.case, 2, 1, 7000)))
-    waits = not _next_in(told)
+    _come_again(told, prompt, session)
+    waiting, admitted = ["N", "A"], list[str]()
+    _try(told, waiting, admitted)
     while told.model.state.flights:
         told.complete()
         told.expect_rows()
-        if waits:
-            waits = not _next_in(told)
-    if not waits:
-        told.live("N")
-    _again(told, prompt, session)
+        _try(told, waiting, admitted)
+    while admitted:
+        told.live(admitted.pop(0))
+        _try(told, waiting, admitted)
     if session is not None:
         told.do(CloseSession(session))
-    if waits and _next_in(told):
-        told.live("N")
+    _try(told, waiting, admitted)
+    for req in admitted:
+        told.live(req)
     for mate in mates:
         told.do(Finish(mate))
+        told.do(Evict(ROOMY))
     told.do(Report("idle"))
     told.do(Snapshot())
 
 
-def _next_in(told: Story) -> bool:
-    """N asks for a row. Where only one was free, that one was A's."""
-    admitted = told.admit("N")
-    if admitted and told.model.state.free_rows == 0:
-        told.lines.append(Expect(same_row={"N": "A"}))
-    return admitted
+def _try(told: Story, waiting: list[str], admitted: list[str]) -> None:
+    """Who waits asks for room. Where only one row was free and it is N's now, it was A's."""
+    for req in list(waiting):
+        if told.admit(req):
+            waiting.remove(req)
+            admitted.append(req)
+            if req == "N" and told.model.state.free_rows == 0 and "A" in waiting:
+                told.lines.append(Expect(same_row={"N": "A"}))
 
 
-def _again(told: Story, prompt: list[Any], session: str | None) -> None:
+def _come_again(told: Story, prompt: list[Any], session: str | None) -> None:
     """A comes by the same name: what was retracted by itself, a session with its next turn, or opened anew."""
     state = told.model.state
-    if "A" not in state.requests:
-        if session is not None and session not in state.sessions:
-            told.do(OpenSession(session))
-        if session is not None and len(state.sessions[session].history):
-            prompt = [*state.sessions[session].history.elements(), 5, 6]
-        told.do(Submit("A", prompt, session))
-    if told.admit("A"):
-        told.live("A")
+    if "A" in state.requests:
+        return
+    if session is not None and session not in state.sessions:
+        told.do(OpenSession(session))
+    if session is not None and len(state.sessions[session].history):
+        prompt = [*state.sessions[session].history.elements(), 5, 6]
+    told.do(Submit("A", prompt, session))
 
 
 def _config(case: Case, pages: int, window_pages: int, states: int) -> Config:
@@ -389,9 +400,10 @@ def vectors() -> Iterator[tuple[str, bytes]]:
 
 def main(folder: Path = FOLDER / "ways-out") -> None:
     """Write them anew."""
+    written = dict(vectors())
     for path in folder.glob("*.jsonl"):
         path.unlink()
-    for name, content in vectors():
+    for name, content in written.items():
         (folder / name).write_bytes(content)
 
 
