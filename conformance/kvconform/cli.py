@@ -1,13 +1,15 @@
 """The command line: which commands there are, and how they end."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
 
+from kvconform import signals
 from kvconform.commands import attaching, checking, engines, matrix, replay, searching, starting
-from kvconform.console import CONFORMS, FAULTY, UNUSABLE, complain
+from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain
 from kvconform.errors import InputError, LoadError
 from kvspec import __version__
 
@@ -17,7 +19,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Check the KV-cache bookkeeping of an inference engine against an executable specification.\n\n"
     "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong, 70 "
-    "kvspec itself failed.",
+    "kvspec itself failed. Interrupted (SIGINT, SIGTERM), a command tells what it has by then, and ends with 1 or with "
+    "128 + the signal's number.",
 )
 app.command()(starting.init)
 app.command()(checking.run)
@@ -58,7 +61,14 @@ def _before_a_command(
 
 def main() -> NoReturn:
     """The command `kvspec`."""
-    sys.exit(run_command(sys.argv[1:]))
+    signals.listen()
+    try:
+        status = run_command(sys.argv[1:])
+    except SystemExit as end:  # typer's own answer to an interruption that no command has an answer to
+        if not signals.caught():
+            raise
+        status = CONFORMS if end.code == 128 + signal.SIGINT else BROKEN
+    sys.exit(128 + signals.caught() if status == CONFORMS and signals.caught() else status)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ GRACE = 1.0
 LONGEST = 60.0
 """Seconds that it gets to judge all of a recording again, if that was not enough."""
 
-CHECK = (sys.executable, "-c", "from kvconform.cli import main; main()", "check")
+CHECK = (sys.executable, "-P", "-c", "from kvconform.cli import main; main()", "check")
 
 _CHECKED = re.compile(r"([\d,]+) events checked")
 

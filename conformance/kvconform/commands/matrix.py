@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Output
+from kvconform.signals import caught, until_interrupted
 
 if TYPE_CHECKING:
     from kvconform.attach.matrix.report import DrivenReport
@@ -83,24 +84,25 @@ def matrix(
     checked_reports: list[ReleaseReport] = []
     driven_reports: list[DrivenReport] = []
     console = Output()
-    for release in releases:
-        if engine == "sglang" and level is not Level.memory:
-            with _waiting(f"sglang {release}, requests"):
-                report, told = _requests(release, seconds, seed, out, cache, again=again)
-            if report is not None:
-                checked_reports.append(report)
-            _tell(console, _as_json("requests", release, report, told) if as_json else told)
-        if level is not Level.requests:
-            with _waiting(f"{engine} {release}, as it runs"):
-                run = driven(engine, release, seconds, seed, out, cache, again=again)
-            driven_reports.append(run)
-            _tell(console, _as_json("memory", release, run, run.not_supported) if as_json else line(run))
+    with until_interrupted():
+        for release in releases:
+            if engine == "sglang" and level is not Level.memory:
+                with _waiting(f"sglang {release}, requests"):
+                    report, told = _requests(release, seconds, seed, out, cache, again=again)
+                if report is not None:
+                    checked_reports.append(report)
+                _tell(console, _as_json("requests", release, report, told) if as_json else told)
+            if level is not Level.requests:
+                with _waiting(f"{engine} {release}, as it runs"):
+                    run = driven(engine, release, seconds, seed, out, cache, again=again)
+                driven_reports.append(run)
+                _tell(console, _as_json("memory", release, run, run.not_supported) if as_json else line(run))
     if not as_json:
         _show(checked_reports, driven_reports, out)
     supported = bool(checked_reports) or any(run.not_supported is None for run in driven_reports)
     explained = all(found.explanation for report in checked_reports for found in report.found)
     explained = explained and all(run.explained for run in driven_reports)
-    if not supported:
+    if not supported and not caught():
         raise typer.Exit(UNUSABLE)
     raise typer.Exit(CONFORMS if explained else BROKEN)
 

@@ -3,10 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from kvconform.children import run
 
 ENGINES = ("sglang", "vllm")
 """Engines whose releases are on the package index, by the names of their packages."""
@@ -54,7 +55,7 @@ def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Pa
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         target = Path(scratch) / "release"
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += [
             "--retries",
             "1",
@@ -66,11 +67,11 @@ def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Pa
             f"{engine}=={version}",
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = run(command)
         except OSError as error:
             raise NotFetched(f"pip cannot be run: {error}") from error
         if done.returncode or not (target / engine).is_dir():
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise NotFetched(f"pip could not fetch {engine}=={version}: {last}")
         if engine == "vllm":
             # Its kernels take a gigabyte, and its bookkeeping is Python.

@@ -20,6 +20,7 @@ from kvconform.findings.shrink import Shortest
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
+from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (
     CacheUnfinished,
@@ -40,15 +41,16 @@ from kvspec.invariants import CHECKS
 def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int, *, law: bool = True) -> bool:
     """Exhaust scopes and print what was reached; whether every rule holds and nothing declared was missed."""
     results = []
-    for scope in scopes:
-        with _progress() as progress:
-            task = progress.add_task(scope.name)
-            told = partial(_tell, progress, task, scope)
-            result = exhaust(scope, jobs=jobs, progress=told, law=law)
-        results.append(result)
-        show_witnesses(console, result)
-        if result.finding is not None:
-            _show(console, scope, result.finding)
+    with until_interrupted():
+        for scope in scopes:
+            with _progress() as progress:
+                task = progress.add_task(scope.name)
+                told = partial(_tell, progress, task, scope)
+                result = exhaust(scope, jobs=jobs, progress=told, law=law)
+            results.append(result)
+            show_witnesses(console, result)
+            if result.finding is not None:
+                _show(console, scope, result.finding)
     show_explored(console, results)
     return all(result.holds for result in results)
 
@@ -56,15 +58,17 @@ def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int, *, la
 def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
     """Explore an implementation beside the specification and print what came of it; whether it conforms."""
     results = []
-    for scope in scopes:
-        check_supported(factory, name, scope.config)
-        with _progress() as progress:
-            task = progress.add_task(scope.name)
-            result = compare(scope, factory, progress=lambda *seen: _tell(progress, task, scope, *seen))  # noqa: B023
-        results.append(result)
-        if result.finding is not None:
-            _show(console, scope, result.finding)
-            break
+    with until_interrupted():
+        for scope in scopes:
+            check_supported(factory, name, scope.config)
+            with _progress() as progress:
+                task = progress.add_task(scope.name)
+                told = partial(_tell, progress, task, scope)
+                result = compare(scope, factory, progress=told)
+            results.append(result)
+            if result.finding is not None:
+                _show(console, scope, result.finding)
+                break
     show_compared(console, results, name)
     return all(result.finding is None for result in results)
 

@@ -20,6 +20,7 @@ from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
+from kvconform.signals import ignore_terminal
 from kvconform.vectors.runner import Demonstration
 from kvspec.events import Operation, Refusal
 from kvspec.invariants import check
@@ -378,6 +379,7 @@ _expander: Expander | None = None
 
 def _start(scope: Scope, key_of: KeyOf) -> None:
     """Make the expander of this process."""
+    ignore_terminal()
     global _expander  # noqa: PLW0603 - a pool's processes have no other place
     _expander = Expander(scope, key_of, _pack, _unpack)
 

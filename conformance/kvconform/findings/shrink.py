@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from kvconform.checked import RuleBroken
+from kvconform.signals import Interrupted, caught
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.vectors.runner import (
     Demonstration,
@@ -65,31 +66,39 @@ def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Short
     return _shortest(operations, attempt, kind)
 
 
-def shortest_of_trace(path: Path, count: int, judge: Callable[..., Demonstration | None] = judge_again) -> Shortest:
+def shortest_of_trace(
+    path: Path, count: int, judge: Callable[..., Demonstration | None] = judge_again, seconds: float = SECONDS
+) -> Shortest:
     """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
 
-    `judge(operations, config=...)` says what operations show; it is asked again and again.
+    `judge(operations, config=...)` says what operations show; it is asked again and again, for so many seconds.
     """
+    if caught():
+        return Shortest(None, "It was interrupted before a shorter list of operations was looked for.")
     if count > LONGEST:
         return _too_long(count)
     if not path.is_file():
         return Shortest(None, "The input cannot be read a second time to look for a shorter list of operations.")
+    if seconds <= 0:
+        return Shortest(None, "The time to look for a shorter list of operations was up with the findings before it.")
     with TraceReader(path) as trace:
         operations = [op for _, op in islice(trace, count)]
         config = trace.header.config
-    return _shortest(operations, partial(judge, config=config), words)
+    return _shortest(operations, partial(judge, config=config), words, seconds, keep=True)
 
 
-def _shortest(operations: Operations, attempt: Attempt, essence: Essence) -> Shortest:
+def _shortest(
+    operations: Operations, attempt: Attempt, essence: Essence, seconds: float = SECONDS, *, keep: bool = False
+) -> Shortest:
     if len(operations) > LONGEST:
         return _too_long(len(operations))
-    shrunk = shrink(operations, attempt, essence, SECONDS)
+    shrunk = shrink(operations, attempt, essence, seconds, keep=keep)
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
     if shrunk.complete:
         note = f"The shortest operations that still show it ({shrunk.size})."
     else:
-        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {SECONDS:g} s."
+        note = f"Fewer operations that still show it ({shrunk.size}); the search was stopped."
     return Shortest(shrunk.demonstration, note)
 
 
@@ -114,11 +123,14 @@ class Shrunk(NamedTuple):
         return f"{len(self.demonstration.operations):,} of {self.total:,}"
 
 
-def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: float) -> Shrunk | None:
+def shrink(
+    operations: Operations, attempt: Attempt, essence: Essence, seconds: float, *, keep: bool = False
+) -> Shrunk | None:
     """Leave out what is not needed: whole requests and sessions, then single operations.
 
     `attempt` tries operations out, and what it shows must keep its `essence`. Stops after `seconds`, when the attempt
-    that is under way has ended. `None` if nothing shows when all operations are tried again.
+    that is under way has ended. `None` if nothing shows when all operations are tried again. With `keep` an
+    interruption is an end like that of the time.
     """
     first = attempt(operations)
     if first is None:
@@ -130,7 +142,9 @@ def shrink(operations: Operations, attempt: Attempt, essence: Essence, seconds: 
         operations = search.best.operations
         minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
         minimize(list(search.best.operations), search.shows)
-    except TimeoutError:
+    except (TimeoutError, Interrupted) as stopped:
+        if isinstance(stopped, Interrupted) and not keep:
+            raise
         return Shrunk(search.best, complete=False, total=len(first.operations))
     return Shrunk(search.best, complete=True, total=len(first.operations))
 

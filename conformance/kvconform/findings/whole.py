@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from kvconform.checked import RuleBroken
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
+from kvconform.signals import Interrupted
 from kvconform.vectors.runner import Demonstration, Evidence
 from kvspec.events import Config, EvictAnswer, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model
@@ -110,6 +111,8 @@ def judge_whole(
                 progress()
     except InputError as error:
         problem = error
+    except Interrupted:
+        pass  # what was judged by then is told
     return Whole(steps, Evidence.of(mending.model), list(found.values()), first, mending.lost, problem)
 
 

@@ -15,6 +15,7 @@ from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import supported
+from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Demonstration, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
@@ -82,18 +83,22 @@ def fuzz_on(factory: Factory, budget: Budget, seed: int, progress: Progress, acc
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
-    for tally, elapsed in runs(factory, budget, seed):
-        progress(tally, elapsed)
-        if tally.failure is None:
-            continue
-        finding = tally.failure.finding
-        broken = finding.rule.id if isinstance(finding, RuleBroken) else ""
-        during = "" if finding.op is None else str(finding.op.__struct_config__.tag)
-        if not accepted.take(broken, during, str(finding)):
-            cause = broken if isinstance(finding, RuleBroken) else type(finding.original)
-            known = kinds.setdefault((cause, during), Kind(tally.failure))
-            known.count += known.failure is not tally.failure
-        tally.failure = None
+    with until_interrupted():
+        for tally, elapsed in runs(factory, budget, seed):
+            progress(tally, elapsed)
+            if tally.failure is None:
+                continue
+            finding = tally.failure.finding
+            broken = finding.rule.id if isinstance(finding, RuleBroken) else ""
+            during = "" if finding.op is None else str(finding.op.__struct_config__.tag)
+            if not accepted.take(broken, during, str(finding)):
+                cause = broken if isinstance(finding, RuleBroken) else type(finding.original)
+                known = kinds.setdefault((cause, during), Kind(tally.failure))
+                known.count += known.failure is not tally.failure
+            tally.failure = None
+            # What broke is shortened within the same time.
+            if elapsed >= budget.seconds - min(len(kinds) * SHRINK_SECONDS, budget.seconds / 4):
+                break
     return Fuzzed(tally, elapsed, list(kinds.values()))
 
 
@@ -119,11 +124,11 @@ def runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, f
             return
 
 
-def shortest(failure: Failure, factory: Factory) -> Shrunk | None:
+def shortest(failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS) -> Shrunk | None:
     """The fewest operations that still fail in the same way; `None` if the failure does not show again."""
     operations = [op for op in failure.operations if not isinstance(op, Snapshot)]
     attempt = partial(_try_supported, config=failure.config, factory=factory, lacking=lacks(factory))
-    return shrink(operations, attempt, kind, SHRINK_SECONDS)
+    return shrink(operations, attempt, kind, seconds, keep=True)
 
 
 def _try_supported(

@@ -1,6 +1,9 @@
 """What `kvspec fuzz` prints: what a run has met, and the shortest trace of what it broke."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -16,11 +19,13 @@ from kvconform.findings.shrink import Shortest
 from kvconform.findings.summary import show_accepted
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
-from kvconform.fuzzing.fuzz import Budget, Fuzzed, Kind, fuzz_on
+from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, fuzz_on
 from kvconform.fuzzing.fuzz import shortest as shortest_of_failure
 from kvconform.fuzzing.run import Tally
+from kvconform.signals import caught, until_interrupted
 from kvconform.traces.codec import VERSION, Header, TraceWriter
 from kvconform.vectors.runner import Factory
+from kvspec.events import Operation
 from kvspec.rules import RULES
 
 
@@ -44,6 +49,7 @@ def fuzz_and_show(
         InputError: `accept` cannot be used.
     """
     accepted = read_accepted(accept)
+    deadline = time.monotonic() + budget.seconds
     with progress:
         task = progress.add_task("fuzzing", total=1)
 
@@ -59,9 +65,12 @@ def fuzz_and_show(
     report.cases.append(Case(impl, verdict, events=fuzzed.tally.steps))
     for number, kind in enumerate(fuzzed.kinds, start=1):
         path = out if number == 1 else _numbered(out, number)
-        report.findings.append(_write_failure(kind, factory, impl, path))
-        show_finding(console, report.findings[-1])
-        console.print(Text(f"{impl}: does not conform. The trace is in {path}."), soft_wrap=True)
+        left = (deadline - time.monotonic()) / (len(fuzzed.kinds) - number + 1)
+        seconds = 0.0 if caught() else max(0.0, min(SHRINK_SECONDS, left))
+        finding, operations = _shortened(kind, factory, path, seconds)
+        report.findings.append(finding)
+        show_finding(console, finding)
+        console.print(Text(f"{impl}: does not conform. {_written(path, impl, kind, operations)}"), soft_wrap=True)
     write(report, html=html)
     show_accepted(console, accepted)
     if not fuzzed.kinds:
@@ -93,15 +102,28 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
     )
 
 
-def _write_failure(kind: Kind, factory: Factory, impl: str, out: Path) -> Finding:
-    """The finding; the shortest trace that shows it is written to `out`."""
+def _written(out: Path, impl: str, kind: Kind, operations: Sequence[Operation[Any]]) -> str:
+    """Write the trace of what broke, and say where it is; what cannot be written has been shown all the same."""
+    try:
+        with TraceWriter(out, Header(VERSION, impl, kind.failure.config)) as writer:
+            for op in operations:
+                writer.write(op)
+    except OSError as error:
+        return f"The trace could not be written: {out}: {error.strerror}."
+    return f"The trace is in {out}."
+
+
+def _shortened(kind: Kind, factory: Factory, out: Path, seconds: float) -> tuple[Finding, Sequence[Operation[Any]]]:
+    """The finding, which will be written to `out`, and the shortest operations that show it."""
     failure = kind.failure
-    shrunk = shortest_of_failure(failure, factory)
+    shrunk, interrupted = None, True
+    with until_interrupted():
+        shrunk = shortest_of_failure(failure, factory, seconds)
+        interrupted = False
     operations = failure.operations if shrunk is None else shrunk.demonstration.operations
-    with TraceWriter(out, Header(VERSION, impl, failure.config)) as writer:
-        for op in operations:
-            writer.write(op)
-    if shrunk is None:
+    if shrunk is None and interrupted:
+        shortest = Shortest(None, "It was interrupted before fewer operations were looked for.")
+    elif shrunk is None:
         note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
         shortest = Shortest(None, note)
     else:
@@ -111,4 +133,4 @@ def _write_failure(kind: Kind, factory: Factory, impl: str, out: Path) -> Findin
     place = place_of(breach, out, len(operations) + 1)
     finding = finding_of(breach, failure.config, place, shortest, enumerate(operations, start=2))
     finding.count = kind.count
-    return finding
+    return finding, operations

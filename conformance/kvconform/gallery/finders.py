@@ -22,6 +22,7 @@ from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.gallery import law_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
+from kvconform.signals import Interrupted, caught, until_interrupted
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import own_name, read_vectors
 from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out, unanswered
@@ -167,6 +168,8 @@ def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
     shown = None
     if failure is not None and shrunk is not None:
         shown = Shown(failure.config, shrunk.demonstration, place_of(failure.finding, "fuzzing"))
+    if caught():
+        raise Interrupted
     return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)
 
 
@@ -213,10 +216,11 @@ def examine_all(chosen: Sequence[Bug], budget: Budget | None, seed: int) -> list
     specimens = []
     with _progress() as progress:
         task = progress.add_task("", total=len(chosen))
-        for bug in chosen:
-            progress.update(task, description=bug.name)
-            specimens.append(examine(bug, vectors, budget, seed))
-            progress.advance(task)
+        with until_interrupted():
+            for bug in chosen:
+                progress.update(task, description=bug.name)
+                specimens.append(examine(bug, vectors, budget, seed))
+                progress.advance(task)
     return specimens
 
 

@@ -15,6 +15,7 @@ from kvconform.gallery.tiers import TIER_BUGS, TierBug
 from kvconform.memory.judge import Group
 from kvconform.memory.shrink import Cut, Step, cut
 from kvconform.memory.vectors import run_memory_vector
+from kvconform.signals import until_interrupted
 from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files
 from kvref.tiers import TieredEngine
@@ -107,15 +108,16 @@ def soak(console: Console, progress: Progress, minutes: float, seed: int) -> boo
     found: Walk | None = None
     with progress:
         task = progress.add_task("walks", total=minutes * 60)
-        while found is None and time.monotonic() < deadline:
-            number = seed * 1_000_003 + walks
-            runs = walks % (WALKS_A_RUN + 1) == WALKS_A_RUN
-            one = scheduled(number) if runs else walk(number)
-            walks += 1
-            of_scheduler += runs
-            counted.update(str(event.__struct_config__.tag) for event in one.events)
-            found = one if one.findings else None
-            progress.update(task, completed=minutes * 60 - (deadline - time.monotonic()))
+        with until_interrupted():
+            while found is None and time.monotonic() < deadline:
+                number = seed * 1_000_003 + walks
+                runs = walks % (WALKS_A_RUN + 1) == WALKS_A_RUN
+                one = scheduled(number) if runs else walk(number)
+                walks += 1
+                of_scheduler += runs
+                counted.update(str(event.__struct_config__.tag) for event in one.events)
+                found = one if one.findings else None
+                progress.update(task, completed=minutes * 60 - (deadline - time.monotonic()))
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(counted.items()))
     console.print(
         f"{walks - of_scheduler:,} walks, {of_scheduler:,} runs of the scheduler, {counted.total():,} events: {kinds}.",
@@ -149,7 +151,7 @@ def show_mutants(console: Console, progress: Progress, names: Sequence[str], see
     for title in ("mutant", "rule", "vector", "walks", "events"):
         table.add_column(title, justify="right" if title in ("walks", "events") else "left")
     right = 0
-    with progress:
+    with progress, until_interrupted():
         for name in progress.track(names, description="mutants"):
             bug = TIER_BUGS[name]
             walked = find_by_walks(bug, seed)

@@ -1,5 +1,6 @@
 """`kvspec check`: recorded traces of both levels, each judged to its end."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,13 +17,15 @@ from kvconform.findings.accepted import Accepted, read_accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.shrink import shortest_of_trace
+from kvconform.findings.shrink import SECONDS, shortest_of_trace
 from kvconform.findings.summary import show_accepted, show_check
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
 from kvconform.findings.whole import Found, Whole, judge_later, judge_whole
 from kvconform.findings.wording import printable
 from kvconform.memory import checking as memory
+from kvconform.signals import caught, forgive
+from kvconform.traces.bounds import search_seconds
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.runner import judge_again
@@ -55,8 +58,12 @@ def check_traces(
     told = Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
     for path in traces:
         _check_one(told, path, accepted, report, follow=follow, first=first)
-        if first and report.findings:
+        if (first and report.findings) or caught():
             break
+    if follow:
+        forgive()
+    elif caught():
+        complain(f"interrupted: {path} and what comes after it is not checked to its end")
     show_accepted(told.details, accepted)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html)
     if forms.json:
@@ -99,8 +106,9 @@ def _check_requests(
             raise whole.problem
         complain(str(whole.problem))
     show_check(out, path, whole.evidence, told.verbose)
+    last_moment = time.monotonic() + (search_seconds(path.stat().st_size) if path.is_file() else 0)
     for one in whole.found[:TOLD]:
-        finding = _told(path, config, whole, one)
+        finding = _told(path, config, whole, one, min(SECONDS, last_moment - time.monotonic()))
         show_finding(out, finding)
         report.findings.append(finding)
     for one in whole.found[TOLD:]:
@@ -117,10 +125,10 @@ def _check_requests(
     told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
 
 
-def _told(path: Path, config: Config, whole: Whole, one: Found) -> Finding:
+def _told(path: Path, config: Config, whole: Whole, one: Found, seconds: float) -> Finding:
     first = one.finding is whole.first
     judge = judge_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
-    shortest = shortest_of_trace(path, one.finding.step, judge)
+    shortest = shortest_of_trace(path, one.finding.step, judge, seconds)
     place = place_of(one.finding, path, one.line)
     finding = finding_of(one.finding, config, place, shortest, _original(path, one))
     finding.count = one.count

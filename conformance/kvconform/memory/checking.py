@@ -15,6 +15,7 @@ from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.memory.judge import Group, Judge, Judged
 from kvconform.memory.telling import tell_judged
+from kvconform.signals import Interrupted
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
 
@@ -52,9 +53,8 @@ def check(
         _read(trace, judging, progress, first=first)
     except InputError as error:
         problem = error
-    except KeyboardInterrupt:
-        if not follow:
-            raise
+    except Interrupted:
+        pass  # what was judged by then is told
     outcome = judging.outcome()
     if problem is not None:
         if not outcome.groups:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from kvconform.findings.shrink import minimize
 from kvconform.memory.cutting import PARTS, About, AboutPage, holders_in, narrowed, pages_in, parts
 from kvconform.memory.judge import Group
+from kvconform.signals import caught, until_interrupted
+from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Law, Malformed
 from kvspec.memory.events import Count, Deliver, Idle, MemoryEvent, Page, Pool
@@ -47,18 +49,31 @@ Said = set[tuple[str, str]]
 def shortest_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float) -> list[Cut | None]:
     """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
 
-    `said` is what was found in the whole; `seconds` are spent on each. Of a trace of more than `LONGEST` events only
-    what is near the finding is tried, first the holders of its page, then those who had a page in common with them. The
-    trace is read at most five times, however many groups there are.
+    `said` is what was found in the whole; `seconds` are spent on each, and on all of them no more than a file of that
+    size is worth. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the holders of
+    its page, then those who had a page in common with them. The trace is read at most five times, however many groups
+    there are. Once it is interrupted there is what there is.
     """
+    cuts: dict[int, Cut] = {}
+    with until_interrupted():
+        if not caught():
+            _find_cuts(path, groups, said, seconds, cuts)
+    return [cuts.get(id(group)) for group in groups]
+
+
+def _find_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float, cuts: dict[int, Cut]) -> None:
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
         pools = trace.header.pools
-    cuts: dict[int, Cut] = {}
+    last_moment = time.monotonic() + search_seconds(path.stat().st_size)
+
+    def deadline() -> float:
+        return min(time.monotonic() + seconds, last_moment)
+
     short = [group for group in groups if group.finding.event <= LONGEST]
     steps = list(_read(path, max((group.finding.event for group in short), default=0)))
     for group in short:
-        found = cut(pools, steps[: group.finding.event], group, said, time.monotonic() + seconds)
+        found = cut(pools, steps[: group.finding.event], group, said, deadline())
         if found is not None:
             cuts[id(group)] = found
     left = [_Near(group, pools) for group in groups if group.finding.event > LONGEST]
@@ -74,17 +89,16 @@ def shortest_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: floa
             for near in left:
                 near.keep(step)
         for near in left:
-            found = near.cut(said, time.monotonic() + seconds)
+            found = near.cut(said, deadline())
             if found is not None:
                 cuts[id(near.group)] = found
         left = [near for near in left if id(near.group) not in cuts]
-    return [cuts.get(id(group)) for group in groups]
 
 
 def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, deadline: float) -> Cut | None:
     """The shortest part of `steps`, whose last event makes the finding; `None` if they do not show it."""
     search = _Search(pools, (group.finding.rule, group.finding.what), said, deadline)
-    if not search.shows(steps):
+    if time.monotonic() > deadline or not search.shows(steps):
         return None
     try:
         # What changes nothing goes first, then what is not about the page.

@@ -1,7 +1,6 @@
 """`kvspec prove`: CrossHair over every contract, z3 over the law, and the tables of what they say."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,7 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from kvconform.children import end_all, python, run
 from kvconform.errors import LoadError
+from kvconform.signals import caught, until_interrupted
 
 PAGE_SIZES = (1, 2, 16, 64)
 
@@ -93,7 +94,7 @@ def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 
     if find_spec("crosshair") is None or find_spec("z3") is None:
         raise LoadError("the proofs need CrossHair and z3: pip install 'kvspec[prove]'")
     contracts = prove_contracts(console, page_sizes, jobs)
-    law = prove_law(console, jobs)
+    law = bool(caught()) or prove_law(console, jobs)
     return contracts and law
 
 
@@ -192,14 +193,22 @@ def _marked(outcome: str) -> Text:
 
 
 def _in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int, what: str) -> dict[T, R]:
-    """The result for each item, in their order, `jobs` at a time, under a progress bar on a terminal."""
+    """The result for each item, in their order, `jobs` at a time, under a progress bar on a terminal.
+
+    Once it is interrupted no further work begins, what is under way ends, and there is what there is.
+    """
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
     with bar, ThreadPoolExecutor(jobs) as pool:
         futures = {item: pool.submit(work, item) for item in items}
-        for _ in bar.track(as_completed(futures.values()), total=len(futures), description=what):
-            pass
-        return {item: future.result() for item, future in futures.items()}
+        with until_interrupted():
+            for _ in bar.track(as_completed(futures.values()), total=len(futures), description=what):
+                pass
+            return {item: future.result() for item, future in futures.items()}
+        pool.shutdown(wait=False, cancel_futures=True)
+        told = {item: future for item, future in futures.items() if future.done() and not future.cancelled()}
+        end_all()
+    return {item: future.result() for item, future in told.items()}
 
 
 def _ask(kind: type[R], module: str, *arguments: str) -> list[R]:
@@ -208,12 +217,8 @@ def _ask(kind: type[R], module: str, *arguments: str) -> list[R]:
     It runs in a process of its own: contracts are attached while kvspec is imported, and CrossHair and z3 have one
     state a process.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", f"kvconform.proving.{module}", *arguments],
-        env={**os.environ, "KVSPEC_CONTRACTS": "1"},
-        capture_output=True,
-        check=False,
-    )
+    command = python(f"kvconform.proving.{module}", *arguments)
+    done = run(command, env={**os.environ, "KVSPEC_CONTRACTS": "1"})
     if done.returncode:
         raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr.decode(errors='replace')}")
     return [msgspec.json.decode(line, type=kind) for line in done.stdout.splitlines()]

@@ -44,6 +44,11 @@ ALLOWED_A_BYTE = 16
 """... and so many more for each byte of it that has been read. A page that is written out takes two bytes at least."""
 
 
+def search_seconds(size: int) -> float:
+    """How long the shortest traces of all findings in a file of so many bytes are looked for, in seconds."""
+    return 0.5 + size / 10_000
+
+
 class OutOfRange(ValueError):
     """A number that cannot be; the message says which and why."""
 

@@ -18,6 +18,7 @@ from kvconform.errors import LoadError
 from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
+from kvconform.signals import caught, until_interrupted
 from kvconform.traces import codec
 from kvconform.traffic import mooncake
 from kvconform.vectors.runner import Factory, try_out
@@ -152,10 +153,13 @@ class Replay:
         """
         cycles = 0
         try:
-            while self.scheduler.cycle():
-                cycles += 1
-                if cycles % CYCLES_A_LOOK == 0:
-                    look()
+            with until_interrupted():
+                while self.scheduler.cycle():
+                    cycles += 1
+                    if cycles % CYCLES_A_LOOK == 0:
+                        look()
+            if caught():
+                return None
             self.tally(Report("idle"))
         except (RuleBroken, ImplementationFailed) as finding:
             return finding
@@ -226,7 +230,7 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
         shortest, last = _shortest(replay, factory), timed.finding.op
         original = [(0, op) for op in replay.beginning] or ([] if last is None else [(0, last)])
         show_finding(out, finding_of(timed.finding, memory, place_of(timed.finding, file), shortest, original))
-    elif not replay.scheduler.finished:
+    elif not replay.scheduler.finished and not caught():
         raise CannotRunError("none of the requests fits into this memory: nothing was checked")
     return timed.finding is None
 

@@ -17,6 +17,7 @@ from kvconform.features import lacks, needs_of_config
 from kvconform.fuzzing.fuzz import Budget
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
+from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Factory
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
@@ -86,21 +87,24 @@ def soak(console: Console, progress: Progress, factory: Factory, impl: str, budg
     endless = runs(seed)
     with progress:
         task = progress.add_task("soaking", total=1)
-        while elapsed < budget.seconds and operations.total() < budget.operations:
-            combination, run = next(endless)
-            if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
-                continue
-            done, finding = carry_out(factory, Scheduler, run, law=True)
-            operations.update(str(op.__struct_config__.tag) for op in done)
-            tried[combination] += 1
-            elapsed = time.monotonic() - start
-            spent = max(elapsed / budget.seconds, operations.total() / budget.operations)
-            progress.update(task, completed=spent, description=f"{operations.total():,} operations")
-            if finding is not None:
-                _show(console, operations, tried, elapsed)
-                console.print(f"{combination}: {run.config}", highlight=False, soft_wrap=True)
-                console.print(f"{impl}: does not conform: {finding}", highlight=False, soft_wrap=True)
-                return False
+        with until_interrupted():
+            while elapsed < budget.seconds and operations.total() < budget.operations:
+                combination, run = next(endless)
+                if needs_of_config(run.config) & lacking or (
+                    combination.mode.overlap > 1 and "deep_overlap" in lacking
+                ):
+                    continue
+                done, finding = carry_out(factory, Scheduler, run, law=True)
+                operations.update(str(op.__struct_config__.tag) for op in done)
+                tried[combination] += 1
+                elapsed = time.monotonic() - start
+                spent = max(elapsed / budget.seconds, operations.total() / budget.operations)
+                progress.update(task, completed=spent, description=f"{operations.total():,} operations")
+                if finding is not None:
+                    _show(console, operations, tried, elapsed)
+                    console.print(f"{combination}: {run.config}", highlight=False, soft_wrap=True)
+                    console.print(f"{impl}: does not conform: {finding}", highlight=False, soft_wrap=True)
+                    return False
     _show(console, operations, tried, elapsed)
     console.print(f"{impl}: no rule was broken.", highlight=False)
     return True

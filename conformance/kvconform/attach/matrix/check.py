@@ -3,12 +3,12 @@
 import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from kvconform.attach.matrix.report import DrivenReport, Task
+from kvconform.children import python, run
 from kvconform.engines.matrix.check import INSTALLED
 from kvconform.engines.matrix.kept import digest_of, keep, own_digest, recall
 from kvconform.engines.releases import ENGINES, NotFetched, fetch, folder_of
@@ -84,9 +84,9 @@ def shown(release: str) -> str:
 
 def _drive(task: Task) -> DrivenReport:
     failed = DrivenReport(task.engine, task.release)
-    command = [sys.executable, "-m", "kvconform.attach.matrix.worker", msgspec.json.encode(task).decode()]
+    command = python("kvconform.attach.matrix.worker", msgspec.json.encode(task).decode())
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=LEFT + 20 * task.seconds)
+        done = run(command, timeout=LEFT + 20 * task.seconds)
     except subprocess.TimeoutExpired as error:
         failed.not_supported = f"it did not come to an end in {error.timeout:.0f} s"
         return failed

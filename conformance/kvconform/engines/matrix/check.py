@@ -1,11 +1,10 @@
 """Checks releases one after the other, each in a process of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
+from kvconform.children import python, run
 from kvconform.engines.matrix.findings import ReleaseReport
 from kvconform.engines.matrix.kept import keep, own_digest, recall
 from kvconform.engines.matrix.task import Task
@@ -46,9 +45,9 @@ def checked(release: str, seconds: float, seed: int, out: Path, cache: Path | No
 
 
 def _check(task: Task) -> ReleaseReport:
-    command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = python("kvconform.engines.matrix.worker", msgspec.json.encode(task).decode())
+    done = run(command)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise NotChecked(last)
     return msgspec.json.decode(done.stdout, type=ReleaseReport)

@@ -1,0 +1,49 @@
+"""Other processes that a command starts: they import nothing from the current directory, and none outlives it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+_running: set["subprocess.Popen[bytes]"] = set()
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs one of kvspec's modules. -P: the current directory may hold anything."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def run(
+    command: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a command to its end, in a process group of its own, which ends with whoever waits for it.
+
+    Raises:
+        TimeoutExpired: it did not end in time.
+        OSError: it could not be started.
+    """
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, process_group=0
+    )
+    _running.add(process)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        _end(process)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def end_all() -> None:
+    """End all that runs, for those who wait in other threads."""
+    for process in list(_running):
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    _running.discard(process)
