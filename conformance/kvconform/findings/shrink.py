@@ -63,7 +63,7 @@ def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Short
         return Shortest(None, "No operation was carried out.")
     operations = [step.op for step in vector.steps[: outcome.operations]]
     attempt = partial(try_out, config=vector.header.config, factory=factory)
-    return _shortest(operations, attempt, kind)
+    return _shortest(operations, attempt, kind, SECONDS)
 
 
 def shortest_of_trace(
@@ -88,7 +88,7 @@ def shortest_of_trace(
 
 
 def _shortest(
-    operations: Operations, attempt: Attempt, essence: Essence, seconds: float = SECONDS, *, keep: bool = False
+    operations: Operations, attempt: Attempt, essence: Essence, seconds: float, *, keep: bool = False
 ) -> Shortest:
     if len(operations) > LONGEST:
         return _too_long(len(operations))
@@ -98,7 +98,7 @@ def _shortest(
     if shrunk.complete:
         note = f"The shortest operations that still show it ({shrunk.size})."
     else:
-        note = f"Fewer operations that still show it ({shrunk.size}); the search was stopped."
+        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {round(seconds, 1):g} s."
     return Shortest(shrunk.demonstration, note)
 
 
