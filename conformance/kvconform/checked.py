@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from kvconform.protocol import ANSWERS, CALLS, Implementation
+from kvconform.traces.expect import NOTHING, Seen
 from kvspec.events import A, Operation, Refusal, Report, Snapshot
 from kvspec.model import Model
 from kvspec.rules import Violation
@@ -68,6 +69,8 @@ class Checked:
         self.model = model
         self.steps = 0
         """Operations so far, without the snapshots taken in between."""
+        self.seen = NOTHING
+        """What the implementation told when it was last looked at."""
         self._implementation = implementation
         self._record = record
         self._snapshot_every = snapshot_every
@@ -92,8 +95,7 @@ class Checked:
     def _look(self) -> None:
         """Compare a snapshot and the figures, if they are due: a refused operation must have changed nothing."""
         if self._snapshot_every and self.steps % self._snapshot_every == 0:
-            self._perform(Snapshot())
-            self._perform(Report(), beside=True)
+            self.seen = Seen(self._perform(Snapshot()), self._perform(Report(), beside=True))
 
     def _perform(self, op: Operation[A], *, beside: bool = False) -> A:
         try:

@@ -4,12 +4,12 @@ The model judges whether an answer is *allowed*. A vector also says what it *is*
 somebody has worked out by hand, so that an error that the model and an implementation share does not go unseen.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kvconform.protocol import ANSWERS
-from kvspec.events import Extend, ExtendAnswer, Figures, Operation
+from kvspec.events import Extend, ExtendAnswer, Figures, Operation, SnapshotAnswer
 from kvspec.model import Model
 from kvspec.pages import expand
 from kvspec.rules import RULES
@@ -57,7 +57,7 @@ class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields
     lengths: dict[str, tuple[int, int, int] | None] = {}
     """Request or session -> protected, committed and allocated length in tokens; null if it holds nothing."""
     figures: Figures | None = None
-    """The accounting, as the specification counts it."""
+    """The accounting."""
     same_row: dict[str, str] = {}
     """Request -> the request whose row it now has: `{"r1": "r1"}` kept its own, `{"r2": "r1"}` took over r1's."""
     different_row: dict[str, str] = {}
@@ -94,6 +94,31 @@ def misfit(expect: Expect, op: Operation[Any]) -> str | None:
     return None
 
 
+class Seen(NamedTuple):
+    """What an implementation has told when it was looked at after an operation."""
+
+    snapshot: SnapshotAnswer
+    figures: Figures
+
+
+NOTHING = Seen(SnapshotAnswer(), Figures())
+"""It was not looked at."""
+
+
+def _lengths_seen(shown: SnapshotAnswer, name: str, model: Model) -> tuple[int, int, int] | None:
+    """The lengths of a request or a session's slot, as the implementation tells them, else as the model has them."""
+    if shown.requests is None or shown.sessions is None:
+        return model.lengths_of(name)
+    view = shown.requests.get(name)
+    if view is not None:
+        return view.protected_len, view.committed_len, view.allocated_len
+    slot, due = shown.sessions.get(name), model.lengths_of(name)
+    if slot is None or due is None:
+        return None if slot is None else (slot.protected_len, slot.committed_len, slot.allocated_len)
+    # A slot may forget the slots past its tokens in a page that it keeps (rule LEN-1 compares whole pages).
+    return slot.protected_len, slot.committed_len, due.allocated
+
+
 class Expectations:
     """Compares what a vector expects; it remembers the rows that were given."""
 
@@ -101,10 +126,11 @@ class Expectations:
         """Before the first operation."""
         self._rows: dict[str, int] = {}
 
-    def check(self, op: Operation[Any], expect: Expect, model: Model) -> None:
+    def check(self, op: Operation[Any], expect: Expect, model: Model, seen: Seen = NOTHING) -> None:
         """Compare right after `op` was carried out or refused, and the model has taken it in.
 
-        What an implementation does not tell is not compared.
+        Lengths and figures are those that the implementation has told when it was looked at (`seen`), and the model's
+        where it told none. What of an answer it does not tell is not compared.
 
         Raises:
             Mismatch: an expectation does not hold.
@@ -114,11 +140,17 @@ class Expectations:
             _check_answer(op, name, getattr(expect.answer, name))
         self._check_rows(op.obs, expect)
         for name, wanted in expect.lengths.items():
-            _compare(f"protected, committed and allocated length of {name}", wanted, model.lengths_of(name))
+            found = _lengths_seen(seen.snapshot, name, model)
+            _compare(f"protected, committed and allocated length of {name}", wanted, found)
         if expect.figures is not None:
             figures = model.figures()
             for name in _named(expect.figures):
-                _compare(f"the figure {name}", getattr(expect.figures, name), getattr(figures, name))
+                told = getattr(seen.figures, name)
+                _compare(
+                    f"the figure {name}",
+                    getattr(expect.figures, name),
+                    getattr(figures, name) if told is None else told,
+                )
 
     def _check_rows(self, obs: object, expect: Expect) -> None:
         if not isinstance(obs, ExtendAnswer) or obs.rows is None:

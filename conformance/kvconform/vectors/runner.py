@@ -91,7 +91,7 @@ def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any
             if step.expect is None or not expected:
                 continue
             try:
-                expectations.check(op, step.expect, model)
+                expectations.check(op, step.expect, model, checked.seen)
             except Mismatch as mismatch:
                 if any(model.reached[choice] for choice in CHOICES):
                     expected = False

@@ -7,9 +7,12 @@ import pytest
 
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceReader, read_vector
+from kvconform.traces.expect import NOTHING, Expect, Expectations, Mismatch, Seen
 from kvconform.vectors.runner import ExpectationFailed, Outcome, check_trace, run_vector
 from kvref.manager import Manager
+from kvspec import events
 from kvspec.events import Config, ExtendAnswer, ReleaseAnswer
+from kvspec.model import Model
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, CannotBeMade, KeepsPages, Raises, write
 
 TURNS: list[dict[str, Any]] = [
@@ -210,3 +213,39 @@ def test_a_recorded_trace_passes_and_one_page_changed_does_not(tmp_path: Path) -
     assert isinstance(changed.finding, RuleBroken)
     assert changed.finding.rule.id == "STORE-5"
     assert (changed.operations, changed.line, changed.finding.step) == (6, 7, 6)
+
+
+def test_an_expect_line_speaks_of_what_the_implementation_told_where_it_told_something() -> None:
+    model = Model(Config(page_size=4, num_pages=16, num_rows=2, max_context_len=64))
+    op = events.Extend([("r", 6)])
+    for done in (events.Submit("r", [1, 2, 3, 4, 5, 6]), events.MatchPrefix("r"), op):
+        model.step(done)
+    right = Expect(lengths={"r": (0, 6, 6)}, figures=events.Figures(uncached=8, available=56))
+
+    def seen(allocated: int, uncached: int | None) -> Seen:
+        view = events.HolderView(0, 0, 6, allocated)
+        return Seen(events.SnapshotAnswer(requests={"r": view}, sessions={}), events.Figures(uncached=uncached))
+
+    for told in (NOTHING, seen(6, None), seen(6, 8)):
+        Expectations().check(op, right, model, told)
+    for told in (seen(7, 8), seen(6, 4), Seen(events.SnapshotAnswer(requests={}, sessions={}), events.Figures())):
+        with pytest.raises(Mismatch):
+            Expectations().check(op, right, model, told)
+    slot = events.SnapshotAnswer(requests={}, sessions={"s": events.HolderView(0, 0, 3, 4)})
+    turn: list[events.Event] = [
+        events.OpenSession("s"),
+        events.Submit("t", [7, 8, 9], "s"),
+        events.MatchPrefix("t"),
+        events.Extend([("t", 3)]),
+        events.Launch(1, ["r", "t"]),
+        events.Complete(1, {"r": 1, "t": 1}),
+        events.Finish("t"),
+    ]
+    for one in turn:
+        model.step(one)
+    idle = Expect(lengths={"s": (0, 3, 3)})
+    Expectations().check(turn[-1], idle, model, Seen(slot, events.Figures()))
+    assert slot.sessions is not None
+    slot.sessions["s"].committed_len = 2
+    with pytest.raises(Mismatch):
+        Expectations().check(turn[-1], idle, model, Seen(slot, events.Figures()))
