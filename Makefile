@@ -59,7 +59,7 @@ engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of S
 gpu: $(GPU_READY) ## On a machine with a GPU: the next three, one after the other
 	@status=0; for part in check stress profile; do $(GPU) $$part || status=1; done; exit $$status
 
-gpu-check: $(GPU_READY) ## Vectors, tests and benchmark on the GPU (less than 10 minutes)
+gpu-check: $(GPU_READY) ## Vectors, tests and benchmarks on the GPU, the canary's too (less than 10 minutes)
 	@$(GPU) check
 
 gpu-stress: $(GPU_READY) ## Sanitizers, fuzz and soak on the GPU (less than 10 minutes)

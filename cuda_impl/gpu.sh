@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What needs a GPU, in three parts that each end within ten minutes:
-#   gpu.sh check      vectors, tests, benchmark
+#   gpu.sh check      vectors, tests, benchmarks; the canary's among both
 #   gpu.sh stress     compute-sanitizer, fuzz, soak
 #   gpu.sh profile    ncu on one operation of the benchmark (OPERATION, PAGE_SIZE)
 # A step that fails does not keep the next ones from running. All that is printed is in OUT/PART.log too (build/gpu).
@@ -42,18 +42,20 @@ check() {
     "$python" -c 'import xdist' 2>/dev/null && workers=(-n 8)
     [[ -d $site/sglang ]] && release=(--sglang "$site")
     step vectors 90 "$python" -m kvconform run --impl cuda
-    step tests 290 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/cuda_impl -k 'not long_fuzzing'
-    step benchmark 190 "$python" -m benchmarks.device "${release[@]}"
+    step tests 270 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/cuda_impl -k 'not long_fuzzing'
+    step benchmark 150 "$python" -m benchmarks.device "${release[@]}"
+    step 'benchmark of the canary' 80 "$python" -m benchmarks.canary "${release[@]}"
 }
 
 stress() {
     local sanitize=(compute-sanitizer --error-exitcode 1 --tool) tests=("$python" -m pytest -q -x -p no:cacheprovider)
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # so that each tensor has bounds of its own
-    step 'memcheck, memory' 150 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_memory.py -k 'not two_to_the_31'
-    step 'memcheck, windows' 100 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_windows.py -k 'not lanes'
-    step 'racecheck' 110 "${sanitize[@]}" racecheck "${tests[@]}" tests/cuda_impl/test_memory.py -k 'not two_to_the_31'
+    step 'memcheck, memory' 130 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_memory.py -k 'not two_to_the_31'
+    step 'memcheck, windows' 80 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_windows.py -k 'not lanes'
+    step 'racecheck' 90 "${sanitize[@]}" racecheck "${tests[@]}" tests/cuda_impl/test_memory.py -k 'not two_to_the_31'
     unset PYTORCH_NO_CUDA_MEMORY_CACHING # a graph needs the cache
     step 'memcheck, graph' 50 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_graph.py
+    step 'memcheck, canary' 60 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_canary.py
     step fuzz 75 "$python" -m kvconform fuzz --impl cuda --seconds 60 --seed 1
     step soak 95 "$python" -m kvconform soak --impl cuda --minutes 1.2
 }

@@ -74,7 +74,7 @@ class Engine:
             ints(*(self.rows[name] * self.table.shape[1] for name in names)),
             torch.tensor(told.get("slots", slots), dtype=torch.int64, device=DEVICE),
         )
-        self._staged = self.canary.stage(
+        self.told(
             Pass(
                 names,
                 ints(*(len(new) for _, _, new in work)),
@@ -85,6 +85,10 @@ class Engine:
                 longest=self.table.shape[1] * self.pool.page_size,
             )
         )
+
+    def told(self, batch: Pass) -> None:
+        """Tell the canary of a pass."""
+        self._staged = self.canary.stage(batch)
         self.canary.enqueue(self._staged)
 
     def seal(self) -> None:

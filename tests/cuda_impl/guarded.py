@@ -67,6 +67,8 @@ class Guard:
         )
         self._names: dict[int, tuple[Run, str]] = {}
         self.passes = 0
+        self._kept: list[object] = []
+        """What lanes on a GPU may still read is not given back to the allocator."""
 
     def __call__(self, batch: ForwardBatch) -> None:
         runs = [self._manager.running[req] for req in batch.reqs]
@@ -86,7 +88,7 @@ class Guard:
         memory, config = self._manager.memory, self._manager.config
         lanes = self._manager.lanes
         source, at = memory.out_cache_loc, on_device(outs)
-        new_slots = torch.zeros(len(ids), dtype=torch.int32, device=DEVICE)
+        new_slots = torch.empty(len(ids), dtype=torch.int32, device=DEVICE)
         # What the pass writes is looked up when it runs, as the model does.
         lanes.forward.run(lambda: new_slots.copy_(source[at]))
         places: list[Places | States] = [Places(memory.req_to_token, batch.rows * config.max_context_len, new_slots)]
@@ -106,6 +108,7 @@ class Guard:
                 longest=config.max_context_len,
             )
         )
+        self._kept.append(staged)
         self.canary.enqueue(staged)
 
     def _windows(self, batch: ForwardBatch, starts: list[int], ends: list[int]) -> Places:

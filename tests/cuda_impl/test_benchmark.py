@@ -1,5 +1,6 @@
 """The benchmark runs only on a GPU; here each of its cases is done once, at small sizes."""
 
+from benchmarks import canary
 from benchmarks.device import Times, operations, whole_steps
 from benchmarks.device_cases import Case, Pool, free_rows, sized_operations
 
@@ -27,3 +28,9 @@ def test_pages_that_the_case_frees_are_those_of_the_tails() -> None:
     case.run(case.setup())
     assert pool.memory.pushed == 9
     assert pool.memory.ring[:9].tolist() == [2, 3, 4, 6, 7, 8, 10, 11, 12]
+
+
+def test_canary_is_silent_on_every_pass_that_is_measured() -> None:
+    rows = list(canary.table(OneRun(), lambda moved: moved, canary.sizes(scale=64), None))
+    assert len(rows) == 5
+    assert canary.sizes()[0].moved == 256 * (4096 * 16 + 44)

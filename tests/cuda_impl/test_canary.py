@@ -347,6 +347,71 @@ def test_copy_that_lands_one_page_off_is_found() -> None:
     assert [one.what for one in engine.run(("a", 11, [5]))] == [What.NEVER]
 
 
+# A captured launch
+
+
+class Replayed(Engine):
+    """Each launch is a replay from words, token ids, positions and slots at fixed places; on a GPU, of a CUDA graph."""
+
+    def capture(self, requests: int, tokens: int) -> None:
+        self.requests = requests
+        self.words = self.canary.fixed_words(requests)
+        self.ids = torch.zeros(tokens, dtype=torch.int32, device=DEVICE)
+        self.positions = torch.zeros(tokens, dtype=torch.int64, device=DEVICE)
+        self.new_slots = torch.full((tokens,), -1, dtype=torch.int64, device=DEVICE)
+        self.graph: Any = None
+        if DEVICE == "cuda":
+            self._enqueue()  # compiles the kernel, which cannot be done while capturing
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._enqueue()
+
+    def _enqueue(self) -> None:
+        self.canary.run_kernel(self.words, self.requests, 2, self.ids, self.positions)
+
+    def told(self, batch: Pass) -> None:
+        tokens = len(batch.input_ids)
+        self.ids[:tokens], self.positions[:tokens] = batch.input_ids, batch.positions
+        places = batch.places[0]
+        assert isinstance(places, Places)
+        self.new_slots[:tokens] = places.new_slots
+        fixed = batch._replace(places=[places._replace(new_slots=self.new_slots)])
+        staged = self.canary.stage(fixed, padded_to=self.requests)
+        staged.slot.upload_to(self.words, staged.used)
+        if self.graph is None:
+            self._enqueue()
+        else:
+            self.graph.replay()
+
+
+def test_launch_that_is_replayed_sees_what_one_by_one_is_seen() -> None:
+    engine = Replayed(BLOCKS)
+    engine.capture(4, 32)
+    engine.give("a", range(3, 9))
+    engine.give("b", range(20, 26))
+    assert engine.run(("a", 0, range(1, 10)), ("b", 0, range(70, 76))) == []
+    assert engine.run(("a", 9, [11]), ("b", 6, [12])) == []
+    assert engine.run(("b", 7, [12])) == []
+    engine.give("a", [21], 1)
+    assert [(one.position, one.slot) for one in engine.run(("a", 10, [5]), ("b", 8, [6]))] == [(4, 84)]
+
+
+@pytest.mark.gpu
+def test_launch_is_captured_and_waits_for_nothing() -> None:
+    engine = Replayed(BLOCKS)
+    engine.capture(4, 32)
+    assert engine.graph is not None
+    engine.give("a", range(3, 9))
+    assert engine.run(("a", 0, [1, 2, 3])) == []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        engine.graph.replay()
+        engine.canary.poll()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 # The host's side
 
 

@@ -16,7 +16,7 @@ from kvcuda.canary.pools import Known, Pass, Pool, States
 from kvcuda.canary.violations import Held, Ring, Violation, launch_of, number_of
 from kvcuda.canary.words import What
 from kvcuda.lanes import EagerLanes, Event, Lane, Lanes
-from kvcuda.staging import Slot, Staging
+from kvcuda.staging import Slot, Staging, padded
 from kvcuda.telling import Listener, Uses
 from kvcuda.tensors import Ints
 
@@ -80,6 +80,7 @@ class Staged(NamedTuple):
     used: int
     """Words, in units of int32."""
     requests: int
+    """Those that are padding included."""
     programs: int
     """For each request and pool."""
     tokens: int
@@ -212,14 +213,25 @@ class Canary:
         self.enqueue(staged)
         return self.launches
 
-    def stage(self, batch: Pass) -> Staged:
-        """The host's part of a launch.
+    def fixed_words(self, requests: int) -> Any:
+        """Words on the device for a launch of so many requests that a CUDA graph captures: all of them are padding.
+
+        Before each replay a launch that was staged with as many is put there: `slot.upload_to(words, used)`.
+        """
+        words = torch.zeros(padded(2 * (self._header + requests * self._entry)), dtype=torch.int32, device=DEVICE)
+        rows = words.view(torch.int64)[self._header : self._header + requests * self._entry : self._entry]
+        rows.fill_(_PADDING)
+        return words
+
+    def stage(self, batch: Pass, padded_to: int = 0) -> Staged:
+        """The host's part of a launch; it is filled up to `padded_to` requests.
 
         Raises:
             ValueError: more requests than there may be, or a pool too many or too few.
         """
         requests = len(batch.names)
-        if not 0 < requests <= self._max_requests or len(batch.places) != self.passes:
+        total = max(requests, padded_to)
+        if not 0 < requests <= total <= self._max_requests or len(batch.places) != self.passes:
             raise ValueError(f"{requests} requests with {len(batch.places)} pools")
         seats = self._seats_of(batch)
         slot = self._staging.take()
@@ -229,7 +241,9 @@ class Canary:
         tokens = int(ends[-1])
         self.launches += 1
         words[:4] = self.launches, requests, tokens, self.share
-        entries = words[self._header : self._header + requests * self._entry].reshape(requests, self._entry)
+        entries = words[self._header : self._header + total * self._entry].reshape(total, self._entry)
+        entries[requests:, 0] = _PADDING
+        entries = entries[:requests]
         entries[:, 0:2] = seats
         entries[:, 2] = ends - counts
         entries[:, 3] = counts
@@ -250,8 +264,8 @@ class Canary:
                 entries[:, at + 2] = 0
             at += layout.PLACE_WORDS
         blocks = -(-batch.longest // BLOCK) if batch.longest else PROGRAMS
-        programs = max(1, min(blocks, PROGRAMS // (requests * self.passes)))
-        return Staged(slot, 2 * (self._header + requests * self._entry), requests, programs, tokens, batch)
+        programs = max(1, min(blocks, PROGRAMS // (total * self.passes)))
+        return Staged(slot, 2 * (self._header + total * self._entry), total, programs, tokens, batch)
 
     def enqueue(self, staged: Staged) -> None:
         """Enqueue a staged launch on the lane of passes."""
@@ -371,3 +385,4 @@ def _place(violation: Violation) -> tuple[int, int, str]:
 
 
 _UNKNOWN = Known(-1, 0)
+_PADDING = -1

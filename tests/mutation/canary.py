@@ -1,0 +1,73 @@
+"""Puts the defects of `kvcuda_mutants.py` in, one at a time, and prints whether the canary alone finds each.
+
+python tests/mutation/canary.py [TEXT]    # TEXT: only mutants of modules, or with texts, that have it in them
+
+Traffic runs on the device manager under the canary, in lanes that are late and in small blocks; no answer is checked
+and no digest is compared. An error that the manager itself raises counts as told, and is marked: nothing was read
+wrongly then.
+"""
+
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tests.mutation.kvcuda import ROOT, changed
+from tests.mutation.kvcuda_mutants import MUTANTS, Mutant
+
+SECONDS = 120
+"""After these a mutant hangs."""
+
+# What takes long to import, once for all; kvcuda itself is each attempt's own.
+os.environ["TRITON_INTERPRET"] = "1"
+for _name in ("torch", "triton.language", "kvref.scheduler"):
+    import_module(_name)
+
+
+def attempt(mutant: Mutant | None) -> str:
+    """What running the traffic says of a defect, in a line; of none, what it says of the clean code."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = Path(folder) / "kvcuda"
+        shutil.copytree(ROOT / "cuda_impl" / "kvcuda", code, ignore=shutil.ignore_patterns("__pycache__"))
+        if mutant is not None:
+            (code / mutant.module).write_text(changed(mutant))
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=_run, args=(folder, theirs))
+        process.start()
+        said = str(ours.recv()) if ours.poll(SECONDS) else "it hangs"
+        process.kill()
+        process.join()
+    return said
+
+
+def _run(folder: str, answer: Connection) -> None:
+    sys.path.insert(0, folder)
+    try:
+        answer.send(import_module("tests.mutation.canary_traffic").first_found())
+    except BaseException as error:
+        answer.send(f"raised: {type(error).__name__}: {error}".splitlines()[0])
+
+
+def main(wanted: str = "") -> None:
+    """Try the mutants with `wanted` in them, and print what became of each."""
+    clean = attempt(None)
+    print(f"clean: {clean}", flush=True)
+    if clean != "silent":
+        raise SystemExit(1)
+    found = 0
+    chosen = [mutant for mutant in MUTANTS if wanted in mutant.module + mutant.old + mutant.new]
+    for mutant in chosen:
+        said = attempt(mutant)
+        found += said != "silent"
+        old, new = (" ".join(text.split()) for text in (mutant.old, mutant.new))
+        print(f"{mutant.module}: {old} -> {new or 'nothing'}\n    {said}", flush=True)
+    print(f"{found} of {len(chosen)} told")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

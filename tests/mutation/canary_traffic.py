@@ -1,0 +1,54 @@
+"""Traffic on the device manager under the canary, until something is found: prints what, or `silent`."""
+
+import zlib
+from typing import Any
+
+import pytest
+
+from kvref.scheduler import Scheduler
+from kvref.scheduler.policy import SchedulerConfig
+from kvspec.events import Config
+from tests.cuda_impl.guarded import GuardedStep
+from tests.cuda_impl.shuffled import shuffle
+from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
+from tests.cuda_impl.traffic import requests
+
+BUSY = SchedulerConfig(
+    chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=3, abort_interval=5, close_interval=9
+)
+DRAFTS = SchedulerConfig(drafts=3, overlap=True, retract_interval=4, max_prefill_tokens=24, chunked_prefill_size=8)
+RUNS: list[tuple[Config, SchedulerConfig, Any]] = [
+    (Config(4, 40, 5, 64), BUSY, lambda: SimulatedLanes(lazy="forward")),
+    (Config(2, 40, 5, 64, sliding_window=5, num_window_pages=50), BUSY, lambda: DrawnLanes(seed=2)),
+    (Config(4, 40, 5, 64), DRAFTS, lambda: SimulatedLanes(lazy="scheduler")),
+    (Config(4, 40, 5, 64, num_states=21), BUSY, lambda: SimulatedLanes(lazy="forward")),
+    (Config(1, 90, 5, 64), BUSY, lambda: DrawnLanes(seed=1)),
+]
+"""Memories, modes and lanes, those first that show most."""
+
+
+def first_found() -> str:
+    """What the canary finds first, or what the manager itself raises, in a line."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("memory.EXTEND_BLOCK", 4), ("memory.LANES", 2), ("moves.MOVE_BLOCK", 2)):
+            patch.setattr(f"kvcuda.{name}", value)
+        patch.setattr("kvcuda.canary.canary.BLOCK", 64)
+        for number, (config, mode, lanes) in enumerate(RUNS):
+            shuffle(patch, zlib.crc32(str(number).encode()))
+            traffic = list(requests(seed=number + 1, count=12, longest=20))
+            step = GuardedStep(config, traffic, lanes=lanes())
+            try:
+                Scheduler(step, config, iter(traffic), mode).run()
+                found = step.guard.found()
+            except Exception as error:
+                # What was found before it counts first.
+                found = step.guard.canary.poll()
+                if not found:
+                    return f"raised: {type(error).__name__}: {error}".splitlines()[0]
+            if found:
+                return f"run {number}: {found[0]}"
+    return "silent"
+
+
+if __name__ == "__main__":
+    print(first_found())
