@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.features import lacks, needs_of_config
 from kvconform.findings.accepted import Accepted
-from kvconform.findings.shrink import Shrunk, kind, shrink
+from kvconform.findings.finding import Finding
+from kvconform.findings.shrink import Shortest, Shrunk, kind, shrink
+from kvconform.findings.telling import finding_of, place_of
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
@@ -129,6 +131,28 @@ def shortest(failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS
     operations = [op for op in failure.operations if not isinstance(op, Snapshot)]
     attempt = partial(_try_supported, config=failure.config, factory=factory, lacking=lacks(factory))
     return shrink(operations, attempt, kind, seconds, keep=True)
+
+
+def tell(
+    failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS
+) -> tuple[Finding, Sequence[Operation[Any]]]:
+    """What a run that failed shows, and the operations that it is told by: the shortest found in so many seconds."""
+    shrunk, interrupted = None, True
+    with until_interrupted():
+        shrunk = shortest(failure, factory, seconds)
+        interrupted = False
+    told = Demonstration(failure.operations, failure.finding) if shrunk is None else shrunk.demonstration
+    if shrunk is not None and shrunk.complete:
+        note = f"The shortest operations that still show it ({shrunk.size})."
+    elif shrunk is not None:
+        note = f"Fewer operations that still show it ({shrunk.size}); the search was stopped."
+    elif interrupted:
+        note = "It was interrupted before fewer operations were looked for."
+    else:
+        note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
+    found = Shortest(None if shrunk is None else told, note)
+    place = place_of(failure.finding, "a drawn run")
+    return finding_of(told.finding, failure.config, place, found, enumerate(told.operations, start=2)), told.operations
 
 
 def _try_supported(

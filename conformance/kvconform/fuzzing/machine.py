@@ -6,27 +6,28 @@
     TestMyEngine = machine(Adapter).TestCase
 
 is a whole pytest file: Hypothesis draws sizes and operations, the model judges every answer and a snapshot after it,
-and a failure is shrunk, printed and kept in the example database. At the end of each run everything is released, and
-the figures must add up to an empty pool.
+and a failure is kept in the example database. It is shortened and told as `kvspec` does it everywhere. At the end of
+each run everything is released, and the figures must add up to an empty pool.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import unittest
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-from hypothesis import assume
+from hypothesis import Phase, Verbosity, assume, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.features import lacks, needs_of_config
+from kvconform.findings.formats import as_text
+from kvconform.fuzzing.fuzz import tell
 from kvconform.fuzzing.run import Run, Tally
 from kvconform.fuzzing.style import Draw, T
 from kvconform.fuzzing.swarm import swarm
-from kvconform.traces.codec import compressed
 from kvconform.vectors.runner import Factory
-from kvspec.events import Config, Operation
+from kvspec.events import Config
 
 
 class Drawn:
@@ -76,24 +77,20 @@ class KVCacheMachine(RuleBasedStateMachine):
         a whole run what nothing goes on without.
         """
         assert self.run is not None
-        with self.told(self.run):
-            self.run.step(Drawn(data))
+        self.run.step(Drawn(data))
 
     def teardown(self) -> None:
         """Release everything, and ask for the figures of an empty pool."""
         if self.run is not None and self.run.failure is None:
-            with self.told(self.run):
-                self.run.end()
+            self.run.end()
 
-    @staticmethod
-    @contextmanager
-    def told(run: Run) -> Iterator[None]:
-        """Add the trace that led to a failure."""
-        try:
-            yield
-        except (RuleBroken, ImplementationFailed) as finding:
-            finding.add_note("\n".join([str(run.swarm.config), *(_line(done) for done in run.history)]))
-            raise
+
+STEPS = 100
+"""Operations that are proposed in a run, unless the test's settings say otherwise."""
+
+
+class DoesNotConform(AssertionError):
+    """What a test of a machine fails with: the story of what it found."""
 
 
 def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = None) -> type[KVCacheMachine]:
@@ -108,9 +105,33 @@ def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = Non
         "lacks": lacks(factory),
         "tally": Tally(),
     }
-    return type("KVCache", (KVCacheMachine,), members)
+    made = type("KVCache", (KVCacheMachine,), members)
+    setattr(made, "TestCase", _test_case(made))  # noqa: B010 - type checkers see a property
+    return made
 
 
-def _line(op: Operation[Any]) -> str:
-    """An operation with its answer, as a trace has it."""
-    return msgspec.json.encode(compressed(op)).decode()
+def _test_case(made: type[KVCacheMachine]) -> type[unittest.TestCase]:
+    """The test of a machine. Hypothesis only draws: a failure is shortened as operations, and told as `kvspec` does."""
+    usual: Any = made.TestCase
+
+    class MachineTestCase(usual):  # type: ignore[misc]
+        settings = settings(usual.settings, stateful_step_count=STEPS)
+
+        def runTest(self) -> None:  # noqa: N802 - unittest's name
+            __tracebackhide__ = True
+            made.tally.failure = None
+            phases = [phase for phase in self.settings.phases if phase not in (Phase.shrink, Phase.explain)]
+            quiet = settings(
+                self.settings, phases=phases, verbosity=Verbosity.quiet, print_blob=False, report_multiple_bugs=False
+            )
+            try:
+                run_state_machine_as_test(made, settings=quiet)
+            except (RuleBroken, ImplementationFailed, Flaky):
+                if made.tally.failure is None:
+                    raise
+            if made.tally.failure is not None:
+                finding, _ = tell(made.tally.failure, made.factory)
+                raise DoesNotConform(f"\n\n{as_text(finding)}")
+
+    MachineTestCase.__name__ = MachineTestCase.__qualname__ = usual.__qualname__
+    return MachineTestCase

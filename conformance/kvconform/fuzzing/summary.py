@@ -12,17 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.findings.accepted import read_accepted
-from kvconform.findings.finding import Finding
+from kvconform.findings.finding import Finding, Place
 from kvconform.findings.formats import write
 from kvconform.findings.outcome import Case, Report, Verdict
-from kvconform.findings.shrink import Shortest
 from kvconform.findings.summary import show_accepted
-from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
-from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, fuzz_on
-from kvconform.fuzzing.fuzz import shortest as shortest_of_failure
+from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, fuzz_on, tell
 from kvconform.fuzzing.run import Tally
-from kvconform.signals import caught, until_interrupted
+from kvconform.signals import caught
 from kvconform.traces.codec import VERSION, Header, TraceWriter
 from kvconform.vectors.runner import Factory
 from kvspec.events import Operation
@@ -53,12 +50,12 @@ def fuzz_and_show(
     with progress:
         task = progress.add_task("fuzzing", total=1)
 
-        def tell(tally: Tally, elapsed: float) -> None:
+        def look(tally: Tally, elapsed: float) -> None:
             spent = max(elapsed / budget.seconds, tally.steps / budget.operations)
             told = f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged"
             progress.update(task, completed=spent, description=told)
 
-        fuzzed = fuzz_on(factory, budget, seed, tell, accepted)
+        fuzzed = fuzz_on(factory, budget, seed, look, accepted)
     show_fuzz(console, fuzzed)
     report = Report("fuzz", impl, judged=dict(fuzzed.tally.judged))
     verdict: Verdict = "fails" if fuzzed.kinds else "conforms"
@@ -115,22 +112,7 @@ def _written(out: Path, impl: str, kind: Kind, operations: Sequence[Operation[An
 
 def _shortened(kind: Kind, factory: Factory, out: Path, seconds: float) -> tuple[Finding, Sequence[Operation[Any]]]:
     """The finding, which will be written to `out`, and the shortest operations that show it."""
-    failure = kind.failure
-    shrunk, interrupted = None, True
-    with until_interrupted():
-        shrunk = shortest_of_failure(failure, factory, seconds)
-        interrupted = False
-    operations = failure.operations if shrunk is None else shrunk.demonstration.operations
-    if shrunk is None and interrupted:
-        shortest = Shortest(None, "It was interrupted before fewer operations were looked for.")
-    elif shrunk is None:
-        note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
-        shortest = Shortest(None, note)
-    else:
-        note = f"The shortest operations that still show it ({shrunk.size})."
-        shortest = Shortest(shrunk.demonstration, note)
-    breach = failure.finding if shrunk is None else shrunk.demonstration.finding
-    place = place_of(breach, out, len(operations) + 1)
-    finding = finding_of(breach, failure.config, place, shortest, enumerate(operations, start=2))
+    finding, operations = tell(kind.failure, factory, seconds)
+    finding.place = Place(str(out), len(operations) + 1, len(operations), finding.place.operation)
     finding.count = kind.count
     return finding, operations

@@ -1,6 +1,7 @@
 """The state machine finds what is broken, and its traces are traces."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from kvconform.cli import run_command
 from kvconform.findings.accepted import Accepted
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.fuzz import Budget, fuzz, fuzz_on, shortest
-from kvconform.fuzzing.machine import machine
+from kvconform.fuzzing.machine import DoesNotConform, machine
 from kvconform.fuzzing.reach import HARD, met
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
@@ -58,7 +59,7 @@ class TestReference(machine(Manager).TestCase):  # type: ignore[misc]
     settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
 
 
-def test_the_machine_fails_on_a_planted_defect_with_its_trace() -> None:
+def test_the_machine_fails_on_a_planted_defect_with_its_story(capsys: pytest.CaptureFixture[str]) -> None:
     case = machine(LeavesTheTail).TestCase
     case.settings = settings(
         max_examples=400,
@@ -68,10 +69,15 @@ def test_the_machine_fails_on_a_planted_defect_with_its_trace() -> None:
         phases=[Phase.generate],
         derandomize=True,
     )
-    with pytest.raises(RuleBroken, match="TAIL-1") as failure:
+    started = time.monotonic()
+    with pytest.raises(DoesNotConform, match="TAIL-1 is broken at a drawn run") as failure:
         case("runTest").debug()
-    notes = "\n".join(failure.value.__notes__)
-    assert notes.splitlines()[0].startswith("Config(") and '{"op":"match_prefix"' in notes
+    story = str(failure.value)
+    assert "The shortest operations that still show it" in story and "step" in story and "what happens" in story
+    assert "asks how much of it is cached" in story and len(story.splitlines()) < 50
+    assert not getattr(failure.value, "__notes__", []) and failure.value.__cause__ is None
+    assert "draw" not in capsys.readouterr().out.lower()
+    assert time.monotonic() - started < 120, "Hypothesis does not shrink"
 
 
 def test_fuzzing_is_repeatable_and_its_shortest_trace_is_minimal() -> None:
