@@ -313,7 +313,7 @@ def hasty(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] |
     options: list[Operation[Any]] = [
         *(CacheUnfinished(req, req in state.mid_prefill) for req in state.prepared),
         *(Finish(req) for req in state.prepared),
-        *(Verify(req, 1, [0]) for req, steps in state.speculating.items() if not steps[-1].completed),
+        *(Verify(req, 1, [0]) for req, steps in state.speculating.items() if not steps[0].completed),
         *(Decode([req]) for req in state.speculating),
         *(Complete(launch) for launch in list(state.flights)[1:]),
         *(

@@ -75,6 +75,6 @@ BUGS = (
         rule="PAGE-1",
         symptom="The page is in the free list twice: two requests get it, and read each other's tokens.",
         factory=_OverrunSlotFreedTwice,
-        also=("TAIL-2",),
+        also=("TAIL-2", "STORE-5"),
     ),
 )
