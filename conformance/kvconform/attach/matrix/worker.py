@@ -92,7 +92,8 @@ class Driving:
     def walk(self) -> None:
         """Drive the engine without what can be taken away of its known defects, until the time is up."""
         judge, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
-        report.known.update({known.name: None for known in self._trial.known if not known.runs})
+        for known in self._trial.known:
+            report.known.setdefault(known.name, None)
         started = time.monotonic()
         with _Attached(self._trial, judge, self._trial.mend) as hooks:
             while not report.runs or time.monotonic() - started < self._task.seconds:

@@ -14,6 +14,11 @@ from kvconform.engines.sglang.finder import REAL, STOOD_IN
 _CONTROLLER = "sglang.srt.managers.cache_controller"
 _HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"
 
+OWN_CHECKS = tuple(
+    f"sglang.srt.managers.scheduler_components.{name}" for name in ("invariant_checker", "pool_stats_observer")
+)
+"""The release's own check of its pools, where that is a module; `benchmarks/busy_check.py` compares with it."""
+
 ABSENT = ("IPython", "tqdm")
 """Packages that some releases import and the bookkeeping does not use; stood in for where missing."""
 
@@ -36,7 +41,7 @@ def load(folder: Path) -> "Release":
         sys.modules["sglang"] = package
         absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
         stood_in = [*(name for name in STOOD_IN if name != _HOST_POOL), *absent]
-        sys.meta_path.insert(0, Finder(stood_in, (*REAL, _CONTROLLER), folder))
+        sys.meta_path.insert(0, Finder(stood_in, (*REAL, _CONTROLLER, *OWN_CHECKS), folder))
     elif [str(root)] != list(loaded.__path__):
         raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
     try:

@@ -14,6 +14,31 @@ from kvconform.attach.vllm.release import prepare
 from kvconform.attach.vllm.workload import Workload, random_workload
 from kvspec.memory.events import Failed
 
+OLDER = (
+    Known(
+        "freed-in-flight",
+        "blocks go back while a launch still uses them: any run shows it",
+        "MEM-RACE",
+        "which stream gpu",
+        before="0.33.0",
+    ),
+    Known(
+        "window-in-flight",
+        "behind drafts that are rejected, the window moves on under launches in flight",
+        "MEM-USE",
+        "but nobody holds it",
+        before="0.33.0",
+    ),
+    Known(
+        "turn-with-drafts",
+        "a session's next turn counts drafts as computed, and the scheduler's own assertion fails",
+        "MEM-FAILED",
+        "schedule: AssertionError",
+        before="0.33.0",
+    ),
+)
+"""What any run of older releases shows; nothing brings it out alone, as nothing takes the others away."""
+
 
 def trial(folder: Path | None) -> Trial:
     """The release in `folder`; `None`: what is installed.
@@ -63,4 +88,4 @@ def trial(folder: Path | None) -> Trial:
             runs=200,
         )
 
-    return Trial("vLLM", attach, run, defects(), mend, [looked_for(known) for known in KNOWN])
+    return Trial("vLLM", attach, run, defects(), mend, [*(looked_for(known) for known in KNOWN), *OLDER])
