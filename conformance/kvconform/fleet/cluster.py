@@ -103,9 +103,7 @@ def connected(address: str, *, code: bool = False) -> Iterator[Cluster]:
     if code:
         environment["working_dir"] = str(Path.cwd())
     try:
-        ray.init(
-            address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None
-        )
+        ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise LoadError(f"no cluster at {address!r}: {reason}") from error
