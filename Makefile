@@ -18,7 +18,7 @@ SRC ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test prove explore soak mutation engines engines-from docs lint typecheck clean
-.PHONY: browser mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: browser fleet mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of S
 	@status=0; for engine in mini-sglang nano-vllm sglang-jax; do \
 		set -- "$(SRC)"/$$engine*/; test -d "$$1" || { echo "$$engine: no checkout in $(SRC)"; continue; }; \
 		$(BIN)/kvspec matrix $$engine "$$@" --out build/matrix || status=1; done; exit $$status
+
+fleet: .venv/.fleet.stamp ## Test what --ray does, on a local cluster of Ray with two workers (two minutes)
+	@$(BIN)/pytest -q tests/fleet
 
 gpu: $(GPU_READY) ## On a machine with a GPU: the next three, one after the other
 	@status=0; for part in check stress profile; do $(GPU) $$part || status=1; done; exit $$status
@@ -108,6 +111,12 @@ clean: ## Remove .venv, build outputs and caches
 .venv/.engines.stamp: .venv/.stamp
 	@echo "Installing torch and what real engines need into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines]'
+	@touch $@
+
+# What spreads work over a cluster.
+.venv/.fleet.stamp: .venv/.stamp
+	@echo "Installing Ray into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,fleet]'
 	@touch $@
 
 # What changes the sources for mutation testing.

@@ -40,6 +40,11 @@ def load(name: str) -> Factory:
     return factory
 
 
+def is_own(name: str) -> bool:
+    """Whether an implementation comes with kvspec, and is wherever kvspec is."""
+    return name in KNOWN or name.startswith("bug:")
+
+
 def _mutant(name: str) -> Factory:
     """The factory of a defect in the gallery, which is imported only when it is asked for."""
     from kvconform.gallery.mutants import BUGS

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvconform.commands.options import Accept, First, Html, Impl, Json, Junit, Quiet, Sarif, Verbose
+from kvconform.commands.options import Accept, First, Html, Impl, Json, Junit, Quiet, Ray, Sarif, Verbose
 from kvconform.console import Forms, Output
 from kvconform.findings.wording import show_rule
 from kvspec.memory_rules import MEMORY_RULES
@@ -56,7 +56,9 @@ def run(
 
 
 def check(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are.")],
+    traces: Annotated[
+        list[str], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are. With --ray URLs, too.")
+    ],
     accept: Accept = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
@@ -68,6 +70,7 @@ def check(
     junit: Junit = None,
     sarif: Sarif = None,
     html: Html = None,
+    ray: Ray = None,
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
 
@@ -77,13 +80,24 @@ def check(
         kvspec check engine.jsonl yesterday.jsonl.zst
 
         kvspec check --follow running.jsonl --accept known.toml
+
+        kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
+    forms = Forms(verbose, quiet, as_json, junit, sarif, html)
+    if ray is not None:
+        if follow or first:
+            raise typer.BadParameter("--ray checks each trace to its end")
+        from kvconform.fleet.cluster import connected
+
+        with connected(ray) as cluster:
+            from kvconform.fleet.checking import check_traces as check_there
+
+            raise typer.Exit(check_there(Output(), cluster, traces, accept, forms))
     from kvconform.judging.traces import check_traces
 
     if follow and len(traces) > 1:
         raise typer.BadParameter("--follow takes one trace")
-    forms = Forms(verbose, quiet, as_json, junit, sarif, html)
-    raise typer.Exit(check_traces(Output(), traces, accept, forms, follow=follow, first=first))
+    raise typer.Exit(check_traces(Output(), list(map(Path, traces)), accept, forms, follow=follow, first=first))
 
 
 def show(

@@ -16,3 +16,11 @@ Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF, f
 Accept = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Spread the work over a cluster of Ray: 'auto', HOST:PORT, or 'local' for this machine alone.",
+    ),
+]

@@ -2,13 +2,15 @@
 
 import os
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from kvconform.commands.options import Accept, Html, Impl
+from kvconform.commands.options import Accept, Html, Impl, Ray
 from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def fuzz(
     ] = Path("kvspec-failure.jsonl"),
     accept: Accept = None,
     html: Html = None,
+    ray: Ray = None,
 ) -> None:
     """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
 
@@ -44,11 +47,20 @@ def fuzz(
 
         kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
     """
+    from kvconform.fleet.cluster import connected
+    from kvconform.fuzzing.fuzz import runs
     from kvconform.fuzzing.summary import fuzz_and_show
-    from kvconform.implementations import load
+    from kvconform.implementations import is_own, load
 
-    budget = _budget(seconds, operations)
-    conforms = fuzz_and_show(Output(), progress_bar(), load(impl), impl, budget, seed, out, accept, html)
+    budget, factory = _budget(seconds, operations), load(impl)
+    show = partial(fuzz_and_show, Output(), progress_bar(), factory, impl, budget, out=out, accept=accept, html=html)
+    if ray is None:
+        conforms = show(runs(factory, budget, seed))
+    else:
+        from kvconform.fleet.fuzzing import fuzzed
+
+        with connected(ray, code=not is_own(impl)) as cluster:
+            conforms = show(fuzzed(cluster, factory, impl, budget, seed))
     raise typer.Exit(CONFORMS if conforms else BROKEN)
 
 
@@ -68,6 +80,7 @@ def soak(
     ] = None,
     operations: Annotated[int | None, typer.Option(min=1, help="How many operations, however long.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
+    ray: Ray = None,
 ) -> None:
     """Run traffic through the scheduler in every combination of its modes, and check every answer.
 
@@ -76,12 +89,19 @@ def soak(
 
         kvspec soak --minutes 5 --seed 3
     """
-    from kvconform.implementations import load
+    from kvconform.fleet.cluster import connected
+    from kvconform.implementations import is_own, load
     from kvconform.traffic import soak as soaking
 
     console = Console(width=None if sys.stdout.isatty() else 120)
-    budget = _budget(None if minutes is None else minutes * 60, operations, usual_seconds=20 * 60)
-    conforms = soaking.soak(console, progress_bar(), load(impl), impl, budget, seed)
+    budget, factory = _budget(None if minutes is None else minutes * 60, operations, usual_seconds=20 * 60), load(impl)
+    if ray is None:
+        conforms = soaking.soak(console, progress_bar(), soaking.soaked(factory, seed), impl, budget)
+    else:
+        from kvconform.fleet.fuzzing import soaked
+
+        with connected(ray, code=not is_own(impl)) as cluster:
+            conforms = soaking.soak(console, progress_bar(), soaked(cluster, impl, seed), impl, budget)
     raise typer.Exit(CONFORMS if conforms else BROKEN)
 
 
@@ -134,6 +154,7 @@ def explore(
     law: Annotated[
         bool, typer.Option("--law/--no-law", help="Judge each step by the law of memory too: four times as long.")
     ] = True,
+    ray: Ray = None,
 ) -> None:
     """Visit every reachable state of small systems and check every rule in each of them.
 
@@ -153,10 +174,13 @@ def explore(
     from kvconform.exploring.report import compare_and_show, exhaust_and_show, interleave_and_show
     from kvconform.exploring.scope import BESIDE, SCOPES, scope_named
     from kvconform.exploring.streams import PROTOCOLS
+    from kvconform.fleet.cluster import connected
     from kvconform.gallery.mutants import BUGS
     from kvconform.implementations import load
 
     alone = impl is None and bug is None
+    if ray is not None and not alone:
+        raise typer.BadParameter("--ray explores the specification, not an implementation beside it")
     names = scope or ([*SCOPES, *PROTOCOLS] if alone else BESIDE)
     protocols = [PROTOCOLS[name] for name in names if name in PROTOCOLS]
     if protocols and not alone:
@@ -175,7 +199,9 @@ def explore(
     elif impl is not None:
         holds = compare_and_show(console, chosen, impl, load(impl))
     else:
-        holds = not chosen or exhaust_and_show(console, chosen, jobs, law=law)
+        with nullcontext() if ray is None or not chosen else connected(ray) as cluster:
+            spread = None if cluster is None else cluster.in_order
+            holds = not chosen or exhaust_and_show(console, chosen, jobs, law=law, spread=spread)
         holds = (not protocols or interleave_and_show(console, protocols)) and holds
     raise typer.Exit(CONFORMS if holds else BROKEN)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
-from kvconform.exploring.search import Explored, exhaust
+from kvconform.exploring.search import Explored, Spread, exhaust
 from kvconform.exploring.streams import Protocol, explore
 from kvconform.features import check_supported
 from kvconform.findings.shrink import Shortest
@@ -38,7 +38,9 @@ from kvspec.events import (
 from kvspec.invariants import CHECKS
 
 
-def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int, *, law: bool = True) -> bool:
+def exhaust_and_show(
+    console: Console, scopes: Sequence[Scope], jobs: int, *, law: bool = True, spread: Spread | None = None
+) -> bool:
     """Exhaust scopes and print what was reached; whether every rule holds and nothing declared was missed."""
     results = []
     with until_interrupted():
@@ -46,7 +48,7 @@ def exhaust_and_show(console: Console, scopes: Sequence[Scope], jobs: int, *, la
             with _progress() as progress:
                 task = progress.add_task(scope.name)
                 told = partial(_tell, progress, task, scope)
-                result = exhaust(scope, jobs=jobs, progress=told, law=law)
+                result = exhaust(scope, jobs=jobs, progress=told, law=law, spread=spread)
             results.append(result)
             show_witnesses(console, result)
             if result.finding is not None:

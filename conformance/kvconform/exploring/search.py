@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from kvconform.checked import ImplementationFailed, RuleBroken
@@ -35,6 +36,8 @@ LARGEST_PART = 128
 Progress = Callable[[int, int, int], object]
 """Is told states found, states expanded, and the depth reached."""
 KeyOf = Callable[[Node], Key]
+Spread = Callable[[Callable[[list[Any]], "Expansion"], list[list[Any]]], "Iterator[Expansion]"]
+"""Has parts of the frontier expanded somewhere, and gives what came of them in their order."""
 
 
 class Explored(NamedTuple):
@@ -179,15 +182,17 @@ def exhaust(
     progress: Progress = lambda *_: None,
     live: bool = True,
     law: bool = False,
+    spread: Spread | None = None,
 ) -> Explored:
     """Exhaust a scope, or find the shortest trace to a broken rule.
 
-    `jobs` is the number of processes. `live` asks for LIVE-1 as well, once all states are known. With `law`, the law
-    below judges what each transition means to the memory, and the books of each state are held against it.
+    `jobs` is the number of processes, unless `spread` has parts expanded elsewhere. `live` asks for LIVE-1 as well,
+    once all states are known. With `law`, the law below judges what each transition means to the memory, and the books
+    of each state are held against it.
     """
     begin = time.perf_counter()
     tree = _Tree(scope, key_of, progress, law=law)
-    with _expanders(scope, key_of, jobs) as (pack, expand):
+    with _expanders(scope, key_of, jobs, spread) as (pack, expand):
         tree.grow(pack, expand)
     finding = None if tree.broken is None else tree.demonstrate(tree.broken)
     if finding is None and live:
@@ -350,9 +355,12 @@ def _show_stuck(tree: _Tree, dead: int) -> Demonstration:
 
 @contextmanager
 def _expanders(
-    scope: Scope, key_of: KeyOf, jobs: int
+    scope: Scope, key_of: KeyOf, jobs: int, spread: Spread | None
 ) -> Iterator[tuple[Callable[[Node], Any], Callable[[list[list[Any]]], Iterator[Expansion]]]]:
     """How to pack a state, and how to expand parts of the frontier, in order."""
+    if spread is not None:
+        yield _pack, partial(spread, partial(_expand_alone, scope, key_of))
+        return
     if jobs == 1:
         expander = Expander(scope, key_of, _same, _same)
         yield _same, lambda parts: map(expander, parts)
@@ -372,6 +380,11 @@ def _pack(node: Node) -> bytes:
 def _unpack(packed: bytes) -> Node:
     node: Node = pickle.loads(packed)
     return node
+
+
+def _expand_alone(scope: Scope, key_of: KeyOf, packed: list[Any]) -> Expansion:
+    """Expand a part without a memory of others: it may be done twice, anywhere, and in any order."""
+    return Expander(scope, key_of, _pack, _unpack)(packed)
 
 
 _expander: Expander | None = None

@@ -56,13 +56,16 @@ class Cluster:
         """Each part with its result as soon as that is there. Parts may have no end: whoever has enough stops."""
         function, waiting = self._ray.put(work), iter(parts)
         running = {self._run.remote(function, part): part for part in islice(waiting, self.workers)}
-        while running:
-            (reference, *_), _ = self._ray.wait(list(running), num_returns=1)
-            part = running.pop(reference)
-            running |= {self._run.remote(function, other): other for other in islice(waiting, 1)}
-            result, machine = self._ray.get(reference)
-            yield Done(part, result, machine)
-        # What nobody waits for any more is given up with the connection.
+        try:
+            while running:
+                (reference, *_), _ = self._ray.wait(list(running), num_returns=1)
+                part = running.pop(reference)
+                running |= {self._run.remote(function, other): other for other in islice(waiting, 1)}
+                result, machine = self._ray.get(reference)
+                yield Done(part, result, machine)
+        finally:
+            for reference in running:  # whoever asked has enough
+                self._ray.cancel(reference)
 
 
 def _check_that_somebody_listens(address: str) -> None:

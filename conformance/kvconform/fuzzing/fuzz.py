@@ -77,16 +77,15 @@ def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuz
     return Fuzzed(tally, elapsed, [])
 
 
-def fuzz_on(factory: Factory, budget: Budget, seed: int, progress: Progress, accepted: Accepted) -> Fuzzed:
-    """Run operations on an implementation until the budget is spent, whatever breaks.
-
-    A run ends where something breaks, and the next one begins. What is accepted is counted there.
-    """
+def fuzz_on(
+    carried_out: Iterator[tuple[Tally, float]], budget: Budget, progress: Progress, accepted: Accepted
+) -> Fuzzed:
+    """Take all `runs`, whatever breaks: a run ends there, and the next one begins. What is accepted is counted."""
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
     with until_interrupted():
-        for tally, elapsed in runs(factory, budget, seed):
+        for tally, elapsed in carried_out:
             progress(tally, elapsed)
             if tally.failure is None:
                 continue

@@ -1,7 +1,7 @@
 """What `kvspec fuzz` prints: what a run has met, and the shortest trace of what it broke."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ def fuzz_and_show(
     factory: Factory,
     impl: str,
     budget: Budget,
-    seed: int,
+    carried_out: Iterator[tuple[Tally, float]],
     out: Path,
     accept: Path | None,
     html: Path | None = None,
 ) -> bool:
-    """Fuzz an implementation and print what came of it; whether no rule was broken, up to what `accept` lists.
+    """Take runs and print what came of them; whether no rule was broken, up to what `accept` lists.
 
     The shortest trace of what broke is written to `out`, of further kinds to files beside it. With
     `html` a page shows all of it.
@@ -55,7 +55,7 @@ def fuzz_and_show(
             told = f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged"
             progress.update(task, completed=spent, description=told)
 
-        fuzzed = fuzz_on(factory, budget, seed, look, accepted)
+        fuzzed = fuzz_on(carried_out, budget, look, accepted)
     show_fuzz(console, fuzzed)
     report = Report("fuzz", impl, judged=dict(fuzzed.tally.judged))
     verdict: Verdict = "fails" if fuzzed.kinds else "conforms"

@@ -72,6 +72,14 @@ def check_traces(
     return BROKEN if "fails" in verdicts else UNUSABLE if "unusable" in verdicts else CONFORMS
 
 
+def report_of(path: Path, accepted: Accepted) -> Report:
+    """What one trace shows; nothing is printed but that it cannot be used."""
+    report = Report("check", str(path))
+    silent = Console(quiet=True)
+    _check_one(Told(silent, silent, verbose=False), path, accepted, report, follow=False, first=False)
+    return report
+
+
 def _check_one(told: Told, path: Path, accepted: Accepted, report: Report, *, follow: bool, first: bool) -> None:
     try:
         with open_trace(path, follow=follow) as trace, progress_bar() as progress:

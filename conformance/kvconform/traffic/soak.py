@@ -4,7 +4,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from functools import cache
+from itertools import count, product
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Factory
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
+from kvspec.events import Config
 
 SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
     "overlap": ({}, {"overlap": 1}, {"overlap": 3, "looks": 1}),
@@ -58,52 +60,75 @@ def combinations() -> Iterator[Combination]:
                 yield Combination(mode, page_size, prefix_cache, pool)
 
 
-def runs(seed: int) -> Iterator[tuple[Combination, Run]]:
-    """Endless traffic: every combination in turn, with other sizes and requests each time."""
-    every = list(combinations())
-    number = 0
-    while True:
-        draw = random.Random(seed * 1_000_003 + number)
-        combination = every[number % len(every)]
-        drawn = sizes(draw)
-        config = msgspec.structs.replace(
-            drawn,
-            page_size=combination.page_size,
-            num_pages=max(2, drawn.num_pages * drawn.page_size // combination.page_size),
-            prefix_cache=combination.prefix_cache,
-        )
-        config = with_pool(config, combination.pool, draw)
-        yield combination, Run(config, combination.mode, list(traffic(draw, config)))
-        number += 1
+class Soaked(NamedTuple):
+    """How one run of traffic came out."""
+
+    combination: Combination
+    config: Config
+    operations: Counter[str]
+    """Carried out and judged; none where the implementation lacks what the run needs."""
+    finding: str | None
 
 
-def soak(console: Console, progress: Progress, factory: Factory, impl: str, budget: Budget, seed: int) -> bool:
-    """Run traffic up to the budget or the first finding, and print what came of it; whether no rule was broken."""
+def run_of(seed: int, number: int) -> tuple[Combination, Run]:
+    """One of endlessly many runs: every combination in turn, with other sizes and requests each time."""
+    every = _every()
+    draw = random.Random(seed * 1_000_003 + number)
+    combination = every[number % len(every)]
+    drawn = sizes(draw)
+    config = msgspec.structs.replace(
+        drawn,
+        page_size=combination.page_size,
+        num_pages=max(2, drawn.num_pages * drawn.page_size // combination.page_size),
+        prefix_cache=combination.prefix_cache,
+    )
+    config = with_pool(config, combination.pool, draw)
+    return combination, Run(config, combination.mode, list(traffic(draw, config)))
+
+
+@cache
+def _every() -> list[Combination]:
+    return list(combinations())
+
+
+def soak_run(factory: Factory, seed: int, number: int) -> Soaked:
+    """Carry one run out, every answer checked."""
+    combination, run = run_of(seed, number)
     lacking = lacks(factory)
+    if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
+        return Soaked(combination, run.config, Counter(), None)
+    done, finding = carry_out(factory, Scheduler, run, law=True)
+    operations = Counter(str(op.__struct_config__.tag) for op in done)
+    return Soaked(combination, run.config, operations, None if finding is None else str(finding))
+
+
+def soaked(factory: Factory, seed: int) -> Iterator[Soaked]:
+    """Endless runs of traffic, one after the other."""
+    return (soak_run(factory, seed, number) for number in count())
+
+
+def soak(console: Console, progress: Progress, endless: Iterator[Soaked], impl: str, budget: Budget) -> bool:
+    """Take runs of traffic up to the budget or the first finding, and print what came of it; whether none was found."""
     start = time.monotonic()
     elapsed = 0.0
     operations: Counter[str] = Counter()
     tried: Counter[Combination] = Counter()
-    endless = runs(seed)
     with progress:
         task = progress.add_task("soaking", total=1)
         with until_interrupted():
             while elapsed < budget.seconds and operations.total() < budget.operations:
-                combination, run = next(endless)
-                if needs_of_config(run.config) & lacking or (
-                    combination.mode.overlap > 1 and "deep_overlap" in lacking
-                ):
-                    continue
-                done, finding = carry_out(factory, Scheduler, run, law=True)
-                operations.update(str(op.__struct_config__.tag) for op in done)
-                tried[combination] += 1
+                one = next(endless)
                 elapsed = time.monotonic() - start
+                if not one.operations and one.finding is None:
+                    continue
+                operations.update(one.operations)
+                tried[one.combination] += 1
                 spent = max(elapsed / budget.seconds, operations.total() / budget.operations)
                 progress.update(task, completed=spent, description=f"{operations.total():,} operations")
-                if finding is not None:
+                if one.finding is not None:
                     _show(console, operations, tried, elapsed)
-                    console.print(f"{combination}: {run.config}", highlight=False, soft_wrap=True)
-                    console.print(f"{impl}: does not conform: {finding}", highlight=False, soft_wrap=True)
+                    console.print(f"{one.combination}: {one.config}", highlight=False, soft_wrap=True)
+                    console.print(f"{impl}: does not conform: {one.finding}", highlight=False, soft_wrap=True)
                     return False
     _show(console, operations, tried, elapsed)
     console.print(f"{impl}: no rule was broken.", highlight=False)
@@ -115,7 +140,7 @@ def _show(console: Console, operations: Counter[str], tried: Counter[Combination
     for operation, times in operations.most_common():
         table.add_row(operation, f"{times:,}")
     console.print(table)
-    every = sum(1 for _ in combinations())
+    every = len(_every())
     console.print(
         f"{operations.total():,} operations in {tried.total():,} runs and {seconds:,.0f} s; "
         f"{len(tried)} of {every} combinations of modes.",

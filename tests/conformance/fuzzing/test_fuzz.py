@@ -15,7 +15,7 @@ from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
 from kvconform.findings.accepted import Accepted
 from kvconform.fuzzing import generate
-from kvconform.fuzzing.fuzz import Budget, fuzz, fuzz_on, shortest
+from kvconform.fuzzing.fuzz import Budget, fuzz, fuzz_on, runs, shortest
 from kvconform.fuzzing.machine import DoesNotConform, machine
 from kvconform.fuzzing.reach import HARD, met
 from kvconform.fuzzing.run import Failure, Run, Tally
@@ -191,7 +191,7 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
 
 def test_fuzzing_does_not_end_where_something_breaks() -> None:
     seconds: list[float] = []
-    fuzzed = fuzz_on(KeepsPages, Budget(3), 1, lambda _, elapsed: seconds.append(elapsed), Accepted())
+    fuzzed = fuzz_on(runs(KeepsPages, Budget(3), 1), Budget(3), lambda _, elapsed: seconds.append(elapsed), Accepted())
     assert fuzzed.failure is not None and fuzzed.seconds >= 3 and len(seconds) > 1
 
 

@@ -1,0 +1,168 @@
+"""`kvspec check --ray`: traces by URL, one task a file, findings grouped over all of them by their cause."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import fsspec
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Told, complain, progress_bar
+from kvconform.errors import InputError
+from kvconform.findings.accepted import Accepted, Entry, read_accepted
+from kvconform.findings.finding import Finding, Place
+from kvconform.findings.formats import to_json, write
+from kvconform.findings.outcome import Case, Report
+from kvconform.findings.summary import show_accepted
+from kvconform.findings.text import show_finding
+from kvconform.fleet.cluster import Cluster
+from kvconform.judging.traces import report_of
+
+
+class Checked(NamedTuple):
+    """How one trace came out, wherever it was checked."""
+
+    url: str
+    report: Report
+    accepted: Counter[Entry]
+    modified: datetime | None
+    """When the file was last written; `None` where its storage does not say."""
+
+
+class Cause(NamedTuple):
+    """Findings of several traces that are most likely one defect."""
+
+    finding: Finding
+    """The first, with all other places."""
+    since: datetime | None
+    """When the oldest trace that shows it was written."""
+
+
+def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Path | None, forms: Forms) -> int:
+    """Check the traces that some URLs name (`*` stands for any part of a name), and tell what came out.
+
+    Raises:
+        InputError: the file of accepted findings cannot be used, or a URL names nothing.
+        OSError: a file cannot be written.
+    """
+    accepted = read_accepted(accept)
+    names = [name for url in urls for name in named(url)]
+    report = Report("check", ", ".join(urls))
+    done: list[Checked] = []
+    with progress_bar() as progress:
+        task = progress.add_task(f"{len(names):,} traces", total=len(names))
+        for one in cluster.as_done(partial(check_url, entries=accepted.entries), names):
+            done.append(one.result)
+            progress.update(task, completed=len(done))
+    done.sort(key=lambda one: one.url)
+    for checked in done:
+        _add(report, checked)
+        accepted.count += checked.accepted
+    causes = grouped(done)
+    report.findings = [cause.finding for cause in causes]
+    silent = Console(quiet=True)
+    told = Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
+    for number, cause in enumerate(causes, start=1):
+        show_finding(told.details, cause.finding, number)
+        since = "" if cause.since is None else f", the oldest of {cause.since:%Y-%m-%d %H:%M} UTC"
+        met = {place.file for place in (cause.finding.place, *cause.finding.also)}
+        told.details.print(Text(f"{number}. is in {len(met):,} of {len(done):,} traces{since}."), soft_wrap=True)
+        told.details.print()
+    show_accepted(told.details, accepted)
+    verdicts = Counter(case.verdict for case in report.cases)
+    events = sum(case.events for case in report.cases)
+    summary = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items()))
+    told.verdict.print(Text(f"{len(done):,} traces: {summary}; {events:,} events checked."), soft_wrap=True)
+    write(report, junit=forms.junit, sarif=forms.sarif)
+    if forms.json:
+        out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
+    return BROKEN if verdicts["fails"] else UNUSABLE if verdicts["unusable"] else CONFORMS
+
+
+def _add(report: Report, checked: Checked) -> None:
+    for case in checked.report.cases:
+        report.cases.append(case)
+        if case.verdict == "unusable":
+            complain(case.reason)
+    report.judged = dict(Counter(report.judged) + Counter(checked.report.judged))
+    report.unjudged = dict(Counter(report.unjudged) + Counter(checked.report.unjudged))
+
+
+def named(url: str) -> list[str]:
+    """The files that a URL names, in order.
+
+    Raises:
+        InputError: there is none, or its storage cannot be reached.
+    """
+    try:
+        storage, path = fsspec.core.url_to_fs(url)
+        found = sorted(storage.glob(path)) if set("*?[") & set(path) else [path]
+        names = [str(storage.unstrip_protocol(one)) if "://" in url else str(one) for one in found]
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(Path(url), 0, str(error)) from error
+    if not names:
+        raise InputError(Path(url), 0, "names no trace")
+    return names
+
+
+def check_url(url: str, entries: list[Entry]) -> Checked:
+    """Check one trace, on whatever machine this runs: it is copied there first."""
+    accepted = Accepted(entries)
+    modified: datetime | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / PurePosixPath(url).name
+        try:
+            storage, path = fsspec.core.url_to_fs(url)
+            with storage.open(path, "rb") as source, copy.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            modified = _modified(storage, path)
+            report = report_of(copy, accepted)
+        except (ImportError, OSError, ValueError) as error:
+            report = Report("check", url, [Case(copy.name, "unusable", url, reason=f"{url}: {error}")])
+        return Checked(url, _of_url(report, str(copy), url), accepted.count, modified)
+
+
+def _modified(storage: fsspec.AbstractFileSystem, path: str) -> datetime | None:
+    try:
+        told = storage.modified(path)
+    except NotImplementedError:
+        return None
+    return told.replace(tzinfo=UTC) if isinstance(told, datetime) and told.tzinfo is None else told
+
+
+def _of_url(report: Report, copy: str, url: str) -> Report:
+    """A report of a copy becomes one of what was copied."""
+    for case in report.cases:
+        case.file, case.reason = url, case.reason.replace(copy, url)
+    for finding in report.findings:
+        finding.place = _moved(finding.place, url)
+        finding.also = [_moved(place, url) for place in finding.also]
+    return report
+
+
+def _moved(place: Place, url: str) -> Place:
+    return Place(url, place.line, place.step, place.operation, place.vector, place.site)
+
+
+def grouped(checked: Iterable[Checked]) -> list[Cause]:
+    """Findings of one rule, at one kind of event and place in the engine, most of them first."""
+    found: dict[object, Cause] = {}
+    for one in checked:
+        for finding in one.report.findings:
+            place = finding.place
+            cause = (finding.rule.id if finding.rule else finding.what, place.operation, place.site)
+            known = found.get(cause)
+            if known is None:
+                found[cause] = Cause(finding, one.modified)
+                continue
+            known.finding.also += [place, *finding.also]
+            known.finding.count += finding.count
+            dates = [date for date in (known.since, one.modified) if date is not None]
+            found[cause] = Cause(known.finding, min(dates, default=None))
+    return sorted(found.values(), key=lambda cause: -len(cause.finding.also))

@@ -1,0 +1,86 @@
+"""`kvspec fuzz --ray` and `kvspec soak --ray`: other draws on every worker, what came of them put together."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any, NamedTuple
+
+from kvconform.fleet.cluster import Cluster
+from kvconform.fuzzing.fuzz import Budget, runs
+from kvconform.fuzzing.run import Failure, Tally
+from kvconform.implementations import load
+from kvconform.traffic.soak import Soaked, soak_run
+from kvconform.vectors.runner import Factory, try_out
+from kvspec.events import Config, Operation, Snapshot
+
+OPERATIONS = 5_000
+"""Operations of a part: some seconds of work."""
+RUNS = 10
+"""Runs of traffic in a part."""
+
+
+class Part(NamedTuple):
+    """What one worker has met."""
+
+    runs: int
+    operations: Counter[str]
+    judged: Counter[str]
+    reached: Counter[str]
+    failed: list[tuple[Config, list[Operation[Any]]]]
+    """Of each kind of failure the first: the sizes, and what was done."""
+
+
+def fuzz_part(number: int, impl: str, seed: int) -> Part:
+    """Fuzz for some seconds, with draws that no other part has."""
+    failed: dict[object, Failure] = {}
+    tally = Tally()
+    for tally, _ in runs(load(impl), Budget(operations=OPERATIONS), (seed << 32) + number):
+        if tally.failure is not None:
+            finding = tally.failure.finding
+            failed.setdefault((str(finding).partition(":")[0], type(finding.op)), tally.failure)
+            tally.failure = None
+    done = [(failure.config, list(failure.operations)) for failure in failed.values()]
+    return Part(tally.runs, tally.operations, tally.judged, tally.reached, done)
+
+
+def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
+    """As `kvconform.fuzzing.fuzz.runs`: the tally and the seconds so far, after each part, and after each failure.
+
+    What failed on a worker is carried out here once more, so that it is known with its answers.
+    """
+    start, tally = monotonic(), Tally()
+    for done in cluster.as_done(partial(fuzz_part, impl=impl, seed=seed), count()):
+        part = done.result
+        tally.runs += part.runs
+        for total, more in ((tally.operations, part.operations), (tally.judged, part.judged)):
+            total.update(more)
+        tally.reached.update(part.reached)
+        for config, operations in part.failed:
+            asked = [op for op in operations if not isinstance(op, Snapshot)]
+            shown = try_out(asked, config, factory)
+            if shown is not None:
+                tally.failure = Failure(config, shown.operations, shown.finding)
+                yield tally, monotonic() - start
+        tally.failure = None
+        yield tally, monotonic() - start
+        if tally.steps >= budget.operations or monotonic() - start >= budget.seconds:
+            return
+
+
+def soak_part(number: int, impl: str, seed: int) -> list[Soaked]:
+    """Some runs of traffic, as many as there are up to a finding."""
+    factory = load(impl)
+    soaked: list[Soaked] = []
+    for one in range(number * RUNS, (number + 1) * RUNS):
+        soaked.append(soak_run(factory, seed, one))
+        if soaked[-1].finding is not None:
+            break
+    return soaked
+
+
+def soaked(cluster: Cluster, impl: str, seed: int) -> Iterator[Soaked]:
+    """Endless runs of traffic, as they are done."""
+    for done in cluster.as_done(partial(soak_part, impl=impl, seed=seed), count()):
+        yield from done.result

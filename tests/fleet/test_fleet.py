@@ -1,0 +1,103 @@
+"""What `--ray` changes of check, fuzz, soak and explore: where it is done, and nothing of what comes out."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, progress_bar
+from kvconform.exploring import exhaust
+from kvconform.exploring.scope import SCOPES
+from kvconform.findings.accepted import Accepted
+from kvconform.fleet.checking import check_traces
+from kvconform.fleet.cluster import Cluster
+from kvconform.fleet.fuzzing import OPERATIONS, fuzzed, soaked
+from kvconform.fuzzing.fuzz import Budget, fuzz_on
+from kvconform.implementations import load
+from kvconform.judging.vectors import Task, run_vectors
+from kvconform.traffic.soak import soak
+
+RACE = Path(__file__).parents[2] / "conformance/examples/reuse_before_the_fence.jsonl"
+FORMS = Forms(json=True)
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces as three machines write them: six that conform, two with one defect, one that breaks off."""
+    folder = tmp_path_factory.mktemp("traces")
+    vectors = [Path(name) for name in ("duplicate_publish_p4", "logit_reserve")]
+    for machine in ("one", "two", "three"):
+        task = Task(vectors, "reference", folder / machine)
+        run_vectors(Console(quiet=True), task, Forms(quiet=True))
+    shutil.copy(RACE, folder / "one/race.jsonl")
+    shutil.copy(RACE, folder / "two/race.jsonl")
+    (folder / "three/torn.jsonl").write_text('{"kvspec": 1, ')
+    os.utime(folder / "two/race.jsonl", (1_700_000_000, 1_700_000_000))
+    return folder
+
+
+def checked(cluster: Cluster, out: Console, *urls: str) -> tuple[int, dict[str, object]]:
+    with out.capture() as printed:
+        status = check_traces(out, cluster, urls, None, FORMS)
+    return status, json.loads(printed.get())
+
+
+def test_traces_are_checked_by_url_and_one_defect_is_told_once(
+    cluster: Cluster, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Console(width=200)
+    with out.capture() as printed:
+        status = check_traces(out, cluster, [f"file://{traces}/*/*.jsonl"], None, Forms())
+    assert status == BROKEN
+    told = printed.get()
+    assert told.count("MEM-RACE is broken") == 1
+    assert "1. is in 2 of 9 traces, the oldest of 2023-11-14 22:13 UTC" in told
+    assert "9 traces: 6 conforms, 2 fails, 1 unusable" in told
+    assert "torn.jsonl" in capsys.readouterr().err
+
+
+def test_the_report_counts_every_trace_once(cluster: Cluster, traces: Path) -> None:
+    status, report = checked(cluster, Console(width=200), f"{traces}/*/*.jsonl")
+    files = [case["file"] for case in report["cases"]]  # type: ignore[attr-defined]
+    assert len(files) == len(set(files)) == 9
+    assert status == BROKEN
+    assert checked(cluster, Console(width=200), f"{traces}/three/torn.jsonl")[0] == UNUSABLE
+    assert checked(cluster, Console(width=200), f"{traces}/three/logit*.jsonl")[0] == CONFORMS
+
+
+def test_fuzzing_finds_a_mutant_and_its_trace_is_told_with_answers(cluster: Cluster) -> None:
+    impl = "bug:retract-tail-orphaned"
+    carried_out = fuzzed(cluster, load(impl), impl, Budget(operations=100 * OPERATIONS), 1)
+    failure = next(tally.failure for tally, _ in carried_out if tally.failure is not None)
+    assert failure.operations[-1].obs is not None
+    assert "page(s)" in str(failure.finding)
+
+
+def test_fuzzing_the_reference_finds_nothing_and_puts_together_what_was_reached(cluster: Cluster) -> None:
+    budget = Budget(operations=2 * OPERATIONS)
+    carried_out = fuzzed(cluster, load("reference"), "reference", budget, 1)
+    result = fuzz_on(carried_out, budget, lambda *_: None, Accepted())
+    assert not result.kinds
+    assert result.tally.steps >= 2 * OPERATIONS
+    assert result.tally.reached["prefix matched"] > 0
+
+
+def test_soaking_ends_at_its_budget(cluster: Cluster) -> None:
+    out = Console(width=120)
+    with out.capture() as printed:
+        assert soak(out, progress_bar(), soaked(cluster, "reference", 3), "reference", Budget(operations=3000))
+    assert "reference: no rule was broken." in printed.get()
+
+
+def test_exploring_counts_the_same_states(cluster: Cluster) -> None:
+    here, there = exhaust(SCOPES["tiny"]), exhaust(SCOPES["tiny"], spread=cluster.in_order)
+    assert there.holds
+    assert (there.states, there.transitions, there.depth, there.keys) == (
+        here.states,
+        here.transitions,
+        here.depth,
+        here.keys,
+    )
