@@ -1,6 +1,6 @@
 """How the check of many traces scales on a local cluster of Ray, from one processor to all.
 
-    python benchmarks/fleet.py [--traces N] [--events N]
+    PYTHONPATH=. python benchmarks/fleet.py [--traces N] [--events N]
 
 The same traces (decode steps with page labels) are checked with one worker and with as many as there are processors,
 in turns; the ratio is what a machine more would bring. Starting the cluster is not counted.
@@ -17,7 +17,7 @@ from typing import Annotated
 
 import ray
 import typer
-from check import write
+from benchmarks.check import write
 from rich.console import Console
 
 from kvconform.console import Forms
@@ -52,7 +52,9 @@ def main(
     print(f"{traces} traces, {count:,} events")
     for workers, took in seconds.items():
         ratio = seconds[1] / took
-        print(f"  {workers} worker{'s'[: workers > 1]}: {took:6.1f} s, {count / took:9,.0f} events a second, {ratio:.2f} x")
+        print(
+            f"  {workers} worker{'s'[: workers > 1]}: {took:6.1f} s, {count / took:9,.0f} events a second, {ratio:.2f} x"
+        )
     print(f"Load {os.getloadavg()[0]:.1f}.")
 
 
