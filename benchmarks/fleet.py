@@ -52,9 +52,7 @@ def main(
     print(f"{traces} traces, {count:,} events")
     for workers, took in seconds.items():
         ratio = seconds[1] / took
-        print(
-            f"  {workers} worker{'s'[: workers > 1]}: {took:6.1f} s, {count / took:9,.0f} events a second, {ratio:.2f} x"
-        )
+        print(f"  {workers} workers: {took:6.1f} s, {count / took:9,.0f} events a second, {ratio:.2f} times one's")
     print(f"Load {os.getloadavg()[0]:.1f}.")
 
 

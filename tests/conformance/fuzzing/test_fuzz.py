@@ -207,7 +207,7 @@ def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pyte
 
 
 def test_the_reference_survives_and_the_command_says_what_it_met(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["fuzz", "--seconds", "2", "--seed", "5"]) == 0
+    assert run_command(["fuzz", "--operations", "3000", "--seed", "5"]) == 0
     out = capsys.readouterr().out
     assert "reference: no rule was broken in" in out
     assert "Rules judged: ROW-1" in out and "slot lent" in out
