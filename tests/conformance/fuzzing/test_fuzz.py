@@ -192,7 +192,8 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
 def test_fuzzing_does_not_end_where_something_breaks() -> None:
     seconds: list[float] = []
     fuzzed = fuzz_on(runs(KeepsPages, Budget(3), 1), Budget(3), lambda _, elapsed: seconds.append(elapsed), Accepted())
-    assert fuzzed.failure is not None and fuzzed.seconds >= 3 and len(seconds) > 1
+    # A quarter of the time at most is kept for shortening what broke.
+    assert fuzzed.failure is not None and fuzzed.seconds >= 2.25 and len(seconds) > 1
 
 
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
