@@ -115,7 +115,7 @@ def _request(state: State, req: str, numbers: Numbers) -> tuple[Any, ...]:
         slot if slot is None else numbers.states.setdefault(slot, len(numbers.states)),
         req in state.mid_prefill,
         prepared and tuple(prepared),
-        speculating,
+        speculating and tuple([tuple(step) for step in speculating]),
         None if record is None else (*_record(state, record, numbers), state.written[record], state.horizon[record]),
     )
 
