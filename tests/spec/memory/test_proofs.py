@@ -172,7 +172,7 @@ MISTAKES = {
         "pass_on": ("referred(new, share, pin)", "referred(new, 1, 0)"),
         "publish": ("any_of(all_of(planned, held), after.kept(key))", "any_of(planned, after.kept(key))"),
         "drop": ("names=page.names - choose(named, 1, 0)", "names=page.names - 1"),
-        "write": ("all_of(held, kept), replace(", "held, replace("),
+        "write": ("all_of(page.refers(holder), kept)", "page.refers(holder)"),
         "unwritten": ("choose(page.named(key) == THERE, PLANNED, page.named(key))", "page.named(key)"),
     },
     "step": {

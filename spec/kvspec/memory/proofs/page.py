@@ -16,12 +16,15 @@ from kvspec.memory.proofs.terms import (
     Number,
     Set,
     all_of,
+    among,
     any_of,
     choose,
+    each,
     every,
     implies,
     negation,
     put,
+    some,
 )
 
 PLANNED, THERE = 1, 2
@@ -74,9 +77,11 @@ class Page:
 
     def kept(self, key: Number) -> Formula:
         """Whether what a name promises is there."""
-        return every(
-            lambda slot: implies(self.promise(key, slot) != NONE, self.content(slot) == self.promise(key, slot))
-        )
+        return each(lambda slot: self.promise(key, slot) != NONE, lambda s: self.content(s) == self.promise(key, s))
+
+    def refers(self, holder: Number) -> Formula:
+        """Whether a holder has a reference."""
+        return any_of(self.holds(holder) > 0, self.pins(holder) > 0)
 
 
 Judged = tuple[Formula, Page]
@@ -95,23 +100,23 @@ def share(page: Page, holder: Number, key: Number, pin: Formula) -> Judged:
     return found, page.referred(holder, choose(pin, 0, 1), choose(pin, 1, 0))
 
 
-def _has(page: Page, holder: Number) -> tuple[Formula, Number, Number]:
-    """Whether the holder has a reference, and which one goes first: a share (1, 0), or a pin (0, 1)."""
+def _first(page: Page, holder: Number) -> tuple[Number, Number]:
+    """Which of a holder's references goes first: a share (1, 0), a pin (0, 1), or none."""
     shares, pins = page.holds(holder) > 0, page.pins(holder) > 0
-    return any_of(shares, pins), choose(shares, 1, 0), choose(all_of(negation(shares), pins), 1, 0)
+    return choose(shares, 1, 0), choose(all_of(negation(shares), pins), 1, 0)
 
 
 def release(page: Page, holder: Number) -> Judged:
     """One reference less. After the last nobody is left to write what a name plans."""
-    has, share, pin = _has(page, holder)
-    kept = every(lambda key: implies(page.named(key) == PLANNED, page.kept(key)))
-    return all_of(has, implies(page.references == 1, kept)), page.referred(holder, -share, -pin)
+    share, pin = _first(page, holder)
+    kept = each(lambda key: page.named(key) == PLANNED, page.kept)
+    return all_of(page.refers(holder), implies(page.references == 1, kept)), page.referred(holder, -share, -pin)
 
 
 def pass_on(page: Page, old: Number, new: Number) -> Judged:
     """One reference changes hands, and stays what it is."""
-    has, share, pin = _has(page, old)
-    return has, page.referred(old, -share, -pin).referred(new, share, pin)
+    share, pin = _first(page, old)
+    return page.refers(old), page.referred(old, -share, -pin).referred(new, share, pin)
 
 
 def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Judged:
@@ -139,27 +144,21 @@ def drop(page: Page, key: Number) -> Judged:
 
 def write(page: Page, holder: Number, others: Formula, slots: Set, labels: Map) -> Judged:
     """An operation writes slots. `others`: whether somebody else shares it, too."""
-    planned = negation(every(lambda key: page.named(key) != PLANNED))
+    shared = all_of(others, negation(some(lambda key: page.named(key) == PLANNED)))
 
     def guarded(slot: Number) -> Formula:
         """Whether what is there may not become something else: a name's, or shared and no plan."""
-        unnamed = every(
-            lambda key: negation(all_of(page.named(key) != 0, page.promise(key, slot) == page.content(slot)))
-        )
-        shared = all_of(others, negation(planned))
-        return all_of(slots(slot), page.content(slot) != NONE, any_of(shared, negation(unnamed)))
+        named = some(lambda key: all_of(page.named(key) != 0, page.promise(key, slot) == page.content(slot)))
+        return all_of(slots(slot), page.content(slot) != NONE, any_of(shared, named))
 
-    kept = every(lambda slot: implies(guarded(slot), labels(slot) == page.content(slot)))
-    held = any_of(page.holds(holder) > 0, page.pins(holder) > 0)
-    return all_of(held, kept), replace(page, content=lambda slot: choose(slots(slot), labels(slot), page.content(slot)))
+    kept = each(guarded, lambda slot: labels(slot) == page.content(slot))
+    return all_of(page.refers(holder), kept), replace(page, content=among(slots, labels, page.content))
 
 
 def read(page: Page, holder: Number, slots: Set, labels: Map) -> Judged:
     """An operation reads slots, and means to find labels there."""
-    found = every(
-        lambda slot: implies(slots(slot), all_of(page.content(slot) != NONE, page.content(slot) == labels(slot)))
-    )
-    return all_of(any_of(page.holds(holder) > 0, page.pins(holder) > 0), found), page
+    found = each(slots, lambda slot: all_of(page.content(slot) != NONE, page.content(slot) == labels(slot)))
+    return all_of(page.refers(holder), found), page
 
 
 def unwritten(page: Page, slots: Set) -> Judged:
@@ -167,10 +166,9 @@ def unwritten(page: Page, slots: Set) -> Judged:
     after = replace(
         page,
         named=lambda key: choose(page.named(key) == THERE, PLANNED, page.named(key)),
-        content=lambda slot: choose(slots(slot), NONE, page.content(slot)),
+        content=among(slots, NONE, page.content),
     )
-    kept = every(lambda key: implies(after.named(key) == PLANNED, after.kept(key)))
-    return any_of(page.references > 0, kept), after
+    return any_of(page.references > 0, each(lambda key: after.named(key) == PLANNED, after.kept)), after
 
 
 def leave(page: Page, holder: Number) -> Judged:
