@@ -87,6 +87,12 @@ browser: .venv/.stamp ## Open the pages of findings in a headless Chromium, step
 	@PYTHONPATH=. $(BIN)/python tests/browser/look.py build/browser
 	@echo "Pictures are in build/browser"
 
+mutants: .venv/.stamp ## Check 10,000 files that were changed at random: none may make kvspec fail (minutes)
+	@$(BIN)/python -m tests.conformance.traces.mutating
+
+hostile: .venv/.stamp ## Check every small file with an extreme number, not only one for each field (minutes)
+	@KVSPEC_HOSTILE=1 $(BIN)/pytest -q tests/conformance/traces/test_hostile.py
+
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

@@ -9,7 +9,7 @@ import typer
 
 from kvconform import signals
 from kvconform.commands import attaching, checking, engines, matrix, replay, searching, starting
-from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain
+from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown
 from kvconform.errors import InputError, LoadError
 from kvspec import __version__
 
@@ -73,6 +73,11 @@ def main() -> NoReturn:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Carry out one command line and return its exit status; what is wrong with it is told in one line on stderr."""
+    with shown():
+        return _carried_out(arguments)
+
+
+def _carried_out(arguments: Sequence[str]) -> int:
     try:
         return app(list(arguments), prog_name="kvspec", standalone_mode=False) or CONFORMS
     except (InputError, LoadError) as error:

@@ -1,9 +1,13 @@
 """How commands speak: exit statuses, standard output, progress, and one line for what is wrong."""
 
+import io
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from rich.console import Console
 
@@ -31,6 +35,65 @@ class Forms(NamedTuple):
     sarif: Path | None = None
     html: Path | None = None
     """Files that are written besides."""
+
+
+_ODD = re.compile(
+    "[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
+)
+"""Control characters but for line ends, and marks that change the direction of text; escapes are rich's own."""
+
+
+class Shown(io.TextIOBase):
+    """A stream to which names from files are written: what would act on a terminal is escaped, as JSON does it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        """Write to `stream`, or where it is closed to nowhere."""
+        self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
+        self._terminal = self._stream.isatty()
+        # Colours are escapes, and somebody may want them in a pipe, too.
+        self._coloured = self._terminal or bool(os.environ.get("FORCE_COLOR"))
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the stream."""
+        return self._stream.encoding or "utf-8"
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._terminal
+
+    def fileno(self) -> int:
+        """That of the stream."""
+        return self._stream.fileno()
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        self._stream.flush()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Write what can be shown; the rest as JSON escapes it."""
+        shown = _ODD.sub(_escaped, text)
+        if not self._coloured:
+            shown = shown.replace("\x1b", "\\u001b")
+        self._stream.write(shown.encode(self.encoding, "backslashreplace").decode(self.encoding))
+        return len(text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Standard output and error, whatever the surroundings are, with nothing in them that acts on a terminal."""
+    if not os.environ.get("COLUMNS", "80").isdigit() or int(os.environ.get("COLUMNS", "80")) < 1:
+        del os.environ["COLUMNS"]
+    with redirect_stdout(Shown(sys.stdout)), redirect_stderr(Shown(sys.stderr)):
+        yield
 
 
 class Output(Console):
