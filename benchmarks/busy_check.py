@@ -80,9 +80,12 @@ class Checked:
                 if self._pages:
                     checker._check_kv_page_invariants()
             except (AssertionError, ValueError) as error:
-                self.found = self.found or f"{type(error).__name__}: {error}"
-            self.seconds += time.thread_time() - start
-            self.turns += 1
+                # It stops the engine, and ends the walk.
+                self.found = f"{type(error).__name__}: {error}"
+                raise AssertionError from error
+            finally:
+                self.seconds += time.thread_time() - start
+                self.turns += 1
 
         return checks
 

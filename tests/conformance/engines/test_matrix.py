@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from kvconform.engines.matrix import check
+from kvconform.engines.matrix.check import NotChecked, checked
 from kvconform.engines.matrix.findings import RAISES, Found, ReleaseReport, explanations, told
 from kvconform.engines.matrix.table import MARKS, show_matrix
 from kvconform.engines.matrix.task import Task
@@ -163,3 +165,24 @@ def test_a_written_trace_shows_the_same_finding_again(report: ReleaseReport) -> 
         assert outcome.finding is not None, one.file
         assert str(outcome.finding).startswith(one.rule), one.file
         assert Path(one.file).with_suffix(".txt").is_file()
+
+
+def test_a_folder_without_sglang_is_said_to_hold_none(tmp_path: Path) -> None:
+    with pytest.raises(NotChecked, match="holds no SGLang"):
+        checked(f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
+
+
+def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is told by the last folder's name: what is found in it is never written there."""
+    (tmp_path / "mine" / "sglang").mkdir(parents=True)
+    asked: list[Task] = []
+
+    def once(task: Task) -> ReleaseReport:
+        asked.append(task)
+        return ReleaseReport(task.release, [], [], [], {}, 1, 1, {}, {}, [])
+
+    monkeypatch.setattr(check, "_check", once)
+    for again in (False, False, True):
+        report = checked(f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
+        assert report.release == "mine"
+    assert [task.release for task in asked] == ["mine", "mine"]

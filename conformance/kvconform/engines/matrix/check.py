@@ -6,7 +6,7 @@ import msgspec
 
 from kvconform.children import python, run
 from kvconform.engines.matrix.findings import ReleaseReport
-from kvconform.engines.matrix.kept import keep, own_digest, recall
+from kvconform.engines.matrix.kept import digest_of, keep, own_digest, recall
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.releases import NotFetched, fetch, folder_of
 
@@ -26,20 +26,27 @@ def checked(release: str, seconds: float, seed: int, out: Path, cache: Path | No
     Raises:
         NotChecked: it could not be fetched, or cannot be checked.
     """
-    folder = None
-    if release != INSTALLED:
+    name, folder = release, None
+    key: dict[str, object] = {"release": release, "seconds": seconds, "seed": seed, "suite": own_digest()}
+    if "/" in release:
+        folder = Path(release).resolve()
+        folder = folder / "python" if (folder / "python" / "sglang").is_dir() else folder
+        if not (folder / "sglang").is_dir():
+            raise NotChecked(f"{release} holds no SGLang")
+        name = Path(release).resolve().name
+        key["folder"] = digest_of(folder)
+    elif release != INSTALLED:
         try:
             folder = folder_of(release, cache)
             folder = folder if (folder / "sglang").is_dir() else fetch(release, cache)
         except NotFetched as error:
             raise NotChecked(str(error)) from error
-    key = {"release": release, "seconds": seconds, "seed": seed, "suite": own_digest()}
-    path = out / "kept" / f"sglang-{release}-requests.json"
+    path = out / "kept" / f"sglang-{name}-requests.json"
     # What is installed may be another release the next time.
     kept = None if again or release == INSTALLED else recall(path, key, ReleaseReport)
     if kept is not None:
         return kept
-    report = _check(Task(release, None if folder is None else str(folder), str(out), seconds, seed))
+    report = _check(Task(name, None if folder is None else str(folder), str(out), seconds, seed))
     keep(path, key, report)
     return report
 
