@@ -68,6 +68,8 @@ class Clocks:
         self.lanes: dict[str, list[Flight]] = {}
         """Stream -> its operations in flight, oldest first."""
         self.begun = 0
+        self.oldest = 1
+        """The number of the oldest operation in flight, or of the next one."""
         self._seen: dict[OpId, None] = {}
         """Operations that are complete because a later one is; their own end may still be told."""
         self._free: list[str] = []
@@ -90,6 +92,8 @@ class Clocks:
             if lane and other != stream and lane[-1].moment > (known := clock.get(other, 0)):
                 rivals += [flight for flight in lane if flight.moment > known]
         self.begun += 1
+        if not self.flights:
+            self.oldest = self.begun + (clock is self.host)
         flight = Flight(event, stream, clock.copy(), rivals, self.begun)
         if clock is not self.host:
             self.flights[event.id] = flight
@@ -121,10 +125,6 @@ class Clocks:
             del self._seen[id]
         return True
 
-    def flying(self, number: int) -> bool:
-        """Whether any of the first `number` operations is in flight."""
-        return any(lane and lane[0].number <= number for lane in self.lanes.values())
-
     def _forget(self) -> None:
         """What the host knows to be complete is in flight no longer."""
         for stream, lane in self.lanes.items():
@@ -136,5 +136,6 @@ class Clocks:
                     self._seen[flight.event.id] = None
                 if flight.event.stream is None:
                     self._free.append(stream)
+        self.oldest = min((lane[0].number for lane in self.lanes.values() if lane), default=self.begun + 1)
         while len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]

@@ -89,7 +89,8 @@ def publish(state: State, event: events.Publish) -> None:
         raise Malformed(f"{len(event.labels)} labels for {len(numbers)} pages with {each} each")
     for index, (number, key) in enumerate(zip(numbers, _one_each(event.keys, numbers), strict=True)):
         assert key is not None
-        page, was = pool.page(number), pool.page(number).kind
+        page = pool.page(number)
+        was = page.kind
         if was == "free" and not pool.keyed:
             state.find("MEM-NAME", f"page {number} is published as {key}, but it is free", pool, number)
         labels = None if event.labels is None else event.labels[index * each : (index + 1) * each]
@@ -239,9 +240,13 @@ def _refer(
 ) -> None:
     was = page.kind
     references[holder] = references.get(holder, 0) + 1
-    pool.recount(was, page)
-    state.holdings.setdefault(holder, Counter())[pool.name, number] += 1
+    if was != "held":
+        pool.recount(was, page)
+    held = state.holdings.get(holder)
+    if held is None:
+        held = state.holdings[holder] = Counter()
     state.gone.discard(holder)
+    held[pool.name, number] = held.get((pool.name, number), 0) + 1
 
 
 def _unrefer(
@@ -259,17 +264,17 @@ def _unrefer(
     if holder not in references:
         state.find("MEM-RELEASE", f"page {number} is {done} by {holder}, but {whose(page)}", pool, number, holder)
         return False
-    was, held = page.kind, state.holdings[holder]
-    references[holder] -= 1
-    if not references[holder]:
-        del references[holder]
-        state.changed(page)
-    pool.recount(was, page)
+    held = state.holdings[holder]
     held[pool.name, number] -= 1
     if not held[pool.name, number]:
         del held[pool.name, number]
         if not held:
             del state.holdings[holder]
+    references[holder] -= 1
+    if not references[holder]:
+        del references[holder]
+        pool.recount("held", page)
+        state.changed(page, holder=holder)
     return True
 
 

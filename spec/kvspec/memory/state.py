@@ -245,6 +245,13 @@ class Table:
         self.pages: list[Page] = []
         self.labels: list[Label | None] = []
         self.views: dict[str, View] = {}
+        """By stream."""
+
+    def changed(self, index: int, stream: str | None = None) -> None:
+        """What was checked of a page index has to be checked again, but for `stream`."""
+        for viewer, view in self.views.items():
+            if viewer != stream and index * self.pool.size < view.high:
+                view.changed.add(index)
 
 
 class State:
@@ -304,23 +311,31 @@ class State:
             page.cause = page.cause or self.event
         return found
 
-    def changed(self, page: PageState, by: Table | None = None, stream: str | None = None) -> None:
-        """A page changed: every table that names it has to be checked there again, but for its writer's."""
+    def changed(
+        self, page: PageState, by: Table | None = None, stream: str | None = None, holder: str | None = None
+    ) -> None:
+        """A page changed, for one holder or for all: tables that name it have to be checked there again.
+
+        Not, though, the table through which a stream changed it, for that stream.
+        """
         for table, (index, _) in page.tables.items():
-            for viewer, view in table.views.items():
-                if table is not by or viewer != stream:
-                    view.changed.add(index)
+            if holder is None or table.holder == holder:
+                table.changed(index, stream if table is by else None)
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names, or named while an operation in flight read it, need not be remembered."""
-        still_read = page.left and self.clocks.flying(page.left[-1][-1])
+        still_read = page.left and page.left[-1][-1] >= self.clocks.oldest
         if page.kind == "free" and not (page.tables or pool.keyed or still_read):
             pool.pages.pop(number, None)
 
     def agree(self, one: Content, other: Content) -> bool | None:
         """Whether two contents are the same where they overlap; `None`: not told."""
+        if one.label is None or other.label is None:
+            return None
+        if one.label == other.label and one.start - one.offset == other.start - other.offset:
+            return True
         alike = self.alike(one, other)
-        return None if alike is None else alike >= min(one.stop, other.stop)
+        return alike is not None and alike >= min(one.stop, other.stop)
 
     def alike(self, one: Content, other: Content) -> int | None:
         """The slot up to which two contents are the same where they overlap; `None`: not told."""

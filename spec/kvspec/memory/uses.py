@@ -42,7 +42,7 @@ def map_table(state: State, event: events.Map) -> None:
         if number not in pool.sinks:
             page = pool.page(number)
             page.tables[table] = index, state.clocks.begun
-            state.changed(page)
+            table.changed(index)
     start = event.index * units
     table.labels[start : start + len(numbers) * units] = [*labels, *[None] * (len(numbers) * units - len(labels))]
 
@@ -70,7 +70,8 @@ def _unlink(state: State, table: Table, index: int) -> None:
     linked = None if page is None else page.tables.get(table)
     if page is not None and linked is not None and linked[0] == index:
         del page.tables[table]
-        page.left = [left for left in page.left if state.clocks.flying(left[-1])]
+        if page.left:
+            page.left = [left for left in page.left if left[-1] >= state.clocks.oldest]
         page.left.append((table, *linked, state.clocks.begun))
         state.forget_if_free(table.pool, number, page)
 
@@ -307,17 +308,18 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         _write_part(state, flight, part, new, table)
     if table is None or not parts:
         return
-    view = table.views.get(flight.stream)
+    if flight.stream not in table.views:
+        table.views[flight.stream] = View(use.start)
+    view = table.views[flight.stream]
     start, stop = use.start, parts[-1][4] + parts[-1][3]
     if use.labels is not None:
         size, unit, told = table.pool.size, table.pool.unit, use.labels
         units = slice(start // unit, start // unit + len(told))
         # A unit that is written in part means something else in its other slots, too.
         ends = [(start, told[0], table.labels[units][0]), (stop, told[-1], table.labels[units][-1])]
-        if view is not None:
-            view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
+        view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
         table.labels[units] = told
-    if view is not None and view.high == start and not use.may:
+    if view.high == start and not use.may:
         view.high = stop
 
 

@@ -140,6 +140,8 @@ class Memory:
         """Of rows and window sides, in the step at hand."""
         self._made = 0
         self._names: dict[int, Names] = {}
+        self._labels: dict[int, str] = {}
+        """Page -> what it holds: the record and the page index for which it was taken. A published page keeps it."""
         self._packed = b""
         """The whole of it as bytes, while nothing has changed since it was copied: exploring copies a state often."""
         if config.sliding_window:
@@ -214,8 +216,7 @@ class Memory:
             path[page], key = key, parent
         path = dict(reversed(path.items()))
         self._share(names.holder, "pages", path)
-        labels = [key.hex() for key in path.values()]
-        self.told.append(Map(names.table, names.holder, "pages", 0, [*path], labels))
+        self.told.append(Map(names.table, names.holder, "pages", 0, [*path], self._labels_of(path)))
         if path:
             self._write_row(record, 0, list(path))
         self._lock(state, names.holder, ROOT, locked)
@@ -233,6 +234,7 @@ class Memory:
         """Free pages, and their window sides, become a record's, from page index `index` on."""
         holder, table, _ = self._names[record]
         labels = [f"{record}/{number}" for number in range(index, index + len(pages))]
+        self._labels.update(zip(pages, labels, strict=True))
         self.told.append(Take(holder, "pages", [*pages]))
         self.told.append(Map(table, holder, "pages", index, [*pages], labels))
         self._write_row(record, index, pages)
@@ -307,7 +309,7 @@ class Memory:
         indices = range(nearest // size, ceil_pages(end, size))
         pages = [state.tables[record][index] for index in indices]
         sides = [state.window_of.get(page, 0) for page in pages]
-        labels = [self._label(state, record, index) for index in indices]
+        labels = self._labels_of(pages)
         base = indices.start * size
         reads.append(Use(None, "window", [*sides], nearest - base, end - base, labels, holder))
         reads += [self._side(page, side) for page, side in zip(pages, sides, strict=True) if page > 0]
@@ -316,10 +318,8 @@ class Memory:
             Use(None, "window", [*sides[first:]], start % size, end - start // size * size, labels[first:], holder)
         )
 
-    def _label(self, state: Books, record: int, index: int) -> str:
-        """What a page of a record's positions holds."""
-        owner = state.owner[state.tables[record][index]]
-        return owner.hex() if isinstance(owner, bytes) else f"{record}/{index}"
+    def _labels_of(self, pages: Iterable[int]) -> list[str]:
+        return [self._labels[page] for page in pages]
 
     def complete(self, launch: int, rows: list[int]) -> None:
         """The host has seen a launch complete, and all that was queued before it; withheld `rows` go back."""
@@ -336,15 +336,15 @@ class Memory:
             return
         pages = state.tables[record][first:last]
         keys = [key for key in map(state.owner.__getitem__, pages) if isinstance(key, bytes)]
-        self.told += [Learn(f"{record}/{index}", key.hex()) for index, key in enumerate(keys, first)]
+        self.told += [Learn(self._labels[own], self._labels[page]) for page, own in plan.revived]
         for (key, _), tombstone in zip(plan.exchanged, tombstones, strict=True):
             self.told.append(Drop("pages", [tombstone], [key.hex()]))
         taken = dict(plan.exchanged) | {key: page for key, _, page in plan.inserted}
-        self._publish("pages", taken)
+        self._publish("pages", taken, self._labels_of(taken.values()))
         known = {page: key for page, key in zip(plan.shared, keys, strict=False) if taken.get(key) != page}
         self._share(holder, "pages", known)
-        self.told.append(Map(table, holder, "pages", first, [*pages], [key.hex() for key in keys]))
         if known:
+            self.told.append(Map(table, holder, "pages", first, [*plan.shared], self._labels_of(plan.shared)))
             self._write_row(record, first, plan.shared)
         revived = dict(plan.revived)
         sides = {
@@ -352,7 +352,7 @@ class Memory:
             for key, page in zip(keys, pages, strict=True)
             if page in state.window_of and (key in taken or page in revived)
         }
-        self._publish("window", sides)
+        self._publish("window", sides, self._labels_of(state.window_owner[side] for side in sides.values()))
         for key, side in sides.items():
             tombstone = state.window_owner[side]
             if tombstone in revived:
@@ -362,10 +362,9 @@ class Memory:
                         self._share(self._names[other].holder, "window", {side: key})
         self._lock(state, holder, old, state.records[record].locked, sides.values())
 
-    def _publish(self, pool: str, taken: dict[PrefixKey, int]) -> None:
+    def _publish(self, pool: str, taken: dict[PrefixKey, int], labels: list[str]) -> None:
         if taken:
-            keys = [key.hex() for key in taken]
-            self.told.append(Publish(pool, [*taken.values()], keys, keys))
+            self.told.append(Publish(pool, [*taken.values()], [key.hex() for key in taken], labels))
 
     def drop(self, pool: str, keys: dict[PrefixKey, int]) -> None:
         """Pages leave the store."""
