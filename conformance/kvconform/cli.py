@@ -9,6 +9,7 @@ import typer
 
 from kvconform import signals
 from kvconform.commands import attaching, checking, engines, matrix, replay, searching, starting
+from kvconform.commands.options import flowing
 from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown
 from kvconform.errors import InputError, LoadError
 from kvspec import __version__
@@ -38,6 +39,10 @@ app.command()(matrix.matrix)
 app.command(context_settings={"allow_extra_args": True})(attaching.attach)
 app.add_typer(replay.app, name="replay")
 app.add_typer(engines.app, name="engines")
+
+for _group in (app, replay.app, engines.app):
+    for _command in _group.registered_commands:
+        _command.help = flowing(_command.callback and _command.callback.__doc__)
 
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.

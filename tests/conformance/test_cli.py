@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import kvspec as kvspec_package
 from kvconform.cli import run_command
 from kvconform.vectors.files import vector_files
+from kvspec.memory_rules import ALL_RULES
 from kvspec.rules import RULES
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
@@ -123,7 +125,7 @@ def test_rules_are_printed_with_reason_and_origin(capsys: pytest.CaptureFixture[
     assert run_command(["rules"]) == 0
     everything = capsys.readouterr().out
     for rule in RULES.values():
-        assert f"{rule.id}\n  {rule.statement}\n  Why: {rule.reason}\n" in everything
+        assert f"{rule.id} {rule.statement} Why: {rule.reason} Origin: " in " ".join(everything.split())
     assert run_command(["rules", "TAIL-1"]) == 0
     one = capsys.readouterr().out
     assert one in everything
@@ -216,3 +218,29 @@ def test_kvspecs_own_vectors_go_by_their_names(capsys: pytest.CaptureFixture[str
     assert "1 of 1 memory vectors come out as expected" in out
     assert run_command(["run", "no_such_vector"]) == 2
     assert "no_such_vector: No such file" in capsys.readouterr().err
+
+
+def test_no_word_is_broken_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(["rules"]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    for rule in ALL_RULES.values():
+        assert f"{rule.statement} Why: {rule.reason}" in " ".join(told.split())
+
+
+HELPFUL = ["run", "check", "show", "fuzz", "bugs", "matrix", "explore", "rules", "replay mooncake"]
+
+
+@pytest.mark.parametrize("name", HELPFUL)
+def test_help_flows_and_has_its_examples_under_a_heading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = [sys.executable, "-c", "from kvconform.cli import main; main()", *name.split(), "--help"]
+    prose = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("╭")[0]
+    paragraphs = [paragraph.split("\n") for paragraph in re.split(r"\n *\n", prose.strip())]
+    *flows, examples = paragraphs
+    assert examples[0].strip() == "Examples:" and examples[1].strip().startswith("kvspec ")
+    assert sum(line.strip().startswith("kvspec ") for flow in flows for line in flow) == 0
+    for line, following in (pair for flow in flows for pair in pairwise(flow)):
+        # A line ends only where the next word does not fit.
+        assert len(f"{line.rstrip()} {following.split()[0]}") >= 79

@@ -40,8 +40,6 @@ def run(
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
     fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
     declares to lack is not run. Vectors of the memory level ask no implementation: the law alone judges them.
-    Examples: all vectors against the reference; all against your own engine; one, keeping the trace of it for
-    'kvspec check'.
 
         kvspec run
 

@@ -1,9 +1,25 @@
 """Options that several commands have."""
 
+import inspect
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def flowing(docstring: str | None) -> str:
+    """A docstring as a command's help: paragraphs that flow, and under a heading the examples, one a line.
+
+    An example is a paragraph of its own that begins with `kvspec`.
+    """
+    text = inspect.cleandoc(docstring or "")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    examples = [paragraph.strip() for paragraph in text.split("\n\n") if paragraph.lstrip().startswith("kvspec ")]
+    told = [paragraph for paragraph in paragraphs if not paragraph.startswith("kvspec ")]
+    if examples:
+        told.append("\n".join(["[bold]Examples:[/bold]", *(f"  {one}" for one in examples)]))
+    return "\n\n".join(told)
+
 
 Impl = Annotated[str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the tables of what was judged, too.")]

@@ -15,9 +15,8 @@ OF_SGLANG_JAX = ("994",)
 def show_rule(console: Console, rule: Rule) -> None:
     """Print one rule with its reason and origin."""
     console.print(Text(rule.id, "bold"))
-    console.print(Text(f"  {rule.statement}"), soft_wrap=True)
-    console.print(Text(f"  Why: {rule.reason}"), soft_wrap=True)
-    console.print(Text(f"  Origin: {origin(rule)}"), soft_wrap=True)
+    for line in (rule.statement, f"Why: {rule.reason}", f"Origin: {origin(rule)}"):
+        console.print(Text(filled(line, console.width, "  ", "  ")), soft_wrap=True)
 
 
 def origin(rule: Rule) -> str:

@@ -12,7 +12,7 @@ from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
-from kvconform.findings.wording import printable
+from kvconform.findings.wording import filled, printable
 from kvconform.memory.judge import Group, Judge, Judged
 from kvconform.memory.telling import tell_judged
 from kvconform.signals import Interrupted
@@ -79,10 +79,11 @@ def _show_judged(console: Console, path: Path, judged: Judged) -> None:
     """What was judged, and what was not."""
     kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
     told = f"{path}: {judged.events.total():,} events: {kinds or 'none'}."
-    console.print(Text(printable(told)), soft_wrap=True)
+    console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
     if judged.unjudged:
         silent = ", ".join(f"{rule} ({count:,} times)" for rule, count in sorted(judged.unjudged.items()))
-        console.print(Text(f"Not told, and so not judged: {silent}."), soft_wrap=True)
+        line = f"Not told, and so not judged: {silent}."
+        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.groups:
         console.print()
 
