@@ -3,16 +3,21 @@
 Each wait that is taken away shows: what a late pass reads, or where it writes, is another's by then.
 """
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kvcuda.device_manager import DeviceManager
+from kvcuda.memory import OUT_BUFFERS
+from kvcuda.staging import Staging
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
-from kvspec.events import Config
+from kvref.scheduler.req import GenerateReq
+from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit
 from tests.cuda_impl.guarded import GuardedStep
-from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
+from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedEvent, SimulatedLane, SimulatedLanes
 from tests.cuda_impl.test_lanes import OVERLAPPED, HandsRowsOutEarly
 from tests.cuda_impl.traffic import requests
 
@@ -61,3 +66,85 @@ def test_row_written_before_the_launch_that_reads_it_has_ended_shows() -> None:
 
 def test_row_read_before_it_is_written_shows() -> None:
     assert violations(SimulatedLanes(lazy="scheduler", deaf="forward"))
+
+
+# The waits one by one
+
+
+class Early(SimulatedLane):
+    """A lane that does not hold for some events."""
+
+    def __init__(self, lane: SimulatedLane, skipped: Callable[[str], bool]) -> None:
+        super().__init__(eager=lane._eager)
+        self._skipped = skipped
+
+    def wait(self, event: Any) -> None:
+        if not self._skipped(inspect.stack()[1].function):
+            super().wait(event)
+
+
+def without(function: str, lazy: str) -> SimulatedLanes:
+    """Lanes of which the scheduler's does not wait where this function of the manager says so."""
+    lanes = SimulatedLanes(lazy=lazy)
+    lanes.scheduler = Early(lanes.scheduler, lambda caller: caller == function)
+    return lanes
+
+
+def test_row_withheld_until_a_completion_that_nothing_waits_for_shows() -> None:
+    assert violations(without("complete", "forward"))
+
+
+def late_launches(lanes: SimulatedLanes, count: int) -> list[Any]:
+    """More launches in flight than there are buffers for what they are told, on a forward lane that is late."""
+    config = Config(4, 4 * count, count, 32)
+    reqs = [GenerateReq(f"r{number}", [number, 1, 2, 3, 4], [0, 0]) for number in range(count)]
+    step = GuardedStep(config, reqs, lanes=lanes)
+    for number, req in enumerate(reqs):
+        step(Submit(req.name, list(req.tokens)))
+        step(MatchPrefix(req.name))
+        step(Extend([(req.name, 5)]))
+        step(Launch(number, [req.name]))
+    for number, req in enumerate(reqs):
+        step(Complete(number, {req.name: 0}))
+    names = [req.name for req in reqs]
+    step(Decode(names))
+    step(Launch(99, names))
+    return step.guard.found()
+
+
+def test_slots_of_new_tokens_that_are_written_over_while_a_late_pass_reads_them_show() -> None:
+    count = OUT_BUFFERS + 2
+    assert late_launches(SimulatedLanes(lazy="forward"), count) == []
+    assert late_launches(without("_next_out", "forward"), count)
+
+
+def test_words_that_are_written_over_while_a_late_lane_reads_them_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler's lane is late, and has fewer buffers for its words than batches are prepared."""
+    made = Staging.__init__
+    monkeypatch.setattr(Staging, "__init__", lambda self, words, device, lanes: made(self, words, device, lanes, 2))
+
+    def found() -> list[Any]:
+        names = ["a", "b", "c"]
+        step = GuardedStep(
+            Config(4, 32, 4, 32),
+            [GenerateReq(name, [ord(name), 1, 2, 3, 4], [0, 0]) for name in names],
+            lanes=SimulatedLanes(lazy="scheduler"),
+        )
+        for name in names:
+            step(Submit(name, [ord(name), 1, 2, 3, 4]))
+            step(MatchPrefix(name))
+            step(Extend([(name, 5)]))
+        step(Launch(0, names))
+        step(Complete(0, dict.fromkeys(names, 0)))
+        step(Decode(names))
+        step(Launch(1, names))
+        return step.guard.found()
+
+    assert found() == []
+    monkeypatch.setattr(SimulatedEvent, "query", lambda self: True)
+    assert found()
+
+
+def test_row_whose_duplicates_are_replaced_early_reads_the_same() -> None:
+    """The one wait that does not show: either page of a duplicate holds the same content."""
+    assert violations(without("flush", "forward")) == []
