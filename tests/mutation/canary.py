@@ -1,6 +1,6 @@
 """Puts the defects of `kvcuda_mutants.py` in, one at a time, and prints whether the canary alone finds each.
 
-python tests/mutation/canary.py [TEXT]    # TEXT: only mutants of modules, or with texts, that have it in them
+python tests/mutation/canary.py [TEXT..]    # only mutants of modules, or with texts, that have one of TEXT in them
 
 Traffic runs on the device manager under the canary, in lanes that are late and in small blocks; no answer is checked
 and no digest is compared. An error that the manager itself raises counts as told, and is marked: nothing was read
@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.mutation.kvcuda import ROOT, changed
 from tests.mutation.kvcuda_mutants import MUTANTS, Mutant
 
-SECONDS = 120
+SECONDS = 300
 """After these a mutant hangs."""
 
 # What takes long to import, once for all; kvcuda itself is each attempt's own.
@@ -53,14 +53,15 @@ def _run(folder: str, answer: Connection) -> None:
         answer.send(f"raised: {type(error).__name__}: {error}".splitlines()[0])
 
 
-def main(wanted: str = "") -> None:
-    """Try the mutants with `wanted` in them, and print what became of each."""
+def main(*wanted: str) -> None:
+    """Try the mutants with one of `wanted` in them, or all, and print what became of each."""
     clean = attempt(None)
     print(f"clean: {clean}", flush=True)
     if clean != "silent":
         raise SystemExit(1)
     found = 0
-    chosen = [mutant for mutant in MUTANTS if wanted in mutant.module + mutant.old + mutant.new]
+    texts = [(mutant, mutant.module + mutant.old + mutant.new) for mutant in MUTANTS]
+    chosen = [mutant for mutant, text in texts if not wanted or any(one in text for one in wanted)]
     for mutant in chosen:
         said = attempt(mutant)
         found += said != "silent"
@@ -70,4 +71,4 @@ def main(wanted: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(*sys.argv[1:])

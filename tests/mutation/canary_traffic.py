@@ -1,5 +1,6 @@
 """Traffic on the device manager under the canary, until something is found: prints what, or `silent`."""
 
+import random
 import zlib
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
+from kvref.scheduler.req import GenerateReq
 from kvspec.events import Config
 from tests.cuda_impl.guarded import GuardedStep
 from tests.cuda_impl.shuffled import shuffle
@@ -27,6 +29,16 @@ RUNS: list[tuple[Config, SchedulerConfig, Any]] = [
 """Memories, modes and lanes, those first that show most."""
 
 
+def alike(seed: int) -> list[GenerateReq]:
+    """Requests that come together with one prompt: what they publish are duplicates of each other's pages."""
+    draw = random.Random(seed)
+    prompt = [draw.randrange(1000) for _ in range(11)]
+    return [
+        GenerateReq(f"alike{number}", [*prompt, *range(number)], [draw.randrange(1000) for _ in range(6)])
+        for number in range(5)
+    ]
+
+
 def first_found() -> str:
     """What the canary finds first, or what the manager itself raises, in a line."""
     with pytest.MonkeyPatch.context() as patch:
@@ -35,7 +47,7 @@ def first_found() -> str:
         patch.setattr("kvcuda.canary.canary.BLOCK", 64)
         for number, (config, mode, lanes) in enumerate(RUNS):
             shuffle(patch, zlib.crc32(str(number).encode()))
-            traffic = list(requests(seed=number + 1, count=12, longest=20))
+            traffic = [*alike(number), *requests(seed=number + 1, count=9, longest=20)]
             step = GuardedStep(config, traffic, lanes=lanes())
             try:
                 Scheduler(step, config, iter(traffic), mode).run()
