@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from kvconform.commands.options import Junit, Sarif
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Output
 from kvconform.signals import caught, until_interrupted
 
@@ -56,6 +57,8 @@ def matrix(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line: a release at one level, when it is done.")
     ] = False,
+    junit: Junit = None,
+    sarif: Sarif = None,
 ) -> None:
     """Check releases of a real engine, and print them in one table.
 
@@ -97,6 +100,11 @@ def matrix(
                     run = driven(engine, release, seconds, seed, out, cache, again=again)
                 driven_reports.append(run)
                 _tell(console, _as_json("memory", release, run, run.not_supported) if as_json else line(run))
+    if junit is not None or sarif is not None:
+        from kvconform.findings.formats import write
+        from kvconform.judging.releases import report_of
+
+        write(report_of(engine, checked_reports, driven_reports), junit=junit, sarif=sarif)
     if not as_json:
         _show(checked_reports, driven_reports, out)
     supported = bool(checked_reports) or any(run.not_supported is None for run in driven_reports)

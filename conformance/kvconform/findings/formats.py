@@ -75,7 +75,7 @@ def _places(finding: Finding) -> list[Place]:
 
 
 def _stands_in(place: Place, case: Case) -> bool:
-    return place.file == (case.file or case.name)
+    return place.file == case.file or (not case.file and place.file in case.reason)
 
 
 def _xml(text: str) -> str:

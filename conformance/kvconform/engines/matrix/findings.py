@@ -13,6 +13,7 @@ from rich.text import Text
 
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.engines.releases import version_key
+from kvconform.findings.finding import Finding
 from kvconform.findings.shrink import Shortest
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
@@ -84,6 +85,8 @@ class Found(msgspec.Struct):
     """The id of what explains it."""
     file: str = ""
     """Where the trace was written; the story stands beside it."""
+    finding: Finding | None = None
+    """All that is told of it."""
 
 
 class ReleaseReport(msgspec.Struct):
@@ -166,8 +169,8 @@ class Findings:
             names[name] += 1
             path = folder / (f"{name}-{names[name]}.jsonl" if names[name] > 1 else f"{name}.jsonl")
             _write_trace(path, shown.operations, config, f"sglang {self.release}")
-            path.with_suffix(".txt").write_text(_story(path, found, shown, config), encoding="utf-8")
-            found.file = str(path)
+            found.file, found.finding = str(path), _told(path, found, shown, config)
+            path.with_suffix(".txt").write_text(_story(found, found.finding), encoding="utf-8")
             all_found.append(found)
         return all_found
 
@@ -180,15 +183,19 @@ def _write_trace(path: Path, operations: Sequence[Operation[Any]], config: Confi
                 writer.write(op)
 
 
-def _story(path: Path, found: Found, shown: Demonstration, config: Config) -> str:
+def _told(path: Path, found: Found, shown: Demonstration, config: Config) -> Finding:
+    note = f"The shortest operations that show it, found by {found.source}, with the engine's answers."
+    place = place_of(shown.finding, path, len(shown.operations) + 1)
+    return finding_of(shown.finding, config, place, Shortest(shown, note))
+
+
+def _story(found: Found, finding: Finding) -> str:
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         for line in told(found):
             console.print(Text(line))
         console.print()
-        note = f"The shortest operations that show it, found by {found.source}, with the engine's answers."
-        place = place_of(shown.finding, path, len(shown.operations) + 1)
-        show_finding(console, finding_of(shown.finding, config, place, Shortest(shown, note)))
+        show_finding(console, finding)
     return capture.get()
 
 
