@@ -29,6 +29,12 @@ from kvspec.memory.events import Failed, MemoryEvent, Pool
 MISSES = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError")
 """Errors of an engine that, run after run, say that it misses what the driver does not stand in for."""
 
+LEAST = 20
+"""Runs that a release gets, even if they take longer than was asked for ..."""
+
+SLOW = 5
+"""... but not more than so many times as long."""
+
 
 class NotDriven(Exception):
     """A release that the driver or the hooks do not fit; the message is one line that says why."""
@@ -96,7 +102,7 @@ class Driving:
             report.known.setdefault(known.name, None)
         started = time.monotonic()
         with _Attached(self._trial, judge, self._trial.mend) as hooks:
-            while not report.runs or time.monotonic() - started < self._task.seconds:
+            while not report.runs or time.monotonic() - started < self._time(report.runs):
                 seed = self._task.seed + report.runs
                 _one(hooks, self._trial.run, seed)
                 report.runs += 1
@@ -112,6 +118,10 @@ class Driving:
         if gave_up.total() > report.runs // 2:
             raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
         report.unexplained = list(self._groups.values())
+
+    def _time(self, runs: int) -> float:
+        """Seconds that a walk may take: as many as were asked for, and more on a machine too slow for a few runs."""
+        return self._task.seconds * (SLOW if runs < LEAST else 1)
 
     def _sort(self, judge: Watched, seed: int) -> None:
         new = []
