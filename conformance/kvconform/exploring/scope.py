@@ -175,6 +175,16 @@ _HOLD_AND_WAIT = Scope(
     sometimes=frozenset(("slot preempted", "lend ended by abort", "page evicted", "turn retracted")),
 )
 
+_THREE_IN_FLIGHT = Scope(
+    name="three-in-flight",
+    about="a plain request and a session of two turns in one row; three launches in flight, whoever is read may leave",
+    config=Config(page_size=1, num_pages=6, num_rows=1, max_context_len=8, prefix_cache=False),
+    arrivals=(Arrival("a", (1,), outputs=2), Arrival("s1", (0,), "s", outputs=3), Arrival("s2", (0,), "s")),
+    operations=frozenset(("retract", "abort", "close_session", "preempt")),
+    sometimes=frozenset(("launch overlapped", "row withheld", "running request aborted", "turn retracted")),
+    overlap=3,
+)
+
 _ONE_SESSION = Scope(
     name="one-session",
     about="as tiny, but everything may happen, and two launches are in flight",
@@ -247,13 +257,14 @@ SCOPES: Mapping[str, Scope] = {
         _HOLD_AND_WAIT,
         _SLIDING_WINDOW,
         _RECURRENT_STATES,
+        _THREE_IN_FLIGHT,
         _ONE_SESSION,
         _TWO_SESSIONS,
     )
 }
 """All scopes. The last two are large: minutes beside an implementation."""
 
-BESIDE = ("tiny", "speculative", "chunks", "hold-and-wait")
+BESIDE = ("tiny", "speculative", "chunks", "hold-and-wait", "three-in-flight")
 """Scopes that an implementation is explored in unless others are asked for."""
 
 
