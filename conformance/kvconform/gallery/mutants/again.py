@@ -81,6 +81,7 @@ BUGS = (
         rule="SESS-1",
         symptom="One turn that is too long, and the session refuses the next one, too.",
         factory=_RefusedSubmitMarksTheSession,
+        also=("OP-1",),
         traffic=False,
         synthetic=True,
     ),
