@@ -643,7 +643,7 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
     for op in copy.deepcopy([*chunk, *later, events.CacheUnfinished("r")]):
         model.step(op)
         check(model.state)
-    assert model.lengths_of("r") == (12, 13, 13) and model.reached["chunk not published"] == 1
+    assert model.lengths_of("r") == (12, 13, 13) and model.state.chosen["chunk not published"] == 1
     half = events.CacheUnfinished("r", chunked=True, obs=events.PublishAnswer(4, []))
     assert told(*chunk, half).rule.id == "STORE-5"
     last = events.CacheUnfinished("r", obs=events.PublishAnswer(0, []))

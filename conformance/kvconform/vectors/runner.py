@@ -12,7 +12,6 @@ from kvconform.traces.codec import TraceReader, Vector
 from kvconform.traces.expect import Expectations, Mismatch
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
 from kvspec.model import Model
-from kvspec.model.state import CHOICES
 from kvspec.rules import Violation
 
 Factory = Callable[[Config], Implementation]
@@ -46,7 +45,7 @@ class Evidence(NamedTuple):
     @classmethod
     def of(cls, model: Model) -> "Evidence":
         """What `model` has to show so far."""
-        return cls(model.judged, model.unjudged, model.reached)
+        return cls(model.judged, model.unjudged, model.reached + model.state.chosen)
 
     @classmethod
     def together(cls, parts: Iterable["Evidence"]) -> "Evidence":
@@ -74,9 +73,9 @@ def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any
     """Carry a vector's operations out on a fresh implementation, up to the first finding.
 
     Every answer is judged, every expectation compared, and after each operation a snapshot. Expectations are worked out
-    for an implementation that does just what it is asked: where one has rightly chosen otherwise (`CHOICES`), the first
-    number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation with
-    its answer, snapshots included.
+    for an implementation that does just what it is asked: where one has rightly chosen otherwise (`State.chosen`), the
+    first number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation
+    with its answer, snapshots included.
     """
     model = Model(vector.header.config, law=True)
     expectations = Expectations()
@@ -93,7 +92,7 @@ def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any
             try:
                 expectations.check(op, step.expect, model, checked.seen)
             except Mismatch as mismatch:
-                if any(model.reached[choice] for choice in CHOICES):
+                if any(model.state.chosen.values()):
                     expected = False
                     continue
                 raise ExpectationFailed(mismatch, done, op) from None

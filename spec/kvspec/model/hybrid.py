@@ -124,7 +124,7 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
     for page in pages:
         state.release_window(page)
     state.cursor[record] = until
-    state.reached["window kept longer"] += until < furthest
+    state.chosen["window kept longer"] += until < furthest
     state.reached["window evicted"] += bool(pages)
     return obs
 
@@ -233,8 +233,8 @@ def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
         due = min(op.window, most)
         raise Violation("SWA-5", "too few window pages were evicted", expected=f"at least {due}", observed=len(evicted))
     state.judged["SWA-5"] += 1
-    state.reached["more evicted than asked"] += len(evicted) > max(op.window, len(leaving))
-    state.reached["some of several evicted"] += 0 < len(evicted) < len(evictable_windows(state))
+    state.chosen["more evicted than asked"] += len(evicted) > max(op.window, len(leaving))
+    state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable_windows(state))
     if state.memory is not None:
         behind = [state.window_owner[window_page] for window_page in evicted]
         state.memory.drop_sides({state.owner[page]: page for page in behind}, state.window_of)

@@ -130,7 +130,7 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
         and request.seq_len - protected >= state.config.page_size
         and _puts_off(op, protected)
     )
-    state.reached["chunk not published"] += waits
+    state.chosen["chunk not published"] += waits
     limit = protected if keeps_out or waits else request.seq_len
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     tombstones, own, sides = _let_go(state, plan)
@@ -375,8 +375,8 @@ def evict(state: State, op: Evict) -> EvictAnswer:
         raise Violation("STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
     state.judged["STORE-2"] += 1
     state.judged["STORE-3"] += 1
-    state.reached["more evicted than asked"] += len(pages) > op.n
-    state.reached["some of several evicted"] += 0 < len(pages) < state.store.evictable
+    state.chosen["more evicted than asked"] += len(pages) > op.n
+    state.chosen["some of several evicted"] += 0 < len(pages) < state.store.evictable
     if len(pages) < op.n and state.store.pins:
         state.reached["eviction stopped at a lock"] += 1
     if pages:

@@ -389,8 +389,8 @@ def evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey
         due = min(op.states, most)
         raise Violation("MAMBA-5", "too few states were evicted", expected=f"at least {due}", observed=len(evicted))
     state.judged["MAMBA-5"] += 1
-    state.reached["more evicted than asked"] += len(evicted) > max(op.states, len(leaving))
-    state.reached["some of several evicted"] += 0 < len(evicted) < len(evictable_states(state))
+    state.chosen["more evicted than asked"] += len(evicted) > max(op.states, len(leaving))
+    state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable_states(state))
     if state.memory is not None:
         state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
     for slot in evicted:

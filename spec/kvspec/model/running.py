@@ -237,7 +237,6 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + n, n == 1, drafts)
         if ahead:
             state.judged["SPEC-2"] += 1
-            state.reached["speculated ahead of a verify"] += 1
     for req, new in pages.items():
         state.take_pages(steps[req][0], new, sides.get(req, []))
     return obs

@@ -15,7 +15,7 @@ from kvspec.store import ROOT, PrefixStore
 from kvspec.tokens import PrefixKey, Tokens
 
 CHOICES = ("more evicted than asked", "some of several evicted", "window kept longer", "chunk not published")
-"""In `State.reached`: an implementation chose otherwise than the specification would itself, and rightly. From there on
+"""What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""
 
 WITHHELD = 0
@@ -161,6 +161,8 @@ class State:
         self.judged: Counter[str] = Counter()
         self.unjudged: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
+        self.chosen: Counter[str] = Counter()
+        """How often an implementation made which of the CHOICES."""
 
     @property
     def free_pages(self) -> int:

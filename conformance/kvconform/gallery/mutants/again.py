@@ -68,7 +68,7 @@ BUGS = (
     Bug(
         name="retracted-turn-keeps-the-mark",
         title="Aborting a turn that waits again after a retract leaves it as its session's turn in flight.",
-        source=("22862",),
+        source=("20476",),
         rule="SESS-1",
         symptom="The session refuses every further turn, and holds no memory that a leak check could miss.",
         factory=_RetractedTurnKeepsTheMark,
