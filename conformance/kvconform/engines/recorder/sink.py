@@ -6,7 +6,9 @@ which is a fraction of a second.
 """
 
 import atexit
+import contextlib
 import gzip
+import os
 import threading
 import time
 from collections import deque
@@ -173,11 +175,15 @@ class Sink:
         if not lines or self._file is None:
             return
         stored = self._stored(lines)
+        written = 0
         try:
-            written = self._file.write(stored)
             while written < len(stored):
                 written += self._file.write(stored[written:])
         except OSError as error:
+            # A full disk takes a part of it. A file can always be made shorter, and then ends with a whole line again.
+            whole = 0 if self._path.suffix in _PACKED else stored.rfind(b"\n", 0, written) + 1
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), self._part_size + whole)
             self._give_up(f"{self._path}: {error.strerror}")
             return
         self._part_size += len(stored)
