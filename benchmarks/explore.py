@@ -1,6 +1,7 @@
 """States per second: `kvspec explore` beside spin, on one small scope that both exhaust.
 
     python benchmarks/explore.py [--jobs N]
+    python benchmarks/explore.py --profile      where the time of one process goes
 
 `explore.pml` is the scope as a Promela model, which says what it covers. Both must count the same states, or they do
 not explore the same system and the run fails. Spin compiles a hand-written model of a few counters; kvspec runs the
@@ -10,6 +11,7 @@ off unless KVSPEC_CONTRACTS=1 is set.
 """
 
 import argparse
+import cProfile
 import os
 import platform
 import re
@@ -18,14 +20,18 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from kvconform.exploring import Arrival, Scope, exhaust
+from kvconform.exploring import Arrival, Scope, canonical, exhaust
+from kvspec import invariants
 from kvspec.events import Config
+from kvspec.model import Model
+from kvspec.model.state import State
 
 MODEL = Path(__file__).with_name("explore.pml")
 
@@ -97,10 +103,46 @@ def show(results: list[Measured]) -> None:
     console.print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f}.", highlight=False)
 
 
+SHARES = {
+    "copying the state": State.copy,
+    "carrying an operation out": Model.step,
+    "naming a state, whatever its numbers": canonical.key,
+    "checking every rule in a new state": invariants.check,
+}
+"""What a transition consists of; the rest is proposing operations, and the search itself."""
+
+
+def profile() -> None:
+    """Print which part of the time goes where; the profiler slows all of it."""
+    profiler = cProfile.Profile()
+    result = profiler.runcall(exhaust, SCOPE, live=False)
+    total = sum(entry.inlinetime for entry in profiler.getstats())
+    table = Table(title=f"{result.transitions:,} transitions to {result.states:,} states", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("share", justify="right")
+    rest = 1.0
+    for what, function in SHARES.items():
+        share = seconds_in(profiler, function.__code__) / total
+        rest -= share
+        table.add_row(what, f"{share:.0%}")
+    table.add_row("proposing operations, and the search itself", f"{rest:.0%}")
+    Console(width=100).print(table)
+
+
+def seconds_in(profiler: cProfile.Profile, code: CodeType) -> float:
+    """Seconds in a function and in all that it calls."""
+    return sum(entry.totaltime for entry in profiler.getstats() if entry.code is code)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the parallel run")
-    jobs = parser.parse_args().jobs
+    parser.add_argument("--profile", action="store_true", help="only print where the time of one process goes")
+    arguments = parser.parse_args()
+    if arguments.profile:
+        profile()
+        return
+    jobs = arguments.jobs
     results = [measure_kvspec(1)]
     if jobs > 1:
         results.append(measure_kvspec(jobs))
