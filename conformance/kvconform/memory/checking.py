@@ -18,6 +18,7 @@ from kvconform.memory.telling import tell_judged
 from kvconform.signals import Interrupted
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
+from kvspec.memory_rules import MEMORY_RULES
 
 SECONDS = 5.0
 """Time spent on the shortest part of a trace for one group of findings."""
@@ -70,6 +71,7 @@ def check(
     broken, events = bool(outcome.groups), outcome.events.total()
     reason = "" if problem is None else str(problem)
     report.cases.append(Case(path.name, "fails" if broken else "conforms", str(path), "memory", events, reason))
+    report.judged = dict(Counter(report.judged) + outcome.judged)
     report.unjudged = dict(Counter(report.unjudged) + outcome.unjudged)
     verdict = "does not conform" if broken else "conforms"
     told.verdict.print(Text(printable(f"{path}: {verdict}, {events:,} events checked.")), soft_wrap=True)
@@ -80,6 +82,10 @@ def _show_judged(console: Console, path: Path, judged: Judged) -> None:
     kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
     told = f"{path}: {judged.events.total():,} events: {kinds or 'none'}."
     console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
+    counts = ", ".join(f"{rule} ({judged.judged[rule]:,})" for rule in MEMORY_RULES if judged.judged[rule])
+    never = ", ".join(rule for rule in MEMORY_RULES if not judged.judged[rule])
+    line = f"Judged: {counts or 'nothing'}. Never: {never or 'none'}."
+    console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.unjudged:
         silent = ", ".join(f"{rule} ({count:,} times)" for rule, count in sorted(judged.unjudged.items()))
         line = f"Not told, and so not judged: {silent}."

@@ -37,6 +37,8 @@ class Judged(NamedTuple):
     """In the order in which they were first met; what is accepted is not among them."""
     beyond: int
     """Findings of still other kinds, more than `GROUPS`."""
+    judged: Counter[str]
+    """How often each rule was judged."""
     unjudged: Counter[str]
     """How often a rule was told too little to judge by."""
 
@@ -104,4 +106,4 @@ class Judge:
 
     def outcome(self) -> Judged:
         """What there is to tell so far."""
-        return Judged(self._events, list(self._groups.values()), self._beyond, self._law.unjudged)
+        return Judged(self._events, list(self._groups.values()), self._beyond, self._law.judged, self._law.unjudged)

@@ -29,6 +29,8 @@ class Result(NamedTuple):
     """The rules that were found to be broken, as expected or not."""
     mismatch: str | None
     """What is not as the vector expects: at the last event that was judged."""
+    judged: dict[str, int]
+    """How often each rule was judged."""
 
 
 def run_memory_vector(vector: MemoryVector) -> Result:
@@ -47,8 +49,8 @@ def run_memory_vector(vector: MemoryVector) -> Result:
         found.update(finding.rule for finding in findings)
         mismatch = _mismatch(step, findings)
         if mismatch is not None:
-            return Result(number, frozenset(found), mismatch)
-    return Result(len(vector.steps), frozenset(found), None)
+            return Result(number, frozenset(found), mismatch, watching.judged)
+    return Result(len(vector.steps), frozenset(found), None, watching.judged)
 
 
 def _mismatch(step: MemoryStep, findings: Sequence[law.Finding]) -> str | None:
@@ -103,13 +105,14 @@ def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
 
 def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]]) -> None:
     """Print the vectors by rule."""
-    table = Table("rule", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
+    table = Table("rule", "judged", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
     for rule in MEMORY_RULES:
         about = [(vector.name, result) for vector, result in results if rule in vector.header.rules]
         found = [name for name, result in about if rule in result.found]
         holds = [name for name, result in about if rule not in result.found]
         if about:
-            table.add_row(rule, *(Text(printable(", ".join(names))) for names in (found, holds)))
+            count = sum(result.judged.get(rule, 0) for _, result in about)
+            table.add_row(rule, f"{count:,}", *(Text(printable(", ".join(names))) for names in (found, holds)))
     console.print(table)
 
 

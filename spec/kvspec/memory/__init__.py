@@ -68,6 +68,11 @@ class Law:
         return found
 
     @property
+    def judged(self) -> Counter[str]:
+        """How often each rule was judged: what is not told is not."""
+        return self.state.judged
+
+    @property
     def unjudged(self) -> Counter[str]:
         """How often something was not told that a rule judges by."""
         return self.state.unjudged

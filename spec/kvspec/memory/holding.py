@@ -15,6 +15,7 @@ def take(state: State, event: events.Take) -> None:
     if pool.keyed:
         raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
     numbers = pool.expand(event.pages)
+    state.judged["MEM-TAKE"] += len(numbers)
     for number in numbers:
         if number in pool.sinks or number not in pool.numbers:
             what = "is padding" if number in pool.sinks else "does not exist"
@@ -38,6 +39,7 @@ def share(state: State, event: events.Share) -> None:
     """One more reference to pages that are in use or published."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
+    state.judged["MEM-SHARE"] += len(numbers)
     for number, key in zip(numbers, _one_each(event.keys, numbers), strict=True):
         page = pool.page(number)
         if page.kind == "free":
@@ -110,6 +112,7 @@ def drop(state: State, event: events.Drop) -> None:
     """Names are withdrawn; from a storage, what they name."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
+    state.judged["MEM-NAME"] += len(numbers)
     for number, key in zip(numbers, _one_each(event.keys, numbers), strict=True):
         page = pool.page(number)
         named = [name for name in page.keys if key in (None, name)]
@@ -140,6 +143,7 @@ def leave(state: State, event: events.Leave) -> None:
 
 def idle(state: State, event: events.Idle) -> None:
     """The engine is idle: only keepers may hold anything."""
+    state.judged["MEM-LEAK"] += 1
     for holder in sorted(state.holdings.keys() - state.gone - set(event.keepers)):
         _check_left(state, holder, "is no keeper at idle")
 
@@ -174,6 +178,7 @@ def count(state: State, event: events.Count) -> None:
 
 def failed(state: State, event: events.Failed) -> None:
     """The engine gave up."""
+    state.judged["MEM-FAILED"] += 1
     state.find("MEM-FAILED", f"{event.kind}: {event.what}")
 
 
@@ -181,6 +186,7 @@ def _tell_once(
     state: State, pool: PoolState, rule: str, figure: str, difference: int, what: str, number: Page | None = None
 ) -> None:
     """A difference is told when it appears and when it changes."""
+    state.judged[rule] += 1
     if difference and pool.told.get(figure) != difference:
         state.find(rule, what, pool, number)
     if difference:
@@ -195,6 +201,7 @@ def _runs(pages: Pages) -> list[tuple[int, int]]:
 
 
 def _check_left(state: State, holder: str, why: str) -> None:
+    state.judged["MEM-LEAK"] += 1
     for pool in state.pools.values():
         pages = [number for name, number in state.holdings.get(holder, ()) if name == pool.name]
         if pages:
@@ -207,6 +214,7 @@ def _check_left(state: State, holder: str, why: str) -> None:
 def check_promise(state: State, pool: PoolState, number: Page, page: PageState, key: str) -> None:
     """What a name promises is there, or is queued to be."""
     meant = page.keys[key].meant
+    state.judged["MEM-NAME"] += 1
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
             if pool.writes_told:
@@ -259,6 +267,7 @@ def _unrefer(
     references: dict[str, int] | None = None,
 ) -> bool:
     """Take one reference back; note a finding, and change nothing, if the holder has none."""
+    state.judged["MEM-RELEASE"] += 1
     if references is None:
         references = page.holders if holder in page.holders else page.pins
     if holder not in references:

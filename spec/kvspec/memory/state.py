@@ -262,6 +262,7 @@ class State:
         if not pools:
             raise Malformed("there are no pools")
         self.pools = {name: PoolState(name, pool) for name, pool in pools.items()}
+        self.writes_told = any(pool.writes_told for pool in pools.values())
         self.clocks = Clocks()
         self.labels = Labels()
         self._labels_kept = 1024

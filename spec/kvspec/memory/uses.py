@@ -87,6 +87,13 @@ def begin(state: State, event: Begin) -> None:
     if event.id in state.clocks.flights:
         state.find("MEM-ORDER", f"operation {event.id} is begun again while it is in flight")
     flight = state.clocks.begin(event)
+    uses = len(event.reads) + len(event.writes) + 2 * len(event.copies)
+    state.judged["MEM-ORDER"] += 1
+    state.judged["MEM-USE"] += uses
+    state.judged["MEM-WRITTEN"] += state.writes_told * (len(event.reads) + len(event.copies))
+    if flight.number > 1:
+        state.judged["MEM-RACE"] += uses
+        state.judged["MEM-REWRITE"] += len(event.writes) + len(event.copies)
     state.spoilt.pop(event.id, None)
     if event.sees_own:
         for use in event.writes:
@@ -109,6 +116,7 @@ def wait(state: State, event: events.Wait) -> None:
 
 def end(state: State, event: events.End) -> None:
     """The host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
+    state.judged["MEM-ORDER"] += 1
     if not state.clocks.end(event.id, event.part):
         state.find("MEM-ORDER", f"operation {event.id} is taken for complete, but is not in flight")
     elif event.unwritten:
@@ -224,7 +232,6 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) 
     if note:
         flight.uses.append(((pool.name, number), start, stop, False))
     spoilt = False
-    state.judged["MEM-WRITTEN"] += pool.writes_told
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             if pool.writes_told:
@@ -361,7 +368,6 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         rival, did = clash
         there = list(page.pieces(start, stop))
         same = all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
-        state.judged["MEM-REWRITE"] += 1
         what = (
             f"operation {flight.event.id} writes page {number}, which stream {rival.stream} {did}: nothing orders them"
         )

@@ -32,6 +32,7 @@ def test_it_comes_out_as_expected(vector: MemoryVector) -> None:
     assert result.events == len(vector.steps)
     expected = {expect.rule for step in vector.steps for expect in step.expects}
     assert result.found == expected and expected <= set(vector.header.rules)
+    assert all(result.judged.get(rule) for rule in vector.header.rules)
 
 
 @pytest.mark.parametrize("rule", MEMORY_RULES)
