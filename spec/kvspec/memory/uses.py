@@ -326,8 +326,10 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         ends = [(start, told[0], table.labels[units][0]), (stop, told[-1], table.labels[units][-1])]
         view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
         table.labels[units] = told
-    if view.high == start and not use.may:
+    if view.high == start and not use.may:  # its own stream reads what is meant there
         view.high = stop
+        for *_, meant in parts:
+            (state.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
 
 
 def _append(state: State, flight: Flight, table: Table, use: Use) -> bool:
