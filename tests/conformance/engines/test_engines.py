@@ -58,8 +58,8 @@ def test_a_release_that_is_there_is_not_fetched_again(tmp_path: Path, monkeypatc
 
 
 def test_a_failed_fetch_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess[str]([], 1, "", "a warning\nERROR: no such version\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    failed = subprocess.CompletedProcess[bytes]([], 1, b"", b"a warning\nERROR: no such version\n")
+    monkeypatch.setattr(engines, "run", lambda *_, **__: failed)
     with pytest.raises(engines.NotFetched, match=r"sglang==9\.9: ERROR: no such version"):
         engines.fetch("9.9", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -114,7 +114,7 @@ def test_the_gallery_has_every_defect_that_is_demanded_of_it(name: str) -> None:
 LAW_ALONE: dict[str, set[str]] = {
     "row-freed-while-read": {"MEM-TAKE"},
     "retract-tail-orphaned": {"MEM-LEAK"},
-    "overrun-slot-freed-twice": {"MEM-RELEASE"},
+    "overrun-slot-freed-twice": {"MEM-RELEASE", "MEM-COUNT"},
     "locked-page-evicted": {"MEM-COUNT"},
     "abort-saves-inflated-lengths": {"MEM-CONTENT"},
     "cursor-one-page-too-far": {"MEM-USE"},
@@ -199,7 +199,7 @@ def test_replayed_traffic_finds_no_defect_in_the_reference() -> None:
 
 def test_the_shortest_vector_of_a_defect_is_short() -> None:
     bug = BUGS["publish-frees-the-shared-page"]
-    shown = shorten(bug, find_by_vectors(bug, VECTORS)[0])
+    shown = shorten(bug, min(find_by_vectors(bug, VECTORS), key=lambda one: one.operations))
     assert shown is not None and shown.events <= 12
 
 
@@ -262,7 +262,7 @@ def test_the_law_alone_finds_nothing_in_walks_of_the_reference(seed: int) -> Non
 
 def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     bug = BUGS["publish-frees-the-shared-page"]
-    shown = shorten(bug, find_by_vectors(bug, VECTORS)[0])
+    shown = shorten(bug, min(find_by_vectors(bug, VECTORS), key=lambda one: one.operations))
     assert shown is not None
     finding = shown.finding
     assert [moment.step for moment in finding.trace.moments] == [

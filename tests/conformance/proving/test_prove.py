@@ -178,7 +178,7 @@ def test_all_contracts_are_proved() -> None:
 def test_the_law_is_proved_and_shown() -> None:
     out = io.StringIO()
     assert prove.prove_law(Console(file=out, width=120), 1, ("initial", "operation"))
-    assert re.search(r"operation +insert +8 +proved for any size", out.getvalue())
+    assert re.search(r"operation +insert +9 +proved for any size", out.getvalue())
 
 
 def test_what_is_not_proved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

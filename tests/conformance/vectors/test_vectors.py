@@ -38,7 +38,9 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
     ]
     assert all(outcome.finding is None for _, outcome in outcomes), "what is not told is not judged"
     whole = [one for one, outcome in outcomes if not rules_unjudged(one, outcome)]
-    assert 0 < len(whole) * 10 < len(outcomes)
+    assert 0 < len(whole) * 5 < len(outcomes)
+    refuse = {"OP-1", "LEN-1", "CAP-1", "CHUNK-1", "BATCH-1", "BATCH-2", "LAUNCH-1", "RACE-1", "SESS-1", "SESS-6"}
+    assert all(refuse & set(one.header.rules) for one in whole), "a refusal is told by not answering"
 
 
 def test_of_the_reference_nothing_is_left_unjudged() -> None:
