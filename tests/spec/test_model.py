@@ -126,7 +126,7 @@ def test_op_1_a_legal_operation_must_not_be_refused_and_an_illegal_one_must(seed
         with pytest.raises(Violation, match="CAP-1"):
             copied(model).step(refused)
         refused.refused = Refused("no", "OP-1")
-        with pytest.raises(Violation, match=r"OP-1|SPEC-1"):
+        with pytest.raises(Violation, match=r"OP-1|SPEC-1|SESS-[146]"):
             copied(model).step(refused)
 
 
@@ -186,7 +186,8 @@ def test_every_wrong_answer_is_rejected_or_harmless(seed: int) -> None:
                 rejected += 1
                 continue
             check(trial.state)
-            assert isinstance(op, LEFT_OPEN[model.state.config.hybrid]), (op, wrong)
+            put_off = isinstance(op, events.CacheUnfinished) and op.chunked
+            assert put_off or isinstance(op, LEFT_OPEN[model.state.config.hybrid]), (op, wrong)
     assert rejected > 20
 
 

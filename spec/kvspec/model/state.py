@@ -309,17 +309,11 @@ class State:
         self.mid_prefill.discard(req)
 
     def copy(self) -> "State":
-        """An independent copy that has counted nothing yet, for exploring more than one continuation."""
+        """An independent copy, for exploring more than one continuation."""
         other = State.__new__(State)
         copied = vars(other)
         for name, value in vars(self).items():
-            kind = type(value)
-            if kind is dict or kind is set:  # nearly all of them, and most are empty: exploring copies a lot
-                copied[name] = value.copy() if value else kind()
-            elif kind is Counter:
-                copied[name] = Counter()
-            else:
-                copied[name] = value.copy() if hasattr(value, "copy") else value
+            copied[name] = value.copy() if hasattr(value, "copy") else value
         other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in self.requests.items()}
         other.tables = {record: table.copy() for record, table in self.tables.items()}
         other.readers = {row: reads.copy() for row, reads in self.readers.items()}
