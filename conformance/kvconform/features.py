@@ -42,23 +42,23 @@ from kvspec.model.state import State
 
 FEATURES = {
     "sessions": "streaming sessions: memory that stays between the turns of a conversation",
-    "preempt": "taking the memory of an idle session away while the session stays open",
-    "speculative": "decode steps of more than one position, and their verification",
-    "speculative_overlap": "speculative steps that are launched before the one before them is verified",
-    "page_keys": "prompts that are given as keys of whole pages",
-    "chunk_cache": "running without a prefix cache",
-    "sliding_window": "second pool for layers with a sliding window",
-    "recurrent_states": "slots for the recurrent states of state space layers",
-    "withheld_rows": "keeping a row back while a launch in flight still reads it",
-    "release_before_launch": "retracting or aborting a request that has unlaunched work, or is amid its prompt",
-    "retract_after_stop": "retracting a request that has stopped within a speculative step",
-    "early_finish": "finishing a request before the token that follows its prompt is there",
-    "late_publish": "publishing a prompt when its window is given back in part, or its state has gone on",
-    "chunk_in_page": "a chunk that ends within a page, with recurrent states",
-    "publish_without_state": "publishing a prefix without its state, when no state slot is free",
-    "deep_overlap": "three launches in flight at once, or letting a request go while two of its launches are",
+    "preempt": "preemption: taking the memory of an idle session away while the session stays open",
+    "speculative": "speculative decoding: decode steps of more than one position, and their verification",
+    "speculative_overlap": "overlapped speculative steps: launched before the one before them is verified",
+    "page_keys": "page keys: prompts that are given as keys of whole pages",
+    "chunk_cache": "chunk cache: running without a prefix cache",
+    "sliding_window": "sliding window: a second pool for layers that have one",
+    "recurrent_states": "recurrent states: slots for those of state space layers",
+    "withheld_rows": "withheld rows: keeping a row back while a launch in flight still reads it",
+    "release_before_launch": "release before launch: retracting or aborting amid a prompt, or with unlaunched work",
+    "retract_after_stop": "retraction after a stop: of a request that has stopped within a speculative step",
+    "early_finish": "early finish: of a request before the token that follows its prompt is there",
+    "late_publish": "late publication: of a prompt when its window is given back in part, or its state has gone on",
+    "chunk_in_page": "chunk within a page: one that ends there, with recurrent states",
+    "publish_without_state": "publication without a state: of a prefix when no state slot is free",
+    "deep_overlap": "deep overlap: three launches in flight, or letting a request go while two of its launches are",
 }
-"""Every feature that may be lacking, in words."""
+"""Every feature that may be lacking: in a few words, and what it is."""
 
 
 class UnknownFeatureError(LoadError, ValueError):
@@ -93,6 +93,11 @@ def lacks(factory: object) -> frozenset[str]:
 
 _HYBRID = {"sliding_window": "swa_evict", "recurrent_states": "take_state"}
 """A hybrid pool, and the operation that only managers with such a pool have."""
+
+
+def lacked(feature: str) -> str:
+    """That a feature is lacking, in a few words."""
+    return f"no {FEATURES[feature].partition(':')[0]}"
 
 
 def why_not(missing: Iterable[str]) -> str:

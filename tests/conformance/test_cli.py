@@ -42,7 +42,7 @@ def test_all_embedded_vectors_conform(capsys: pytest.CaptureFixture[str]) -> Non
 def test_who_tells_nothing_is_not_said_to_conform(capsys: pytest.CaptureFixture[str]) -> None:
     silent = ["--impl", "tests.conformance.vectors.silent:Silent"]
     assert run_command(["run", "logit_reserve", *silent]) == 1
-    told = "0 of 1 vectors conform, 1 as far as they were judged (1 rules unjudged)"
+    told = "0 of 1 vectors conform, 1 as far as they were judged (1 rule unjudged)"
     assert told in capsys.readouterr().out
     assert run_command(["run", "context_limit", *silent]) == 0
     assert "1 of 1 vectors conform;" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_a_wrong_answer_is_recorded_too(vector: str, tmp_path: Path) -> None:
 def test_rules_with_too_little_to_judge_by_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {}})
     assert run_command(["check", str(trace)]) == 0
-    assert "Answers told too little to judge by: PAGE-1 (1 times)." in capsys.readouterr().out
+    assert "Answers told too little to judge by: PAGE-1 (1 time)." in capsys.readouterr().out
 
 
 def test_rules_are_printed_with_reason_and_origin(capsys: pytest.CaptureFixture[str]) -> None:

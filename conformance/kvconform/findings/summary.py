@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.features import why_not
+from kvconform.features import lacked, why_not
 from kvconform.findings.accepted import Accepted
-from kvconform.findings.wording import filled, printable
+from kvconform.findings.wording import counted, filled, printable
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome, rules_unjudged
 from kvspec.rules import RULES
@@ -51,13 +51,18 @@ def show_gaps(
     """Print what the vectors that were not run need, and the rules that there was too little to judge by."""
     if verbose:
         for reason, count in Counter(why_not(missing) for _, missing in unsupported).most_common():
-            console.print(Text(f"Not supported, {count} vectors: {reason}."), soft_wrap=True)
+            console.print(Text(f"Not supported, {counted(count, 'vector')}: {reason}."), soft_wrap=True)
     elif unsupported:
         needed = Counter(feature for _, missing in unsupported for feature in missing)
-        told = ", ".join(f"{feature} ({count})" for feature, count in needed.most_common())
-        line = f"Not supported, {len(unsupported)} vectors, for what they need: {told}; -v says more."
+        told = ", ".join(f"{lacked(feature)} ({count})" for feature, count in sorted(needed.items(), key=_most_first))
+        line = f"Not supported, {counted(len(unsupported), 'vector')}: {told}; -v says more."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     _show_silence(console, Evidence.together(outcome.evidence for _, outcome in results))
+
+
+def _most_first(needed: tuple[str, int]) -> tuple[int, str]:
+    feature, count = needed
+    return -count, feature
 
 
 def _marked(vector: Vector, outcome: Outcome) -> Text:
@@ -82,8 +87,9 @@ def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) 
 def _show_silence(console: Console, evidence: Evidence) -> None:
     """Name the rules that answers told too little to judge by."""
     if evidence.unjudged:
-        silent = ", ".join(f"{rule} ({evidence.unjudged[rule]:,} times)" for rule in RULES if evidence.unjudged[rule])
-        line = f"Answers told too little to judge by: {silent}."
+        silent = [rule for rule in RULES if evidence.unjudged[rule]]
+        told = ", ".join(f"{rule} ({counted(evidence.unjudged[rule], 'time')})" for rule in silent)
+        line = f"Answers told too little to judge by: {told}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 
@@ -92,5 +98,5 @@ def show_accepted(console: Console, accepted: Accepted) -> None:
     for entry in accepted.entries:
         count = accepted.count[entry]
         link = f" ({entry.link})" if entry.link else ""
-        often = f"{count:,} times" if count else "never, so it can go from the file"
+        often = counted(count, "time") if count else "never, so it can go from the file"
         console.print(Text(printable(f"Accepted: {entry}: {often}. {entry.reason}{link}")), soft_wrap=True)

@@ -36,6 +36,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something: `1 rule`, `1,587 times`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def filled(text: str, width: int, first: str = "", further: str = "") -> str:
     """Text in lines of `width` columns, each after its indentation. No word is broken; a longer one stands out."""
     return textwrap.fill(

@@ -19,6 +19,7 @@ from kvconform.findings.shrink import shortest_of_run
 from kvconform.findings.summary import show_accepted, show_gaps, show_run
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
+from kvconform.findings.wording import counted
 from kvconform.implementations import load
 from kvconform.memory.vectors import (
     Result,
@@ -169,7 +170,7 @@ def _show(
         partly = [rules_unjudged(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
         silent = [rules for rules in partly if rules]
         rules = len({rule for rules in silent for rule in rules})
-        apart = f", {len(silent)} as far as they were judged ({rules} rules unjudged)" if silent else ""
+        apart = f", {len(silent)} as far as they were judged ({counted(rules, 'rule')} unjudged)" if silent else ""
         right = len(ran.results) - len(ran.failed) - len(silent)
         conform = f"{right} of {len(ran.results)} vectors conform{apart}{known}{aside}"
         out.print(f"{report.subject}: {conform}; {operations:,} operations checked.", soft_wrap=True)

@@ -12,7 +12,7 @@ from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
-from kvconform.findings.wording import filled, printable
+from kvconform.findings.wording import counted, filled, printable
 from kvconform.memory.judge import Group, Judge, Judged
 from kvconform.memory.telling import tell_judged
 from kvconform.signals import Interrupted
@@ -87,7 +87,7 @@ def _show_judged(console: Console, path: Path, judged: Judged) -> None:
     line = f"Judged: {counts or 'nothing'}. Never: {never or 'none'}."
     console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.unjudged:
-        silent = ", ".join(f"{rule} ({count:,} times)" for rule, count in sorted(judged.unjudged.items()))
+        silent = ", ".join(f"{rule} ({counted(count, 'time')})" for rule, count in sorted(judged.unjudged.items()))
         line = f"Not told, and so not judged: {silent}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.groups:

@@ -93,7 +93,7 @@ def test_check_takes_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixt
     known = tmp_path / "known.toml"
     known.write_text('[[accepted]]\nrule = "PAGE-1"\nreason = "known"\n')
     assert run_command(["check", str(path), "--accept", str(known)]) == 0
-    assert "Accepted: PAGE-1: 1 times. known" in capsys.readouterr().out
+    assert "Accepted: PAGE-1: 1 time. known" in capsys.readouterr().out
 
 
 def test_run_takes_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

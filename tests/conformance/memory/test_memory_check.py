@@ -283,7 +283,7 @@ def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pyte
     path = trace(tmp_path / "t.jsonl", *TWICE)
     known = accepting(tmp_path / "k.toml", rule="MEM-RELEASE", event="release", words="released by a", reason="known")
     assert run_command(["check", str(path), "--accept", known]) == 0
-    assert 'Accepted: MEM-RELEASE at release "released by a": 1 times. known' in capsys.readouterr().out
+    assert 'Accepted: MEM-RELEASE at release "released by a": 1 time. known' in capsys.readouterr().out
 
 
 def test_what_follows_from_what_is_accepted_is_not_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
