@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from kvconform.commands.options import Accept, First, Html, Impl, Json, Junit, Quiet, Ray, Sarif, Verbose
+from kvconform.commands.options import Accept, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
 from kvconform.findings.wording import show_rule
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.rules import RULES
 
 
+@with_forms
 def run(
     vectors: Annotated[
         list[Path] | None,
@@ -28,12 +29,8 @@ def run(
         str | None, typer.Option("-k", metavar="WORD", help="Only vectors with this in their name, folder or rules.")
     ] = None,
     first: First = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    junit: Junit = None,
-    sarif: Sarif = None,
-    html: Html = None,
+    *,
+    forms: Forms,
 ) -> None:
     """Replay vectors against an implementation and check every answer.
 
@@ -49,10 +46,10 @@ def run(
     """
     from kvconform.judging.vectors import Task, run_vectors
 
-    forms = Forms(verbose, quiet, as_json, junit, sarif, html)
     raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, accept, word, first), forms))
 
 
+@with_forms
 def check(
     traces: Annotated[
         list[str], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are. With --ray URLs, too.")
@@ -62,12 +59,8 @@ def check(
         bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
     ] = False,
     first: First = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    junit: Junit = None,
-    sarif: Sarif = None,
-    html: Html = None,
+    *,
+    forms: Forms,
     ray: Ray = None,
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
@@ -81,7 +74,6 @@ def check(
 
         kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
-    forms = Forms(verbose, quiet, as_json, junit, sarif, html)
     if ray is not None:
         if follow or first:
             raise typer.BadParameter("--ray checks each trace to its end")

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.commands.options import Junit, Sarif
+from kvconform.commands.options import Html, Json, Junit, Sarif
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Output
 from kvconform.signals import caught, until_interrupted
 
@@ -54,11 +54,10 @@ def matrix(
     ] = Path("matrix"),
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where releases are kept.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Check what was checked before, too.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line: a release at one level, when it is done.")
-    ] = False,
+    as_json: Json = False,
     junit: Junit = None,
     sarif: Sarif = None,
+    html: Html = None,
 ) -> None:
     """Check releases of a real engine, and print them in one table.
 
@@ -86,25 +85,32 @@ def matrix(
         raise typer.BadParameter(f"{engine} is not behind the protocol: only sglang is")
     checked_reports: list[ReleaseReport] = []
     driven_reports: list[DrivenReport] = []
+    unchecked: dict[str, str] = {}
     console = Output()
+    each = Console(quiet=True) if as_json else console
     with until_interrupted():
         for release in releases:
             if engine == "sglang" and level is not Level.memory:
                 with _waiting(f"sglang {release}, requests"):
-                    report, told = _requests(release, seconds, seed, out, cache, again=again)
-                if report is not None:
+                    report = _requests(release, seconds, seed, out, cache, again=again)
+                if isinstance(report, str):
+                    unchecked[release] = report
+                else:
                     checked_reports.append(report)
-                _tell(console, _as_json("requests", release, report, told) if as_json else told)
+                each.print(Text(_line(release, report)), soft_wrap=True)
             if level is not Level.requests:
                 with _waiting(f"{engine} {release}, as it runs"):
                     run = driven(engine, release, seconds, seed, out, cache, again=again)
                 driven_reports.append(run)
-                _tell(console, _as_json("memory", release, run, run.not_supported) if as_json else line(run))
-    if junit is not None or sarif is not None:
-        from kvconform.findings.formats import write
+                each.print(Text(line(run)), soft_wrap=True)
+    if as_json or junit or sarif or html:
+        from kvconform.findings.formats import to_json, write
         from kvconform.judging.releases import report_of
 
-        write(report_of(engine, checked_reports, driven_reports), junit=junit, sarif=sarif)
+        told = report_of(engine, checked_reports, driven_reports, unchecked)
+        write(told, junit=junit, sarif=sarif, html=html)
+        if as_json:
+            console.print(to_json(told), markup=False, highlight=False, soft_wrap=True)
     if not as_json:
         _show(checked_reports, driven_reports, out)
     supported = bool(checked_reports) or any(run.not_supported is None for run in driven_reports)
@@ -117,30 +123,24 @@ def matrix(
 
 def _requests(
     release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
-) -> "tuple[ReleaseReport | None, str]":
-    """What is found in a release behind the protocol, and a line of it; or why it is not supported."""
+) -> "ReleaseReport | str":
+    """What is found in a release behind the protocol, or why it is not supported."""
     from kvconform.engines.matrix.check import NotChecked, checked
 
     try:
-        report = checked(release, seconds, seed, out, cache, again=again)
+        return checked(release, seconds, seed, out, cache, again=again)
     except NotChecked as error:
-        return None, f"sglang {release}, requests: not supported: {error}"
+        return str(error)
+
+
+def _line(release: str, report: "ReleaseReport | str") -> str:
+    """What is printed of a release behind the protocol when it is done."""
+    if isinstance(report, str):
+        return f"sglang {release}, requests: not supported: {report}"
     found = sum(one.explanation is None for one in report.found)
     told = f"sglang {release}, requests: {len(report.conform)} vectors conform, {len(report.fail)} fail, "
     told += f"{len(report.not_supported)} are not supported; {report.operations:,} operations; "
-    return report, told + f"{len(report.found)} findings, {found or 'none'} not explained"
-
-
-def _as_json(level: str, release: str, report: "ReleaseReport | DrivenReport | None", reason: str | None) -> str:
-    import msgspec
-
-    told: dict[str, object] = {"level": level, "release": release}
-    told |= {"not_supported": reason} if report is None else msgspec.to_builtins(report)
-    return msgspec.json.encode(told).decode()
-
-
-def _tell(console: Console, line: str) -> None:
-    console.print(Text(line), soft_wrap=True)
+    return told + f"{len(report.found)} findings, {found or 'none'} not explained"
 
 
 @contextmanager

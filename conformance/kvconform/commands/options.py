@@ -1,10 +1,14 @@
 """Options that several commands have."""
 
 import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from kvconform.console import Forms
 
 
 def flowing(docstring: str | None) -> str:
@@ -40,3 +44,32 @@ Ray = Annotated[
         help="Spread the work over a cluster of Ray: 'auto', HOST:PORT, or 'local' for this machine alone.",
     ),
 ]
+
+
+def _forms(
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    junit: Junit = None,
+    sarif: Sarif = None,
+    html: Html = None,
+) -> Forms:
+    return Forms(verbose, quiet, as_json, junit, sarif, html)
+
+
+def with_forms(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter `forms` is filled by options: in which forms it tells what came out."""
+    own, options = inspect.signature(command), inspect.signature(_forms).parameters
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        forms = _forms(**{name: given.pop(name) for name in options})
+        command(forms=forms, **given)
+
+    parameters = []
+    for name, each in own.parameters.items():
+        parameters += options.values() if name == "forms" else [each]
+    # What typer reads.
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    return called

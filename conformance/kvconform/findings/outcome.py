@@ -26,7 +26,7 @@ class Case(msgspec.Struct, omit_defaults=True):
     events: int = 0
     """Operations or memory events that were judged."""
     reason: str = ""
-    """Why it is not supported, or not usable; what it fails in, if no finding tells."""
+    """Why it is not supported, or not usable; what it fails in, if no finding tells; what is known of it."""
 
 
 class Report(msgspec.Struct, omit_defaults=True):

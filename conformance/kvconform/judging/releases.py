@@ -1,59 +1,66 @@
 """`kvspec matrix` as a report: a case for each release and level, and the findings that nothing explains."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from kvconform.attach.matrix.report import DrivenReport
+import msgspec
+
+from kvconform.attach.matrix.report import DrivenReport, Group
 from kvconform.engines.matrix.findings import ReleaseReport
+from kvconform.findings.accepted import Accepted
 from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.wording import origin
+from kvconform.findings.wording import counted, origin
+from kvconform.judging.traces import report_of as report_of_trace
 from kvspec.memory_rules import MEMORY_RULES
 
 
-def report_of(engine: str, checked: Iterable[ReleaseReport], driven: Iterable[DrivenReport]) -> Report:
-    """What came out of releases, at both levels."""
+def report_of(
+    engine: str, checked: Iterable[ReleaseReport], driven: Iterable[DrivenReport], unchecked: Mapping[str, str]
+) -> Report:
+    """What came out of releases, at both levels. `unchecked`: release -> why it cannot be had behind the protocol."""
     report = Report("matrix", engine)
     for requests in checked:
         found = [one.finding for one in requests.found if one.explanation is None and one.finding is not None]
-        known = f"{len(requests.found)} findings, all explained" if requests.found and not found else ""
-        name = f"{engine} {requests.release}, requests"
-        report.cases.append(
-            Case(
-                name,
-                "fails" if found else "accepted" if known else "conforms",
-                events=requests.operations,
-                reason=known,
-            )
-        )
-        report.findings += found
-        _file(report.cases[-1], found)
+        known = f"{counted(len(requests.found), 'finding')}, all explained" if requests.found and not found else ""
+        case = Case(f"{engine} {requests.release}, requests", "conforms", events=requests.operations)
+        _add(report, case, found, known)
+    for release, reason in unchecked.items():
+        report.cases.append(Case(f"{engine} {release}, requests", "not supported", reason=reason))
     for run in driven:
-        name, memory = f"{engine} {run.release}, as it runs", list(_memory_findings(run))
+        case = Case(f"{engine} {run.release}, as it runs", "conforms", level="memory", events=run.events)
         if run.not_supported is not None:
-            report.cases.append(Case(name, "not supported", level="memory", reason=run.not_supported))
+            case.verdict, case.reason = "not supported", run.not_supported
+            report.cases.append(case)
             continue
-        report.cases.append(Case(name, "fails" if memory else "conforms", level="memory", events=run.events))
-        report.findings += memory
-        _file(report.cases[-1], memory)
+        has = [f"{name} ({shown.rule})" for name, shown in run.known.items() if shown is not None]
+        known = f"known defects: {', '.join(has)}" if has else ""
+        _add(report, case, [_told(run, group) for group in run.unexplained], known)
     return report
 
 
-def _file(case: Case, findings: list[Finding]) -> None:
-    """The case is named by the traces of its findings; without one by itself."""
-    case.reason = case.reason or "; ".join(str(one.place) for one in findings)
+def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
+    """A case with its findings; it is named by the traces of these, which stand in files of their own."""
+    case.verdict = "fails" if found else "accepted" if known else "conforms"
+    case.reason = "; ".join(str(one.place) for one in found) or known
+    report.cases.append(case)
+    report.findings += found
 
 
-def _memory_findings(run: DrivenReport) -> Iterator[Finding]:
-    """What was found as the engine runs, without its trace: that is in a file of its own, for `kvspec show`."""
-    for group in run.unexplained:
-        rule = MEMORY_RULES[group.rule]
-        place = Place(group.file or f"{run.engine} {run.release}", 0, group.event, site=group.at)
-        yield Finding(
-            kind="rule",
-            what=group.what,
-            place=place,
-            trace=Trace("memory", {}, "", group.event, []),
-            note="",
-            rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
-            count=group.times,
-        )
+def _told(run: DrivenReport, group: Group) -> Finding:
+    """What was found as the engine runs, by the trace that was written of it; without one its rule and its words."""
+    if group.file:
+        told = report_of_trace(Path(group.file), Accepted()).findings
+        same = [one for one in told if one.rule is not None and one.rule.id == group.rule]
+        if same:
+            return msgspec.structs.replace(same[-1], count=group.times)
+    rule = MEMORY_RULES[group.rule]
+    return Finding(
+        kind="rule",
+        what=group.what,
+        place=Place(group.file or f"{run.engine} {run.release}", 0, group.event, site=group.at),
+        trace=Trace("memory", {}, "", group.event, []),
+        note="",
+        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        count=group.times,
+    )
