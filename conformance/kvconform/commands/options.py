@@ -66,7 +66,7 @@ def with_forms(command: Callable[..., None]) -> Callable[..., None]:
         forms = _forms(**{name: given.pop(name) for name in options})
         command(forms=forms, **given)
 
-    parameters = []
+    parameters: list[inspect.Parameter] = []
     for name, each in own.parameters.items():
         parameters += options.values() if name == "forms" else [each]
     # What typer reads.
