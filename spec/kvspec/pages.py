@@ -68,7 +68,13 @@ def slot_index(page: int, position: int, page_size: int) -> int:
     return page * page_size + position % page_size
 
 
-@ensure(lambda runs, result: len(result) == sum(1 if isinstance(run, int) else max(run[1], 0) for run in runs))
+def none_empty(runs: Runs) -> bool:
+    """Whether each run names a number at least, as a reader of traces sees to."""
+    return all(isinstance(run, int) or run[1] >= 1 for run in runs)
+
+
+@require(none_empty)
+@ensure(lambda runs, result: len(result) == count(runs))
 def expand(runs: Runs) -> list[int]:
     """Write runs out one by one, in order."""
     numbers: list[int] = []
@@ -81,7 +87,7 @@ def expand(runs: Runs) -> list[int]:
     return numbers
 
 
-@require(lambda most: most >= 0)
+@require(lambda runs, most: none_empty(runs) and most >= 0)
 @ensure(lambda runs, most, result: len(result) == min(most, count(runs)))
 def beginning(runs: Runs, most: int) -> list[int]:
     """Write out the first `most` numbers: what it costs follows `most`, never what `runs` say."""

@@ -100,9 +100,13 @@ def _at(conditions: Conditions, page_size: int) -> Conditions:
     """The same contract of the function that has this page size built in."""
     function = conditions.fn
 
+    signature = conditions.sig
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != "page_size"]
+
     @wraps(function)
     def fixed(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, page_size=page_size, **kwargs)
+        named = {parameter.name: value for parameter, value in zip(parameters, args, strict=False)}
+        return function(**named, **kwargs, page_size=page_size)
 
     def with_page_size(condition: ConditionExpr) -> ConditionExpr:
         evaluate = condition.evaluate
@@ -113,8 +117,6 @@ def _at(conditions: Conditions, page_size: int) -> Conditions:
 
         return replace(condition, evaluate=evaluate_with)
 
-    signature = conditions.sig
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "page_size"]
     return replace(
         conditions,
         fn=fixed,
