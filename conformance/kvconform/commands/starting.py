@@ -18,8 +18,8 @@ class Way(StrEnum):
 
 
 NEXT = {
-    Way.adapter: "kvspec run --impl toy_engine:Adapter",
-    Way.trace: "python toy_loop.py trace.jsonl; kvspec check trace.001.jsonl",
+    Way.adapter: "kvspec run --impl toy_engine:Adapter --html finding.html",
+    Way.trace: "python toy_loop.py trace.jsonl; kvspec check trace.001.jsonl --html finding.html",
     Way.attach: "pytest",
 }
 """What to call then, in the folder."""

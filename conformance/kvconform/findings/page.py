@@ -18,12 +18,16 @@ MOST = 200
 _BLANK = re.compile(r"{{(\w+)}}")
 _PULL = re.compile(r"(?:SGLang|sglang-jax) pull request (\d+)")
 
+_PLURAL = {"conforms": "conform", "fails": "fail"}
+
 
 def page_of_report(report: Report) -> str:
     """What came out of a command: each finding whole, then the rules, then all cases."""
     verdicts = Counter(case.verdict for case in report.cases)
     told = [f"{len(report.findings)} finding{'s'[: len(report.findings) != 1]}"]
-    told += [f"{count} {verdict}" for verdict, count in verdicts.items()]
+    told += [
+        f"{count} {_PLURAL.get(verdict, verdict) if count > 1 else verdict}" for verdict, count in verdicts.items()
+    ]
     summary = f"{', '.join(told)}. kvspec {report.version}."
     title = f"kvspec {report.command}: {report.subject}"
     if report.findings:
