@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import typer
 import zstandard
@@ -123,11 +124,13 @@ CHANGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (_bytes, _lines, 
 
 def faults(files: int, seed: int, folder: Path) -> tuple[Counter[int], list[str]]:
     """Check so many files: how often each status came, and what went wrong; such files stay in `folder`."""
+    with mock.patch.object(cli, "app", typer.main.get_command(cli.app)):  # made once, not for each file
+        return _faults(files, seed, folder)
+
+
+def _faults(files: int, seed: int, folder: Path) -> tuple[Counter[int], list[str]]:
     statuses: Counter[int] = Counter()
     wrong = []
-    app: Any = cli.app
-    if isinstance(app, typer.Typer):  # made once, not for each file
-        cli.app = typer.main.get_command(app)  # type: ignore[assignment]
     for number, (suffix, content) in zip(range(files), mutants(seed), strict=False):
         path = folder / f"mutant{number}{suffix}"
         path.write_bytes(content)
