@@ -91,18 +91,16 @@ def without_contracts(code: str) -> Any:
 EXHAUST = """
 import json
 from kvconform.exploring import SCOPES, exhaust
-results = [exhaust(SCOPES[name]) for name in ("tiny", "speculative", "chunks", "sliding-window", "recurrent-states")]
+results = [exhaust(SCOPES[name]) for name in ("tiny", "speculative")]
 print(json.dumps([[one.scope.name, one.states, one.transitions, one.depth, one.holds] for one in results]))
 """
 
 
-def test_the_small_scopes_hold() -> None:
+def test_the_smallest_scopes_hold() -> None:
+    """The others take minutes: `make explore`."""
     assert without_contracts(EXHAUST) == [
         ["tiny", 5353, 22823, 25, True],
         ["speculative", 4223, 18830, 37, True],
-        ["chunks", 14367, 79220, 24, True],
-        ["sliding-window", 24633, 164309, 31, True],
-        ["recurrent-states", 21888, 150285, 34, True],
     ]
 
 
