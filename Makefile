@@ -10,6 +10,9 @@ WHEELS ?= build/wheels
 GPU_READY := $(if $(SITE),,.venv/.engines.stamp)
 GPU := PYTHON=$(if $(SITE),$(PYTHON),$(BIN)/python) SITE=$(abspath $(SITE)) WHEELS=$(WHEELS) cuda_impl/gpu.sh
 
+# How long `make mutation` takes for each of its two packages.
+MINUTES ?= 29
+
 # The releases that `make engines` checks, and the folder with checkouts of `make engines-from`.
 VLLM ?= 0.22.1 0.33.0
 SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17 18 19 20 21 22 23,0.5.$(n))
@@ -39,8 +42,8 @@ explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minut
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20
 
-mutation: .venv/.mutation.stamp ## Mutate kvspec and see what the tests notice (an hour)
-	@tests/mutation/run.sh
+mutation: .venv/.mutation.stamp ## Mutate kvspec, then kvref, and see what the tests notice (half an hour each)
+	@for package in kvspec kvref; do $(BIN)/python tests/mutation/run.py $$package --minutes $(MINUTES) || exit 1; done
 
 mutation-cuda: .venv/.engines.stamp ## Put 74 defects into kvcuda, one at a time, and see what notices each (half an hour)
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)

@@ -1,6 +1,4 @@
-"""Rewrites Python files so that mutmut changes every function: it leaves decorated ones alone.
-
-    python undecorated.py FILE...
+"""Rewrites Python source so that mutmut changes every function: it leaves decorated ones alone.
 
 - A contract (`@require`, `@ensure`) goes: what is measured is what tests notice, and contracts have proofs.
 - `@property` goes, and the name becomes a property that calls the method.
@@ -11,8 +9,6 @@ All else stays as it is, line for line, so that mutants are easy to read.
 """
 
 import ast
-import sys
-from pathlib import Path
 
 CONTRACTS = {"require", "ensure"}
 
@@ -48,9 +44,3 @@ def _has_setter(function: ast.FunctionDef) -> bool:
     return any(
         isinstance(decorator, ast.Attribute) and decorator.attr == "setter" for decorator in function.decorator_list
     )
-
-
-if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        path = Path(argument)
-        path.write_text(undecorated(path.read_text()))

@@ -1,0 +1,129 @@
+"""Changes kvspec or kvref in one place at a time, as mutmut does, and prints what the tests notice.
+
+    python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT]
+
+The mutants are tried in an order drawn with the seed, until all are tried or the time is over: the score is that of a
+random sample then, and is told with its size. Tests are collected once; each mutant has a forked process. It runs
+the tests that call the changed function, those first that noticed others of it or are cheap, and ends at the first
+that fails. What compares with `findings.txt`, which the model wrote itself, goes last and is counted apart.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "mutation"
+PACKAGES = ("spec", "reference", "cuda_impl", "conformance")
+
+
+class Target(NamedTuple):
+    """A package, and what must notice that it is changed."""
+
+    folder: str
+    left_out: tuple[str, ...]
+    """What is not changed: tables, what runs while a module is imported, what no rule judges."""
+    tests: tuple[str, ...]
+    deselected: tuple[str, ...] = ()
+    golden: tuple[str, ...] = ()
+    """What compares with `findings.txt`."""
+
+
+TARGETS = {
+    "kvspec": Target(
+        "spec/kvspec",
+        ("rules.py", "memory_rules.py", "contracts.py", "memory/proofs"),
+        (
+            "tests/spec",
+            "tests/conformance/memory/test_memory_vectors.py",
+            "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",
+            "tests/conformance/vectors/test_vectors.py::test_vectors_are_not_stricter_than_the_rules",
+            "tests/conformance/vectors/test_vectors.py::test_of_the_reference_nothing_is_left_unjudged",
+        ),
+        (
+            "tests/spec/test_docs.py",
+            "tests/spec/memory/test_proofs.py",
+            "tests/spec/test_lengths.py::test_contracts_are_checked_in_tests",
+            "tests/spec/test_model.py::test_walks_get_somewhere",
+            "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
+            "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
+        ),
+        ("tests/spec/test_findings.py",),
+    ),
+    "kvref": Target(
+        "reference/kvref",
+        ("scheduler", "tiers", "parts.py"),
+        ("tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to", "tests/reference"),
+        (
+            "tests/reference/test_policy.py",
+            "tests/reference/test_scheduler.py",
+            "tests/reference/test_scheduler_hybrid.py",
+            "tests/reference/test_scheduler_overlap.py",
+            "tests/reference/test_shortage.py",
+        ),
+    ),
+}
+"""No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`)."""
+
+
+def prepare(target: Target) -> int:
+    """Copy the tree, the package with all its mutants in it; how many files are changed."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    for folder in (*PACKAGES, "tests", "benchmarks"):
+        shutil.copytree(ROOT / folder, FOLDER / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = (ROOT / "pyproject.toml").read_text()
+    (FOLDER / "pyproject.toml").write_text(settings + '[tool.mutmut]\nsource_paths = ["."]\n')
+    os.chdir(FOLDER)  # mutmut reads its settings where it is
+    from mutmut.mutation.file_mutation import mutate_file_contents
+
+    from tests.mutation.undecorated import undecorated
+
+    files = 0
+    for path in sorted((FOLDER / target.folder).rglob("*.py")):
+        name = str(path.relative_to(FOLDER / target.folder))
+        if name.startswith(target.left_out):
+            continue
+        changed = mutate_file_contents(name, undecorated(path.read_text()))
+        if changed.mutant_names:
+            text = changed.code.replace("from mutmut.mutation.trampoline import", "from tests.mutation.switch import")
+            path.write_text(text)
+            files += 1
+    return files
+
+
+def main() -> int:
+    """Try the mutants of a package; 1 where the tests fail without any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", choices=TARGETS)
+    parser.add_argument("--minutes", type=float, default=55)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="mutants with this text in their names")
+    chosen = parser.parse_args()
+    target = TARGETS[chosen.package]
+    print(f"{prepare(target)} files of {chosen.package} are changed", flush=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": ":".join(str(FOLDER / folder) for folder in (*PACKAGES, ".")),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "CI": "1",  # the same draws for each mutant
+        "KVSPEC_CONTRACTS": "0",
+        "KVSPEC_TEST_SEEDS": "8",
+        "KVSPEC_MUTATION": " ".join(
+            [str(chosen.minutes), str(chosen.processes), str(chosen.seed), str(len(target.golden)), *target.golden]
+        ),
+        "KVSPEC_MUTATION_ONLY": chosen.only,
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.mutation.trying", "-p", "no:cacheprovider"]
+    command += ["-p", "no:unraisableexception", "--no-header", "--no-summary", *target.tests]
+    command += [f"--deselect={test}" for test in target.deselected]
+    return subprocess.run(command, cwd=FOLDER, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
