@@ -31,8 +31,6 @@ F = TypeVar("F", MatchAnswer, PublishAnswer, ReleaseAnswer)
 class Manager(DeviceManager):
     """A `DeviceManager` in debug mode whose answers are complete."""
 
-    lacks = frozenset({"speculative_overlap"})
-
     def __init__(self, config: Config) -> None:
         """Everything is free and nobody is there."""
         super().__init__(config, debug=True)

@@ -144,8 +144,8 @@ class DeviceMemory(PageMoves):
         listener = self.lanes.listener
         self._run(slot, work, None if listener is None else listener.extend(slot, self.out_cache_loc))
 
-    def stage_decode(self, rows: Ints, committed: Ints, allocated: Ints, n: int) -> tuple[Ints, int, Slot]:
-        """Plan to make room for `n` positions past the committed ones of each row, for `run_decode` to carry out.
+    def stage_decode(self, rows: Ints, starts: Ints, allocated: Ints, n: int) -> tuple[Ints, int, Slot]:
+        """Plan to make room for the `n` positions of each row from `starts` on, for `run_decode` to carry out.
 
         All arrays are int64 [batch]. Returns the new allocated lengths, where in `out_cache_loc` the slots of the `n`
         positions of each request begin, and the slot that has the kernel's words.
@@ -156,8 +156,8 @@ class DeviceMemory(PageMoves):
         """
         page_size, max_context_len, batch = self.config.page_size, self.config.max_context_len, len(rows)
         self._check_rows(rows)
-        ends = committed + n
-        if int(committed.min()) < 0 or int(ends.max()) > max_context_len or int(allocated.max()) > max_context_len:
+        ends = starts + n
+        if int(starts.min()) < 0 or int(ends.max()) > max_context_len or int(allocated.max()) > max_context_len:
             raise ValueError(f"positions are not in 0..{max_context_len}")
         if batch > MAX_JOBS:
             raise ValueError(f"{batch} requests are more than a batch of {MAX_JOBS}")
@@ -172,7 +172,7 @@ class DeviceMemory(PageMoves):
         words[0, :5] = self.popped % self.config.num_pages, batch, n, out, self.windows.give(needed)
         entries = words[1 : 1 + batch]
         entries[:, 0] = rows
-        entries[:, 1] = committed
+        entries[:, 1] = starts
         entries[:, 2] = allocated
         entries[:, 3] = pages
         self.popped += needed

@@ -1,5 +1,6 @@
 """What is remembered of requests, runs, sessions and launches. Lengths are columns of the `RowTable`."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -101,7 +102,7 @@ class Request:
 class Run:
     """One stay of a request in memory: from its first extend to its finish, retract or abort."""
 
-    __slots__ = ("ended", "kv", "mid_prefill", "name", "request", "seq_len", "tokens", "verifiable")
+    __slots__ = ("ended", "kv", "mid_prefill", "name", "request", "seq_len", "tokens", "unverified", "verifiable")
 
     def __init__(self, request: Request, kv: KvRecord, seq_len: int) -> None:
         """Begin a run."""
@@ -115,8 +116,10 @@ class Run:
         """Whether it ended before the last token."""
         self.ended = False
         """Whether nothing that a launch brings comes to it any more."""
-        self.verifiable = False
-        """Whether its speculative launch has completed and is not verified yet."""
+        self.unverified: deque[int] = deque()
+        """Positions of each speculative step that is launched and not verified, oldest first; at most two."""
+        self.verifiable = 0
+        """How many of these have completed."""
 
 
 class Flight:

@@ -54,7 +54,11 @@ class RowTable:
         self.prepared = column()
         """Where the positions end that wait to be launched; 0 when none do."""
         self.drafts = column()
-        """Positions of a speculative step that is not verified yet; 0 when there is none."""
+        """Positions of the speculative step that waits to be launched; 0 when there is none."""
+        self.steps = column()
+        """Speculative steps that are launched and not verified; at most two (28754)."""
+        self.unverified = column()
+        """Positions of all of these together."""
         self.start = column()
         """Where the positions begin that were prepared last."""
         self.out = column()
@@ -83,10 +87,15 @@ class RowTable:
     def take(self) -> int:
         """A free row. The caller has seen to it that there is one."""
         row = self._free.pop()
-        self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0
+        self.forget_steps(row)
+        self.cursor[row] = self.state_at[row] = 0
         if self._listener is not None:
             self._listener.take_row(row)
         return row
+
+    def forget_steps(self, row: int) -> None:
+        """Nothing is prepared, and nothing waits for a verify."""
+        self.prepared[row] = self.drafts[row] = self.steps[row] = self.unverified[row] = 0
 
     def let_go(self, row: int) -> None:
         """Let a row go. It is withheld while a launch in flight reads it (17850)."""

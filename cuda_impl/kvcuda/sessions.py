@@ -97,7 +97,7 @@ class Sessions:
         """
         rows, row = self._holdings.rows, run.kv.row
         rows.committed[row] = min(rows.committed[row], rows.launched[row], len(run.tokens))
-        rows.prepared[row] = rows.drafts[row] = 0
+        rows.forget_steps(row)
         self.take_back(slot, run.kv)
 
     def take_back(self, slot: Slot, kv: KvRecord) -> None:

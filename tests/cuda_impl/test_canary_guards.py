@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.features import lacks, needs
 from kvconform.gallery.replaying import Run, carry_out
 from kvconform.traces.codec import read_vector
 from kvconform.traffic.soak import Combination, run_of
@@ -15,7 +14,7 @@ from kvref.scheduler import Scheduler
 from kvspec.tokens import Tokens
 from tests.cuda_impl.guarded import Recorded, guarded, token_ids
 
-VECTORS = [path for path in vector_files() if not needs(read_vector(path)) & lacks(Manager)]
+VECTORS = vector_files()
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])

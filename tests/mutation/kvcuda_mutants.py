@@ -411,9 +411,21 @@ MUTANTS = [
     ),
     Mutant(
         "row_table.py",
-        "self.prepared[row] = self.drafts[row] = self.cursor[row] = self.state_at[row] = 0",
-        "self.prepared[row] = self.drafts[row] = self.cursor[row] = 0",
+        "self.cursor[row] = self.state_at[row] = 0",
+        "self.cursor[row] = 0",
         first="states::test_row_that_comes_back_has_no_state",
+    ),
+    Mutant(
+        "device_manager/running.py",
+        "begins = committed + table.unverified[rows]",
+        "begins = committed",
+        first="conformance::test_vector_conforms",
+    ),
+    Mutant(
+        "device_manager/running.py",
+        "                flight.drafted = [other for other in flight.drafted if other is not run]\n",
+        "                flight.drafted = [*flight.drafted]\n",
+        first="conformance::test_vector_conforms",
     ),
     Mutant(
         "holdings.py",

@@ -34,13 +34,16 @@ class Running(ManagerState):
         Raises:
             Refusal: as `decode`.
         """
-        rows, committed = self._check_decode(reqs, n)
-        allocated, out, slot = self.memory.stage_decode(rows, committed, self.rows.allocated[rows], n)
-        self._decoded(rows, committed, allocated, n, out)
+        rows, begins = self._check_decode(reqs, n)
+        allocated, out, slot = self.memory.stage_decode(rows, begins, self.rows.allocated[rows], n)
+        self._decoded(rows, begins, allocated, n, out)
         return slot
 
     def _check_decode(self, reqs: list[str], n: int) -> tuple[Ints, Ints]:
-        """The rows and committed lengths of a decode step, or a refusal for anything but lack of room."""
+        """The rows of a decode step and where it begins in each, or a refusal for anything but lack of room.
+
+        A step that is ahead of a verify begins past all that is not verified: there at the latest (28754).
+        """
         if n < 1:
             raise Refusal("OP-1", f"n is {n}")
         if n > 1 and self.states.size:
@@ -48,28 +51,30 @@ class Running(ManagerState):
         runs, rows = self._running_batch(reqs)
         table = self.rows
         committed = table.committed[rows]
-        drafts = table.drafts[rows]
-        ready = (committed < table.promised[rows]) & ((table.prepared[rows] | drafts) == 0)
+        waiting = table.steps[rows] > (n > 1)
+        ready = (committed < table.promised[rows]) & (table.prepared[rows] == 0) & ~waiting
         if not ready.all() or not self.chunked.isdisjoint(reqs):
             unready = next(
                 run for run, is_ready in zip(runs, ready.tolist(), strict=True) if run.mid_prefill or not is_ready
             )
-            rule = "SPEC-1" if drafts.any() else "OP-1"
+            unverified = table.steps[unready.kv.row] > (n > 1) and not table.prepared[unready.kv.row]
+            rule = "SPEC-1" if unverified else "OP-1"
             raise Refusal(rule, f"{unready.name} has a step that is not done or verified, or no token to decode")
-        longest = int(committed.max()) + n
+        begins = committed + table.unverified[rows]
+        longest = int(begins.max()) + n
         if longest > self.config.max_context_len:
             raise Refusal("LEN-1", f"a request would grow to {longest}, past {self.config.max_context_len}")
-        return rows, committed
+        return rows, begins
 
-    def _decoded(self, rows: Ints, committed: Ints, allocated: Ints, n: int, out: int) -> None:
+    def _decoded(self, rows: Ints, begins: Ints, allocated: Ints, n: int, out: int) -> None:
         """Note a decode step that is on its way."""
         table = self.rows
         table.allocated[rows] = allocated
-        table.prepared[rows] = committed + n
+        table.prepared[rows] = begins + n
         table.drafts[rows] = n if n > 1 else 0
         if n == 1:
-            table.committed[rows] = committed + 1
-        self._note_prepared(rows, committed, out + n * np.arange(len(rows)))
+            table.committed[rows] = begins + 1
+        self._note_prepared(rows, begins, out + n * np.arange(len(rows)))
 
     def launch(self, launch: int, reqs: list[str], forward: Forward | None = None) -> Done:
         """Hand what was prepared to the device, which reads the rows from now on (17850).
@@ -107,6 +112,11 @@ class Running(ManagerState):
         if drafts.any():
             drafted = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if count]
             sampled = [run for run, count in zip(sampled, drafts.tolist(), strict=True) if not count]
+            for run in drafted:
+                run.unverified.append(int(table.drafts[run.kv.row]))
+            table.unverified[last] += drafts
+            table.steps[last] += drafts > 0
+            table.drafts[last] = 0
         table.launched[rows] = ends
         table.prepared[rows] = 0
         table.promised[last] += 1
@@ -171,7 +181,7 @@ class Running(ManagerState):
         for run, token in zip(due, brought, strict=True):
             run.tokens.append(token)
         for run in flight.drafted:
-            run.verifiable = True
+            run.verifiable += 1
         self.launches.popleft()
         if flight.done is not None:
             self.lanes.scheduler.wait(flight.done)
@@ -187,16 +197,25 @@ class Running(ManagerState):
         run = self._run(req)
         if not run.verifiable:
             raise Refusal("SPEC-1", f"{req} has no completed speculative launch to verify")
-        row = run.kv.row
-        most = int(self.rows.drafts[row])
+        row, table = run.kv.row, self.rows
+        if table.prepared[row]:
+            raise Refusal("LAUNCH-1", f"the step of {req} that is ahead of this verify is not launched yet")
+        most = run.unverified[0]
         if not 1 <= accepted <= most:
             raise Refusal("SPEC-1", f"{accepted} accepted positions are not in 1..{most}")
         if not 1 <= len(tokens) <= accepted:
             raise Refusal("SPEC-1", f"{len(tokens)} tokens for {accepted} accepted positions")
-        run.verifiable = False
-        self.rows.drafts[row] = 0
-        self.rows.set_lengths(row, lengths.verify(self.rows.lengths(row), accepted, self.config.page_size))
+        run.unverified.popleft()
+        run.verifiable -= 1
+        table.set_lengths(row, lengths.verify(table.lengths(row), accepted, self.config.page_size))
         for token in tokens:
             run.tokens.append(token)
-        self.rows.promised[row] += len(tokens) - 1
+        if len(tokens) < accepted:  # it has stopped: nobody asks what its next step has brought
+            run.unverified.clear()
+            run.verifiable = 0
+            for flight in self.launches:
+                flight.drafted = [other for other in flight.drafted if other is not run]
+        table.steps[row], table.unverified[row] = len(run.unverified), sum(run.unverified)
+        table.promised[row] = len(run.tokens) + len(run.unverified)
+        table.launched[row] = table.committed[row] + table.unverified[row]
         return Done()
