@@ -45,7 +45,7 @@ soak: .venv/.stamp ## Run traffic in every combination of modes, every answer ch
 mutation: .venv/.mutation.stamp ## Mutate kvspec, then kvref, and see what the tests notice (half an hour each)
 	@for package in kvspec kvref; do $(BIN)/python tests/mutation/run.py $$package --minutes $(MINUTES) || exit 1; done
 
-mutation-cuda: .venv/.engines.stamp ## Put 74 defects into kvcuda, one at a time, and see what notices each (half an hour)
+mutation-cuda: .venv/.engines.stamp ## Put 77 defects into kvcuda, one at a time, and see what notices each (half an hour)
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)
 
 engines: .venv/.engines.stamp ## Check releases of SGLang and vLLM: the matrices (about 15 minutes; a second run does what is new)

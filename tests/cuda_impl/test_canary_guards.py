@@ -9,7 +9,6 @@ from kvconform.traces.codec import read_vector
 from kvconform.traffic.soak import Combination, run_of
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import run_vector
-from kvcuda.manager import Manager
 from kvref.scheduler import Scheduler
 from kvspec.tokens import Tokens
 from tests.cuda_impl.guarded import Recorded, guarded, token_ids
