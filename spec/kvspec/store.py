@@ -74,12 +74,13 @@ class PrefixStore:
         self.state_pins[key] = self.state_pins.get(key, 0) + 1
         for inside in self.in_reach(key):
             self.window_pins[inside] = self.window_pins.get(inside, 0) + 1
-        while key != ROOT:
-            count = self.pins.get(key, 0)
-            self.pins[key] = count + 1
+        pins, entries = self.pins, self.entries
+        while key:
+            count = pins.get(key, 0)
+            pins[key] = count + 1
             if count:
                 return
-            key = self.entries[key].parent
+            key = entries[key].parent
 
     def unlock(self, key: PrefixKey) -> None:
         """Take one lock on `key` back."""
@@ -88,13 +89,14 @@ class PrefixStore:
         _take_one(self.state_pins, key)
         for inside in self.in_reach(key):
             _take_one(self.window_pins, inside)
-        while key != ROOT:
-            count = self.pins[key] - 1
+        pins, entries = self.pins, self.entries
+        while key:
+            count = pins[key] - 1
             if count:
-                self.pins[key] = count
+                pins[key] = count
                 return
-            del self.pins[key]
-            key = self.entries[key].parent
+            del pins[key]
+            key = entries[key].parent
 
     def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:
         """The prefixes whose last page lies within the window that ends with the prefix `key`, the longest first."""
@@ -118,25 +120,29 @@ class PrefixStore:
 
         STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
         """
+        pins, entries, children = self.pins, self.entries, self.children
         for key in keys:
-            if key in self.pins:
-                raise Violation("STORE-3", f"page {self.entries[key].page} was evicted while it is locked")
-        leaving = Counter(self.entries[key].parent for key in keys)
+            if key in pins:
+                raise Violation("STORE-3", f"page {entries[key].page} was evicted while it is locked")
+        leaving = Counter([entries[key].parent for key in keys])
         for key in keys:
-            kept = self.children.get(key, 0) - leaving[key]
+            if key not in children:
+                continue
+            kept = children[key] - leaving[key]
             if kept:
                 page = self.entries[key].page
                 raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
 
     def remove(self, keys: Iterable[PrefixKey]) -> None:
         """Forget prefixes that `check_evictable` allows to leave."""
+        entries, children = self.entries, self.children
         for key in keys:
-            parent = self.entries.pop(key).parent
-            count = self.children[parent] - 1
+            parent = entries.pop(key).parent
+            count = children[parent] - 1
             if count:
-                self.children[parent] = count
+                children[parent] = count
             else:
-                del self.children[parent]
+                del children[parent]
 
     @property
     def evictable(self) -> int:

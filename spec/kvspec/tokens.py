@@ -65,11 +65,18 @@ class Tokens:
     def key(self, page_index: int) -> PrefixKey:
         """The name of the prefix whose last page is the full page `page_index`."""
         keys = self._keys
-        while len(keys) <= page_index:
-            page = self.pages[len(keys)]
+        if len(keys) <= page_index:
             parent = keys[-1] if keys else b""
-            keys.append(blake2b(parent + _bytes_of(page), digest_size=16).digest())
+            for page in self.pages[len(keys) : page_index + 1]:
+                parent = blake2b(parent + _bytes_of(page), digest_size=16).digest()
+                keys.append(parent)
         return keys[page_index]
+
+    def keys(self, start: int, stop: int) -> list[PrefixKey]:
+        """The names of the prefixes whose last pages are the full pages from `start` up to `stop`."""
+        if start < stop:
+            self.key(stop - 1)
+        return self._keys[start:stop]
 
     def extends(self, history: "Tokens") -> bool:
         """Whether `history` is a prefix of this sequence (equal counts)."""

@@ -1,6 +1,5 @@
 """Sound states, and each broken in every way that a whole-state check must notice."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -139,7 +138,7 @@ def wrong_table(state: State) -> None:
 
 def row_changes_hands(state: State) -> None:
     state.flights[2][0] = state.flights[2][0]._replace(row=state.records[record_of(state, "w")].row)
-    state.readers = {state.flights[2][0].row: deque([3])}
+    state.readers = {state.flights[2][0].row: (3,)}
 
 
 def row_held_by_nobody(state: State) -> None:
@@ -185,7 +184,7 @@ def two_rows_of_one(state: State) -> None:
 def more_rows_than_there_are(state: State) -> None:
     for row in (3, 4):
         state.rows[row] = WITHHELD
-        state.readers[row] = deque([1])
+        state.readers[row] = (1,)
 
 
 def twice_in_the_store(state: State) -> None:
@@ -238,7 +237,7 @@ def more_rows_than_are_counted(state: State) -> None:
 
 
 def miscounted_readers(state: State) -> None:
-    state.readers[state.records[record_of(state, "a")].row].append(9)
+    state.readers[state.records[record_of(state, "a")].row] += (9,)
 
 
 def page_moved(state: State) -> None:

@@ -1,7 +1,6 @@
 """Each whole-state check fails when its rule is broken: broken states for each, and what is found in them."""
 
 import re
-from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -98,7 +97,7 @@ def test_acc_1_held_memory_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("rule", "changes"),
     [
-        ("ROW-1", lambda state: (state.rows.update({3: WITHHELD}), state.readers.update({3: deque([1])}))),
+        ("ROW-1", lambda state: (state.rows.update({3: WITHHELD}), state.readers.update({3: (1,)}))),
         ("LEN-1", lambda state: change_lengths(state, "a", Lengths(0, 0, 16))),
         ("LEN-1", lambda state: change_lengths(state, "a", Lengths(3, 3, 3))),
         ("LEN-2", lambda state: change_lengths(state, "a", Lengths(2, 2, 2))),

@@ -211,8 +211,7 @@ def judge_new_pages(
             raise Violation(rule, f"the number of pages given to {req} is wrong", expected=need, observed=taken)
         total += need
         given[req] = taken
-        for page in taken:
-            _judge_free_page(state, page, seen, req)
+        _judge_free_pages(state, taken, seen, req)
     if total:
         state.judged["PAGE-1"] += 1
     state.judged["PAGE-2"] += 1
@@ -220,6 +219,16 @@ def judge_new_pages(
     if stranger is not None:
         raise Violation("PAGE-2", f"pages were given to {stranger}, which needs none", observed=pages[stranger])
     return given
+
+
+def _judge_free_pages(state: State, pages: list[int], seen: set[int], req: str) -> None:
+    """`seen` are the pages that others of the batch were given; these join them."""
+    new = set(pages)
+    fine = len(new) == len(pages) and seen.isdisjoint(new) and state.owner.keys().isdisjoint(new)
+    if not (fine and (not new or (min(new) >= 1 and max(new) <= state.config.num_pages))):
+        for page in pages:
+            _judge_free_page(state, page, seen, req)
+    seen |= new
 
 
 def _judge_free_page(state: State, page: int, seen: set[int], req: str) -> None:

@@ -19,7 +19,7 @@ from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_s
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
-from kvspec.store import ROOT, Publication
+from kvspec.store import Publication
 
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
@@ -43,16 +43,18 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
     page, or the store takes the holder's page and frees its own, if nobody has locked that. `told` are the pages that
     an implementation freed: they decide which.
     """
-    page_size, tokens, table = state.config.page_size, request.tokens, state.tables[record]
-    first = state.lengths[record].protected // page_size
+    page_size, table = state.config.page_size, state.tables[record]
+    first, last = state.lengths[record].protected // page_size, length // page_size
     duplicates, shared, inserted, revived, exchanged = [], [], [], [], []
     let_go = set(beginning(told, len(state.owner) + 1)) if told and state.config.sliding_window else set()
-    for index in range(first, length // page_size):
-        key, page = tokens.key(index), table[index]
-        known = state.store.entries.get(key)
+    entries, content, windowed = state.store.entries, state.content, bool(state.config.sliding_window)
+    parent = state.matched_key(request.tokens, first * page_size)
+    for index, key in enumerate(request.tokens.keys(first, last), start=first):
+        before, parent = parent, key
+        page, known = table[index], entries.get(key)
         if known is not None:
             duplicates.append(page)
-            if page in state.window_of and known.page not in state.window_of:
+            if windowed and page in state.window_of and known.page not in state.window_of:
                 if known.page in let_go and key not in state.store.pins:
                     exchanged.append((key, page))
                     shared.append(page)
@@ -60,14 +62,15 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
                 revived.append((known.page, page))
             shared.append(known.page)
             continue
-        if state.content.get(page) != (record, index):
+        if content.get(page) != (record, index):
             raise Violation(
                 "DATA-1",
                 f"page {page} is published, but does not hold its tokens",
-                observed=state.content.get(page),
+                observed=content.get(page),
             )
-        state.judged["DATA-1"] += 1
-        inserted.append((key, tokens.key(index - 1) if index else ROOT, page))
+        inserted.append((key, before, page))
+    if inserted:
+        state.judged["DATA-1"] += len(inserted)
     reached = max(first * page_size, floor_align(length, page_size))
     return Publication(reached, duplicates, shared, inserted, revived, exchanged)
 
@@ -86,10 +89,10 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     table[first : first + len(plan.shared)] = plan.shared
     state.release_private(record, own)
     state.release_pages(tombstones)
+    owner, content = state.owner, state.content
     for key, parent, page in plan.inserted:
         state.store.insert(key, parent, page)
-        state.owner[page] = key
-        state.content[page] = key
+        owner[page] = content[page] = key
     locked = state.records[record].locked
     if plan.length > state.lengths[record].protected:
         last = state.owner[table[plan.length // page_size - 1]]

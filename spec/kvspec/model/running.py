@@ -1,7 +1,5 @@
 """Operations on requests that run: prefill, decode, and the launches that carry them out."""
 
-from collections import deque
-
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import (
@@ -200,45 +198,50 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         raise Refusal("OP-1", "a request is in the batch twice")
     n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
     requests, held, tables, horizon = state.requests, state.lengths, state.tables, state.horizon
-    steps: dict[str, tuple[int, lengths.Lengths]] = {}
+    prepared, mid_prefill, speculating = state.prepared, state.mid_prefill, state.speculating
+    steps: list[tuple[str, int, lengths.Lengths, int, int]] = []
+    overlaps = 0
     needs: list[tuple[str, int]] = []
     for req in op.reqs:
         request = requests.get(req)
-        if request is None or request.record is None or not request.running:
+        if request is None or (record := request.record) is None or not request.running:
             raise Refusal("OP-1", f"request {req} is not running")
-        if req in state.prepared or req in state.mid_prefill:
+        if req in prepared or req in mid_prefill:
             raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
-        ahead = state.unverified(req)
-        if ahead and (n == 1 or len(state.speculating[req]) > 1 or _waits_for_verify(op)):
-            raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
-        record = request.record
+        ahead = 0
+        if req in speculating:
+            if n == 1 or len(speculating[req]) > 1 or _waits_for_verify(op):
+                raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
+            ahead = state.unverified(req)
+            overlaps += 1
         before = held[record]
-        if before.committed >= horizon[record]:
-            raise Refusal("OP-1", f"position {before.committed} of {req} has no token to decode")
+        _, committed, had = before
+        if committed >= horizon[record]:
+            raise Refusal("OP-1", f"position {committed} of {req} has no token to decode")
         after = lengths.decode(before, n, page_size, ahead)
-        if after.allocated > max_len:
-            raise Refusal("LEN-1", f"{req} would grow to {after.allocated}, past the context of {max_len}")
-        steps[req] = record, after
-        missing = -(-after.allocated // page_size) - len(tables[record])
-        if missing:
-            needs.append((req, missing))
+        allocated = after.allocated
+        if allocated > had:
+            if allocated > max_len:
+                raise Refusal("LEN-1", f"{req} would grow to {allocated}, past the context of {max_len}")
+            missing = -(-allocated // page_size) - len(tables[record])
+            if missing:
+                needs.append((req, missing))
+        steps.append((req, record, after, committed, ahead))
     check_room(state, sum(need for _, need in needs), 0, 0)
     carried_out(state, op)
 
     obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)), choose_window_pages(state, needs))  # type: ignore[arg-type]
-    pages = judge_new_pages(state, needs, obs.pages, "SPEC-2" if any(map(state.unverified, steps)) else "PAGE-2")
+    pages = judge_new_pages(state, needs, obs.pages, "SPEC-2" if overlaps else "PAGE-2")
     sides = judge_new_window_pages(state, needs, obs.window_pages)
     drafts = 0 if n == 1 else n
-    prepared = state.prepared
-    for req, (record, after) in steps.items():
-        committed, ahead = held[record].committed, state.unverified(req)
+    for req, record, after, committed, ahead in steps:
         held[record] = after
         # A step that is ahead begins after at least one position of the one before it, and at most after all of them.
         prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + n, n == 1, drafts)
-        if ahead:
-            state.judged["SPEC-2"] += 1
+    if overlaps:
+        state.judged["SPEC-2"] += overlaps
     for req, new in pages.items():
-        state.take_pages(steps[req][0], new, sides.get(req, []))
+        state.take_pages(state.running(req)[1], new, sides.get(req, []))
     return obs
 
 
@@ -253,37 +256,36 @@ def launch(state: State, op: Launch) -> Done:
         raise Refusal("OP-1", f"launch {op.launch} is in flight")
     if not op.reqs:
         raise Refusal("OP-1", "the launch is empty")
-    for req in op.reqs:
-        if req not in state.prepared:
-            raise Refusal("OP-1", f"{req} has nothing to launch")
-    if len(set(op.reqs)) < len(op.reqs):
+    names = set(op.reqs)
+    if not names <= state.prepared.keys():
+        missing = next(req for req in op.reqs if req not in state.prepared)
+        raise Refusal("OP-1", f"{missing} has nothing to launch")
+    if len(names) < len(op.reqs):
         raise Refusal("OP-1", "a request is in the launch twice")
     carried_out(state, op)
 
-    page_size, content = state.config.page_size, state.content
+    page_size, content, has_states = state.config.page_size, state.content, state.config.num_states
+    requests, records, readers = state.requests, state.records, state.readers
+    prepared, written, horizon = state.prepared, state.written, state.horizon
     passages = []
     parts = []
     for req in op.reqs:
-        start, end, samples, drafts = state.prepared.pop(req)
-        request = state.requests[req]
+        start, end, samples, drafts = prepared.pop(req)
+        request = requests[req]
         record = request.record
         assert record is not None, "only running requests have something prepared"
-        row = state.records[record].row
+        row = records[record].row
         first, after = -(-start // page_size), -(-end // page_size)
         if first < after:
             table = state.tables[record]
             for index in range(first, after):
                 content[table[index]] = (record, index)
-        reads = state.readers.get(row)
-        if reads is None:
-            state.readers[row] = deque((end,))
-        else:
-            reads.append(end)
-        state.written[record] = end
-        if state.config.num_states:
+        readers[row] = (*readers[row], end) if row in readers else (end,)
+        written[record] = end
+        if has_states:
             recurrent.move_on(state, record, start, end, chooses=op.obs is None)
         if samples or drafts:
-            state.horizon[record] += 1
+            horizon[record] += 1
         if drafts:
             state.speculating[req] = (*state.speculating.get(req, ()), Speculation(drafts, completed=False))
         passages.append(Passage(req, request.run, record, row, samples, drafts))
@@ -304,14 +306,15 @@ def complete(state: State, op: Complete) -> Done:
     if oldest != op.launch:
         raise Refusal("LAUNCH-1", f"launch {oldest} was handed over before launch {op.launch}")
     passages = state.flights[op.launch]
+    requests, tokens_of = state.requests, op.tokens
     sampled = []
     to_verify = []
     for req, run, _, _, samples, drafts in passages:
-        request = state.requests.get(req)
+        request = requests.get(req)
         if request is None or request.run != run or not request.running:
             continue
         if samples:
-            token = op.tokens.get(req)
+            token = tokens_of.get(req)
             if token is None:
                 raise Refusal("CHUNK-1", f"the launch covered the last position of {req}, but no token came")
             sampled.append((request.tokens, token))
@@ -333,15 +336,17 @@ def complete(state: State, op: Complete) -> Done:
         done = steps[oldest_open]._replace(completed=True)
         state.speculating[req] = (*steps[:oldest_open], done, *steps[oldest_open + 1 :])
     del state.flights[op.launch]
+    readers, rows = state.readers, state.rows
     freed = []
     for _, _, _, row, _, _ in passages:
-        reads = state.readers[row]
-        reads.popleft()
-        if not reads:
-            del state.readers[row]
-            if state.rows.get(row) == WITHHELD:
-                del state.rows[row]
-                freed.append(row)
+        reads = readers[row]
+        if len(reads) > 1:
+            readers[row] = reads[1:]
+            continue
+        del readers[row]
+        if rows.get(row) == WITHHELD:
+            del rows[row]
+            freed.append(row)
     if state.memory is not None:
         state.memory.complete(op.launch, freed)
     return Done()

@@ -3,7 +3,7 @@
 Rows and pages that are free appear nowhere, so every dictionary is as large as what is in use, never as the pool.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -141,7 +141,7 @@ class State:
         self.prepared: dict[str, Prepared] = {}
         self.flights: dict[int, list[Passage]] = {}
         """Launches in flight, oldest first."""
-        self.readers: dict[int, deque[int]] = {}
+        self.readers: dict[int, tuple[int, ...]] = {}
         """Row -> how many positions of it each launch in flight reads, oldest first."""
         self.speculating: dict[str, tuple[Speculation, ...]] = {}
         """Request -> its speculative steps that are launched and not verified, oldest first: one, or two (SPEC-2)."""
@@ -241,9 +241,10 @@ class State:
         if self.memory is not None and pages:
             self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
         self.tables[record].extend(pages)
+        self.owner.update(dict.fromkeys(pages, record))
+        content = self.content
         for page in pages:
-            self.owner[page] = record
-            self.content.pop(page, None)
+            content.pop(page, None)
         for page, window_page in zip(pages, window_pages, strict=False):
             self.window_of[page] = window_page
             self.window_owner[window_page] = page
@@ -264,9 +265,11 @@ class State:
 
     def release_pages(self, pages: Iterable[int]) -> None:
         """Pages become free, and their window sides with them."""
+        owner, windowed = self.owner, self.window_of
         for page in pages:
-            del self.owner[page]
-            self.release_window(page)
+            del owner[page]
+            if windowed:
+                self.release_window(page)
 
     def release_window(self, page: int) -> None:
         """The window side of a page becomes free, if it has one."""
@@ -316,5 +319,4 @@ class State:
             copied[name] = value.copy() if hasattr(value, "copy") else value
         other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in self.requests.items()}
         other.tables = {record: table.copy() for record, table in self.tables.items()}
-        other.readers = {row: reads.copy() for row, reads in self.readers.items()}
         return other

@@ -2,7 +2,6 @@
 
 import pickle
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -98,7 +97,7 @@ def renumbered(node: Node, seed: int) -> Node:
         ]
         for launch, passages in old.flights.items()
     }
-    new.readers = {rows[row]: deque(reads) for row, reads in old.readers.items()}
+    new.readers = {rows[row]: reads for row, reads in old.readers.items()}
     new.content = {pages[page]: content(held) for page, held in old.content.items()}
     return node._replace(state=new)
 
