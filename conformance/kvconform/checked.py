@@ -59,12 +59,13 @@ class Checked:
         *,
         record: Callable[[Operation[Any]], object] | None = None,
         snapshot_every: int = 0,
+        figures: bool = True,
     ) -> None:
         """Put `implementation` under the eye of `model`; both must be fresh.
 
         `record` is given each operation with its answer, before it is judged. After every `snapshot_every`
-        operations a snapshot is compared as well, and a report beside it, which is recorded only where it breaks a
-        rule; 0 is never.
+        operations a snapshot is compared as well, and with `figures` a report beside it, which is recorded only where
+        it breaks a rule; 0 is never.
         """
         self.model = model
         self.steps = 0
@@ -74,6 +75,7 @@ class Checked:
         self._implementation = implementation
         self._record = record
         self._snapshot_every = snapshot_every
+        self._figures = figures
 
     def __call__(self, op: Operation[A], /) -> A:
         """Carry `op` out, set its `obs` or `refused`, and return the answer.
@@ -95,7 +97,8 @@ class Checked:
     def _look(self) -> None:
         """Compare a snapshot and the figures, if they are due: a refused operation must have changed nothing."""
         if self._snapshot_every and self.steps % self._snapshot_every == 0:
-            self.seen = Seen(self._perform(Snapshot()), self._perform(Report(), beside=True))
+            snapshot = self._perform(Snapshot())
+            self.seen = Seen(snapshot, self._perform(Report(), beside=True) if self._figures else NOTHING.figures)
 
     def _perform(self, op: Operation[A], *, beside: bool = False) -> A:
         try:

@@ -1,8 +1,8 @@
 """Random walks through an engine's states, restricted to what the engine has.
 
 Unlike `kvconform.fuzzing.machine` this goes on after a finding: a release has more than one, and each is wanted once.
-Each walk leaves some kinds of operations out, so that a finding that is met at every corner does not hide those behind
-it.
+Each walk leaves some kinds of operations out, and some the figures beside each snapshot, so that a finding that is met
+at every corner does not hide those behind it.
 """
 
 import time
@@ -49,7 +49,8 @@ class Walker:
         deadline = time.monotonic() + seconds
         seen: Counter[object] = Counter()
         while time.monotonic() < deadline:
-            found = self._walk()
+            figures = self._chance.random.random() >= LEFT_OUT
+            found = self._walk(figures=figures)
             if found is None:
                 continue
             config, operations, finding = found
@@ -58,18 +59,18 @@ class Walker:
             # One kind may have several causes: look again now and then.
             if seen[what] not in (1, 2, 4, 8, 16, 32):
                 continue
-            demonstration = shortest(operations, config, self._factory, self._lacks)
+            demonstration = shortest(operations, config, self._factory, self._lacks, figures=figures)
             if demonstration is not None:
                 yield demonstration, config
 
-    def _walk(self) -> tuple[Config, list[Operation[Any]], RuleBroken | ImplementationFailed] | None:
+    def _walk(self, *, figures: bool) -> tuple[Config, list[Operation[Any]], RuleBroken | ImplementationFailed] | None:
         config = memory(self._chance)
         while needs_of_config(config) & self._lacks:
             config = memory(self._chance)
         generators = self._some_generators()
         model, done = Model(config), list[Operation[Any]]()
         try:
-            checked = Checked(make(self._factory, config), model, snapshot_every=1)
+            checked = Checked(make(self._factory, config), model, snapshot_every=1, figures=figures)
             for op in self._proposals(model.state, generators):
                 if needs_now(model.state, op) & self._lacks:
                     continue
@@ -114,18 +115,23 @@ class Walker:
 
 
 def shortest(
-    operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacks: frozenset[str]
+    operations: Sequence[Operation[Any]],
+    config: Config,
+    factory: Factory,
+    lacks: frozenset[str],
+    *,
+    figures: bool = True,
 ) -> Demonstration | None:
     """The fewest operations that still show what `operations` show, none of which needs what is lacking."""
-    attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks)
+    attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks, figures=figures)
     found = shrink(operations, attempt, kind, SHRINK_SECONDS)
     return None if found is None else found.demonstration
 
 
 def _try_supported(
-    operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacks: frozenset[str]
+    operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacks: frozenset[str], *, figures: bool
 ) -> Demonstration | None:
-    return try_out(operations, config, factory) if supported(operations, config, lacks) else None
+    return try_out(operations, config, factory, figures=figures) if supported(operations, config, lacks) else None
 
 
 def supported(operations: Sequence[Operation[Any]], config: Config, lacks: frozenset[str]) -> bool:

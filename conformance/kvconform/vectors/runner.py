@@ -69,20 +69,26 @@ class Outcome(NamedTuple):
     """The line of the last operation that was judged."""
 
 
-def run_vector(vector: Vector, factory: Factory, record: Callable[[Operation[Any]], object] | None = None) -> Outcome:
+def run_vector(
+    vector: Vector,
+    factory: Factory,
+    record: Callable[[Operation[Any]], object] | None = None,
+    *,
+    figures: bool = True,
+) -> Outcome:
     """Carry a vector's operations out on a fresh implementation, up to the first finding.
 
     Every answer is judged, every expectation compared, and after each operation a snapshot. Expectations are worked out
     for an implementation that does just what it is asked: where one has rightly chosen otherwise (`State.chosen`), the
     first number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation
-    with its answer, snapshots included.
+    with its answer, snapshots included. `figures` as in `Checked`.
     """
     model = Model(vector.header.config, law=True)
     expectations = Expectations()
     finding: Breach | None = None
     done, expected = 0, True
     try:
-        checked = Checked(make(factory, vector.header.config), model, record=record, snapshot_every=1)
+        checked = Checked(make(factory, vector.header.config), model, record=record, snapshot_every=1, figures=figures)
         for step in vector.steps:
             done += 1
             op = unanswered(step.op)
@@ -150,16 +156,21 @@ class Demonstration(NamedTuple):
 
 
 def try_out(
-    operations: Sequence[Operation[Any]], config: Config, factory: Factory, snapshot_every: int = 1
+    operations: Sequence[Operation[Any]],
+    config: Config,
+    factory: Factory,
+    snapshot_every: int = 1,
+    *,
+    figures: bool = True,
 ) -> Demonstration | None:
     """Carry operations out on a fresh implementation as `run_vector` does, and return what shows, if anything.
 
-    A snapshot costs as much as there are tokens in memory: with real prompts take none (0).
+    A snapshot costs as much as there are tokens in memory: with real prompts take none (0). `figures` as in `Checked`.
     """
     done: list[Operation[Any]] = []
     model = Model(config, law=True)
     try:
-        checked = Checked(make(factory, config), model, snapshot_every=snapshot_every)
+        checked = Checked(make(factory, config), model, snapshot_every=snapshot_every, figures=figures)
         for asked in operations:
             done.append(unanswered(asked))
             carry_out(checked, done[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvconform.checked import RuleBroken
 from kvconform.engines.matrix.findings import Findings, ReleaseReport
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.sglang import adapter
@@ -17,6 +18,7 @@ from kvconform.fuzzing.walks import Walker, shortest
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
+from kvspec.events import Report
 
 UNUSABLE = 2
 
@@ -40,11 +42,15 @@ def check(task: Task) -> ReleaseReport:
         outcome = _run(vector, factory)
         evidence.append(outcome.evidence)
         report.operations += outcome.operations
-        if outcome.finding is None:
-            report.conform.append(vector.name)
-            continue
-        report.fail.append(vector.name)
-        _shorten(findings, vector, outcome, factory, missing)
+        (report.fail if outcome.finding else report.conform).append(vector.name)
+        if outcome.finding is not None:
+            _shorten(findings, vector, outcome, factory, missing)
+        if _of_figures_beside(vector, outcome):
+            # A figure that is wrong changes nothing: what breaks after it is wanted as well.
+            outcome = _run(vector, factory, figures=False)
+            report.operations += outcome.operations
+            if outcome.finding is not None:
+                _shorten(findings, vector, outcome, factory, missing, figures=False)
 
     walker = Walker(factory, missing, task.seed)
     for shown, config in walker.findings(task.seconds):
@@ -57,23 +63,38 @@ def check(task: Task) -> ReleaseReport:
     return report
 
 
-def _run(vector: Vector, factory: Factory) -> Outcome:
+def _of_figures_beside(vector: Vector, outcome: Outcome) -> bool:
+    """Whether what a vector found is told by figures that were compared beside a snapshot."""
+    if not isinstance(outcome.finding, RuleBroken) or not outcome.operations:
+        return False
+    return isinstance(outcome.finding.op, Report) and not isinstance(vector.steps[outcome.operations - 1].op, Report)
+
+
+def _run(vector: Vector, factory: Factory, *, figures: bool = True) -> Outcome:
     """Run a vector; where only its expectations do not hold, without them.
 
     They say what somebody worked out by hand for implementations that do all that they may. A release may give back
     less of a window, or evict more than it was asked: its answers are judged, and that is enough.
     """
-    outcome = run_vector(vector, factory)
+    outcome = run_vector(vector, factory, figures=figures)
     if not isinstance(outcome.finding, ExpectationFailed):
         return outcome
     steps = [step._replace(expect=None) for step in vector.steps]
-    return run_vector(vector._replace(steps=steps), factory)
+    return run_vector(vector._replace(steps=steps), factory, figures=figures)
 
 
-def _shorten(findings: Findings, vector: Vector, outcome: Outcome, factory: Factory, missing: frozenset[str]) -> None:
+def _shorten(
+    findings: Findings,
+    vector: Vector,
+    outcome: Outcome,
+    factory: Factory,
+    missing: frozenset[str],
+    *,
+    figures: bool = True,
+) -> None:
     """Find the shortest part of a vector that shows what it shows."""
     operations = [step.op for step in vector.steps[: outcome.operations]]
-    shown = shortest(operations, vector.header.config, factory, missing)
+    shown = shortest(operations, vector.header.config, factory, missing, figures=figures)
     if shown is not None:
         findings.add(shown, vector.header.config, f"vector {vector.name}")
 
