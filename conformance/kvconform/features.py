@@ -7,10 +7,20 @@ An implementation declares what it lacks by an attribute of its class:
 
 A vector that needs something of it is reported as not supported, with the reason, and is not run. What is declared
 here is what an engine *does not have*; what it has and does wrongly is a finding.
+
+How its launches read rows is declared as well, where that is not until they complete:
+
+    class MyAdapter:
+        rows_read = ("in_order",)
+
+It names the ways (`kvspec.events.RowsRead`) in which it can be made, the usual one first. Vectors that leave it open
+are run, and judged, in that way.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from kvconform.errors import LoadError
 from kvconform.traces.codec import Vector
@@ -32,6 +42,7 @@ from kvspec.events import (
     Preempt,
     Refusal,
     Retract,
+    RowsRead,
     Submit,
     SwaEvict,
     TakeState,
@@ -49,7 +60,9 @@ FEATURES = {
     "chunk_cache": "chunk cache: running without a prefix cache",
     "sliding_window": "sliding window: a second pool for layers that have one",
     "recurrent_states": "recurrent states: slots for those of state space layers",
-    "withheld_rows": "withheld rows: keeping a row back while a launch in flight still reads it",
+    "release_in_flight": "release in flight: letting a request go while a launch in flight runs for it",
+    "rows_at_launch": "rows at launch: copying the rows of a launch when it is handed over",
+    "rows_in_order": "rows in order: rows whose writes the stream orders behind the launches that read them",
     "release_before_launch": "release before launch: retracting or aborting amid a prompt, or with unlaunched work",
     "retract_after_stop": "retraction after a stop: of a request that has stopped within a speculative step",
     "early_finish": "early finish: of a request before the token that follows its prompt is there",
@@ -83,6 +96,7 @@ def lacks(factory: object) -> frozenset[str]:
         UnknownFeatureError: it declares something that is no feature.
     """
     declared = frozenset(getattr(factory, "lacks", ()))
+    declared |= _WAYS - {f"rows_{way}" for way in _rows_read(factory)}
     unknown = declared - FEATURES.keys()
     if unknown:
         raise UnknownFeatureError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
@@ -91,6 +105,28 @@ def lacks(factory: object) -> frozenset[str]:
     return declared | {feature for feature, method in _HYBRID.items() if not callable(getattr(factory, method, None))}
 
 
+def under(factory: object, config: Config) -> Config:
+    """The same sizes for this implementation: where they leave open how launches read rows, as it declares."""
+    if config.rows_read != "until_complete":
+        return config
+    return msgspec.structs.replace(config, rows_read=_rows_read(factory)[0])
+
+
+def vector_under(factory: object, vector: Vector) -> Vector:
+    """A vector as this implementation is to run it."""
+    header = msgspec.structs.replace(vector.header, config=under(factory, vector.header.config))
+    return vector._replace(header=header)
+
+
+def _rows_read(factory: object) -> tuple[RowsRead, ...]:
+    declared: tuple[RowsRead, ...] = getattr(factory, "rows_read", ("until_complete",))
+    if not declared or not set(declared) <= set(get_args(RowsRead)):
+        raise UnknownFeatureError(f"rows_read is {declared!r}, not some of: {', '.join(get_args(RowsRead))}")
+    return declared
+
+
+_WAYS = frozenset({"rows_at_launch", "rows_in_order"})
+"""The features that are a way of reading rows."""
 _HYBRID = {"sliding_window": "swa_evict", "recurrent_states": "take_state"}
 """A hybrid pool, and the operation that only managers with such a pool have."""
 
@@ -116,7 +152,7 @@ def needs(vector: Vector) -> frozenset[str]:
             model.step(op)  # type: ignore[arg-type]
         except Refusal as refusal:
             if refusal.refused.rule == "RACE-1":
-                found.add("withheld_rows")
+                found.add("release_in_flight")
     return frozenset(found)
 
 
@@ -125,6 +161,7 @@ def needs_of_config(config: Config) -> frozenset[str]:
     found = set() if config.prefix_cache else {"chunk_cache"}
     found |= {"sliding_window"} if config.sliding_window else set()
     found |= {"recurrent_states"} if config.num_states else set()
+    found |= {f"rows_{config.rows_read}"} & _WAYS
     return frozenset(found)
 
 
@@ -192,8 +229,7 @@ def _needs_to_publish(state: State, op: CacheUnfinished) -> set[str]:
 
 
 def _needs_to_free_row(state: State, record: int | None) -> set[str]:
-    read = record is not None and state.records[record].row in state.readers
-    return {"withheld_rows"} if read else set()
+    return {"release_in_flight"} if record is not None and state.in_flight(record) else set()
 
 
 def _needs_to_release(state: State, op: Finish | Retract | Abort) -> set[str]:
@@ -230,5 +266,5 @@ def _needs_to_resume(state: State, op: Extend | MatchPrefix) -> set[str]:
             continue
         kept = min(state.lengths[record].committed, len(request.tokens) - 1)
         if state.read_beyond(state.records[record].row, kept) and (kept == 0 or isinstance(op, Extend)):
-            return {"withheld_rows"}
+            return {"release_in_flight"}
     return set()

@@ -62,14 +62,14 @@ class _Vectors:
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add one test for each vector, before `-k` and the like look at them."""
         from kvconform.errors import InputError, LoadError
-        from kvconform.features import lacks
+        from kvconform.features import lacks, vector_under
         from kvconform.implementations import load
         from kvconform.traces.codec import read_vector
 
         try:
             factory = load(self._implementation)
             lacking = lacks(factory)
-            vectors = [read_vector(path) for path in _paths(session.config)]
+            vectors = [vector_under(factory, read_vector(path)) for path in _paths(session.config)]
         except (LoadError, InputError, ValueError) as error:
             raise pytest.UsageError(f"--kvspec-impl {self._implementation}: {error}") from error
         known = {vector.name for vector in vectors}

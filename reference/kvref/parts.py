@@ -21,7 +21,12 @@ def make_allocator(config: Config) -> TokenAllocator:
 
 def make_pool(config: Config) -> ReqToTokenPool:
     """The rows, and the state slots if there are any (17850)."""
-    return ReqToTokenPool(config.num_rows, config.num_states, config.tracking_states)
+    return ReqToTokenPool(
+        config.num_rows,
+        config.num_states,
+        config.tracking_states,
+        withholds=config.rows_read == "until_complete",
+    )
 
 
 def make_tree_cache(config: Config, pool: ReqToTokenPool, allocator: TokenAllocator) -> RadixCache:

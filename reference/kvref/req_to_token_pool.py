@@ -16,9 +16,14 @@ class ReqToTokenPool:
         withheld      let go while a launch in flight reads it; free once the last such launch has completed
     """
 
-    def __init__(self, num_rows: int, num_states: int = 0, tracking_states: int = 0) -> None:
-        """All rows `0..num_rows-1` are free, and so are all state slots."""
+    def __init__(self, num_rows: int, num_states: int = 0, tracking_states: int = 0, *, withholds: bool = True) -> None:
+        """All rows `0..num_rows-1` are free, and so are all state slots.
+
+        With `withholds` a launch reads its rows at any moment until it completes; else nothing that is written to a row
+        later can reach it.
+        """
         self.num_rows = num_rows
+        self._withholds = withholds
         self.states = StatePool(num_states, tracking_states)
         """The state slots. Freeing a row does not free its holder's states, nor the other way round (17850)."""
         self.req_to_token: list[list[int]] = [[] for _ in range(num_rows)]
@@ -73,7 +78,7 @@ class ReqToTokenPool:
 
     def begin_read(self, reads: dict[int, int]) -> None:
         """A launch is handed to the device: of each row that it reads, it reads the first so many positions."""
-        self._reads.append(reads)
+        self._reads.append(reads if self._withholds else {})
 
     def end_read(self) -> None:
         """The oldest launch in flight has completed: launches complete in order (LAUNCH-1)."""

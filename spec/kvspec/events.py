@@ -12,8 +12,12 @@ import msgspec
 from kvspec.pages import Runs
 from kvspec.tokens import Element
 
+RowsRead = Literal["until_complete", "at_launch", "in_order"]
+"""How a launch reads rows: at any moment until it completes, so that they are withheld meanwhile; when it is handed
+over, where it copies them; or at any moment, but whatever writes a row later is ordered behind it by the stream."""
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fixed sizes of one memory manager."""
 
     page_size: int
@@ -33,6 +37,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pages of the window pool, numbered from 1; 0 without a sliding window."""
     num_states: int = 0
     """Slots for the recurrent states of state space layers, numbered from 1; 0: no such layers."""
+    rows_read: RowsRead = "until_complete"
+    """How a launch reads the rows of its requests."""
 
     @property
     def hybrid(self) -> bool:

@@ -312,7 +312,11 @@ def state_slots_are_counted_once(state: State) -> None:
 
 @checks("RACE-1")
 def readers_read_held_rows(state: State) -> None:
-    """Every row that a launch in flight reads is withheld, or has those positions still."""
+    """Every row that a launch in flight still reads is withheld, or has those positions still."""
+    if state.config.rows_read != "until_complete":
+        if state.readers or WITHHELD in state.rows.values():
+            raise Violation("RACE-1", "rows are withheld that nothing reads any more", observed=state.readers)
+        return
     in_flight = Counter(passage.row for passages in state.flights.values() for passage in passages)
     if in_flight != Counter({row: len(reads) for row, reads in state.readers.items()}):
         raise Violation("RACE-1", "the readers of rows are not the launches in flight")

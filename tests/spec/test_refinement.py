@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from kvconform.fuzzing.swarm import memory
 from kvspec import events, invariants, lengths
-from kvspec.events import Config, Refusal
+from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
 from kvspec.memory import Finding, Law
@@ -296,3 +297,18 @@ def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.Mo
         match=r"MEM-RACE: rows: operation op .* writes page 0, which stream forward reads: nothing orders them",
     ):
         carried_out("host", *row_handed_on())
+
+
+@pytest.mark.parametrize(("rows_read", "writes_on"), [("at_launch", "host"), ("in_order", "forward")])
+def test_a_row_that_is_copied_or_written_in_order_may_be_handed_on_at_once(rows_read: RowsRead, writes_on: str) -> None:
+    config, operations = row_handed_on()
+    config = msgspec.structs.replace(config, rows_read=rows_read, num_rows=1)
+    model = carried_out(writes_on, config, operations)
+    assert model.state.rows == {0: 2}
+    assert model.state.chosen["row not withheld"] == 1
+
+
+def test_rows_that_are_written_from_the_host_are_not_in_order() -> None:
+    config, operations = row_handed_on()
+    with pytest.raises(Violation, match=r"MEM-RACE: rows: operation op .* writes page 0, which stream forward reads"):
+        carried_out("host", msgspec.structs.replace(config, rows_read="in_order", num_rows=1), operations)

@@ -61,7 +61,7 @@ def mooncake(
 
         kvspec replay mooncake conversation_trace.jsonl --num-pages 8000 --impl my_engine:Adapter
     """
-    from kvconform.features import check_supported
+    from kvconform.features import check_supported, under
     from kvconform.implementations import load
     from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
     from kvconform.traffic.mooncake import BLOCK, read
@@ -98,6 +98,7 @@ def mooncake(
         retract_interval=retract_interval,
     )
     factory = load(impl)
+    memory = under(factory, memory)
     check_supported(factory, impl, memory)
     traffic = Traffic(file, read(file, limit), memory, scheduling, sessions, law)
     try:

@@ -15,7 +15,7 @@ from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, Spread, exhaust
 from kvconform.exploring.streams import Protocol, explore
-from kvconform.features import check_supported
+from kvconform.features import check_supported, under
 from kvconform.findings.shrink import Shortest
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
@@ -61,7 +61,7 @@ def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, facto
     """Explore an implementation beside the specification and print what came of it; whether it conforms."""
     results = []
     with until_interrupted():
-        for scope in scopes:
+        for scope in (scope._replace(config=under(factory, scope.config)) for scope in scopes):
             check_supported(factory, name, scope.config)
             with _progress() as progress:
                 task = progress.add_task(scope.name)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.features import lacks, needs_of_config
+from kvconform.features import lacks, needs_of_config, under
 from kvconform.findings.accepted import Accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.shrink import Shortest, Shrunk, kind, shrink
@@ -110,6 +110,7 @@ def runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, f
     for number in count():
         draw = Chance(seed * 1_000_003 + number)
         drawn = swarm(draw, lacking)
+        drawn = drawn._replace(config=under(factory, drawn.config))
         if needs_of_config(drawn.config) & lacking:
             continue
         # A failure is in the tally, complete.

@@ -20,7 +20,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from kvconform.checked import ImplementationFailed, RuleBroken
-from kvconform.features import lacks, needs_of_config
+from kvconform.features import lacks, needs_of_config, under
 from kvconform.findings.formats import as_text
 from kvconform.fuzzing.fuzz import tell
 from kvconform.fuzzing.run import Run, Tally
@@ -66,6 +66,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         cls, draw = type(self), Drawn(data)
         config = None if cls.draw_config is None else cls.draw_config(draw)
         drawn = swarm(draw, cls.lacks, config)
+        drawn = drawn._replace(config=under(cls.factory, drawn.config))
         assume(not needs_of_config(drawn.config) & cls.lacks)
         self.run = Run(cls.factory, drawn, cls.lacks, cls.tally)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.features import needs_now, needs_of_config
+from kvconform.features import needs_now, needs_of_config, under
 from kvconform.findings.shrink import kind, shrink
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Generator
@@ -64,9 +64,9 @@ class Walker:
                 yield demonstration, config
 
     def _walk(self, *, figures: bool) -> tuple[Config, list[Operation[Any]], RuleBroken | ImplementationFailed] | None:
-        config = memory(self._chance)
+        config = under(self._factory, memory(self._chance))
         while needs_of_config(config) & self._lacks:
-            config = memory(self._chance)
+            config = under(self._factory, memory(self._chance))
         generators = self._some_generators()
         model, done = Model(config), list[Operation[Any]]()
         try:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.checked import RuleBroken
-from kvconform.features import lacks, needs_of_config
+from kvconform.features import lacks, needs_of_config, under, vector_under
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.shrink import Shortest, kind, shrink
 from kvconform.findings.telling import finding_of, place_of, tag
@@ -121,7 +121,7 @@ def _rule_found(fuzzed: FoundByFuzzing) -> str:
 def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
     """The vectors that find a defect."""
     found, lacking = [], lacks(bug.factory)
-    for vector in vectors:
+    for vector in (vector_under(bug.factory, vector) for vector in vectors):
         if needs_of_config(vector.header.config) & lacking:
             continue
         outcome = run_vector(vector, bug.factory)
@@ -140,7 +140,7 @@ def find_by_law(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
     """How many vectors show the law alone a defect, by the rule that is broken first."""
     found, lacking = Counter[str](), lacks(bug.factory)
     for vector in vectors:
-        config = vector.header.config
+        config = under(bug.factory, vector.header.config)
         if not needs_of_config(config) & lacking:
             operations = (unanswered(step.op) for step in vector.steps)
             found.update(finding.rule for finding in law_alone.findings(bug.factory, config, operations)[:1])

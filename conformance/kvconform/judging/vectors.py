@@ -10,7 +10,7 @@ from rich.text import Text
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.console import BROKEN, CONFORMS, Forms, progress_bar
 from kvconform.errors import LoadError
-from kvconform.features import UnknownFeatureError, lacks, needs, why_not
+from kvconform.features import UnknownFeatureError, lacks, needs, vector_under, why_not
 from kvconform.findings.accepted import Accepted, read_accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
@@ -113,7 +113,8 @@ def _run_all(read: list[Vector], factory: Factory, task: Task, accepted: Accepte
     lacking = _lacking(factory, task.impl)
     ran = Ran([], [], [])
     with progress_bar() as progress:
-        for vector in progress.track(read, description="vectors"):
+        for given in progress.track(read, description="vectors"):
+            vector = vector_under(factory, given)
             if lacking and (missing := needs(vector) & lacking):
                 ran.unsupported.append((vector, missing))
                 continue

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kvconform.features import lacks, needs_of_config
+from kvconform.features import lacks, needs_of_config, under
 from kvconform.fuzzing.fuzz import Budget
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
@@ -94,7 +94,7 @@ def _every() -> list[Combination]:
 def soak_run(factory: Factory, seed: int, number: int) -> Soaked:
     """Carry one run out, every answer checked."""
     combination, run = run_of(seed, number)
-    lacking = lacks(factory)
+    lacking, run = lacks(factory), run._replace(config=under(factory, run.config))
     if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
         return Soaked(combination, run.config, Counter(), None)
     done, finding = carry_out(factory, Scheduler, run, law=True)

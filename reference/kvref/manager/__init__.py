@@ -11,12 +11,18 @@ then: a refused operation leaves everything as it was. `freed` in an answer is w
     looking    report, snapshot
 """
 
+from typing import ClassVar, get_args
+
 from kvref.manager.leaving import Leaving
 from kvref.manager.looking import Looking
 from kvref.manager.prefill import Prefilling
 from kvref.manager.running import Running
 from kvref.manager.waiting import Waiting
+from kvspec.events import RowsRead
 
 
 class Manager(Waiting, Prefilling, Running, Leaving, Looking):
     """The memory of one engine: rows, pages, the prefix store and the session slots."""
+
+    rows_read: ClassVar[tuple[RowsRead, ...]] = get_args(RowsRead)
+    """It withholds rows where launches read them until they complete, and only there."""

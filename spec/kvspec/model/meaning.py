@@ -287,11 +287,15 @@ class Memory:
 
     def launch(self, state: Books, launch: int, parts: list[tuple[int, int, int]]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
-        reads: list[Use] = []
+        rows = [Use(self._names[record].row, stop=end) for record, _, end in parts]
+        copies = self.config.rows_read == "at_launch"
+        if copies:
+            self._queue([], rows, self._writes_on)
+        reads = [] if copies else rows
         writes: list[Use] = []
         for record, start, end in parts:
-            _, table, row = self._names[record]
-            reads += (Use(row, stop=end), Use(table, stop=end))
+            _, table, _ = self._names[record]
+            reads.append(Use(table, stop=end))
             writes.append(Use(table, start=start, stop=end))
             if self.config.sliding_window:
                 self._window(state, record, start, end, reads, writes)

@@ -182,6 +182,7 @@ def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_l
     state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
     if not request.running:
         state.runs += 1
+        state.chosen["row not withheld"] += not state.readers and state.in_flight(record)
         request = request._replace(record=record, running=True, prefix_len=None, run=state.runs, state=None)
     state.requests[req] = request._replace(seq_len=seq_len)
 
@@ -267,6 +268,7 @@ def launch(state: State, op: Launch) -> Done:
     page_size, content, has_states = state.config.page_size, state.content, state.config.num_states
     requests, records, readers = state.requests, state.records, state.readers
     prepared, written, horizon = state.prepared, state.written, state.horizon
+    withholds = state.config.rows_read == "until_complete"
     passages = []
     parts = []
     for req in op.reqs:
@@ -280,7 +282,8 @@ def launch(state: State, op: Launch) -> Done:
             table = state.tables[record]
             for index in range(first, after):
                 content[table[index]] = (record, index)
-        readers[row] = (*readers[row], end) if row in readers else (end,)
+        if withholds:
+            readers[row] = (*readers[row], end) if row in readers else (end,)
         written[record] = end
         if has_states:
             recurrent.move_on(state, record, start, end, chooses=op.obs is None)
@@ -339,7 +342,9 @@ def complete(state: State, op: Complete) -> Done:
     readers, rows = state.readers, state.rows
     freed = []
     for _, _, _, row, _, _ in passages:
-        reads = readers[row]
+        reads = readers.get(row, ())
+        if not reads:
+            continue
         if len(reads) > 1:
             readers[row] = reads[1:]
             continue

@@ -14,7 +14,13 @@ from kvspec.pages import ceil_pages
 from kvspec.store import ROOT, PrefixStore
 from kvspec.tokens import PrefixKey, Tokens
 
-CHOICES = ("more evicted than asked", "some of several evicted", "window kept longer", "chunk not published")
+CHOICES = (
+    "more evicted than asked",
+    "some of several evicted",
+    "window kept longer",
+    "chunk not published",
+    "row not withheld",
+)
 """What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""
 
@@ -210,8 +216,12 @@ class State:
         table = self.tables[record]
         return table[len(table) - private_pages(self.lengths[record], self.config.page_size) :]
 
+    def in_flight(self, record: int) -> bool:
+        """Whether a launch in flight runs for a record."""
+        return any(passage.record == record for flight in self.flights.values() for passage in flight)
+
     def read_beyond(self, row: int, position: int) -> bool:
-        """Whether a launch in flight reads `position` of `row`, or one after it (RACE-1)."""
+        """Whether a launch in flight still reads `position` of `row`, or one after it (RACE-1)."""
         return any(read > position for read in self.readers.get(row, ()))
 
     def matched_key(self, tokens: Tokens, prefix_len: int) -> PrefixKey:
@@ -234,6 +244,7 @@ class State:
             self.rows[row] = WITHHELD
             self.reached["row withheld"] += 1
         else:
+            self.chosen["row not withheld"] += self.in_flight(record)
             del self.rows[row]
 
     def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:

@@ -106,8 +106,8 @@ def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> N
         ("speculative_decode", "speculative"),
         ("page_keys", "page_keys"),
         ("chunk_cache", "chunk_cache"),
-        ("row_withheld_until_launch_completes", "withheld_rows"),
-        ("resumed_row_still_read", "withheld_rows"),
+        ("row_withheld_until_launch_completes", "release_in_flight"),
+        ("resumed_row_still_read", "release_in_flight"),
     ],
 )
 def test_a_vector_needs_what_it_is_about(vector: str, feature: str) -> None:
@@ -146,8 +146,8 @@ def needed(*before: object, now: object, config: Config = PLAIN) -> frozenset[st
 def test_letting_go_of_unlaunched_work_is_a_feature() -> None:
     prefill = Submit("A", [1, 2]), MatchPrefix("A"), Extend([("A", 2)])
     assert needed(*prefill, now=Abort("A")) == {"release_before_launch"}
-    assert needed(*prefill, Launch(1, ["A"]), now=Retract("A")) == {"withheld_rows"}
-    assert needed(*prefill, Launch(1, ["A"]), now=Finish("A")) == {"withheld_rows", "early_finish"}
+    assert needed(*prefill, Launch(1, ["A"]), now=Retract("A")) == {"release_in_flight"}
+    assert needed(*prefill, Launch(1, ["A"]), now=Finish("A")) == {"release_in_flight", "early_finish"}
 
 
 def prefill(tokens: int, req: str = "A", launch: int = 1) -> tuple[object, ...]:

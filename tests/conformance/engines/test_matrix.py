@@ -4,11 +4,13 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from kvconform.checked import RuleBroken
 from kvconform.engines.matrix import check
 from kvconform.engines.matrix.check import NotChecked, checked
 from kvconform.engines.matrix.findings import RAISES, Found, ReleaseReport, explanations, told
@@ -19,7 +21,7 @@ from kvconform.fuzzing.walks import Walker, supported
 from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace
 from kvref.manager import Manager
-from kvspec.events import Config, Decode, OpenSession, Submit
+from kvspec.events import Config, Decode, OpenSession, RowsRead, Submit
 from kvspec.rules import RULES
 
 RELEASE = "0.5.10"
@@ -78,7 +80,7 @@ def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> Non
     explained = found("ACC-1", "report", ["report"])
     explained.explanation = "double-count"
     reports = [
-        ReleaseReport("0.5.10", ["withheld_rows"], ["a"], ["b"], {}, 5, 9, {"ROW-1": 3}, {}, [explained]),
+        ReleaseReport("0.5.10", ["late_publish"], ["a"], ["b"], {}, 5, 9, {"ROW-1": 3}, {}, [explained]),
         ReleaseReport("0.5.11", [], ["a", "b"], [], {}, 5, 9, {"ACC-1": 1}, {}, [found("ROW-1", "extend", ["extend"])]),
     ]
     console = Console(width=100, color_system=None)
@@ -88,13 +90,28 @@ def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> Non
     assert rows["ROW-1"] == ["·", "?"]
     assert rows["ACC-1"] == ["A", "·"]
     assert "Not explained: sglang 0.5.11, extend" in capture.get()
-    assert "Not in 0.5.10: keeping a row back" in capture.get()
+    assert "Not in 0.5.10: late publication" in capture.get()
 
 
-def test_walks_find_nothing_in_the_reference() -> None:
-    walker = Walker(Manager, frozenset({"deep_overlap"}), seed=1)
-    assert not list(walker.findings(1.0))
+@pytest.mark.parametrize("rows_read", get_args(RowsRead))
+def test_walks_find_nothing_in_the_reference_however_launches_read_rows(rows_read: RowsRead) -> None:
+    walker = Walker(managing(Manager, rows_read), frozenset({"deep_overlap"}), seed=1)
+    assert not list(walker.findings(0.5))
     assert walker.operations > 0
+
+
+def test_who_says_that_rows_are_written_in_order_and_withholds_them_is_found() -> None:
+    class Withholds(Manager):
+        def __init__(self, config: Config) -> None:
+            super().__init__(msgspec.structs.replace(config, rows_read="until_complete"))
+
+    (shown, _), *_ = Walker(managing(Withholds, "in_order"), frozenset({"deep_overlap"}), seed=1).findings(1.0)
+    assert isinstance(shown.finding, RuleBroken)
+    assert shown.finding.rule.id in {"ACC-1", "ROW-1", "OP-1", "RACE-1"}
+
+
+def managing(base: type[Manager], rows_read: RowsRead) -> type[Manager]:
+    return type("Managing", (base,), {"rows_read": (rows_read,)})
 
 
 def test_operations_that_need_what_is_lacking_are_not_supported() -> None:
@@ -152,8 +169,14 @@ def test_a_chunked_request_keeps_its_row_in_this_release(report: ReleaseReport) 
 
 
 def test_vectors_that_need_what_the_release_lacks_are_not_run(report: ReleaseReport) -> None:
-    assert "withheld_rows" in report.lacks
-    assert report.not_supported["row_withheld_until_launch_completes"] == ["withheld_rows"]
+    assert "late_publish" in report.lacks
+    assert report.not_supported["state_of_the_prompt_is_gone"] == ["late_publish"]
+
+
+def test_a_row_is_judged_as_the_release_has_launches_read_it(report: ReleaseReport) -> None:
+    assert "row_withheld_until_launch_completes" in report.conform
+    assert report.not_supported["row_free_under_a_launch_that_copied_it"] == ["rows_at_launch"]
+    assert report.reached["row not withheld"] > 0
 
 
 def test_a_written_trace_shows_the_same_finding_again(report: ReleaseReport) -> None:

@@ -13,7 +13,7 @@ from kvconform.engines.matrix.findings import Findings, ReleaseReport
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.sglang import adapter
 from kvconform.engines.sglang.finder import EngineError
-from kvconform.features import lacks, needs
+from kvconform.features import lacks, needs, vector_under
 from kvconform.fuzzing.walks import Walker, shortest
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
@@ -34,7 +34,7 @@ def check(task: Task) -> ReleaseReport:
     findings = Findings(task.release)
     report = ReleaseReport(task.release, sorted(missing), [], [], {}, 0, 0, {}, {}, [])
     evidence: list[Evidence] = []
-    for vector in read_vectors():
+    for vector in (vector_under(factory, vector) for vector in read_vectors()):
         lacking = needs(vector) & missing
         if lacking:
             report.not_supported[vector.name] = sorted(lacking)

@@ -24,7 +24,6 @@ VARIABLE = "KVSPEC_SGLANG"
 """The environment variable that names a release or a folder."""
 
 NEVER = (
-    "withheld_rows",
     "release_before_launch",
     "retract_after_stop",
     "early_finish",
@@ -34,7 +33,7 @@ NEVER = (
     "deep_overlap",
     "speculative_overlap",
 )
-"""What no release does: SGLang hands rows out again at once and relies on the order of its streams; each scheduling
+"""What no release does: each scheduling
 round launches what it has prepared, takes in the tokens of the round before, and publishes a prompt as soon as its
 first token is there; a request stops in the moment in which its tokens come in; and with recurrent states prompts are
 cut at page borders, and nothing is published without a state slot to spare."""
@@ -51,7 +50,7 @@ def adapter(folder: Path | None) -> type[_Adapter]:
     lacks = set(NEVER)
     if engine.session_cache is None:
         lacks |= {"sessions", "preempt"}
-    return type("Adapter", (_Adapter,), {"engine": engine, "lacks": frozenset(lacks)})
+    return type("Adapter", (_Adapter,), {"engine": engine, "lacks": frozenset(lacks), "rows_read": ("in_order",)})
 
 
 def chosen() -> Path | None:

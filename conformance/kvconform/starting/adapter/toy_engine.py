@@ -140,7 +140,7 @@ class Adapter:
 
     engine_class: ClassVar[type[Engine]] = Engine
     lacks = frozenset(
-        {"sessions", "preempt", "speculative", "withheld_rows", "deep_overlap"}
+        {"sessions", "preempt", "speculative", "release_in_flight", "deep_overlap"}
         | {"release_before_launch", "retract_after_stop", "early_finish"}
     )
 
