@@ -6,6 +6,7 @@ import pytest
 
 from kvconform.checked import Checked
 from kvconform.fuzzing.fuzz import Budget, fuzz
+from kvconform.features import lacks, needs
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector
@@ -15,11 +16,17 @@ from kvspec.model import Model
 from tests.walk import RandomDraw, proposals
 
 VECTORS = vector_files()
+LACKING = {"row_free_under_a_launch_that_copied_it", "resumed_row_written_in_order"}
+"""Vectors of rows that kvcuda does not have: its launches read them until they complete."""
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
 def test_vector_conforms(path: Path) -> None:
-    outcome = run_vector(read_vector(path), Manager)
+    vector = read_vector(path)
+    assert bool(needs(vector) & lacks(Manager)) == (path.stem in LACKING)
+    if path.stem in LACKING:
+        return
+    outcome = run_vector(vector, Manager)
     assert outcome.finding is None, outcome.finding
     assert outcome.operations
 
