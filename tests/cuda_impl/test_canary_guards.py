@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from kvconform.features import lacks, needs
 from kvconform.gallery.replaying import Run, carry_out
 from kvconform.traces.codec import read_vector
 from kvconform.traffic.soak import Combination, run_of
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import run_vector
+from kvcuda.manager import Manager
 from kvref.scheduler import Scheduler
 from kvspec.tokens import Tokens
 from tests.cuda_impl.guarded import Recorded, guarded, token_ids
 
-VECTORS = vector_files()
+VECTORS = [path for path in vector_files() if not needs(read_vector(path)) & lacks(Manager)]
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kvconform.checked import Checked
-from kvconform.fuzzing.fuzz import Budget, fuzz
 from kvconform.features import lacks, needs
+from kvconform.fuzzing.fuzz import Budget, fuzz
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector
