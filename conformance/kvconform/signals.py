@@ -10,13 +10,15 @@ class Interrupted(KeyboardInterrupt):
     """Somebody wants the command to end. Only `listen` raises it, so that whoever embeds kvspec keeps his own ways."""
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
 _caught = 0
 """The signal, once there was one."""
 
 
 def listen() -> None:
     """Raise `Interrupted` at SIGINT and SIGTERM from now on."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         signal.signal(number, _interrupt)
 
 
@@ -24,6 +26,23 @@ def ignore_terminal() -> None:
     """In a worker process: whoever started it ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def obey() -> None:
+    """In a worker process that tells what it has when it is interrupted: whoever started it does that, by SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """A signal that comes meanwhile counts afterwards: what is done here is done whole. Processes inherit that."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

@@ -147,6 +147,12 @@ Case = tuple[Callable[[Path], list[str]], Callable[[dict[int, float]], bool], st
 BUSY = computes(1.5)
 COMMANDS: dict[str, Case] = {
     "check": (lambda at: ["check", str(long_requests(at))], BUSY, "does not conform", 1),
+    "check of several": (
+        lambda at: ["check", str(long_requests(at)), str(long_memory(at)), "--jobs", "2"],
+        with_children(2, 0.4),
+        "memory.jsonl: does not conform",
+        1,
+    ),
     "check of the memory level": (lambda at: ["check", str(long_memory(at))], BUSY, "MEM-TAKE", 1),
     "fuzz": (
         lambda at: ["fuzz", "--impl", "bug:row-freed-between-chunks", "--seconds", "500", "--out", str(at / "f.jsonl")],

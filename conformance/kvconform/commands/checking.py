@@ -1,6 +1,7 @@
 """`kvspec run`, `check`, `rules` and `schema`: what is judged, by which rules, in which format."""
 
 import json
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -61,6 +62,9 @@ def check(
     first: First = False,
     *,
     forms: Forms,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Traces checked at a time; without it one a processor.")
+    ] = None,
     ray: Ray = None,
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
@@ -69,6 +73,8 @@ def check(
     the rules that had too little to judge by are named. Checking goes on after a finding.
 
         kvspec check engine.jsonl yesterday.jsonl.zst
+
+        kvspec check monday/*.jsonl.zst --jobs 8
 
         kvspec check --follow running.jsonl --accept known.toml
 
@@ -87,7 +93,9 @@ def check(
 
     if follow and len(traces) > 1:
         raise typer.BadParameter("--follow takes one trace")
-    raise typer.Exit(check_traces(Output(), list(map(Path, traces)), accept, forms, follow=follow, first=first))
+    paths = list(map(Path, traces))
+    jobs = jobs or os.cpu_count() or 1
+    raise typer.Exit(check_traces(Output(), paths, accept, forms, follow=follow, first=first, jobs=jobs))
 
 
 def show(

@@ -28,6 +28,10 @@ class Case(msgspec.Struct, omit_defaults=True):
     reason: str = ""
     """Why it is not supported, or not usable; what it fails in, if no finding tells; what is known of it."""
 
+    def __post_init__(self) -> None:
+        """Make the level the very default again in a case that came from another process: only then it is left out."""
+        self.level = "memory" if self.level == "memory" else "request"
+
 
 class Report(msgspec.Struct, omit_defaults=True):
     """All that came out of a command."""

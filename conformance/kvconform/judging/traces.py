@@ -1,8 +1,10 @@
 """`kvspec check`: recorded traces of both levels, each judged to its end."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,7 @@ from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
 from kvconform.findings.whole import Found, Whole, judge_later, judge_whole
 from kvconform.findings.wording import printable
+from kvconform.judging.side_by_side import side_by_side
 from kvconform.memory import checking as memory
 from kvconform.signals import caught, forgive
 from kvconform.traces.bounds import search_seconds
@@ -43,10 +46,11 @@ def check_traces(
     *,
     follow: bool = False,
     first: bool = False,
+    jobs: int = 1,
 ) -> int:
     """Check traces of both levels and tell what came out; the exit status.
 
-    With `follow` wait for more at the end; with `first` stop at the first finding.
+    With `follow` wait for more at the end; with `first` stop at the first finding. `jobs` are checked at a time.
 
     Raises:
         InputError: the file of accepted findings cannot be used.
@@ -54,12 +58,14 @@ def check_traces(
     """
     accepted = read_accepted(accept)
     report = Report("check", ", ".join(map(str, traces)))
-    silent = Console(quiet=True)
-    told = Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
-    for path in traces:
-        _check_one(told, path, accepted, report, follow=follow, first=first)
-        if (first and report.findings) or caught():
-            break
+    told = _told_in(out, forms)
+    if jobs > 1 and len(traces) > 1:
+        path = _check_many(told, traces, accepted, report, forms, jobs, first=first)
+    else:
+        for path in traces:
+            _check_one(told, path, accepted, report, follow=follow, first=first)
+            if (first and report.findings) or caught():
+                break
     if follow:
         forgive()
     elif caught():
@@ -70,6 +76,38 @@ def check_traces(
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     verdicts = {case.verdict for case in report.cases}
     return BROKEN if "fails" in verdicts else UNUSABLE if "unusable" in verdicts else CONFORMS
+
+
+def _told_in(out: Console, forms: Forms) -> Told:
+    silent = Console(quiet=True)
+    return Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
+
+
+def _check_many(
+    told: Told, traces: Sequence[Path], accepted: Accepted, report: Report, forms: Forms, jobs: int, *, first: bool
+) -> Path:
+    """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
+
+    def work(out: Console, path: Path, known: Accepted, one: Report) -> None:
+        _check_one(_told_in(out, forms), path, known, one, follow=False, first=first)
+
+    left = list(traces)
+    with closing(side_by_side(work, traces, jobs, told.verdict, accepted)) as checked:
+        for one in checked:
+            if one.fault:
+                raise RuntimeError(f"{one.path}: {one.fault}")
+            if one.whole:
+                left.remove(one.path)
+            sys.stderr.write(one.complained)
+            told.verdict.out(one.printed, end="", highlight=False)
+            accepted.count += one.accepted
+            report.cases += one.report.cases
+            report.findings += one.report.findings
+            report.judged = dict(Counter(report.judged) + Counter(one.report.judged))
+            report.unjudged = dict(Counter(report.unjudged) + Counter(one.report.unjudged))
+            if first and report.findings:
+                break
+    return next(iter(left), traces[-1])
 
 
 def report_of(path: Path, accepted: Accepted) -> Report:
