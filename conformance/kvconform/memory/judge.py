@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from kvconform.findings.accepted import Accepted
 from kvspec.memory import Finding, Law
@@ -13,6 +13,9 @@ GROUPS = 1000
 
 REMEMBERED = 100_000
 """Findings that later ones can be told to follow from, and whose words are known; the oldest are forgotten first."""
+
+KINDS = {kind: str(kind.__struct_config__.tag) for kind in get_args(MemoryEvent)}
+"""What each kind of event is called in a trace."""
 
 
 class Group:
@@ -66,7 +69,7 @@ class Judge:
         Raises:
             Malformed: no engine can mean this.
         """
-        kind = str(event.__struct_config__.tag)
+        kind = KINDS[type(event)]
         self._events[kind] += 1
         findings = self._law.step(event)
         for finding in findings:

@@ -214,19 +214,14 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
     Raises:
         InputError: one is.
     """
-    match event:
-        case Map(index=value) | Unmap(index=value):
-            name = "index"
-        case Publish(slots=value) | Learn(slots=value):
-            name = "slots"
-        case _:
-            return
+    if isinstance(event, (Map, Unmap)):
+        name, value = "index", event.index
+    elif isinstance(event, (Publish, Learn)):
+        name, value = "slots", event.slots
+    else:
+        return
     if value < 0:
         raise InputError(path, number, f"{name} is {value}, less than 0")
-
-
-_BEFORE_A_RUN = (b"[[", b",[", b" [", b"\t[", b"\r[")
-"""What stands before a pair in any list that has one. Most lines have none of it, and are looked at no further."""
 
 
 def check_allowance(
@@ -239,8 +234,8 @@ def check_allowance(
     """
     allowance.read(len(line))
     spent = 0
-    if any(before in line for before in _BEFORE_A_RUN):
-        spent = sum(run[1] for pages in _listed(event) for run in pages if isinstance(run, tuple) and run[1] > 0)
+    for pages in _listed(event):
+        spent += sum([run[1] for run in pages if isinstance(run, tuple) and run[1] > 0])
     if isinstance(event, Map) and event.pool in pools:
         pool = pools[event.pool]
         labels = pool.page_size // (pool.label_size or pool.page_size)
@@ -252,14 +247,14 @@ def check_allowance(
             raise InputError(path, number, str(error)) from error
 
 
-def _listed(event: MemoryEvent) -> Iterator[Pages]:
+def _listed(event: MemoryEvent) -> list[Pages]:
     """The lists of pages of an event that are looked at one by one."""
-    match event:
-        case Begin():
-            for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
-                yield use.pages
-        case End():
-            for use in event.unwritten:
-                yield use.pages
-        case Take() | Share() | Release() | Publish() | Drop() | Map() | PassOn():
-            yield event.pages or []
+    if isinstance(event, Begin):
+        copied = [use for pair in event.copies for use in pair]
+        return [use.pages for use in (*event.reads, *event.writes, *copied) if use.pages]
+    if isinstance(event, End):
+        return [use.pages for use in event.unwritten]
+    return [event.pages or []] if isinstance(event, _LISTING) else []
+
+
+_LISTING = (Take, Share, Release, Publish, Drop, Map, PassOn)

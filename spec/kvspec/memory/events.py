@@ -39,7 +39,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Whether all writes are told; if not, a slot that was never written is not judged."""
 
 
-class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """Slots that an operation reads or writes: positions of a table, or slots of pages.
 
     `start` and `stop` are positions: in the table, or in the pages one after the other. `stop` 0 is the end of them.

@@ -29,7 +29,8 @@ def take(state: State, event: events.Take) -> None:
             _unname(pool, number, page, list(page.keys))
         page.content = []
         _refer(state, pool, number, page, event.holder, page.holders)
-        state.changed(page)
+        if page.tables:
+            state.changed(page)
     if event.holder in pool.reserved:
         pool.reserved[event.holder] = max(0, pool.reserved[event.holder] - len(numbers))
     _check_reserved(state, pool)
@@ -54,9 +55,11 @@ def share(state: State, event: events.Share) -> None:
 def release(state: State, event: events.Release) -> None:
     """One reference less to each page. After the last one nobody is left to write what a name only plans."""
     pool = state.pool(event.pool)
-    for number in pool.expand(event.pages):
+    numbers = pool.expand(event.pages)
+    state.judged["MEM-RELEASE"] += len(numbers)
+    for number in numbers:
         page = pool.page(number)
-        if _unrefer(state, pool, number, page, event.holder, "released") and page.kind == "cached":
+        if _unrefer(state, pool, number, page, event.holder, "released") and page.keys and page.kind == "cached":
             check_plans(state, pool, number, page)
         state.forget_if_free(pool, number, page)
 
@@ -71,6 +74,7 @@ def pass_on(state: State, event: events.PassOn) -> None:
     else:
         pool = state.pool(event.pool)
         moved = [(pool, number) for number in pool.expand(event.pages)]
+    state.judged["MEM-RELEASE"] += len(moved)
     for pool, number in moved:
         page = pool.page(number)
         references = page.holders if event.old in page.holders else page.pins
@@ -92,19 +96,20 @@ def publish(state: State, event: events.Publish) -> None:
     for index, (number, key) in enumerate(zip(numbers, _one_each(event.keys, numbers), strict=True)):
         assert key is not None
         page = pool.page(number)
-        was = page.kind
-        if was == "free" and not pool.keyed:
+        kind = page.kind
+        if kind == "free" and not pool.keyed:
             state.find("MEM-NAME", f"page {number} is published as {key}, but it is free", pool, number)
         labels = None if event.labels is None else event.labels[index * each : (index + 1) * each]
-        promise = Promise(tuple(pool.meant(labels, 0, slots)), event.planned)
-        for twin in list(pool.names.get(key, ()))[:1]:
+        promise = Promise(pool.meant(labels, 0, slots), event.planned)
+        found = pool.names.setdefault(key, {})
+        for twin in [*found][:1]:
             old = pool.page(twin).keys[key]
             if not old.planned and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
                 state.find("MEM-NAME", f"key {key} names two contents, in pages {twin} and {number}", pool, number)
         page.keys[key] = promise
-        pool.names.setdefault(key, {})[number] = None
-        pool.recount(was, page)
-        if not (event.planned and (pool.keyed or page.kind == "held")):
+        found[number] = None
+        pool.kinds["cached"] += kind == "free"
+        if not (event.planned and (pool.keyed or kind == "held")):
             check_promise(state, pool, number, page, key)
 
 
@@ -115,7 +120,7 @@ def drop(state: State, event: events.Drop) -> None:
     state.judged["MEM-NAME"] += len(numbers)
     for number, key in zip(numbers, _one_each(event.keys, numbers), strict=True):
         page = pool.page(number)
-        named = [name for name in page.keys if key in (None, name)]
+        named = [*page.keys] if key is None else [key] * (key in page.keys)
         if not (named or (pool.keyed and page.content)):
             what = f"page {number} is not published{' as ' + key if key else ''}, but the name is withdrawn"
             state.find("MEM-NAME", what, pool, number)
@@ -215,6 +220,8 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
     """What a name promises is there, or is queued to be."""
     meant = page.keys[key].meant
     state.judged["MEM-NAME"] += 1
+    if page.content == meant and meant[0].label is not None:
+        return
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
             if pool.writes_told:
@@ -246,10 +253,10 @@ def whose(page: PageState) -> str:
 def _refer(
     state: State, pool: PoolState, number: Page, page: PageState, holder: str, references: dict[str, int]
 ) -> None:
-    was = page.kind
+    if not (page.holders or page.pins):
+        pool.kinds["held"] += 1
+        pool.kinds["cached"] -= bool(page.keys)
     references[holder] = references.get(holder, 0) + 1
-    if was != "held":
-        pool.recount(was, page)
     held = state.holdings.get(holder)
     if held is None:
         held = state.holdings[holder] = Counter()
@@ -267,7 +274,6 @@ def _unrefer(
     references: dict[str, int] | None = None,
 ) -> bool:
     """Take one reference back; note a finding, and change nothing, if the holder has none."""
-    state.judged["MEM-RELEASE"] += 1
     if references is None:
         references = page.holders if holder in page.holders else page.pins
     if holder not in references:
@@ -282,8 +288,11 @@ def _unrefer(
     references[holder] -= 1
     if not references[holder]:
         del references[holder]
-        pool.recount("held", page)
-        state.changed(page, holder=holder)
+        if not (page.holders or page.pins):
+            pool.kinds["held"] -= 1
+            pool.kinds["cached"] += bool(page.keys)
+        if page.tables:
+            state.changed(page, holder=holder)
     return True
 
 
@@ -291,10 +300,11 @@ def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> 
     was = page.kind
     for key in keys:
         del page.keys[key]
-        del pool.names[key][number]
-        if not pool.names[key]:
+        found = pool.names[key]
+        del found[number]
+        if not found:
             del pool.names[key]
-    pool.recount(was, page)
+    pool.kinds["cached"] -= was == "cached" and not page.keys
 
 
 def _check_reserved(state: State, pool: PoolState) -> None:

@@ -5,7 +5,6 @@ A free page that nothing uses is not remembered, so the state is as large as wha
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -55,7 +54,7 @@ def clip(start: int, stop: int, offset: int, first: int, last: int) -> tuple[int
     return begin, min(stop, last), offset + begin - start
 
 
-class Content(NamedTuple):
+class Content(msgspec.Struct, frozen=True, order=True, gc=False):
     """What slots `start` to `stop` of a page hold: a label's slots from `offset` on."""
 
     start: int
@@ -73,13 +72,13 @@ class Content(NamedTuple):
 
     def shifted(self, by: int) -> "Content":
         """The same in slots that lie `by` further."""
-        return self._replace(start=self.start + by, stop=self.stop + by)
+        return Content(self.start + by, self.stop + by, self.label, self.offset, self.failed)
 
 
-class Promise(NamedTuple):
+class Promise(msgspec.Struct, frozen=True, gc=False):
     """What a name promises of a page: what its first slots hold, and whether that is still to be written."""
 
-    meant: tuple[Content, ...]
+    meant: list[Content]
     planned: bool
 
 
@@ -128,14 +127,15 @@ class PageState:
 
     def put(self, new: Content) -> None:
         """Slots are written; what continues a label joins it."""
-        start, stop, label, offset, failed = new
         if self.content:
-            first, end, there, since, spoilt = self.content[-1]
-            if end == start and there == label and offset - since == end - first and failed == spoilt:
-                self.content[-1] = Content(first, stop, label, since, failed)
+            last, length = self.content[-1], new.offset - self.content[-1].offset
+            if (last.stop, last.label, last.failed) == (new.start, new.label, new.failed) and (
+                length == last.stop - last.start
+            ):
+                self.content[-1] = Content(last.start, new.stop, last.label, last.offset, last.failed)
                 return
-            if end > start:
-                self.erase(start, stop)
+            if last.stop > new.start:
+                self.erase(new.start, new.stop)
                 self.content.append(new)
                 self.content.sort()
                 return
@@ -204,13 +204,6 @@ class PoolState:
         if state is None:
             state = self.pages[page] = PageState()
         return state
-
-    def recount(self, was: str, page: PageState) -> None:
-        """A page that was free, held or cached may be something else now."""
-        now = page.kind
-        if now != was:
-            self.kinds[was] -= 1
-            self.kinds[now] += 1
 
     def meant(
         self, labels: list[Label | None] | list[Label] | None, start: int, stop: int, position: int = 0, first: int = 0
@@ -325,8 +318,9 @@ class State:
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names, or named while an operation in flight read it, need not be remembered."""
-        still_read = page.left and page.left[-1][-1] >= self.clocks.oldest
-        if page.kind == "free" and not (page.tables or pool.keyed or still_read):
+        if page.holders or page.keys or page.pins or page.tables or pool.keyed:
+            return
+        if not (page.left and page.left[-1][-1] >= self.clocks.oldest):
             pool.pages.pop(number, None)
 
     def agree(self, one: Content, other: Content) -> bool | None:

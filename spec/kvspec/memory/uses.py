@@ -8,11 +8,13 @@ decode step costs what it adds and not what it attends to.
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator
 
+import msgspec
+
 from kvspec.memory import events
 from kvspec.memory.clocks import Flight
 from kvspec.memory.events import Begin, Page, Use
 from kvspec.memory.holding import check_plans, whose
-from kvspec.memory.state import Content, Malformed, PageState, PoolState, State, Table, View
+from kvspec.memory.state import Content, Malformed, PageState, PoolState, Promise, State, Table, View
 
 _REMEMBERED = 10_000
 """Operations with worthless results that may still be delivered."""
@@ -176,20 +178,22 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
 
 def _read(state: State, flight: Flight, use: Use) -> None:
     """Judge a read and note it, for the writes that come later."""
-    table = state.tables.get(use.table or "")
+    table = None if use.table is None else state.tables.get(use.table)
     if table is None:
         for part in _parts(state, use):
             _read_part(state, flight, part, note=True)
         return
-    start, room = use.start, len(table.pages) * table.pool.size
-    stop = use.stop or room
+    start, stop, view = use.start, use.stop, table.views.get(flight.stream)
+    if view and not view.changed and view.low <= start < stop <= view.high and use.labels is None:
+        flight.uses.append((table, start, stop, False))
+        return
+    room = len(table.pages) * table.pool.size
+    stop = stop or room
     if use.labels is not None or stop > room:
         for part in _parts(state, use):
             _read_part(state, flight, part)
     else:
-        view = table.views.get(flight.stream)
-        if view is None or view.changed or start < view.low or view.high < stop:
-            _look(state, flight, table, start, stop)
+        _look(state, flight, table, start, stop)
     if start < min(stop, room):
         flight.uses.append((table, start, min(stop, room), False))
 
@@ -300,15 +304,13 @@ def _unordered(flight: Flight, part: Part, page: PageState, *, reads: bool) -> t
 
 def _write(state: State, flight: Flight, use: Use) -> None:
     """Judge a write, and let it take effect."""
-    table = state.tables.get(use.table or "")
-    if (
-        table is not None
-        and not flight.rivals
-        and use.labels is None
-        and not use.may
-        and _append(state, flight, table, use)
-    ):
-        return
+    table = None if use.table is None else state.tables.get(use.table)
+    if table and use.labels is None and not (flight.rivals or use.may) and table.pool.unit == table.pool.size:
+        done = _append(state, flight, table, use.start, use.stop)
+        if use.start < done:
+            if done == use.stop:
+                return
+            use = Use(use.table, start=done, stop=use.stop)
     parts = _parts(state, use)
     for part in parts:
         new = [Content(part[2], part[3], None)] if use.may else part[-1]
@@ -332,27 +334,43 @@ def _write(state: State, flight: Flight, use: Use) -> None:
             (state.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
 
 
-def _append(state: State, flight: Flight, table: Table, use: Use) -> bool:
-    """A write that only continues what a page holds, as a decode step's does; false, and nothing done, for all others.
+def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -> int:
+    """Write positions that only continue what their pages hold; up to the first that does not, which is returned.
 
-    Nothing was there to be overwritten, and nothing in flight is its rival.
+    Nothing was there to be overwritten, and nothing in flight is a rival.
     """
-    pool = table.pool
-    index, slot = divmod(use.start, pool.size)
-    page = pool.pages.get(table.pages[index]) if 0 <= index < len(table.pages) else None
-    if page is None or table.holder not in page.holders or not page.content or pool.unit != pool.size:
-        return False
-    stop = use.stop - use.start + slot
-    first, end, label, offset, failed = page.content[-1]
-    if end != slot or not slot < stop <= pool.size or (label, offset, failed) != (table.labels[index], first, False):
-        return False
-    page.content[-1] = Content(first, stop, label, offset)
-    flight.uses.append(((pool.name, table.pages[index]), slot, stop, True))
-    state.changed(page, table, flight.stream)
-    view = table.views.get(flight.stream)
-    if view is not None and view.high == use.start:
-        view.high = use.stop
-    return True
+    size, pages, position, parts, begun = table.pool.size, table.pool.pages, start, 0, 0
+    while 0 <= position < stop and (index := position // size) < len(table.pages):
+        page = pages.get(table.pages[index])
+        base, label = index * size, table.labels[index]
+        if page is None or table.holder not in page.holders:
+            break
+        end = stop - base if stop - base < size else size
+        if page.content:
+            last = page.content[-1]
+            first = last.start
+            if last.stop != position - base or last.label != label or last.offset != first or last.failed:
+                break
+            page.content[-1] = Content(first, end, label, first)
+        elif position == base:
+            page.content.append(Content(0, end, label, 0))
+            begun += 1
+        else:
+            break
+        if len(page.tables) > 1 or len(table.views) > 1:
+            state.changed(page, table, flight.stream)
+        position = base + end
+        parts += 1
+    if parts:
+        flight.uses.append((table, start, position, True))
+        view = table.views.get(flight.stream)
+        if view is None:
+            view = table.views[flight.stream] = View(start)
+        if view.high == start:  # its own stream reads what is meant there
+            view.high = position
+            if begun:
+                (state.unjudged if table.labels[start // size] is None else state.judged)["MEM-CONTENT"] += parts
+    return position
 
 
 def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None) -> None:
@@ -453,7 +471,7 @@ def _spoil_writes(state: State, event: Begin) -> None:
         page = pool.page(number)
         for piece in list(page.pieces(start, stop)):
             if isinstance(piece, Content):
-                page.put(piece._replace(failed=True))
+                page.put(msgspec.structs.replace(piece, failed=True))
         state.changed(page)
 
 
@@ -463,7 +481,7 @@ def _fail(state: State, event: events.End) -> None:
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
         page = pool.page(number)
         page.erase(start, stop)
-        page.keys = {key: promise._replace(planned=True) for key, promise in page.keys.items()}
+        page.keys = {key: Promise(promise.meant, planned=True) for key, promise in page.keys.items()}
         state.changed(page)
         missing.add((pool.name, number))
         if page.kind == "cached":
