@@ -86,8 +86,16 @@ class Trial:
     known: Sequence[Known] = ()
 
 
-def judged(trial: Trial, runs: int, *, defect: Defect | None = None, mended: bool = False) -> Judge:
-    """Drive the engine up to `runs` times; with a defect, until something is found.
+def judged(
+    trial: Trial,
+    runs: int,
+    *,
+    defect: Defect | None = None,
+    mended: bool = False,
+    first_seed: int = 0,
+    events: int | None = None,
+) -> Judge:
+    """Drive the engine up to `runs` times, or until there are `events`; with a defect, until something is found.
 
     Raises:
         NotPlanted: the defect is for another version of the engine.
@@ -103,7 +111,9 @@ def judged(trial: Trial, runs: int, *, defect: Defect | None = None, mended: boo
                 trial.mend(patches)
         hooks = trial.attach(judge)
         try:
-            for seed in range(runs):
+            for seed in range(first_seed, first_seed + runs):
+                if events is not None and judge.events >= events:
+                    break
                 trial.run(seed)
                 if defect is not None and judge.found:
                     break

@@ -53,6 +53,8 @@ def main(
     ] = 50,
     planted: Annotated[bool, typer.Option("--planted", help="Plant defects, one after the other.")] = False,
     mended: Annotated[bool, typer.Option("--mended", help="Without the engine's known defects.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The first run's seed; each run has the next one.")] = 0,
+    events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events, between two runs.")] = None,
 ) -> None:
     """Drive an engine, and print what the law found."""
     # An engine's own log would drown the table.
@@ -64,8 +66,8 @@ def main(
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise SystemExit(2) from error
     if not planted:
-        judge = judged(trial, runs, mended=mended)
-        console.print(f"{trial.name}: {judge.events:,} events in {runs} runs, {len(judge.found):,} findings")
+        judge = judged(trial, runs, mended=mended, first_seed=seed, events=events)
+        console.print(f"{trial.name}: {judge.events:,} events, {len(judge.found):,} findings, seeds from {seed}")
         for (rule, pool, at), times in judge.kinds().most_common():
             event, finding = next(
                 (n, f) for n, f in judge.found if (f.rule, f.pool or "", f.at or "") == (rule, pool, at)

@@ -182,7 +182,8 @@ def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_l
     state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
     if not request.running:
         state.runs += 1
-        state.chosen["row not withheld"] += not state.readers and state.in_flight(record)
+        if state.config.rows_read != "until_complete" and state.in_flight(record):
+            state.chosen["row not withheld"] += 1
         request = request._replace(record=record, running=True, prefix_len=None, run=state.runs, state=None)
     state.requests[req] = request._replace(seq_len=seq_len)
 

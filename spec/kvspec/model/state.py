@@ -244,7 +244,8 @@ class State:
             self.rows[row] = WITHHELD
             self.reached["row withheld"] += 1
         else:
-            self.chosen["row not withheld"] += self.in_flight(record)
+            if self.config.rows_read != "until_complete" and self.in_flight(record):
+                self.chosen["row not withheld"] += 1
             del self.rows[row]
 
     def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
