@@ -315,6 +315,8 @@ def hasty(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] |
         *(Finish(req) for req in state.prepared),
         *(Verify(req, 1, [0]) for req, steps in state.speculating.items() if not steps[0].completed),
         *(Decode([req]) for req in state.speculating),
+        *(Verify(req, 1, [0]) for req in state.requests if req not in state.speculating),
+        *(Preempt(name) for name, session in state.sessions.items() if session.turn and session.record is None),
         *(Complete(launch) for launch in list(state.flights)[1:]),
         *(
             Submit("early", [*session.history.elements(), 0], name)

@@ -124,10 +124,14 @@ class Run:
             self.perform(due)
         for op in self._endings():
             self.perform(op)
-        if all(request.record is None for request in self.state.requests.values()):
+        if not self._requests_hold:
             self.perform(Report("idle"))
         self._tally.judged += self.model.judged
         self._tally.reached += self.model.reached
+
+    @property
+    def _requests_hold(self) -> bool:
+        return any(request.record is not None for request in self.state.requests.values())
 
     def _endings(self) -> Iterator[Operation[Any]]:
         """Whoever leaves may come again: a request by its name, a session with its next turn, and once it is closed."""
@@ -136,6 +140,8 @@ class Run:
             yield Abort(req)
             if req not in state.requests:
                 yield from _passes_by(Submit(req, [0]))
+        if not self._requests_hold:
+            yield Report("idle")  # what sessions keep is held, and locked
         for name, session in list(state.sessions.items()):
             if session.turn is None:
                 yield from _passes_by(Submit("again", [*session.history.elements(), 0], name))

@@ -227,4 +227,4 @@ def test_what_is_proposed_too_early_is_of_every_kind_and_must_be_refused() -> No
                 met.add(type(early))
                 with pytest.raises(Refusal):
                     model.step(early)  # type: ignore[arg-type]
-    assert met == {CacheUnfinished, Finish, Verify, Decode, Complete, Submit}
+    assert met == {CacheUnfinished, Finish, Verify, Decode, Complete, Submit, Preempt}

@@ -1,0 +1,113 @@
+"""Puts the defects of `kvref_mutants.py` into kvref, one at a time, and prints what of vectors and fuzzer finds each.
+
+    python -m tests.mutation.kvref [TEXT] [--operations 20000] [--seed 0] [--processes 1]
+
+Each defect is in a process of its own, whose kvref is changed as it is imported. Exit status 1 where one of the two
+finds nothing.
+"""
+
+import argparse
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+
+from tests.mutation.kvref_mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def changed(mutant: Mutant) -> str:
+    """The module's text with the defect in it.
+
+    Raises:
+        ValueError: the text that is to be replaced does not occur exactly once.
+    """
+    text = (ROOT / "reference" / "kvref" / mutant.module).read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.module} has {text.count(mutant.old)} times: {mutant.old!r}")
+    return text.replace(mutant.old, mutant.new)
+
+
+class Changing(PathFinder):
+    """Imports one module of kvref with a defect."""
+
+    mutant: Mutant
+
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
+        """The module's spec, whose loader changes the source."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and fullname == "kvref." + cls.mutant.module.removesuffix(".py").replace("/", "."):
+            assert spec.origin is not None
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname):  # type: ignore[no-untyped-def]
+        return compile(changed(Changing.mutant), self.path, "exec")
+
+
+def attempt(mutant: Mutant, operations: int, seed: int) -> None:
+    """Print what finds a defect: the first vector, and after how many operations the fuzzer does."""
+    Changing.mutant = mutant
+    sys.meta_path.insert(0, Changing)
+    from kvconform.checked import RuleBroken
+    from kvconform.fuzzing.fuzz import Budget, fuzz
+    from kvconform.vectors.files import read_vectors
+    from kvconform.vectors.runner import run_vector
+    from kvref.manager import Manager
+
+    by_vector = "no vector"
+    for vector in read_vectors():
+        outcome = run_vector(vector, Manager)
+        if outcome.finding is not None:
+            by_vector = f"{vector.name} ({_cause(outcome.finding)})"
+            break
+    fuzzed = fuzz(Manager, Budget(operations=operations), seed, lambda *_: None)
+    failure = fuzzed.failure
+    by_fuzzing = f"not in {operations:,} operations"
+    if failure is not None:
+        assert isinstance(failure.finding, RuleBroken) or failure.finding.original
+        by_fuzzing = f"{fuzzed.tally.steps:,} operations ({_cause(failure.finding)})"
+    print(f"{by_vector}; {by_fuzzing}")
+
+
+def _cause(finding: object) -> str:
+    rule = getattr(finding, "rule", None)
+    return str(rule.id) if rule is not None else type(getattr(finding, "original", finding)).__name__
+
+
+def main() -> int:
+    """Try all mutants, or those with a text in them; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="?", default="")
+    parser.add_argument("--operations", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.one is not None:
+        attempt(MUTANTS[told.one], told.operations, told.seed)
+        return 0
+    chosen = [i for i, mutant in enumerate(MUTANTS) if told.text in mutant.what + mutant.module + mutant.new]
+
+    def one(i: int) -> str:
+        command = [sys.executable, "-m", "tests.mutation.kvref", "--one", str(i), "--operations", str(told.operations)]
+        command += ["--seed", str(told.seed)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        return done.stdout.strip() if done.returncode == 0 else f"no verdict: {done.stderr.strip()[-400:]}"
+
+    missed = 0
+    with ThreadPoolExecutor(told.processes) as pool:
+        for i, verdict in zip(chosen, pool.map(one, chosen), strict=True):
+            missed += verdict.startswith("no v") or "; not in" in verdict
+            print(f"{MUTANTS[i].what}\n    {verdict}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} are found by a vector and by the fuzzer")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
