@@ -81,12 +81,6 @@ MUTANTS = [
         "            kv.kv_allocated_len = end\n",
     ),
     Mutant(
-        "a launch promises a token in the middle of a prefill too",
-        "manager/running.py",
-        "            if run.mid_prefill:\n                continue\n            run.promised_len += 1\n",
-        "            run.promised_len += 1\n            if run.mid_prefill:\n                continue\n",
-    ),
-    Mutant(
         "a verify brings tokens and leaves what is promised as it was",
         "manager/running.py",
         "        run.promised_len = len(run.tokens) + len(run.unverified)\n",

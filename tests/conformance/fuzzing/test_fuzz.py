@@ -32,6 +32,7 @@ from kvspec.events import (
     Decode,
     Event,
     Finish,
+    Preempt,
     Refusal,
     ReleaseAnswer,
     Submit,

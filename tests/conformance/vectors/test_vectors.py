@@ -38,8 +38,10 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
     ]
     assert all(outcome.finding is None for _, outcome in outcomes), "what is not told is not judged"
     assert {one.name for one, outcome in outcomes if not rules_unjudged(one, outcome)} == {
+        "chunk_after_a_retracted_chunk",
         "chunk_sampling",
         "context_limit",
+        "discipline_without_memory",
         "last_chunk_beside_first_chunk",
         "launch_of_an_earlier_run",
         "launches_complete_in_order",
