@@ -365,7 +365,7 @@ def test_an_empty_list_of_pages_says_the_same_as_none() -> None:
         model.step(op)
     model.step(events.Launch(2, ["a"]))
     model.step(events.Complete(2, {"a": 3}))
-    with pytest.raises(Violation, match="PAGE-2: pages were given to a, which needs none"):
+    with pytest.raises(Violation, match="PAGE-2: the number of pages given to a is wrong"):
         model.step(events.Decode(["a"], obs=events.DecodeAnswer({"a": [5]})))
 
 

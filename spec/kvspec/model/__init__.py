@@ -18,7 +18,7 @@ from kvspec import events
 from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
-from kvspec.model.judging import wrongly_freed
+from kvspec.model.judging import pages_of
 from kvspec.model.meaning import FORWARD, Memory
 from kvspec.model.state import State
 from kvspec.pages import expand
@@ -115,7 +115,7 @@ def _carried_out(state: State, op: Event, due: Refused) -> Violation:
     rule, what = due.rule or "OP-1", f"the operation was carried out, but must be refused: {due.reason}"
     freed = expand(getattr(op.obs, "freed", None) or ())
     if rule == "OP-1" and freed:
-        _, whose = wrongly_freed(state, freed[0])
+        _, whose = pages_of(state).use(state, freed[0])
         return Violation("PAGE-1", f"{what}; page {freed[0]} was freed, but it {whose}", observed=freed)
     if rule == "OP-1" and getattr(op, "session", None) in state.closed_late:
         rule = "SESS-4"

@@ -11,20 +11,8 @@ from kvspec.events import (
     SwaEvict,
     SwaEvictAnswer,
 )
-from kvspec.model.judging import (
-    carried_out,
-    judge_freed,
-    judge_states_freed,
-    judge_window_freed,
-)
-from kvspec.model.recurrent import (
-    evict_states,
-    evictable_states,
-    give_back,
-    judge_no_state_cached,
-    slot_keeping,
-    state_slots,
-)
+from kvspec.model.judging import carried_out, judge_evicted, judge_freed, judge_given_back, window_pages_of
+from kvspec.model.recurrent import evict_states, evictable_states, give_back, slot_keeping, state_slots
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning
 from kvspec.rules import Violation
@@ -114,7 +102,7 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
         )
     pages = [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
     obs = op.obs or SwaEvictAnswer(until, state.window_sides(pages))
-    judge_window_freed(state, "SWA-3", state.window_sides(pages), obs.window_freed)
+    judge_freed(state, window_pages_of(state), "SWA-3", state.window_sides(pages), obs.window_freed)
     if obs.evicted_len is None:
         state.unjudged["SWA-2"] += 1
     else:
@@ -142,15 +130,14 @@ def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | No
             )
 
 
-def release_answer(
-    state: State, record: int | None, freed: list[int], sides: list[int] | None, border: int | None = None
-) -> ReleaseAnswer:
+def release_answer(state: State, record: int | None, freed: list[int], border: int | None = None) -> ReleaseAnswer:
     """What the specification itself answers when a record is released; the store takes its state at `border`."""
     states = () if record is None else state.records[record].states
     given = None
     if record is not None and border is not None:
         given = slot_keeping(state, record, border) or states[-1]
-    return ReleaseAnswer(freed, sides, state_slots(state, tuple(slot for slot in states if slot != given)), given)
+    rest = tuple(slot for slot in states if slot != given)
+    return ReleaseAnswer(freed, window_sides(state, freed), state_slots(state, rest), given)
 
 
 def release_waiting(state: State, op: Abort, request: Request, rule: str, kept: list[int]) -> ReleaseAnswer:
@@ -158,12 +145,9 @@ def release_waiting(state: State, op: Abort, request: Request, rule: str, kept: 
 
     `kept` are the private pages that its session keeps, by `rule`.
     """
-    slots = state_slots(state, () if request.state is None else (request.state,))
-    obs = op.obs or ReleaseAnswer([], window_sides(state, []), slots)
-    judge_freed(state, rule, [], obs.freed, dict.fromkeys(kept, rule))
-    judge_window_freed(state, "SWA-1", window_sides(state, []), obs.window_freed)
-    judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
-    judge_no_state_cached(obs)
+    slots = () if request.state is None else (request.state,)
+    obs = op.obs or ReleaseAnswer([], window_sides(state, []), state_slots(state, slots))
+    judge_given_back(state, obs, [], rule, states=slots, staying=dict.fromkeys(kept, rule))
     if request.state is not None:
         give_back(state, op.req, request.state)
     return obs
@@ -216,25 +200,9 @@ def apply_eviction(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixK
 
 
 def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
-    leaving = state.window_sides(keys.values())
-    evicted = leaving if obs.window_evicted is None else beginning(obs.window_evicted, len(state.window_owner) + 1)
-    if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
-        raise Violation(
-            "SWA-1", "the window sides of evicted pages stay, or leave twice", expected=leaving, observed=evicted
-        )
-    for window_page in evicted:
-        page = state.window_owner.get(window_page)
-        key = None if page is None else state.owner[page]
-        if not isinstance(key, bytes):
-            raise Violation("SWA-1", f"window page {window_page} was evicted, but is not the store's", observed=evicted)
-        if key in state.store.window_pins:
-            raise Violation("SWA-5", f"window page {window_page} was evicted while a window lock covers it")
-    if len(evicted) < op.window and len(evicted) < (most := len(evictable_windows(state))):
-        due = min(op.window, most)
-        raise Violation("SWA-5", "too few window pages were evicted", expected=f"at least {due}", observed=len(evicted))
-    state.judged["SWA-5"] += 1
-    state.chosen["more evicted than asked"] += len(evicted) > max(op.window, len(leaving))
-    state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable_windows(state))
+    pool, leaving = window_pages_of(state), state.window_sides(keys.values())
+    assert pool is not None, "there is a sliding window"
+    evicted = judge_evicted(state, pool, "SWA-5", op.window, leaving, evictable_windows(state), obs.window_evicted)
     if state.memory is not None:
         behind = [state.window_owner[window_page] for window_page in evicted]
         state.memory.drop_sides({state.owner[page]: page for page in behind}, state.window_of)

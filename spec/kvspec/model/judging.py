@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
+from typing import NamedTuple
 
-from kvspec.events import A, Operation
+from kvspec.events import A, MatchAnswer, Operation, ReleaseAnswer
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
@@ -36,107 +37,159 @@ def judge_length(state: State, rule: str, name: str, expected: int, observed: in
 _FREE = "is free already"
 _MORE = 64
 """So many numbers more than were due are written out, for the report."""
+_STORE = "the prefix store"
 _TELLING = ("SESS-4", "STORE-5")
 """Rules of operations that free nothing of one's own, or only duplicates: a page too many breaks just these."""
 
 
-def judge_freed(
-    state: State, rule: str, expected: list[int], observed: Runs | None, staying: Mapping[int, str] | None = None
-) -> None:
-    """Compare the pages that went back to the free pages; `rule` is what a page left behind breaks.
+class Pool(NamedTuple):
+    """A pool of what is given out by number and goes back: pages, window pages, state slots."""
 
-    `staying` are pages of which a rule of the operation itself says that they stay.
+    kind: str
+    rule: str
+    """Each number has one owner."""
+    due: str
+    """Says how many are given out."""
+    size: int
+    owners: Mapping[int, object]
+    use: Callable[[State, int], tuple[str, str]]
+    """The rule that giving back a number breaks which stays, and what is with the number."""
+
+
+def pages_of(state: State) -> Pool:
+    """The pages."""
+    return Pool("page", "PAGE-1", "PAGE-2", state.config.num_pages, state.owner, _page_use)
+
+
+def window_pages_of(state: State) -> Pool | None:
+    """The window pages; `None` without a sliding window (20070)."""
+    config = state.config
+    if not config.sliding_window:
+        return None
+    return Pool("window page", "SWA-1", "SWA-1", config.num_window_pages, state.window_owner, _window_use)
+
+
+def states_of(state: State) -> Pool | None:
+    """The state slots; `None` where there are none (17850)."""
+    if not state.config.num_states:
+        return None
+    return Pool("state slot", "MAMBA-1", "MAMBA-1", state.config.num_states, state.state_owner, _state_use)
+
+
+def judge_given_back(
+    state: State,
+    obs: MatchAnswer | ReleaseAnswer,
+    pages: list[int],
+    rule: str,
+    *,
+    window_rule: str = "SWA-1",
+    states: Collection[int] = (),
+    states_rule: str = "MAMBA-2",
+    staying: Mapping[int, str] | None = None,
+) -> None:
+    """Compare what went back with `pages`, the window sides behind them and `states`; no state goes to the store."""
+    judge_freed(state, pages_of(state), rule, pages, obs.freed, staying)
+    judge_freed(state, window_pages_of(state), window_rule, state.window_sides(pages), obs.window_freed)
+    judge_freed(state, states_of(state), states_rule, states, obs.states_freed)
+    if isinstance(obs, ReleaseAnswer) and obs.state_cached is not None:
+        raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
+
+
+def judge_freed(
+    state: State,
+    pool: Pool | None,
+    rule: str,
+    expected: Collection[int],
+    observed: Runs | None,
+    staying: Mapping[int, str] | None = None,
+) -> None:
+    """Compare what went back to a pool with what was due, in any order; `rule` is what a number left behind breaks.
+
+    `staying` are numbers of which a rule of the operation itself says that they stay. Where the numbers of some that
+    are due were never told (negative ones), whatever seems to be free may be one of them.
     """
+    if pool is None:
+        return
     if observed is None:
         state.unjudged[rule] += 1
         return
     state.judged[rule] += 1
-    freed = _enough(observed, expected)
-    state.judged["TAIL-2"] += bool(freed)
-    if freed == expected:
+    due, of_pages = [*expected], pool.rule == "PAGE-1"
+    freed = beginning(observed, len(due) + _MORE)
+    state.judged["TAIL-2"] += of_pages and bool(freed)
+    if freed == due:
         return
+    untold = any(number < 0 for number in due)
+    if untold and (number := count(observed)) != len(due):
+        raise Violation(rule, f"the number of freed {pool.kind}s is wrong", expected=len(due), observed=number)
+    seen: set[int] = set()
+    for number in freed:
+        if number in seen:
+            twice = pool.rule if of_pages else rule
+            raise Violation(twice, f"{pool.kind} {number} was freed twice", expected=due, observed=freed)
+        if number not in due:
+            broken, whose = pool.use(state, number)
+            if of_pages:
+                broken = rule if rule in _TELLING else (staying or {}).get(number, broken)
+            if not (untold and whose == _FREE):
+                raise Violation(broken, f"{pool.kind} {number} was freed, but it {whose}", expected=due, observed=freed)
+        seen.add(number)
+    left = sorted(set(due) - seen)
+    if left and not untold:
+        what = f"{pool.kind}(s) {_listed(left)} were not freed and nobody holds them"
+        raise Violation(rule, what, expected=due, observed=freed)
 
-    def use(page: int) -> tuple[str, str]:
-        broken, whose = wrongly_freed(state, page)
-        return rule if rule in _TELLING else (staying or {}).get(page, broken), whose
 
-    _judge_each_once(rule, "PAGE-1", "page", expected, observed, use)
+def judge_evicted(
+    state: State,
+    pool: Pool,
+    locked: str,
+    asked: int,
+    leaving: list[int],
+    evictable: list[int],
+    observed: Runs | None,
+) -> list[int]:
+    """Compare what left the store beside its pages, `leaving` with them among it, and return it.
+
+    Only `evictable` numbers leave, and enough of them; `locked` is the rule of both.
+    """
+    evicted = leaving if observed is None else beginning(observed, len(pool.owners) + 1)
+    if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
+        what = f"the {pool.kind}s of evicted pages stay, or leave twice"
+        raise Violation(pool.rule, what, expected=leaving, observed=evicted)
+    may = {*leaving, *evictable}
+    for number in evicted:
+        if number not in may:
+            whose = pool.use(state, number)[1]
+            rule = locked if whose.endswith(_STORE) else pool.rule
+            what = "somebody has locked it" if rule == locked else f"it {whose}"
+            raise Violation(rule, f"{pool.kind} {number} was evicted, but {what}", observed=evicted)
+    due = min(asked, len(evictable))
+    if len(evicted) < due:
+        what = f"too few {pool.kind}s were evicted"
+        raise Violation(locked, what, expected=f"at least {due}", observed=len(evicted))
+    state.judged[locked] += 1
+    state.chosen["more evicted than asked"] += len(evicted) > max(asked, len(leaving))
+    state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable)
+    return evicted
 
 
-def wrongly_freed(state: State, page: int) -> tuple[str, str]:
-    """The rule that freeing `page` breaks, and what the page is."""
+def _page_use(state: State, page: int) -> tuple[str, str]:
+    """The rule that freeing a page breaks, and what the page is."""
     owner = state.owner.get(page)
     if not 1 <= page <= state.config.num_pages:
         return "PAGE-1", "does not exist"
     if owner is None:
         return "PAGE-1", _FREE
     if isinstance(owner, bytes):
-        return "PAGE-1", "belongs to the prefix store"
-    position = state.tables[owner].index(page) * state.config.page_size
+        return "PAGE-1", f"belongs to {_STORE}"
+    position, name = state.tables[owner].index(page) * state.config.page_size, record_name(state, owner)
     if position < state.lengths[owner].committed:
-        return "TAIL-2", f"still holds committed positions of its holder, from {position} on"
-    return "PAGE-1", "stays with its holder"
+        return "TAIL-2", f"still holds committed positions of {name}, from {position} on"
+    return "PAGE-1", f"belongs to {name}"
 
 
-def judge_window_freed(state: State, rule: str, expected: list[int] | None, observed: Runs | None) -> None:
-    """Compare the window pages that went back; `rule` is what a window page left behind breaks (20070)."""
-    if expected is None:
-        return
-    if observed is None:
-        state.unjudged[rule] += 1
-        return
-    state.judged[rule] += 1
-    _judge_each_once(rule, rule, "window page", expected, observed, lambda page: _window_side(state, page))
-
-
-def judge_states_freed(state: State, rule: str, expected: list[int] | None, observed: Runs | None) -> None:
-    """Compare the state slots that went back; `rule` is what a slot left behind breaks (17850)."""
-    if expected is None:
-        return
-    if observed is None:
-        state.unjudged[rule] += 1
-        return
-    state.judged[rule] += 1
-    _judge_each_once(rule, rule, "state slot", expected, observed, lambda slot: _state_use(state, slot))
-
-
-def _enough(observed: Runs, expected: list[int]) -> list[int]:
-    """As many of the numbers as it takes to see that they are too many: one of them is not due, or there twice."""
-    return beginning(observed, len(expected) + _MORE)
-
-
-def _judge_each_once(
-    rule: str, twice: str, kind: str, expected: list[int], observed: Runs, use: Callable[[int], tuple[str, str]]
-) -> None:
-    """Compare what went back to a pool with what was due, in any order.
-
-    What is left behind breaks `rule`, what goes back twice `twice`; `use` blames what was not due. Where the numbers
-    of some that are due were never told (negative ones), whatever seems to be free may be one of them.
-    """
-    untold = any(number < 0 for number in expected)
-    if untold and (number := count(observed)) != len(expected):
-        raise Violation(rule, f"the number of freed {kind}s is wrong", expected=len(expected), observed=number)
-    freed = _enough(observed, expected)
-    due = set(expected)
-    seen: set[int] = set()
-    for number in freed:
-        if number in seen:
-            raise Violation(twice, f"{kind} {number} was freed twice", expected=expected, observed=freed)
-        if number not in due:
-            broken, whose = use(number)
-            if not (untold and whose == _FREE):
-                raise Violation(broken, f"{kind} {number} was freed, but it {whose}", expected=expected, observed=freed)
-        seen.add(number)
-    if due - seen and not untold:
-        raise Violation(
-            rule,
-            f"{kind}(s) {_listed(sorted(due - seen))} were not freed and nobody holds them",
-            expected=expected,
-            observed=freed,
-        )
-
-
-def _window_side(state: State, window_page: int) -> tuple[str, str]:
+def _window_use(state: State, window_page: int) -> tuple[str, str]:
     """The rule that freeing a window page breaks, and what it is."""
     page = state.window_owner.get(window_page)
     if not 1 <= window_page <= state.config.num_window_pages:
@@ -145,7 +198,7 @@ def _window_side(state: State, window_page: int) -> tuple[str, str]:
         return "SWA-1", _FREE
     owner = state.owner[page]
     if isinstance(owner, bytes):
-        return "SWA-1", f"is behind page {page} of the prefix store"
+        return "SWA-1", f"is behind page {page} of {_STORE}"
     return "SWA-2", f"is behind page {page} of {record_name(state, owner)}, which is still read"
 
 
@@ -162,25 +215,12 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
-def choose(size: int, in_use: Collection[int], needs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """The model's own choice, where nothing was answered: the smallest free numbers of a pool of `size`."""
-    free = (number for number in range(1, size + 1) if number not in in_use)
+def choose(pool: Pool | None, needs: Iterable[tuple[str, int]]) -> dict[str, Runs] | None:
+    """The model's own choice, where nothing was answered: the smallest free numbers; `None` without the pool."""
+    if pool is None:
+        return None
+    free = (number for number in range(1, pool.size + 1) if number not in pool.owners)
     return {req: list(islice(free, need)) for req, need in needs if need}
-
-
-def choose_pages(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """The model's own choice of pages."""
-    return choose(state.config.num_pages, state.owner, needs)
-
-
-def choose_window_pages(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]] | None:
-    """The model's own choice of window pages; `None` without a sliding window."""
-    return choose(state.config.num_window_pages, state.window_owner, needs) if state.config.sliding_window else None
-
-
-def choose_states(state: State, needs: Iterable[tuple[str, int]]) -> dict[str, list[int]] | None:
-    """The model's own choice of state slots; `None` where there are none."""
-    return choose(state.config.num_states, state.state_owner, needs) if state.config.num_states else None
 
 
 def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int]:
@@ -189,117 +229,48 @@ def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int]:
     return {req: next(free) if row is None else row for req, row in kept.items()}
 
 
-def judge_new_pages(
-    state: State, needs: Iterable[tuple[str, int]], pages: dict[str, Runs] | None, rule: str = "PAGE-2"
+def judge_new(
+    state: State, pool: Pool | None, needs: Iterable[tuple[str, int]], told: dict[str, Runs] | None, due: str = ""
 ) -> dict[str, list[int]]:
-    """Check the pages given to each request, `needs` pages each, and return them; `rule` says how many are due.
+    """Check the numbers given to each request, and return them; `due` is the rule that says how many.
 
-    Pages that the implementation could not observe get negative numbers, which no later answer is held against.
+    What the implementation could not observe gets negative numbers, which no later answer is held against.
     """
-    if pages is None:
-        state.unjudged["PAGE-1"] += 1
+    if pool is None:
+        return {}
+    if told is None:
+        state.unjudged[pool.rule] += 1
         return {req: [_virtual_page(state) for _ in range(need)] for req, need in needs if need}
     given: dict[str, list[int]] = {}
     seen: set[int] = set()
-    total = 0
-    for req, need in needs:
-        if not need and req not in pages:
-            continue
-        runs = pages.get(req, ())
+    wanted = dict(needs)
+    for req in [*wanted, *(told.keys() - wanted.keys())]:
+        need, runs = wanted.get(req, 0), told.get(req, ())
         taken = beginning(runs, need + _MORE)
         if count(runs) != need:
-            raise Violation(rule, f"the number of pages given to {req} is wrong", expected=need, observed=taken)
-        total += need
-        given[req] = taken
-        _judge_free_pages(state, taken, seen, req)
-    if total:
-        state.judged["PAGE-1"] += 1
-    state.judged["PAGE-2"] += 1
-    stranger = next((req for req in pages if req not in given and len(pages[req])), None)
-    if stranger is not None:
-        raise Violation("PAGE-2", f"pages were given to {stranger}, which needs none", observed=pages[stranger])
+            rule = due if due and req in wanted else pool.due
+            raise Violation(rule, f"the number of {pool.kind}s given to {req} is wrong", expected=need, observed=taken)
+        if taken:
+            given[req] = taken
+            _judge_free(state, pool, taken, seen, req)
+    state.judged[pool.rule] += bool(given)
+    if pool.due != pool.rule:
+        state.judged[pool.due] += 1
     return given
 
 
-def _judge_free_pages(state: State, pages: list[int], seen: set[int], req: str) -> None:
-    """`seen` are the pages that others of the batch were given; these join them."""
-    new = set(pages)
-    fine = len(new) == len(pages) and seen.isdisjoint(new) and state.owner.keys().isdisjoint(new)
-    if not (fine and (not new or (min(new) >= 1 and max(new) <= state.config.num_pages))):
-        for page in pages:
-            _judge_free_page(state, page, seen, req)
+def _judge_free(state: State, pool: Pool, numbers: list[int], seen: set[int], req: str) -> None:
+    """Each number is free; `seen` are those that others of the batch were given, and these join them."""
+    new = set(numbers)
+    fine = len(new) == len(numbers) and seen.isdisjoint(new) and pool.owners.keys().isdisjoint(new)
+    for number in () if fine and min(new) >= 1 and max(new) <= pool.size else numbers:
+        exists = 1 <= number <= pool.size
+        if number in seen or number in pool.owners or not exists:
+            whose = "was given out already" if number in seen and exists else pool.use(state, number)[1]
+            what = f"{pool.kind} {number} was given to {req}, but it {whose}"
+            raise Violation(pool.rule, what, expected=f"a free {pool.kind}", observed=number)
+        seen.add(number)
     seen |= new
-
-
-def _judge_free_page(state: State, page: int, seen: set[int], req: str) -> None:
-    if not 1 <= page <= state.config.num_pages:
-        raise Violation(
-            "PAGE-1",
-            f"page {page} was given to {req}",
-            expected=f"1..{state.config.num_pages}",
-            observed=page,
-        )
-    if page in seen:
-        raise Violation("PAGE-1", f"page {page} was given out twice", expected="a free page", observed=page)
-    if page in state.owner:
-        raise Violation(
-            "PAGE-1",
-            f"page {page} was given to {req}, but it belongs to {owner_name(state, page)}",
-            expected="a free page",
-            observed=page,
-        )
-    seen.add(page)
-
-
-def judge_new_window_pages(
-    state: State, needs: Iterable[tuple[str, int]], told: dict[str, Runs] | None
-) -> dict[str, list[int]]:
-    """Check the window sides of new pages, one behind each (rule SWA-1), and return them."""
-    if not state.config.sliding_window:
-        return {}
-    return _judge_new(
-        state, "SWA-1", "window page", (state.config.num_window_pages, state.window_owner), dict(needs), told
-    )
-
-
-def judge_new_states(
-    state: State, needs: Iterable[tuple[str, int]], told: dict[str, Runs] | None
-) -> dict[str, list[int]]:
-    """Check the state slots given to each request (rule MAMBA-1), and return them."""
-    if not state.config.num_states:
-        return {}
-    return _judge_new(state, "MAMBA-1", "state slot", (state.config.num_states, state.state_owner), dict(needs), told)
-
-
-def _judge_new(
-    state: State,
-    rule: str,
-    kind: str,
-    pool: tuple[int, Collection[int]],
-    needs: dict[str, int],
-    told: dict[str, Runs] | None,
-) -> dict[str, list[int]]:
-    """Check the numbers given to each request from a pool of a size, some of it in use, and return them."""
-    if told is None:
-        state.unjudged[rule] += 1
-        return {req: [_virtual_page(state) for _ in range(need)] for req, need in needs.items() if need}
-    size, in_use = pool
-    seen: set[int] = set()
-    given: dict[str, list[int]] = {}
-    for req in [*needs, *(req for req in told if req not in needs)]:
-        runs, need = told.get(req, ()), needs.get(req, 0)
-        taken = beginning(runs, need + _MORE)
-        if count(runs) != need:
-            raise Violation(rule, f"the number of {kind}s given to {req} is wrong", expected=need, observed=taken)
-        for number in taken:
-            if not 1 <= number <= size or number in seen or number in in_use:
-                raise Violation(
-                    rule, f"{kind} {number} was given to {req}, but is not free", expected="a free one", observed=number
-                )
-            seen.add(number)
-        given[req] = taken
-    state.judged[rule] += 1
-    return given
 
 
 def _virtual_page(state: State) -> int:
@@ -371,11 +342,11 @@ def state_owner_name(state: State, slot: int) -> str:
     """Who owns a state slot that is not free, in words."""
     owner = state.state_owner[slot]
     if isinstance(owner, bytes):
-        return "the prefix store"
+        return _STORE
     return f"request {owner}" if isinstance(owner, str) else record_name(state, owner)
 
 
 def owner_name(state: State, page: int) -> str:
     """Who owns a page that is not free, in words."""
     owner = state.owner[page]
-    return "the prefix store" if isinstance(owner, bytes) else record_name(state, owner)
+    return _STORE if isinstance(owner, bytes) else record_name(state, owner)

@@ -15,7 +15,7 @@ from kvspec.events import (
     Retract,
 )
 from kvspec.model import hybrid, recurrent
-from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
+from kvspec.model.judging import carried_out, judge_freed, judge_given_back, judge_length, pages_of, window_pages_of
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
@@ -142,8 +142,8 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
     hybrid.judge_revival(state, plan.revived, obs.freed)
-    judge_freed(state, "STORE-5", freed, obs.freed)
-    judge_window_freed(state, "SWA-1", sides, obs.window_freed)
+    judge_freed(state, pages_of(state), "STORE-5", freed, obs.freed)
+    judge_freed(state, window_pages_of(state), "SWA-1", sides or (), obs.window_freed)
     if keeps_out and state.config.prefix_cache:
         state.reached["session kept out of the store"] += 1
     recurrent.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
@@ -189,10 +189,13 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     if sides is not None:
         sides += state.window_sides(rest)
     key = recurrent.state_to_publish(state, request, record, plan.length)
-    obs = op.obs or hybrid.release_answer(state, record, freed, sides, None if key is None else plan.length)
+    obs = op.obs or hybrid.release_answer(state, record, freed, None if key is None else plan.length)
+    if op.obs is None:
+        obs.window_freed = sides
     hybrid.judge_revival(state, plan.revived, obs.freed)
-    judge_freed(state, "PAGE-1", freed, obs.freed, {page: "STORE-5" for _, _, page in plan.inserted})
-    judge_window_freed(state, "SWA-3", sides, obs.window_freed)
+    staying = {page: "STORE-5" for _, _, page in plan.inserted}
+    judge_freed(state, pages_of(state), "PAGE-1", freed, obs.freed, staying)
+    judge_freed(state, window_pages_of(state), "SWA-3", sides or (), obs.window_freed)
     recurrent.publish_own(state, obs, record, key, plan.length)
     apply_publication(state, record, plan)
     state.forget_record(record)
@@ -230,25 +233,16 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     returned, page_size = len(request.tokens), state.config.page_size
     before = state.lengths[record]
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
-    table = state.tables[record]
-    if op.obs is not None:
-        judge_states_freed(state, "MAMBA-2", recurrent.state_slots(state, ()), op.obs.states_freed)
-        recurrent.judge_no_state_cached(op.obs)
-    if op.obs is None or not op.obs.freed or returned >= before.allocated:
-        if op.obs is None or op.obs.freed is None:
-            state.unjudged["PAGE-1"] += op.obs is not None
-        else:
-            judge_freed(state, "PAGE-1", [], op.obs.freed)
-            judge_window_freed(state, "SWA-1", hybrid.window_sides(state, []), op.obs.window_freed)
+    obs = op.obs or hybrid.release_answer(state, None, [])
+    if not obs.freed or returned >= before.allocated:
+        judge_given_back(state, obs, [], "PAGE-1")
         state.lengths[record] = trimmed
-        return op.obs or ReleaseAnswer([], hybrid.window_sides(state, []), recurrent.state_slots(state, ()))
+        return obs
     tail = lengths.tail(returned, before.allocated, page_size)
-    freed = table[tail.start : tail.stop]
-    judge_freed(state, "PAGE-1", freed, op.obs.freed)
-    judge_window_freed(state, "SWA-1", hybrid.window_sides(state, freed), op.obs.window_freed)
+    judge_given_back(state, obs, state.tables[record][tail.start : tail.stop], "PAGE-1")
     state.cut_table(record, tail.start)
     state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
-    return op.obs
+    return obs
 
 
 def _release(
@@ -260,15 +254,9 @@ def _release(
     [protected, ceil(allocated)) freed, with the window sides that the cursor has left
     the state slots              freed
     """
-    freed = [] if record is None else state.private(record)
-    expected = hybrid.release_answer(state, record, freed, hybrid.window_sides(state, freed))
-    obs = op.obs or expected
-    judge_freed(state, rule, freed, obs.freed)
-    judge_window_freed(state, "SWA-3", hybrid.window_sides(state, freed), obs.window_freed)
-    judge_states_freed(
-        state, "MAMBA-2", None if expected.states_freed is None else expand(expected.states_freed), obs.states_freed
-    )
-    recurrent.judge_no_state_cached(obs)
+    freed, states = ([], ()) if record is None else (state.private(record), state.records[record].states)
+    obs = op.obs or hybrid.release_answer(state, record, freed)
+    judge_given_back(state, obs, freed, rule, window_rule="SWA-3", states=states)
     if record is not None:
         state.forget_record(record)
     return obs
@@ -328,11 +316,8 @@ def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
         raise Refusal("OP-1", f"session {op.session} is closing already")
     carried_out(state, op)
     if session.turn is not None:
-        obs = op.obs or hybrid.release_answer(state, None, [], hybrid.window_sides(state, []))
-        judge_freed(state, "SESS-4", [], obs.freed)
-        judge_window_freed(state, "SESS-4", hybrid.window_sides(state, []), obs.window_freed)
-        judge_states_freed(state, "SESS-4", recurrent.state_slots(state, ()), obs.states_freed)
-        recurrent.judge_no_state_cached(obs)
+        obs = op.obs or hybrid.release_answer(state, None, [])
+        judge_given_back(state, obs, [], "SESS-4", window_rule="SESS-4", states_rule="SESS-4")
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
         return obs

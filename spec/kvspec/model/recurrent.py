@@ -17,10 +17,10 @@ from kvspec.events import (
     StateAnswer,
     TakeState,
 )
-from kvspec.model.judging import carried_out, choose_states, judge_new_states, judge_states_freed
+from kvspec.model.judging import carried_out, judge_evicted, judge_freed, judge_new, states_of
 from kvspec.model.meaning import waiting
 from kvspec.model.state import Request, State
-from kvspec.pages import Runs, beginning
+from kvspec.pages import Runs
 from kvspec.rules import Violation
 from kvspec.states import kept_borders, last_state
 from kvspec.tokens import PrefixKey
@@ -233,14 +233,19 @@ def take_state(state: State, op: TakeState) -> StateAnswer:
         raise Refusal("CAP-1", "no state slot is free", states_short=1)
     carried_out(state, op)
     need = [(op.req, 1)]
-    obs = op.obs or StateAnswer((choose_states(state, need) or {})[op.req][0])
-    (slot,) = judge_new_states(state, need, _given(op.req, obs.state))[op.req]
+    obs = op.obs or StateAnswer(_smallest_free(state))
+    (slot,) = judge_new(state, states_of(state), need, _given(op.req, obs.state))[op.req]
     state.state_owner[slot] = op.req
     if state.memory is not None:
         state.memory.take(waiting(op.req), "states", [slot])
     state.requests[op.req] = request._replace(state=slot)
     state.reached["state without a row"] += 1
     return obs
+
+
+def _smallest_free(state: State) -> int:
+    """The state slot that the model itself takes."""
+    return next(slot for slot in range(1, state.config.num_states + 1) if slot not in state.state_owner)
 
 
 def _given(req: str, slot: int | None) -> dict[str, Runs] | None:
@@ -255,7 +260,7 @@ def free_state(state: State, op: FreeState) -> StateAnswer:
         raise Refusal("OP-1", f"request {op.req} has no state slot without a row")
     carried_out(state, op)
     obs = op.obs or StateAnswer(request.state)
-    judge_states_freed(state, "MAMBA-2", [request.state], None if obs.state is None else [obs.state])
+    judge_freed(state, states_of(state), "MAMBA-2", [request.state], None if obs.state is None else [obs.state])
     give_back(state, op.req, request.state)
     state.requests[op.req] = request._replace(state=None)
     return obs
@@ -291,9 +296,8 @@ def publish_copy(
         return
     states = state.records[record].states
     if op.obs is None:
-        (free,) = (choose_states(state, [(op.req, 1)]) or {})[op.req]
-        obs.state_cached = obs.state_taken = free
-    (new,) = judge_new_states(state, [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
+        obs.state_cached = obs.state_taken = _smallest_free(state)
+    (new,) = judge_new(state, states_of(state), [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
     cached = new if obs.state_cached is None else obs.state_cached
     if cached != new and cached not in states:
         raise Violation(
@@ -348,18 +352,12 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
             observed=given,
         )
     kept = tuple(slot for slot in states if slot != given)
-    judge_states_freed(state, "MAMBA-2", list(kept), obs.states_freed)
+    judge_freed(state, states_of(state), "MAMBA-2", kept, obs.states_freed)
     state.records[record] = state.records[record]._replace(states=kept)
     if key is not None and given is not None:
         state.judged["MAMBA-4"] += obs.state_cached is not None
         _judge_content(state, record, given, border, "the store took")
         _cache_state(state, record, key, given)
-
-
-def judge_no_state_cached(obs: ReleaseAnswer) -> None:
-    """The store takes a state over only where a plain request ends."""
-    if obs.state_cached is not None:
-        raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
 
 
 def evictable_states(state: State) -> list[int]:
@@ -370,27 +368,9 @@ def evictable_states(state: State) -> list[int]:
 def evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
     """Judge the states that leave the store, those of the pages `keys` among them, and take them away."""
     states = state.store.states
-    leaving = {states[key] for key in keys if key in states}
-    evicted = sorted(leaving) if obs.states_evicted is None else beginning(obs.states_evicted, len(states) + 1)
-    if len(set(evicted)) < len(evicted) or not leaving <= set(evicted):
-        raise Violation(
-            "MAMBA-1",
-            "the states of evicted pages stay, or leave twice",
-            expected=sorted(leaving),
-            observed=evicted,
-        )
-    for slot in evicted:
-        key = state.state_owner.get(slot)
-        if not isinstance(key, bytes):
-            raise Violation("MAMBA-1", f"state slot {slot} was evicted, but is not the store's", observed=evicted)
-        if key in state.store.state_pins:
-            raise Violation("MAMBA-5", f"state slot {slot} was evicted while its prefix is locked")
-    if len(evicted) < op.states and len(evicted) < (most := len(evictable_states(state))):
-        due = min(op.states, most)
-        raise Violation("MAMBA-5", "too few states were evicted", expected=f"at least {due}", observed=len(evicted))
-    state.judged["MAMBA-5"] += 1
-    state.chosen["more evicted than asked"] += len(evicted) > max(op.states, len(leaving))
-    state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable_states(state))
+    pool, leaving = states_of(state), sorted(states[key] for key in keys if key in states)
+    assert pool is not None, "there are state slots"
+    evicted = judge_evicted(state, pool, "MAMBA-5", op.states, leaving, evictable_states(state), obs.states_evicted)
     if state.memory is not None:
         state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
     for slot in evicted:

@@ -16,14 +16,13 @@ from kvspec.events import (
 from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import (
     carried_out,
-    choose_pages,
+    choose,
     choose_rows,
-    choose_states,
-    choose_window_pages,
-    judge_new_pages,
-    judge_new_states,
-    judge_new_window_pages,
+    judge_new,
     judge_rows,
+    pages_of,
+    states_of,
+    window_pages_of,
 )
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
@@ -59,16 +58,16 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
 
     obs = op.obs or ExtendAnswer(
         choose_rows(state, kept),
-        dict(choose_pages(state, needs)),
-        choose_window_pages(state, needs),  # type: ignore[arg-type]
-        choose_states(state, state_needs),  # type: ignore[arg-type]
+        choose(pages_of(state), needs),
+        choose(window_pages_of(state), needs),
+        choose(states_of(state), state_needs),
         recurrent.sources(state, going_on),
     )
     if rows is None:
         rows = judge_rows(state, kept, obs.rows)
-    pages = judge_new_pages(state, needs, obs.pages)
-    sides = judge_new_window_pages(state, needs, obs.window_pages)
-    states = judge_new_states(state, state_needs, obs.states)
+    pages = judge_new(state, pages_of(state), needs, obs.pages)
+    sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
+    states = judge_new(state, states_of(state), state_needs, obs.states)
     recurrent.judge_sources(state, going_on, obs.states_from)
     for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
         _extend_one(state, req, seq_len, request, prefix_len, rows[req])
@@ -232,9 +231,9 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     check_room(state, sum(need for _, need in needs), 0, 0)
     carried_out(state, op)
 
-    obs = op.obs or DecodeAnswer(dict(choose_pages(state, needs)), choose_window_pages(state, needs))  # type: ignore[arg-type]
-    pages = judge_new_pages(state, needs, obs.pages, "SPEC-2" if overlaps else "PAGE-2")
-    sides = judge_new_window_pages(state, needs, obs.window_pages)
+    obs = op.obs or DecodeAnswer(choose(pages_of(state), needs), choose(window_pages_of(state), needs))
+    pages = judge_new(state, pages_of(state), needs, obs.pages, "SPEC-2" if overlaps else "")
+    sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
     drafts = 0 if n == 1 else n
     for req, record, after, committed, ahead in steps:
         held[record] = after

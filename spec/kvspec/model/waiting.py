@@ -3,7 +3,7 @@
 from kvspec import lengths
 from kvspec.events import Done, MatchAnswer, MatchPrefix, OpenSession, Refusal, Submit
 from kvspec.model import hybrid, recurrent
-from kvspec.model.judging import carried_out, judge_freed, judge_length, judge_states_freed, judge_window_freed
+from kvspec.model.judging import carried_out, judge_given_back, judge_length
 from kvspec.model.state import Request, Session, State
 from kvspec.tokens import Tokens
 
@@ -91,9 +91,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     judge_length(state, rule, "prefix_len", after.committed, obs.prefix_len)
     again = request.record is not None
     judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)
-    judge_freed(state, "TAIL-1", freed, obs.freed)
-    judge_window_freed(state, "SWA-1", sides, obs.window_freed)
-    judge_states_freed(state, "MAMBA-1", recurrent.state_slots(state, ()), obs.states_freed)
+    judge_given_back(state, obs, freed, "TAIL-1", states_rule="MAMBA-1")
     state.judged["LEN-3"] += 1
 
     state.cut_table(record, tail.start)
@@ -136,9 +134,7 @@ def _match_store(
     prefix_len = pages * state.config.page_size
     sides, slots = hybrid.window_sides(state, freed), recurrent.state_slots(state, states)
     obs = op.obs or MatchAnswer(prefix_len, prefix_len, freed, sides, slots)
-    judge_freed(state, "TAIL-1" if freed else "PAGE-1", freed, obs.freed)
-    judge_window_freed(state, "SWA-1", sides, obs.window_freed)
-    judge_states_freed(state, "MAMBA-2", slots, obs.states_freed)
+    judge_given_back(state, obs, freed, "TAIL-1" if freed else "PAGE-1", states=states)
     judge_length(state, rule, "prefix_len", prefix_len, obs.prefix_len)
     judge_length(state, "LEN-2", "protected_len", prefix_len, obs.protected_len)
     if prefix_len:
