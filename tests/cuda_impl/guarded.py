@@ -105,7 +105,7 @@ class Guard:
                 on_device(positions),
                 places,
                 known,
-                longest=config.max_context_len,
+                longest=max(ends),
             )
         )
         self._kept.append(staged)
@@ -212,8 +212,9 @@ class GuardedStep:
         **options: Any,
     ) -> None:
         self.manager = manager(config, lanes=lanes)
-        tokens = {one.name: [*one.tokens, *one.outputs] for one in traffic}
-        self.guard = Guard(self.manager, lambda run: [int(token) for token in tokens[run.name]], **options)
+        self.tokens = {one.name: [*one.tokens, *one.outputs] for one in traffic}
+        """All tokens that each request will ever have."""
+        self.guard = Guard(self.manager, lambda run: [int(token) for token in self.tokens[run.name]], **options)
         self.manager.forward = self.guard
 
     def __call__(self, op: Operation[A], /) -> A:

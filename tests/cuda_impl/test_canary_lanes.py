@@ -118,12 +118,11 @@ def test_slots_of_new_tokens_that_are_written_over_while_a_late_pass_reads_them_
     assert late_launches(without("_next_out", "forward"), count)
 
 
-def test_words_that_are_written_over_while_a_late_lane_reads_them_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def late_words(patch: pytest.MonkeyPatch) -> list[Any]:
     """The scheduler's lane is late, and has fewer buffers for its words than batches are prepared."""
     made = Staging.__init__
-    monkeypatch.setattr(Staging, "__init__", lambda self, words, device, lanes: made(self, words, device, lanes, 2))
-
-    def found() -> list[Any]:
+    with patch.context() as few:
+        few.setattr(Staging, "__init__", lambda self, words, device, lanes: made(self, words, device, lanes, 2))
         names = ["a", "b", "c"]
         step = GuardedStep(
             Config(4, 32, 4, 32),
@@ -140,9 +139,11 @@ def test_words_that_are_written_over_while_a_late_lane_reads_them_show(monkeypat
         step(Launch(1, names))
         return step.guard.found()
 
-    assert found() == []
+
+def test_words_that_are_written_over_while_a_late_lane_reads_them_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert late_words(monkeypatch) == []
     monkeypatch.setattr(SimulatedEvent, "query", lambda self: True)
-    assert found()
+    assert late_words(monkeypatch)
 
 
 def test_row_whose_duplicates_are_replaced_early_reads_the_same() -> None:

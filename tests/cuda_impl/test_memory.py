@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,6 +15,7 @@ from kvcuda.row_table import ints
 from kvspec.events import Config, Refusal
 from kvspec.pages import ceil_pages, slot_index
 from tests.cuda_impl.simulated_lanes import SimulatedLanes
+from tests.cuda_impl.untouched import reserve_only
 
 
 def make(config: Config, **options: Any) -> DeviceMemory:
@@ -334,22 +334,7 @@ def test_page_handed_out_twice_names_row_and_page() -> None:
 
 
 def test_rows_past_two_to_the_31_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No memory is touched but the last row's, so that no machine has to have all of it."""
-    if DEVICE == "cpu":
-        # numpy's zeros are not touched until they are written; torch's are.
-        zeros = torch.zeros
-
-        def untouched(shape: Any, **options: Any) -> Any:
-            return torch.from_numpy(np.zeros(shape, np.int32)) if isinstance(shape, tuple) else zeros(shape, **options)
-
-        monkeypatch.setattr(torch, "zeros", untouched)
-    # Triton's interpreter copies each tensor onto itself after a launch.
-    copy = torch.UntypedStorage.copy_
-    monkeypatch.setattr(
-        torch.UntypedStorage,
-        "copy_",
-        lambda to, of, *rest: to if to.data_ptr() == of.data_ptr() else copy(to, of, *rest),
-    )
+    reserve_only(monkeypatch)
     width, rows = 1 << 20, 2100
     assert (rows - 1) * width > 2**31
     try:

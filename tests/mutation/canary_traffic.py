@@ -1,4 +1,4 @@
-"""Traffic on the device manager under the canary, until something is found: prints what, or `silent`."""
+"""Traffic and stories on the device manager under the canary, until something is found: prints what, or `silent`."""
 
 import random
 import zlib
@@ -14,6 +14,7 @@ from tests.cuda_impl.guarded import GuardedStep
 from tests.cuda_impl.shuffled import shuffle
 from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
 from tests.cuda_impl.traffic import requests
+from tests.mutation.canary_scenes import stories
 
 BUSY = SchedulerConfig(
     chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=3, abort_interval=5, close_interval=9
@@ -56,10 +57,20 @@ def first_found() -> str:
                 # What was found before it counts first.
                 found = step.guard.canary.poll()
                 if not found:
-                    return f"raised: {type(error).__name__}: {error}".splitlines()[0]
+                    return _raised(error)
             if found:
                 return f"run {number}: {found[0]}"
+        for name, found_in in stories(patch):
+            try:
+                if found := found_in():
+                    return f"{name}: {found[0]}"
+            except Exception as error:
+                return _raised(error)
     return "silent"
+
+
+def _raised(error: Exception) -> str:
+    return f"raised: {type(error).__name__}: {error}".splitlines()[0]
 
 
 if __name__ == "__main__":

@@ -252,16 +252,19 @@ def verify_one(
     position: tl.tensor,
     slot: tl.tensor,
     expected: tl.tensor,
-    WHAT: tl.constexpr,
-    SHARED: tl.constexpr,
+    wrong: tl.tensor,
+    shared: tl.tensor,
 ) -> None:
-    """Tell of one slot if it has not the label that it should have."""
+    """Tell of one slot, as `wrong`, if it has not the label that it should have.
+
+    Where it is `shared`, another request of this pass may be writing it right now.
+    """
     outside = (slot < 0) | (slot >= tl.load(static + 2))
     inside = tl.where(outside, 0, slot)
     label = tl.load(labels + inside)
     if outside | (label != expected):
         now = outside & False
-        if SHARED:
+        if shared:
             one = tl.arange(0, 1)
             now = (
                 tl.max(
@@ -271,7 +274,7 @@ def verify_one(
                 != 0
             )
         if now == 0:
-            what = tl.where(outside, RANGE, tl.where(label == 0, NEVER, WHAT))
+            what = tl.where(outside, RANGE, tl.where(label == 0, NEVER, wrong))
             tell(
                 ring,
                 count,
@@ -384,8 +387,14 @@ def watch_kernel(
             behind = tl.load(head + (start + RECENT - 1) % RECENT)
             behind = tl.where(fresh != 0, known, behind)
             behind = tl.where(start == 0, 0, behind)
-            if kind == STATES:
-                if start > 0:
+            # First the last position, then the one whose label the host knows, if there is one.
+            for by_host in range(0, 2):
+                position = tl.where(by_host != 0, known_at, start - 1)
+                asked = (known_at < start) & (fresh == 0) & (kind != STATES)
+                if (position >= lowest) & ((by_host == 0) | asked):
+                    slot = tl.load(place)
+                    if kind != STATES:
+                        slot = slots_at(table, translation, position, position >= 0, unit)
                     verify_one(
                         static,
                         labels,
@@ -402,58 +411,11 @@ def watch_kernel(
                         launch,
                         number,
                         pool,
-                        start - 1,
-                        tl.load(place),
-                        behind,
-                        LAST,
-                        False,
-                    )
-            else:
-                if start > 0:
-                    verify_one(
-                        static,
-                        labels,
-                        tokens,
-                        places,
-                        writers,
-                        ring,
-                        count,
-                        capacity,
-                        new_slots,
-                        translation,
-                        positions,
-                        num_tokens,
-                        launch,
-                        number,
-                        pool,
-                        start - 1,
-                        slots_at(table, translation, start - 1, start > 0, unit),
-                        behind,
-                        LAST,
-                        True,
-                    )
-                if (known_at >= lowest) & (known_at < start) & (fresh == 0):
-                    verify_one(
-                        static,
-                        labels,
-                        tokens,
-                        places,
-                        writers,
-                        ring,
-                        count,
-                        capacity,
-                        new_slots,
-                        translation,
-                        positions,
-                        num_tokens,
-                        launch,
-                        number,
-                        pool,
-                        known_at,
-                        slots_at(table, translation, known_at, start > 0, unit),
-                        known,
-                        KNOWN,
-                        True,
+                        position,
+                        slot,
+                        tl.where(by_host != 0, known, behind),
+                        tl.where(by_host != 0, KNOWN, LAST),
+                        kind != STATES,
                     )
             tl.debug_barrier()  # all of it is read before any lane writes
             lanes = tl.arange(0, BLOCK)
