@@ -18,6 +18,8 @@ class Mutant(NamedTuple):
     """What is tried first: `FILE` or `FILE::TEST`, without `test_` and `.py` of the file."""
     unseen: str = ""
     """Why no test without a GPU can notice it, where that is so."""
+    unread: str = ""
+    """Why the canary has nothing to find: passes read and write what they do without it."""
 
 
 MUTANTS = [
@@ -106,6 +108,7 @@ MUTANTS = [
         "first_slot = fresh & (offset == 0)\n            if DEBUG",
         "first_slot = fresh\n            if DEBUG",
         first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+        unread="without a window only the debug mode looks at it; with one the same side is stored once for each slot",
     ),
     Mutant(
         "kernels.py",
@@ -160,6 +163,7 @@ MUTANTS = [
         "            tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now\n",
         "",
         unseen="the interpreter does a statement for all lanes before the next; racecheck on a GPU is for this",
+        unread="in the interpreter as above",
     ),
     # Kernels: window sides
     Mutant(
@@ -179,6 +183,7 @@ MUTANTS = [
         "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@triton.jit\ndef extend_kernel",
         "\n\n@triton.jit\ndef extend_kernel",
         first="windows::test_publication_moves_sides_or_leaves_them",
+        unread="nobody reads the side that a page had before it has another one",
     ),
     Mutant(
         "kernels.py",
@@ -222,6 +227,7 @@ MUTANTS = [
         "pages = -(-ends // page_size) + (-starts // page_size)",
         "pages = -(-(ends - starts) // page_size)",
         first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+        unread="a page too many is taken off the ring: it is lost, and what the rows name is right",
     ),
     Mutant(
         "memory.py",
@@ -310,24 +316,28 @@ MUTANTS = [
         "entries[:, 4] = (self.pushed + ends - counts) % config.num_pages",
         "entries[:, 4] = (self.pushed + ends) % config.num_pages",
         first="memory::test_moves_beyond_one_launch_are_carried_out_in_several",
+        unread="no operation of the manager calls free_all",
     ),
     Mutant(
         "moves.py",
         "entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size",
         "entries[:, 7] = (tail + side_ends - counts) % self.windows.size",
         first="windows::test_batch_gives_each_page_its_side",
+        unread="no operation of the manager calls free_all",
     ),
     Mutant(
         "moves.py",
         "            if self._num_moves + len(rows[part]) > MAX_JOBS:\n                self.flush()\n",
         "",
         first="memory::test_moves_beyond_one_launch_are_carried_out_in_several",
+        unread="no operation of the manager calls free_all",
     ),
     Mutant(
         "moves.py",
         "self._num_moves == MAX_JOBS\n",
         "self._num_moves > MAX_JOBS\n",
         first="memory::test_moves_beyond_one_launch_are_carried_out_in_several",
+        unread="one job more than MAX_JOBS still fits the padded words, and is carried out",
     ),
     Mutant(
         "moves.py",
@@ -395,6 +405,7 @@ MUTANTS = [
         "            self.lanes.scheduler.wait(self._last_pass)\n",
         "",
         first="told_lanes::test_nothing_is_found_in_a_soak",
+        unread="either page of a duplicate holds the same content",
     ),
     # What the manager remembers
     Mutant(
@@ -426,6 +437,7 @@ MUTANTS = [
         "                flight.drafted = [other for other in flight.drafted if other is not run]\n",
         "                flight.drafted = [*flight.drafted]\n",
         first="conformance::test_vector_conforms",
+        unread="a verify is answered that should be refused; nobody asks for one of a request that has stopped",
     ),
     Mutant(
         "holdings.py",
