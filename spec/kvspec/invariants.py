@@ -5,7 +5,7 @@ bookkeeping that makes the step checks cheap, so they show whether the step chec
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from kvspec.events import Figures
 from kvspec.lengths import well_formed
@@ -268,46 +268,31 @@ def one_mid_prefill(state: State) -> None:
         raise Violation("BATCH-2", "requests are in the middle of their prefill", observed=sorted(state.mid_prefill))
 
 
-@checks("ACC-1")
+@checks("ACC-1", "ACC-2", "ACC-3")
 def everything_is_counted_once(state: State) -> None:
-    """The figures sum to the pool, in pages and in rows."""
-    page_size, told = state.config.page_size, figures(state)
-    total = _sum(told, "available", "evictable", "protected", "session_held", "uncached")
-    if total != state.config.num_pages * page_size:
-        raise Violation(
-            "ACC-1", "the tokens do not add up", expected=state.config.num_pages * page_size, observed=total
-        )
-    rows = _sum(told, "rows_available", "rows_requests", "rows_sessions", "rows_withheld")
-    if rows != state.config.num_rows:
-        raise Violation("ACC-1", "the rows do not add up", expected=state.config.num_rows, observed=rows)
-    held = sum(
-        ceil_align(state.lengths[record].allocated, page_size) - state.lengths[record].protected
+    """The figures sum to their pools."""
+    config, told = state.config, figures(state)
+    held = ("available", "evictable", "protected", "session_held", "uncached")
+    slots = ("available", "evictable", "protected", "sessions", "requests")
+    _check_sum(told, "ACC-1", "tokens", config.num_pages * config.page_size, held)
+    rows = ("rows_available", "rows_requests", "rows_sessions", "rows_withheld")
+    _check_sum(told, "ACC-1", "rows", config.num_rows, rows)
+    private = sum(
+        ceil_align(state.lengths[record].allocated, config.page_size) - state.lengths[record].protected
         for _, record, _ in holders(state)
     )
-    if held != (told.session_held or 0) + (told.uncached or 0):
-        raise Violation("ACC-1", "held memory is not counted once", expected=held, observed=told)
+    _check_sum(told, "ACC-1", "tokens that are held", private, ("session_held", "uncached"))
+    if config.sliding_window:
+        size = config.num_window_pages * config.page_size
+        _check_sum(told, "ACC-2", "tokens of the window pool", size, [f"window_{name}" for name in held])
+    if config.num_states:
+        _check_sum(told, "ACC-3", "state slots", config.num_states, [f"states_{name}" for name in slots])
 
 
-def _sum(told: Figures, *names: str) -> int:
-    return sum(getattr(told, name) for name in names)
-
-
-@checks("ACC-2")
-def window_pages_are_counted_once(state: State) -> None:
-    """The figures of the window pool sum to it."""
-    told, size = figures(state), state.config.num_window_pages * state.config.page_size
-    names = ("available", "evictable", "protected", "session_held", "uncached")
-    if state.config.sliding_window and _sum(told, *(f"window_{name}" for name in names)) != size:
-        raise Violation("ACC-2", "the tokens of the window pool do not add up", expected=size, observed=told)
-
-
-@checks("ACC-3")
-def state_slots_are_counted_once(state: State) -> None:
-    """The figures of the state slots sum to their number."""
-    told, size = figures(state), state.config.num_states
-    names = ("available", "evictable", "protected", "sessions", "requests")
-    if size and _sum(told, *(f"states_{name}" for name in names)) != size:
-        raise Violation("ACC-3", "the state slots do not add up", expected=size, observed=told)
+def _check_sum(told: Figures, rule: str, what: str, expected: int, names: Sequence[str]) -> None:
+    total = sum(getattr(told, name) for name in names)
+    if total != expected:
+        raise Violation(rule, f"the {what} do not add up", expected=expected, observed=total)
 
 
 @checks("RACE-1")

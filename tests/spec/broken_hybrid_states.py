@@ -130,7 +130,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: state.store.window_pins.update({b"other": 1}),
     ),
     (
-        "ACC-2: the tokens of the window pool do not add up (expected 20, observed Figures(",
+        "ACC-2: the tokens of the window pool do not add up (expected 20, observed 22)",
         windowed_state,
         lambda state: private_side(state, "b", -1),
     ),
@@ -187,7 +187,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: state.store.state_pins.update({b"other": 1}),
     ),
     (
-        "ACC-3: the state slots do not add up (expected 8, observed Figures(",
+        "ACC-3: the state slots do not add up (expected 8, observed 7)",
         state_with_states,
         lambda state: slots_of(state, "b", lambda slots: slots[:2]),
     ),

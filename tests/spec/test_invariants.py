@@ -91,7 +91,7 @@ def test_acc_1_held_memory_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert told.available is not None and told.session_held is not None
     wrong = replace(told, available=told.available - 2, session_held=told.session_held + 2)
     monkeypatch.setattr(invariants, "figures", lambda _: wrong)
-    assert finding("ACC-1", state).startswith("ACC-1: held memory is not counted once (expected 8, observed Figures(")
+    assert finding("ACC-1", state).startswith("ACC-1: the tokens that are held do not add up (expected 8, observed ")
 
 
 @pytest.mark.parametrize(

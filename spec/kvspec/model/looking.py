@@ -72,7 +72,7 @@ def report(state: State, op: Report) -> Figures:
             state.unjudged[_rule_of(name)] += 1
         elif getattr(obs, name) != getattr(expected, name):
             raise Violation(
-                _blame(state, expected, obs) if _rule_of(name) == "ACC-1" else _blame_hybrid(name, expected, obs),
+                _blame(state, name, expected, obs),
                 f"the figure {name} is wrong",
                 expected=getattr(expected, name),
                 observed=getattr(obs, name),
@@ -86,43 +86,36 @@ def report(state: State, op: Report) -> Figures:
     return obs
 
 
-def _blame_hybrid(figure: str, expected: Figures, observed: Figures) -> str:
-    """The rule that a wrong figure of a hybrid pool breaks: a wrong count, unless it shows locks that are wrong."""
-    kind = figure.partition("_")[0]
-    locked, free = f"{kind}_protected", f"{kind}_evictable"
-    told = getattr(observed, locked), getattr(observed, free)
-    if None not in told:
-        shifted = getattr(expected, locked) - told[0]
-        if shifted and shifted == told[1] - getattr(expected, free):
-            return {"window": "SWA-5", "states": "MAMBA-5"}[kind]
-    return _rule_of(figure)
-
-
 def _rule_of(figure: str) -> str:
     """The accounting rule that a figure belongs to: each pool has its own."""
     return {"window": "ACC-2", "states": "ACC-3"}.get(figure.partition("_")[0], "ACC-1")
 
 
-def _blame(state: State, expected: Figures, observed: Figures) -> str:
-    """The rule that a wrong report breaks: a wrong count, unless it shows what is behind it."""
-    if observed.rows_available is not None and observed.rows_withheld is not None:
-        assert expected.rows_available is not None and expected.rows_withheld is not None
-        early = observed.rows_available - expected.rows_available
-        if early > 0 and early == expected.rows_withheld - observed.rows_withheld:
-            return "RACE-1"
-    if None in (observed.evictable, observed.protected, observed.session_held, observed.uncached):
-        return "ACC-1"
-    assert expected.evictable is not None and expected.protected is not None and expected.session_held is not None
-    assert observed.evictable is not None and observed.protected is not None and observed.session_held is not None
-    shifted = expected.protected - observed.protected
-    if shifted and shifted == observed.evictable - expected.evictable:
-        return "STORE-2"
-    twice = observed.session_held - expected.session_held
-    if observed.rows_sessions is not None and expected.rows_sessions is not None:
+_SHIFTS = (
+    ("rows_available", "rows_withheld", "RACE-1"),
+    ("evictable", "protected", "STORE-2"),
+    ("window_evictable", "window_protected", "SWA-5"),
+    ("states_evictable", "states_protected", "MAMBA-5"),
+)
+"""What counts as free instead of as locked, and the rule that says which it is."""
+
+
+def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> str:
+    """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
+    names = [
+        name for name in Figures.__struct_fields__ if None not in (getattr(observed, name), getattr(expected, name))
+    ]
+    more = {name: getattr(observed, name) - getattr(expected, name) for name in names}
+    rule = _rule_of(figure)
+    for free, locked, shown in _SHIFTS:
+        shifted = more.get(free, 0)
+        if _rule_of(free) == rule and shifted and more.get(locked) == -shifted and (shifted > 0 or shown != "RACE-1"):
+            return shown
+    if rule == "ACC-1" and more.get("session_held") == _lent(state) > 0:
         lent_rows = sum(request.record is not None and request.resumed for request in state.requests.values())
-        if observed.rows_sessions - expected.rows_sessions == lent_rows > 0 and twice == _lent(state):
+        if more.get("uncached") == 0 or more.get("rows_sessions") == lent_rows:
             return "SESS-3"
-    return "SESS-3" if twice and twice == _lent(state) and observed.uncached == expected.uncached else "ACC-1"
+    return rule
 
 
 def _lent(state: State) -> int:
