@@ -6,6 +6,7 @@ that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
 adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `looking`
 engine    where releases differ
 pools     what is free in each pool
+unified   the releases from 0.5.22 on, with one tree
 finder    a release made importable
 
 Not here: SGLang as it runs (`engines/recorder`, `attach/sglang`).
@@ -19,6 +20,7 @@ from kvconform.engines.releases import folder_of
 from kvconform.engines.sglang.adapter import Adapter as _Adapter
 from kvconform.engines.sglang.engine import Engine, silence
 from kvconform.engines.sglang.finder import EngineError
+from kvconform.engines.sglang.unified import LACKS, UnifiedAdapter, UnifiedEngine, is_unified
 
 VARIABLE = "KVSPEC_SGLANG"
 """The environment variable that names a release or a folder."""
@@ -45,12 +47,13 @@ def adapter(folder: Path | None) -> type[_Adapter]:
     Raises:
         EngineError: it cannot be had.
     """
-    engine = Engine(folder)
+    unified = folder is not None and is_unified(folder)
+    engine, base = (UnifiedEngine(folder), UnifiedAdapter) if unified else (Engine(folder), _Adapter)
     silence()
-    lacks = set(NEVER)
+    lacks = set(NEVER) | (LACKS if unified else set())
     if engine.session_cache is None:
         lacks |= {"sessions", "preempt"}
-    return type("Adapter", (_Adapter,), {"engine": engine, "lacks": frozenset(lacks), "rows_read": ("in_order",)})
+    return type("Adapter", (base,), {"engine": engine, "lacks": frozenset(lacks), "rows_read": ("in_order",)})
 
 
 def chosen() -> Path | None:

@@ -23,6 +23,10 @@ NO_LIMIT = 1 << 30
 class Engine:
     """A release's classes. One process can hold one."""
 
+    counts_decoded = False
+    """Whether allocating a plain decode step also counts its position as allocated and committed; else the scheduler
+    does."""
+
     def __init__(self, folder: Path | None) -> None:
         """Import the release in `folder`, or the one that is installed.
 
@@ -33,7 +37,7 @@ class Engine:
         try:
             self.torch = importlib.import_module("torch")
             self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
-            self.common = importlib.import_module("sglang.srt.mem_cache.common")
+            self.common = self.allocation = importlib.import_module("sglang.srt.mem_cache.common")
             self.allocators = importlib.import_module("sglang.srt.mem_cache.allocator")
             self.pools = importlib.import_module("sglang.srt.mem_cache.memory_pool")
             self.radix = importlib.import_module("sglang.srt.mem_cache.radix_cache")
@@ -86,6 +90,13 @@ class Engine:
     def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
         """SGLang's way out for a request: publish or not, release pages, lock and row."""
         self.common.release_kv_cache(req, tree_cache, is_insert=is_insert)
+
+    def publish(self, tree_cache: Any, req: Any, *, chunked: bool) -> None:
+        """Hand what a prefill wrote to the cache."""
+        if chunked:
+            tree_cache.cache_unfinished_req(req, chunked=True)
+        else:
+            tree_cache.cache_unfinished_req(req)
 
     # The classes
 
@@ -150,6 +161,10 @@ class Engine:
             return self.state_radix.MambaRadixCache(params)
         return self.radix.RadixCache(params) if config.prefix_cache else self.chunk.ChunkCache(params)
 
+    def with_sessions(self, prefix_cache: Any) -> Any:
+        """The cache that keeps sessions' memory, around the prefix store."""
+        return self.session_cache(prefix_cache)
+
     # Requests
 
     def ids(self, tokens: Sequence[int]) -> Any:
@@ -168,6 +183,7 @@ class Engine:
             sampling_params=sampling(),
             session_params=_Asked(replace=False, drop_previous_output=False, offset=0),
             return_logprob=False,
+            return_hidden_states=False,
             stream=False,
         )
         req = session.create_req(asked, tokenizer=None, vocab_size=NO_LIMIT)
@@ -276,7 +292,7 @@ class Engine:
 
 def sampling() -> Any:
     """The sampling parameters that the bookkeeping of memory reads."""
-    return SimpleNamespace(custom_params=None, max_new_tokens=NO_LIMIT)
+    return SimpleNamespace(custom_params=None, max_new_tokens=NO_LIMIT, ignore_eos=True, stop_strs=[], n=1)
 
 
 class _Asked(SimpleNamespace):
@@ -298,6 +314,9 @@ class _WithoutEviction:
 
     def is_chunk_cache(self) -> bool:
         return True
+
+    def supports_prefix_sharing(self) -> bool:
+        return False
 
     def evict(self, *_: object) -> None:
         """States are evicted whatever the cache is."""

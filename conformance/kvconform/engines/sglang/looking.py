@@ -36,7 +36,7 @@ class Memory:
         self.allocator = engine.allocator(config)
         self.pools = Pools(config, self.pool, self.allocator)
         self.prefix_cache = engine.prefix_cache(config, self.pool, self.allocator)
-        self.tree_cache = self.prefix_cache if engine.session_cache is None else engine.session_cache(self.prefix_cache)
+        self.tree_cache = self.prefix_cache if engine.session_cache is None else engine.with_sessions(self.prefix_cache)
         self.sessions = engine.session_controller and engine.session_controller(self.tree_cache)
         self.first_row: int = min(self.pool.free_slots)
         """Newer releases keep row 0 for padding."""
@@ -55,19 +55,20 @@ class Memory:
         owned = {req.req_pool_idx for req in holders.values()}
         known = (owned,) if self.engine.excludes_lent_slots else ()
         has_sessions = self.sessions is not None
+        held, held_rows = self._session_held(*known)
         size = "full_{}_size" if pools.window is not None or pools.states is not None else "{}_size"
         told = Figures(
             available=int(pools.pages.available_size()),
             evictable=int(getattr(self.prefix_cache, size.format("evictable"))() or 0),
             protected=int(getattr(self.prefix_cache, size.format("protected"))() or 0),
-            session_held=int(self.tree_cache.session_held_tokens(*known)) if has_sessions else 0,
+            session_held=held,
             uncached=sum(
                 ceil_align(int(req.kv_allocated_len), page_size) - int(req.cache_protected_len)
                 for req in holders.values()
             ),
             rows_available=len(self.pool.free_slots),
             rows_requests=len(holders),
-            rows_sessions=int(self.tree_cache.session_held_req_count(*known)) if has_sessions else 0,
+            rows_sessions=held_rows,
         )
         if pools.window is not None:
             told.window_available = int(pools.window.available_size())
@@ -107,6 +108,16 @@ class Memory:
             told.store_states = compress(sorted(self._store_states()))
         return told
 
+    def _session_held(self, *known: set[int]) -> tuple[int, int]:
+        """Tokens and rows that the session slots say they hold."""
+        if self.sessions is None:
+            return 0, 0
+        return int(self.tree_cache.session_held_tokens(*known)), int(self.tree_cache.session_held_req_count(*known))
+
+    def _session_slots(self) -> dict[str, Any]:
+        """The session slots that say that they hold memory."""
+        return {name: slot for name, slot in self.tree_cache.slots.items() if slot.is_holding_kv}
+
     def _holders(self) -> dict[str, Any]:
         """The requests that say that they have a row."""
         return {name: entry.req for name, entry in self.book.entries.items() if entry.req.req_pool_idx is not None}
@@ -116,11 +127,7 @@ class Memory:
         if self.sessions is None:
             return {}
         owned = {req.req_pool_idx for req in self._holders().values()}
-        return {
-            name: slot
-            for name, slot in self.tree_cache.slots.items()
-            if slot.is_holding_kv and slot.req_pool_idx not in owned
-        }
+        return {name: slot for name, slot in self._session_slots().items() if slot.req_pool_idx not in owned}
 
     def _view(self, holder: Any) -> HolderView:
         return HolderView(

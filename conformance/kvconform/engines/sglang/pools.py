@@ -89,4 +89,5 @@ class Pools:
 
 
 def _free_pages(allocator: Any) -> Counter[int]:
-    return Counter([*allocator.free_pages.tolist(), *allocator.release_pages.tolist()])
+    parts = (allocator.free_pages, allocator.release_pages)  # newer releases have no second part unless they sort
+    return Counter(page for part in parts if part is not None for page in part.tolist())

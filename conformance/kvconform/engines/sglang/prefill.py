@@ -120,7 +120,7 @@ class Prefill(Waiting):
         )
         self._set_server_args()
         with refused_without_room():
-            _, _, rows = self.engine.common.alloc_for_extend(fields)
+            _, _, rows = self.engine.allocation.alloc_for_extend(fields)
         for (entry, _, seq_len), row in zip(batch, rows, strict=True):
             entry.req.req_pool_idx = int(row)
             entry.req.kv_committed_len = entry.req.kv_allocated_len = seq_len

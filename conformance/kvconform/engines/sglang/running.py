@@ -36,10 +36,11 @@ class Running(Prefill):
             self._allocate_ahead([(entry.req, have, end) for entry, _, have, end in batch if end > have])
         pages: dict[str, list[int]] = {}
         for entry, run, have, end in batch:
-            entry.req.kv_allocated_len = end
-            if n == 1:
-                run.committed += 1
-                entry.req.kv_committed_len += 1
+            counted = self.engine.counts_decoded and not self._speculates
+            if not counted:
+                entry.req.kv_allocated_len = end
+                entry.req.kv_committed_len += n == 1
+            run.committed += n == 1
             run.prepared_end = run.committed + (0 if n == 1 else n)
             run.drafts = 0 if n == 1 else n
             new = self._pages_of(entry.req, have, end)
@@ -56,14 +57,14 @@ class Running(Prefill):
         )
         self._set_server_args()
         with refused_without_room():
-            self.engine.common.alloc_for_decode(fields, token_per_req=1)
+            self.engine.allocation.alloc_for_decode(fields, token_per_req=1)
 
     def _allocate_ahead(self, growing: list[tuple[Any, int, int]]) -> None:
         """Slots for `[have, end)` of each request, as the speculative workers allocate for drafts."""
         if not growing:
             return
         self._set_server_args()
-        common, int64 = self.engine.common, self.engine.int64
+        common, int64 = self.engine.allocation, self.engine.int64
         view = self.engine.batch([], self.tree_cache).tree_cache
         total = sum(end - have for _, have, end in growing)
         rows = self.pool.req_to_token
@@ -122,13 +123,11 @@ class Running(Prefill):
         """Hand what a prefill wrote to the cache."""
         entry, run = self.book.check_unfinished(req, chunked)
         before, cached, protected = self.pools.free(), self._store_states(), int(entry.req.cache_protected_len)
+        self.engine.publish(self.tree_cache, entry.req, chunked=chunked)
         if chunked:
-            self.tree_cache.cache_unfinished_req(entry.req, chunked=True)
             if not run.stashed:
                 self._let_go_of_row_between_chunks(entry.req)
             run.stashed = True
-        else:
-            self.tree_cache.cache_unfinished_req(entry.req)
         if self.pools.window is not None and int(entry.req.cache_protected_len) > protected:
             self.engine.unlock(self.prefix_cache, entry.req)
             self._cut_at_window(entry.req, int(entry.req.cache_protected_len))

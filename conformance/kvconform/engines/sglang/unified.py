@@ -1,0 +1,196 @@
+"""SGLang from 0.5.22 on behind the protocol: one tree, `UnifiedRadixCache`, which owns the sessions' records.
+
+A request's lengths and row are in a record (`req.kv`) that a session's slot lends to its turns; what was
+`cache_unfinished_req` is a checkpoint; allocation is a module of its own. Requests and slots are given the older names
+of what their record has, so that the rest of the adapter reads on.
+
+Not here yet: sliding windows, recurrent states, running without a prefix cache.
+"""
+
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kvconform.engines.book import Entry, Run
+from kvconform.engines.sglang.adapter import Adapter
+from kvconform.engines.sglang.engine import Engine
+from kvconform.engines.sglang.finder import EngineError, prepare
+from kvspec.events import Config, MatchAnswer, Refusal, ReleaseAnswer
+from kvspec.pages import ceil_align
+
+LACKS = frozenset({"chunk_cache", "sliding_window", "recurrent_states"})
+"""What this adapter cannot make of these releases."""
+
+RECORD = ("req_pool_idx", "cache_protected_len", "kv_committed_len", "kv_allocated_len", "mamba_pool_idx")
+"""What a request's or a slot's record has, and older releases kept on the request and on the slot."""
+
+
+def is_unified(folder: Path) -> bool:
+    """Whether the release in a folder has the one tree, and no chunk cache any more."""
+    memory = folder / "sglang" / "srt" / "mem_cache"
+    return (memory / "unified_radix_cache.py").is_file() and not (memory / "chunk_cache.py").is_file()
+
+
+class UnifiedEngine(Engine):
+    """The classes of such a release."""
+
+    rows_are_kept = True
+    excludes_lent_slots = True
+    counts_decoded = True
+
+    def __init__(self, folder: Path | None) -> None:
+        """Import the release in `folder`, or the one that is installed.
+
+        Raises:
+            EngineError: it cannot be had.
+        """
+        prepare(folder)
+        memory = "sglang.srt.mem_cache"
+        try:
+            self.torch = importlib.import_module("torch")
+            self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
+            self.common = importlib.import_module(f"{memory}.common")
+            self.allocation = importlib.import_module(f"{memory}.allocation")
+            self.allocators = importlib.import_module(f"{memory}.allocator")
+            self.pools = importlib.import_module(f"{memory}.memory_pool")
+            self.radix = importlib.import_module(f"{memory}.radix_cache")
+            self.base = importlib.import_module(f"{memory}.base_prefix_cache")
+            self.init_params = importlib.import_module(f"{memory}.cache_init_params")
+            self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
+            self.full = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
+            sessions = importlib.import_module("sglang.srt.session.streaming_session")
+            controller = importlib.import_module("sglang.srt.session.session_controller")
+        except Exception as error:
+            raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
+        self.session_cache = sessions.StreamingSession
+        self.session_controller = controller.SessionController
+        self._ids_are_arrays = True
+        self._spec = SimpleNamespace(speculative_algorithm=None)
+        serving = SimpleNamespace(strip_thinking_cache=False)
+        backends = "torch_native", "torch_native"  # rows are written by torch then: the same writes, without a kernel
+        told = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
+        told["get_parallel"] = SimpleNamespace(tp_rank=0, dcp_enabled=False)
+        for module in (self.common, self.batches, self.allocation):
+            for name, value in told.items():
+                if hasattr(module, name):
+                    setattr(module, name, lambda value=value: value)
+        for owner in (self.batches.Req, sessions.SessionSlot):
+            for name in RECORD:
+                setattr(owner, name, _of_record(name))
+
+    def set_page_size(self, page_size: int, *, speculates: bool) -> None:
+        """What is read of the server's settings."""
+        self._spec.speculative_algorithm = "EAGLE" if speculates else None
+
+    def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
+        """SGLang's way out for a request."""
+        self.common.release_kv_cache(req, tree_cache, checkpoint=is_insert)
+
+    def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
+        """The tree, with its core in Python."""
+        return self.tree.UnifiedRadixCache(
+            self.init_params.CacheInitParams(
+                disable=False,
+                req_to_token_pool=pool,
+                token_to_kv_pool_allocator=allocator,
+                page_size=config.page_size,
+                tree_components=(self.full,),
+                tree_core_backend="python",
+            )
+        )
+
+    def with_sessions(self, prefix_cache: Any) -> Any:
+        """The tree owns the sessions' records itself."""
+        return prefix_cache
+
+    def set_extend(self, req: Any, start: int, end: int) -> None:
+        """Tell a request that its next prefill covers the positions `[start, end)`."""
+        req.prefix_len, req.extend_end = start, end
+
+    def publish(self, tree_cache: Any, req: Any, *, chunked: bool) -> None:
+        """Hand what a prefill wrote to the tree, up to where the prefill ended."""
+        self.common.checkpoint_kv_cache(req, tree_cache)
+
+    def lock(self, tree_cache: Any, req: Any) -> None:
+        """Lock what a request matched; a turn's slot has its lock already."""
+        req.lock = tree_cache.lock(req.last_node)
+
+    def batch(self, reqs: Sequence[Any], tree_cache: Any, **fields: object) -> Any:
+        """What SGLang's allocation reads of a batch."""
+        made = super().batch(reqs, tree_cache, **fields)
+        made.is_dllm, made.hisparse_coordinator = (lambda: False), None
+        made.req_pool_indices_cpu = getattr(made, "req_pool_indices", None)
+        return made
+
+
+class UnifiedAdapter(Adapter):
+    """The memory of one engine of such a release."""
+
+    engine: UnifiedEngine  # type: ignore[misc]
+
+    def match_prefix(self, req: str) -> MatchAnswer:
+        """Match as a scheduling round does for each waiting request that it looks at."""
+        entry = self.book.entry(req)
+        if entry.run is not None:
+            raise Refusal("OP-1", f"request {req} is running")
+        before = self.pools.free()
+        entry.req.init_next_round_input(self.tree_cache)
+        entry.prefix_len = int(entry.req.prefix_len)
+        entry.resumed = entry.session is not None and entry.req.kv.holds_kv
+        return MatchAnswer(entry.prefix_len, int(entry.req.cache_protected_len), *self._freed(before))
+
+    def abort(self, req: str) -> ReleaseAnswer:
+        """A waiting turn lets its session take another; the record that it had borrowed stays the slot's."""
+        entry = self.book.entry(req)
+        if entry.run is None and entry.session is not None:
+            entry.req.session.abort_req()
+        return super().abort(req)
+
+    def _match_still_stands(self, entry: Entry, prefix_len: int) -> None:
+        if not prefix_len:
+            return
+        found = self.engine.matched(self.prefix_cache, self.engine.full_ids(entry.req)[:prefix_len])
+        if found.device_prefix_len < prefix_len:
+            raise Refusal("STORE-5", f"what {entry.name} matched has been evicted: match again")
+        entry.req.last_node = found.last_device_node
+
+    def _stash_without_cache(self, run: Run, req: Any) -> None:
+        """The next chunk goes on from the row."""
+
+    def _session_slots(self) -> dict[str, Any]:
+        return {name: slot for name, slot in self.tree_cache.session.slots.items() if slot.kv.holds_kv}
+
+    def _session_held(self, *known: set[int]) -> tuple[int, int]:
+        """As its own check adds them up, but a record that is lent is the turn's: there it is the session's."""
+        lent = {id(entry.req.kv) for entry in self.book.entries.values()}
+        held = [kv for kv in self.tree_cache.session_records().values() if kv.holds_kv and id(kv) not in lent]
+        size = self.config.page_size
+        return sum(ceil_align(kv.kv_allocated_len, size) - kv.cache_protected_len for kv in held), len(held)
+
+    def _nodes(self) -> Iterable[Any]:
+        waiting = [*self.prefix_cache.tree_core.root_node.children.values()]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(node.children.values())
+
+    def _store_pages(self) -> Iterable[int]:
+        size = self.config.page_size
+        for node in self._nodes():
+            value = node.component_data[self.engine.full].value
+            if value is not None:
+                yield from (slot // size for slot in value.tolist()[::size])
+
+
+def _of_record(name: str) -> property:
+    """A field of the record under its old name."""
+
+    def get(holder: Any) -> Any:
+        return getattr(holder.kv, name)
+
+    def put(holder: Any, value: Any) -> None:
+        setattr(holder.kv, name, value)
+
+    return property(get, put)
