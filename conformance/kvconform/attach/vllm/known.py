@@ -47,6 +47,9 @@ _PLAIN = Workload(running=6, requests=40, blocks=40, abort=0.0, stores=0.0)
 _CROWDED = replace(_PLAIN, policy="priority", blocks=22, reserve=False, launches=1, chunk=6, budget=14, running=8)
 _SYNC = replace(_PLAIN, connector="sync", failing=0.5)
 _ABORTED = replace(_PLAIN, connector="async", abort=0.5, launches=3, requests=80, blocks=24)
+_TWO_GROUPS = replace(
+    _PLAIN, groups=(("full", 4, 0), ("window", 4, 6)), connector="async", stores=0.5, failing=0.0, launches=1, blocks=30
+)
 _HYBRID = replace(_PLAIN, groups=(("full", 4, 0), ("state", 4, 0)), blocks=80)
 
 KNOWN = (
@@ -113,6 +116,15 @@ KNOWN = (
         "which stream gpu",
         _ABORTED,
         "blocks go back while a launch still writes them",
+        "0.22.1",
+        "0.33.0",
+    ),
+    Known(
+        "hit-taken-for-load",
+        "MEM-CONTENT",
+        "means to read 1:",
+        _TWO_GROUPS,
+        "blocks for a load in one group are taken from what the request has just found cached in the next group",
         "0.22.1",
         "0.33.0",
     ),
