@@ -1,6 +1,6 @@
 """Changes kvspec or kvref in one place at a time, as mutmut does, and prints what the tests notice.
 
-    python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT]
+    python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT...]
 
 The mutants are tried in an order drawn with the seed, until all are tried or the time is over: the score is that of a
 random sample then, and is told with its size. Tests are collected once; each mutant has a forked process. It runs
@@ -39,6 +39,8 @@ TARGETS = {
         ("rules.py", "memory_rules.py", "contracts.py", "memory/proofs"),
         (
             "tests/spec",
+            "tests/mutation/judged.py",
+            "tests/reference/test_model_agrees.py::test_reference_and_model_refuse_the_same_for_the_same_rule",
             "tests/conformance/memory/test_memory_vectors.py",
             "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",
             "tests/conformance/vectors/test_vectors.py::test_vectors_are_not_stricter_than_the_rules",
@@ -102,7 +104,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=55)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="mutants with this text in their names")
+    parser.add_argument("--only", nargs="*", default=[], help="these mutants, and those of functions with these texts")
     chosen = parser.parse_args()
     target = TARGETS[chosen.package]
     print(f"{prepare(target)} files of {chosen.package} are changed", flush=True)
@@ -116,7 +118,7 @@ def main() -> int:
         "KVSPEC_MUTATION": " ".join(
             [str(chosen.minutes), str(chosen.processes), str(chosen.seed), str(len(target.golden)), *target.golden]
         ),
-        "KVSPEC_MUTATION_ONLY": chosen.only,
+        "KVSPEC_MUTATION_ONLY": " ".join(chosen.only),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.mutation.trying", "-p", "no:cacheprovider"]
     command += ["-p", "no:unraisableexception", "--no-header", "--no-summary", *target.tests]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from _pytest.runner import runtestprotocol
+from hypothesis import Phase
 from hypothesis import settings as hypothesis_settings
 
 from tests.mutation import switch
@@ -42,13 +43,20 @@ class Settings(NamedTuple):
     processes: int
     seed: int
     golden: tuple[str, ...]
-    only: str
+    only: tuple[str, ...]
+    """Names of mutants, or texts in the names of functions; empty for all."""
 
     @classmethod
     def told(cls) -> "Settings":
         """Those in the environment."""
         minutes, processes, seed, _, *golden = os.environ["KVSPEC_MUTATION"].split()
-        return cls(float(minutes), int(processes), int(seed), tuple(golden), os.environ.get("KVSPEC_MUTATION_ONLY", ""))
+        only = os.environ.get("KVSPEC_MUTATION_ONLY", "").split()
+        return cls(float(minutes), int(processes), int(seed), tuple(golden), tuple(only))
+
+    def wants(self, name: str) -> bool:
+        """Whether a mutant is to be tried."""
+        function = name.partition("__mutmut_")[0]
+        return not self.only or any(text == name or text in function for text in self.only)
 
 
 class Score:
@@ -91,8 +99,9 @@ class Score:
 
 
 def pytest_sessionstart() -> None:
-    """The same few draws for each mutant."""
-    few = hypothesis_settings(deadline=None, derandomize=True, max_examples=EXAMPLES, database=None)
+    """The same few draws for each mutant; one that fails is not shortened."""
+    phases = (Phase.explicit, Phase.generate)
+    few = hypothesis_settings(deadline=None, derandomize=True, max_examples=EXAMPLES, database=None, phases=phases)
     hypothesis_settings.register_profile("mutation", few)
     hypothesis_settings.load_profile("mutation")
 
@@ -110,7 +119,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     )
     for test in sorted(tests, key=lambda test: -test.seconds)[:8]:
         print(f"    {test.seconds:.1f} s {session.items[test.number].nodeid}", flush=True)
-    mutants = sorted(name for name in functions if settings.only in name)
+    mutants = sorted(name for name in functions if settings.wants(name))
     random.Random(settings.seed).shuffle(mutants)
     score = Score(settings, len(mutants))
     _try_all(session.items, tests, mutants, score, deadline=begin + 60 * settings.minutes)

@@ -1,13 +1,20 @@
 """The reference and the model are two voices: whatever happens, both must say the same."""
 
+import copy
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from kvspec.events import Config
-from tests.reference.helpers import Pair, Traffic
+from kvref import Manager
+from kvspec.events import Config, Event, Refusal
+from kvspec.model import Model
+from tests.reference.helpers import Pair, Traffic, carry_out
+from tests.spec import tries
+from tests.spec.findings import STRIDE, names, source
 
 CONFIGS = {
     "pages of 4": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64),
@@ -46,3 +53,31 @@ def test_reference_and_model_agree_on_whatever_happens(config: Config, random: R
 def test_reference_and_model_agree_over_long_traffic(config: Config, seed: int) -> None:
     """Longer than what Hypothesis can shrink: a failure is named by its seed."""
     check_traffic(config, Random(seed), steps=150)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "blind" not in name])
+def test_reference_and_model_refuse_the_same_for_the_same_rule(name: str) -> None:
+    """Operations of every kind, tried now and then on the way through a vector or a walk."""
+    told = source(name)
+    manager = Manager(told.model.state.config)
+    for step, op in enumerate(told.operations):
+        if step % STRIDE == STRIDE - 1:
+            for attempt in tries.operations(told.model.state):
+                due = _refusal(told.model, attempt)
+                if due is not None:
+                    carry_out(manager, attempt)
+                    assert attempt.refused is not None, attempt
+                    assert replace(attempt.refused, reason="") == replace(due, reason=""), attempt
+        following: Any = replace(op, obs=None, refused=None)
+        carry_out(manager, following)
+        told.model.step(following)
+
+
+def _refusal(model: Model, op: Event) -> Any:
+    other = copy.copy(model)
+    other.state = model.state.copy()
+    try:
+        other.step(replace(op))
+    except Refusal as refusal:
+        return refusal.refused
+    return None

@@ -89,6 +89,17 @@ class Outcome(NamedTuple):
     verdict: str
     state: str
     """The state that it leads to and what was counted, all of it."""
+    answer: Answer | None
+    """What the model answers, where nobody else did."""
+    raised: Violation | Refusal | None
+    counted: dict[tuple[str, str], int]
+    """What was counted in this step: counter and name -> how often."""
+
+    @property
+    def sort(self) -> str:
+        """What sort of verdict it is."""
+        start = self.verdict.split(":")[0]
+        return {"answer": "answers", "allowed": "allowed", "must be refused": "refusals"}.get(start, "findings")
 
     def __str__(self) -> str:
         """All but the state."""
@@ -202,16 +213,31 @@ def _refusal(model: Model, op: Any) -> Refused | None:
 
 def _judge(model: Model, op: Any, change: str) -> Outcome:
     """Let `model` take a step."""
+    raised: Violation | Refusal | None = None
+    before = _counts(model.state)
     answered = op.obs is not None or op.refused is not None
     try:
         model.step(op)
     except Refusal as refusal:
+        raised = refusal
         verdict = f"must be refused: {_shown(refusal.refused)}"
     except Violation as violation:
+        raised = violation
         verdict = f"{violation} (expected {violation.expected!r}, observed {violation.observed!r})"
     else:
         verdict = "allowed" if answered else f"answer: {_shown(op.obs)}"
-    return Outcome(_written(op), change, verdict, f"{model.steps}, {_everything(model.state)}")
+    counted = {
+        (counter, name): times - before[counter].get(name, 1)
+        for counter, now in _counts(model.state).items()
+        for name, times in now.items()
+        if times != before[counter].get(name, 1)
+    }
+    state = f"{model.steps}, {_everything(model.state)}"
+    return Outcome(_written(op), change, verdict, state, None if answered or raised else op.obs, raised, counted)
+
+
+def _counts(state: State) -> dict[str, dict[str, int]]:
+    return {"judged": dict(state.judged), "unjudged": dict(state.unjudged), "reached": dict(state.reached)}
 
 
 def _copied(model: Model) -> Model:
@@ -251,15 +277,10 @@ def summary(source: Source, seen: Callable[[Outcome], object] = lambda outcome: 
     digest = hashlib.blake2b(digest_size=8)
     for outcome in outcomes(source):
         seen(outcome)
-        kinds[_sort(outcome)] += 1
-        digest.update("\n".join(outcome).encode())
+        kinds[outcome.sort] += 1
+        digest.update("\n".join(outcome[:4]).encode())
     counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ("answers", "allowed", "refusals", "findings"))
     return f"{source.name}: {counted}; {digest.hexdigest()}"
-
-
-def _sort(outcome: Outcome) -> str:
-    start = outcome.verdict.split(":")[0]
-    return {"answer": "answers", "allowed": "allowed", "must be refused": "refusals"}.get(start, "findings")
 
 
 class Kinds:
@@ -276,7 +297,7 @@ class Kinds:
             return  # why it must be refused stands in the finding for who carries it out
         kinds = self._kinds.setdefault(outcome.op.split("(")[0], {})
         _, changes = kinds.setdefault(
-            (_sort(outcome), _plain(outcome.verdict)), (f"{outcome.verdict}\n    {outcome.op}", {})
+            (outcome.sort, _plain(outcome.verdict)), (f"{outcome.verdict}\n    {outcome.op}", {})
         )
         changes.setdefault(_plain(outcome.change))
 

@@ -1,0 +1,87 @@
+"""What is odd about a verdict of the model, whatever `findings.txt` says: the model is judged here, not compared.
+
+- An answer that was changed is allowed although nobody may choose it so.
+- A finding or a refusal is not told whole: its rule, a sentence, what was expected against what was observed.
+- An answer that the model makes itself leaves something out.
+- One operation on one request is counted more than once.
+"""
+
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import asdict
+
+from kvspec.events import Config, Refusal
+from kvspec.rules import RULES, Violation
+from tests.spec.findings import Outcome
+
+LAWFUL = re.compile(
+    # What is not told is not judged; runs, and the order of what is freed, tell the same.
+    r"on the way|nothing told|(.* )?not told|(.*: )?(as runs|backwards)|.* of a stranger: none"
+    # What must be refused may be refused for a reason of its own, or for more than is told.
+    r"|refused, (as it should be|without a reason|for another rule(, a page and a row short)?|\w+_short one less)"
+    # Who gets which of the free rows, pages and states is the implementation's choice.
+    r"|row of .*: another free row|(rows|pages|window pages|state slots) of two requests: swapped"
+    # So is evicting more than asked, as long as nobody needs it,
+    r"|(window_)?evicted: a (cached (window )?page|page below a cached one) as well"
+    # publishing a page or a state later, which of its slots it gives the store, and how a tombstone comes back.
+    r"|protected_len a page less|no state for the store|a copy in a free state slot"
+    r"|state slot number \d+ of its own for the store|the tombstone freed in place of the page that revives it"
+    # A step ahead of a verify may be refused for that verify, so whatever is short.
+    r"|refused, a (page|row|state slot|window page) short"
+    # The end of a row, within its last page, and rows that nobody holds, are of no consequence.
+    r"|rows, row -?\d+: (a slot (less|more)|there)|sessions, .*: allocated_len one (less|more)"
+)
+"""Changes of a right answer that may be lawful."""
+
+NOTHING_EXPECTED = re.compile(
+    r"page \d+ (was evicted|of the prefix store was freed)|.* was evicted|pages were given to|rows were given to"
+    r"|.* should hold no row|row \d+ is told, but|.*: some are there twice|the store took"
+)
+"""Sentences that say all: this should not be there."""
+NOTHING_OBSERVED = re.compile(
+    r".* should hold a row|row \d+ is held, but not told|the store did not take the state|.* was evicted"
+)
+"""Sentences that say all: this should be there, or not be done."""
+
+OFTEN = {
+    ("unjudged", rule) for rule in ("ACC-1", "ACC-2", "ACC-3", "LEN-1", "MAMBA-1", "SESS-2", "SESS-4", "STORE-5")
+} | {("reached", "tombstone left")}
+"""What one operation on one request may count several times: it tells several figures, or has several pages."""
+
+
+NEVER_DUE = {"state_cached", "state_taken"}
+"""What an answer tells where there is something to tell, and only then."""
+
+
+def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
+    """What is odd about `outcome`, each in a sentence."""
+    if outcome.answer is not None:
+        for name, value in asdict(outcome.answer).items():
+            hybrid = ("window" in name and not config.sliding_window) or ("state" in name and not config.num_states)
+            if value is None and not hybrid and name not in NEVER_DUE:
+                yield f"{outcome.op}: the answer does not tell {name}"
+    if outcome.sort == "allowed" and not LAWFUL.fullmatch(outcome.change):
+        yield f"{outcome.op}: allowed, though {outcome.change}"
+    match outcome.raised:
+        case Refusal(refused=refused):
+            if refused.rule not in RULES:
+                yield f"a refusal names the rule {refused.rule}"
+            if not _is_sentence(refused.reason):
+                yield f"a refusal says {refused.reason!r}"
+        case Violation(what=what):
+            if not _is_sentence(what):
+                yield f"a finding says {what!r}"
+            if outcome.raised.expected is None and not NOTHING_EXPECTED.match(what):
+                yield f"{what}: nothing is said to be expected"
+            if outcome.raised.observed is None and not NOTHING_OBSERVED.match(what):
+                yield f"{what}: nothing is said to be observed"
+    for counted, times in outcome.counted.items():
+        several = counted[0] == "judged" or counted in OFTEN or "[(" in outcome.op or "['" in outcome.op
+        if times < 0 or (times > 1 and not several):
+            yield f"{outcome.op}: {' '.join(counted)} is counted {times} times"
+
+
+def _is_sentence(text: object) -> bool:
+    """Whether it begins as what follows a colon does, and has no word in capitals that is none in the documents."""
+    return isinstance(text, str) and re.match(r"[a-z0-9]", text) is not None
