@@ -24,6 +24,15 @@ def test_the_last_event_of_a_trace_breaks_the_rule_and_no_earlier_one_does(path:
     assert {finding.rule for found in steps[:-1] for finding in found} <= {"MEM-WRITTEN"}
 
 
+def test_the_trace_told_by_hand_of_sglang_jax_is_a_race() -> None:
+    with open_trace(FOUND / "sglang-jax" / "cache-loc-reused.jsonl") as trace:
+        assert isinstance(trace, MemoryReader)
+        law = Law(trace.header.pools)
+        *before, last = [law.step(event) for _, event in trace]
+    assert not any(before)
+    assert [finding.rule for finding in last] == ["MEM-RACE"]
+
+
 def test_the_page_speaks_of_every_known_defect_and_every_trace() -> None:
     page = (FOUND / "vllm.md").read_text(encoding="utf-8")
     assert all(f"| `{known.name}` |" in page for known in KNOWN)
