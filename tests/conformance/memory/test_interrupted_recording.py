@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from kvconform.cli import run_command
+from kvconform.engines.recorder.sink import BLOCK, Sink
 from kvconform.errors import InputError
-from kvconform.traces.memory import open_trace
+from kvconform.traces.memory import MemoryHeader, open_trace
+from kvspec.memory import Pool
 
 RECORDING = [sys.executable, "-m", "tests.conformance.memory.recording"]
 KILLED = 50
@@ -24,6 +26,30 @@ def read(path: Path) -> tuple[int, str]:
     except InputError as error:
         return events, error.reason
     return events, ""
+
+
+def test_a_compressed_batch_that_was_cut_off_is_read_up_to_its_last_block(tmp_path: Path) -> None:
+    sink = Sink(tmp_path / "trace.jsonl.zst", part_bytes=1 << 30, max_bytes=1 << 30, keep=1, max_waiting=10_000)
+    lines = [b'{"op":"take","holder":"a","pool":"kv","pages":[%d]}' % number for number in range(1, 2001)]
+    sink.begin(MemoryHeader(1, "memory", "a test", {"kv": Pool(1, 2000)}))
+    for line in lines:
+        sink.put(lambda line=line: line)  # type: ignore[misc]
+    sink.close()
+    (file,) = sink.files
+    whole = file.read_bytes()
+    events, wrong = read(file)
+    assert (events, wrong) == (2000, "")
+    spoiled = most = 0
+    for cut in range(len(whole) - 1, 200, -23):
+        file.write_bytes(whole[:cut])
+        left, wrong = read(file)
+        assert wrong == "" or "middle of a frame" in wrong
+        spoiled += bool(wrong)
+        most = max(most, events - left)
+        events = left
+    assert spoiled > 10
+    # From one cut to the next at most what one block holds is lost, and the last line of it.
+    assert most <= BLOCK // len(lines[0]) + 2
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])

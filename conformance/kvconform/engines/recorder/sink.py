@@ -2,7 +2,8 @@
 
 A file holds whole lines only, whatever happens to the process: lines are handed to the operating system in batches of
 whole lines, and a compressed batch is a frame of its own. What was not yet written when a process is killed is lost,
-which is a fraction of a second.
+which is a fraction of a second. Where that cuts a frame of Zstandard off, its blocks before the cut can be read: all
+but the last 4 KiB of lines.
 """
 
 import atexit
@@ -12,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +31,9 @@ INTERVAL = 0.1
 
 BATCH = 64 * 1024
 """Bytes that are compressed and written together, about."""
+
+BLOCK = 4 * 1024
+"""Bytes of lines that a block of a Zstandard frame holds, at least; one a line makes files four times as long."""
 
 _PACKED = (".gz", ".zst")
 
@@ -195,7 +199,7 @@ class Sink:
 
     def _stored(self, lines: bytes) -> bytes:
         if self._path.suffix == ".zst":
-            return zstandard.ZstdCompressor().compress(lines)
+            return b"".join(_in_blocks(lines))
         return gzip.compress(lines, 5) if self._path.suffix == ".gz" else lines
 
     def _give_up(self, reason: str) -> None:
@@ -206,3 +210,14 @@ class Sink:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _in_blocks(lines: bytes) -> Iterator[bytes]:
+    """One frame, in blocks that end with a line."""
+    frame = zstandard.ZstdCompressor().compressobj()
+    start = 0
+    while start < len(lines):
+        end = lines.find(b"\n", start + BLOCK) + 1 or len(lines)
+        yield frame.compress(lines[start:end]) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        start = end
+    yield frame.flush()
