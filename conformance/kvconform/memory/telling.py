@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
-from kvconform.findings.telling import KEPT, builtins, drawn
+from kvconform.findings.telling import DRAWN, KEPT, builtins, drawn
 from kvconform.findings.wording import origin
 from kvconform.memory.cutting import holders_in, pages_in, singly
 from kvconform.memory.judge import Group, Judged
@@ -23,6 +25,8 @@ from kvspec.memory_rules import MEMORY_RULES
 
 TOLD = 20
 """Causes that are told whole at most, each with its shortest part of the trace; of others one line."""
+SAID = 8
+"""Findings of one event that are told beside it; of further ones the number."""
 _HELD = 12
 """Pages of a pool that are listed as those of a holder."""
 
@@ -59,7 +63,8 @@ class Teller:
             wrong = {(one.pool, one.page) for one in found}
             named = set(named_in(event, state))
             cells = {name: _cells(state, name, named, wrong) for name in state.pools}
-            says = "; ".join(f"{one.rule}: {one.what}" for one in found)
+            says = "; ".join(f"{one.rule}: {short(one.what)}" for one in found[:SAID])
+            says += f"; and {len(found) - SAID:,} more" if len(found) > SAID else ""
             about = list(dict.fromkeys(holders_of(event, state)))
             moment = Moment(self._events, line, builtins(event), sentence(event), about=about, breaks=says)
             self._seen.append(_Seen(moment, cells))
@@ -86,8 +91,10 @@ def _cells(
     state: State, name: str, named: set[tuple[str, Page]], wrong: set[tuple[str | None, Page | None]]
 ) -> dict[str, Cell]:
     pool = state.pools[name]
-    numbers = {*pool.pages, *(page for other, page in named if other == name)}
-    numbers |= {page for other, page in wrong if other == name and page is not None}
+    numbers = {*pool.pages, *(page for other, page in wrong if other == name and page is not None)}
+    # Of pages that are only named, no more than can be drawn.
+    told = (page for other, page in named if other == name)
+    numbers |= set(nsmallest(DRAWN, told, key=lambda page: by_number(str(page))))
     cells = {}
     for page in numbers:
         marks = (name, page) in named, (name, page) in wrong

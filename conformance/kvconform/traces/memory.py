@@ -224,6 +224,12 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
         raise InputError(path, number, f"{name} is {value}, less than 0")
 
 
+LONG = 4096
+"""Bytes of a line that may have a name so long that it counts how often it is told."""
+NAME = 512
+"""Characters of such a name that cost as much as a page."""
+
+
 def check_allowance(
     path: Path, number: int, event: MemoryEvent, line: bytes, pools: Mapping[str, Pool], allowance: Allowance
 ) -> None:
@@ -240,11 +246,31 @@ def check_allowance(
         pool = pools[event.pool]
         labels = pool.page_size // (pool.label_size or pool.page_size)
         spent = (spent + len(event.pages)) * labels if labels > 1 else spent
-    if spent:
+    repeated = _long_names(event, line) if len(line) > LONG else 0
+    if spent or repeated:
         try:
             allowance.spend(spent, "pages or labels are named")
+            allowance.spend(repeated, "parts of long names are repeated")
         except OutOfRange as error:
             raise InputError(path, number, str(error)) from error
+
+
+def _long_names(event: MemoryEvent, line: bytes) -> int:
+    """How often parts of names are repeated: what is wrong with each page is told with the names of its event."""
+    if max(map(len, line.split(b'"'))) < NAME:
+        return 0
+    pages = sum(run[1] if isinstance(run, tuple) else 1 for pages in _listed(event) for run in pages)
+    return max(pages, 0) * (max(_lengths(event), default=0) // NAME)
+
+
+def _lengths(told: object) -> Iterator[int]:
+    """Of all names in an event."""
+    if isinstance(told, str):
+        yield len(told)
+    elif isinstance(told, (list, tuple)):
+        yield from (length for one in told for length in _lengths(one))
+    elif isinstance(told, msgspec.Struct):
+        yield from (length for name in told.__struct_fields__ for length in _lengths(getattr(told, name)))
 
 
 def _listed(event: MemoryEvent) -> list[Pages]:

@@ -479,11 +479,13 @@ def _fail(state: State, event: events.End) -> None:
     """What was to be written is missing: names of it are plans again, and what read it meanwhile is worthless."""
     missing: set[tuple[str, Page]] = set()
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
+        missing.add((pool.name, number))
+        if number not in pool.pages:  # nothing was ever known of it
+            continue
         page = pool.page(number)
         page.erase(start, stop)
         page.keys = {key: Promise(promise.meant, planned=True) for key, promise in page.keys.items()}
         state.changed(page)
-        missing.add((pool.name, number))
         if page.kind == "cached":
             check_plans(state, pool, number, page)
     for id, flight in state.clocks.flights.items():

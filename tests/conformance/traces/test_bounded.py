@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvconform.cli import run_command
+
 HUGE = 2**31 - 1
 HEADER = {"num_pages": HUGE, "num_rows": HUGE, "max_context_len": HUGE}
 PREFILLED: list[dict[str, object]] = [
@@ -63,3 +65,20 @@ def test_a_memory_level_file_with_large_numbers(tmp_path: Path) -> None:
     path.write_text(json.dumps(header) + "\n" + json.dumps(taken) + "\n")
     done = check(path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_what_a_page_is_told_with_is_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 1 << 16}}}
+    path = tmp_path / "trace.jsonl"
+
+    def reading(holder: str, pages: list[object]) -> int:
+        read = {"op": "begin", "id": 1, "reads": [{"pool": "kv", "pages": pages, "holder": holder}]}
+        path.write_text(json.dumps(header) + "\n" + json.dumps(read) + "\n")
+        return run_command(["check", str(path)])
+
+    # A gigabyte of words, if each of the pages were told with the name.
+    assert reading("x" * 20_000, [[1, 1 << 16]]) == 2
+    assert "parts of long names" in capsys.readouterr().err
+    # Two thousand findings of one event are not told one by one beside it.
+    assert reading("x", list(range(1, 2001))) == 1
+    assert len(capsys.readouterr().out) < 20_000
