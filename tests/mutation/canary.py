@@ -1,6 +1,6 @@
 """Puts the defects of `kvcuda_mutants.py` in, one at a time, and prints whether the canary alone finds each.
 
-python tests/mutation/canary.py [TEXT..]    # only mutants of modules, or with texts, that have one of TEXT in them
+python -m tests.mutation.canary [TEXT..]    # only mutants of modules, or with texts, that have one of TEXT in them
 
 Traffic runs on the device manager under the canary, in lanes that are late and in small blocks, and then the stories of
 `canary_scenes.py`; no answer is checked and no digest is compared. An error that the manager itself raises counts as

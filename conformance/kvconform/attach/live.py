@@ -23,6 +23,7 @@ vLLM is not among them: it loads plugins itself."""
 
 CANARIES = {
     "vllm.v1.worker.gpu.model_runner": "kvconform.attach.canary.vllm",
+    "vllm.v1.worker.gpu_model_runner": "kvconform.attach.canary.vllm_v1",
     "sglang.srt.model_executor.model_runner": "kvconform.attach.canary.sglang",
 }
 """The module of an engine's model runner, and who tells a canary of it: a module with `attach(runner, setting)`."""

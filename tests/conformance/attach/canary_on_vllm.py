@@ -1,10 +1,11 @@
 """Drives vLLM's scheduler and what its model runner prepares for each step, with the canary's hooks in it.
 
-python canary_on_vllm.py FOLDER SEED [WHAT]
+python canary_on_vllm.py FOLDER SEED [WHAT [RUNNER]]
 
 The release's own scheduler, request states, block tables and kernels that make a step's inputs; no model. Each step is
 prepared as late as the host can bear: when its tokens are taken. WHAT is put into it: `swap`, the first two blocks of
-a table before one step; `mapping`, slot mappings one slot off in one step. Prints what was found, as JSON.
+a table before one step; `mapping`, slot mappings one slot off in one step. RUNNER is 2 or 1. Prints what was found, as
+JSON.
 """
 
 import json
@@ -19,9 +20,9 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 from kvconform.attach.canary.switch import setting
 from kvconform.attach.standins import StandIn
-from kvconform.attach.vllm.release import RUNNER, prepare
+from kvconform.attach.vllm.release import RUNNER, RUNNER_V1, prepare
 
-prepare(Path(sys.argv[1]), *RUNNER)
+prepare(Path(sys.argv[1]), *RUNNER, *RUNNER_V1)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -39,6 +40,7 @@ from vllm.v1.worker.gpu.input_batch import InputBuffers  # noqa: E402
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner  # noqa: E402
 
 from kvconform.attach.canary.vllm import VllmCanary  # noqa: E402
+from kvconform.attach.canary.vllm_v1 import VllmV1Canary  # noqa: E402
 from kvconform.attach.vllm.drive import Drive, Launch  # noqa: E402
 from kvconform.attach.vllm.engine import _kv_cache_config  # noqa: E402
 from kvconform.attach.vllm.workload import Workload  # noqa: E402
@@ -91,11 +93,36 @@ class Runner(GPUModelRunner):  # type: ignore[misc]
         self.prepare_attn(batch)
         return batch
 
+    def keep(self, batch: Any, sampled: dict[str, list[int]]) -> None:
+        """What it does with the tokens that a step has brought."""
+        tokens = [sampled.get(name, []) for name in batch.req_ids]
+        padded = torch.tensor([[*some, 0][:1] for some in tokens], dtype=torch.int64)
+        num = torch.tensor([len(some) for some in tokens], dtype=torch.int32)
+        none = torch.zeros_like(num)
+        self.postprocess_sampled(batch.idx_mapping, padded, num, none, batch.query_start_loc)
+
+    def computed(self, names: Iterable[str]) -> Iterable[tuple[int, int]]:
+        """Where in the tables these requests stand, and how much of each is computed."""
+        states = self.req_states
+        for name in names:
+            if name in states.req_id_to_index:
+                index = states.req_id_to_index[name]
+                yield index, int(states.num_computed_tokens_np[index])
+
+    def swap(self, index: int) -> None:
+        """The first two blocks of a request change places."""
+        table = self.block_tables.block_tables[0].gpu
+        table[index, :2] = table[index, :2].flip(0)
+
+    def slot_mappings(self) -> tuple[Any, str]:
+        """Where slot mappings are computed."""
+        return self.block_tables, "compute_slot_mappings"
+
 
 class Prepared(Drive):
     """A drive whose steps are prepared by the model runner."""
 
-    def begin(self, runner: Runner, plant: str) -> None:
+    def begin(self, runner: Any, plant: str) -> None:
         self.runner, self.plant, self.steps, self.planted = runner, plant, 0, 0
         self.sampled: dict[str, list[int]] = {}
         schedule = self.scheduler.schedule
@@ -121,34 +148,29 @@ class Prepared(Drive):
         self.sampled.clear()
         super()._complete(launch)
         if batch is not None:
-            tokens = [self.sampled.get(name, []) for name in batch.req_ids]
-            padded = torch.tensor([[*some, 0][:1] for some in tokens], dtype=torch.int64)
-            num = torch.tensor([len(some) for some in tokens], dtype=torch.int32)
-            none = torch.zeros_like(num)
-            self.runner.postprocess_sampled(batch.idx_mapping, padded, num, none, batch.query_start_loc)
+            self.runner.keep(batch, self.sampled)
 
     def put_in(self, names: Iterable[str]) -> None:
-        tables = self.runner.block_tables
         if self.plant == "mapping":
-            compute = tables.compute_slot_mappings
+            place, name = self.runner.slot_mappings()
+            compute = getattr(place, name)
 
             def off(*args: Any, **kwargs: Any) -> Any:
-                tables.compute_slot_mappings = compute
-                return compute(*args, **kwargs).add_(1)
+                setattr(place, name, compute)
+                answer = compute(*args, **kwargs)
+                return self.runner.off_by_one() if answer is None else answer.add_(1)
 
-            tables.compute_slot_mappings = off
+            setattr(place, name, off)
             self.planted = self.steps
             return
-        states = self.runner.req_states
-        scheduled = [states.req_id_to_index[name] for name in names if name in states.req_id_to_index]
-        for index in scheduled:
-            if states.num_computed_tokens_np[index] >= 8:
-                tables.block_tables[0].gpu[index, :2] = tables.block_tables[0].gpu[index, :2].flip(0)
+        for index, computed in self.runner.computed(names):
+            if computed >= 8:
+                self.runner.swap(index)
                 self.planted = self.steps
                 return
 
 
-def main(seed: int, plant: str = "") -> None:
+def main(seed: int, plant: str = "", version: str = "2") -> None:
     document = tuple(int(token) for token in np.random.default_rng(seed).integers(1, 9, 40))
     work = Workload(
         seed=seed,
@@ -160,8 +182,14 @@ def main(seed: int, plant: str = "") -> None:
     )
     said = setting({"KVSPEC_CANARY": "log"})
     assert said is not None
-    hooks = VllmCanary(Runner, said)
-    runner = Runner(work)
+    hooks: VllmCanary
+    runner: Any
+    if version == "1":
+        from tests.conformance.attach.canary_on_vllm_v1 import RunnerV1
+
+        hooks, runner = VllmV1Canary(RunnerV1, said), RunnerV1(work)
+    else:
+        hooks, runner = VllmCanary(Runner, said), Runner(work)
     hooks.watch_cache(_kv_cache_config(work), work.running)
     drive = Prepared(work)
     drive.begin(runner, plant)

@@ -59,17 +59,17 @@ def driven(engine: str, version: str, *arguments: str) -> dict[str, Any]:
 
 
 @needs_torch
-@pytest.mark.parametrize("seed", ["1", "2"], ids=["one group", "with a window"])
-def test_steps_that_vllm_prepares_are_silent(seed: str) -> None:
-    said = driven("vllm", "0.33.0", seed)
+@pytest.mark.parametrize(("seed", "runner"), [("2", "2"), ("1", "1")], ids=["V2 with a window", "V1"])
+def test_steps_that_vllm_prepares_are_silent(seed: str, runner: str) -> None:
+    said = driven("vllm", "0.33.0", seed, "", runner)
     assert said["found"] == []
     assert said["launches"] > 25
 
 
 @needs_torch
-@pytest.mark.parametrize("plant", ["swap", "mapping"])
-def test_what_is_put_into_a_step_of_vllm_is_found(plant: str) -> None:
-    said = driven("vllm", "0.33.0", "1", plant)
+@pytest.mark.parametrize(("plant", "runner"), [("mapping", "2"), ("swap", "1")], ids=["V2", "V1"])
+def test_what_is_put_into_a_step_of_vllm_is_found(plant: str, runner: str) -> None:
+    said = driven("vllm", "0.33.0", "1", plant, runner)
     assert said["planted"]
     assert said["found"]
     launches = {int(one.split()[1]) for one in said["found"]}

@@ -3,5 +3,5 @@
 switch          what the environment variable `KVSPEC_CANARY` says
 watch           what all engines share: prompts, what was found, log or raise
 finding         what was found as a `Finding`, with the recorded trace beside it
-vllm, sglang    the hooks
+vllm, vllm_v1, sglang    the hooks
 """

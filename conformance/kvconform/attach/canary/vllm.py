@@ -38,10 +38,13 @@ class VllmCanary(CanaryHooks):
         self.watched: Watch | None = None
         self._groups: list[int] = []
         self.hook(runner_class, "initialize_kv_cache", after=self._initialized)
+        self.hook(runner_class, "execute_model", after=self._executed)
+        self._hook_steps(runner_class)
+
+    def _hook_steps(self, runner_class: Any) -> None:
         self.hook(runner_class, "add_requests", after=self._added)
         self.hook(runner_class, "update_requests", after=self._copies)
         self.hook(runner_class, "prepare_attn", after=self._prepared)
-        self.hook(runner_class, "execute_model", after=self._executed)
         self.hook(runner_class, "_remove_request", after=self._removed)
 
     def _initialized(self, _: None, __: None, runner: Any, *___: Any, **____: Any) -> None:
@@ -49,8 +52,11 @@ class VllmCanary(CanaryHooks):
         config = runner.vllm_config
         reasons = {
             "a KV connector writes pages": config.kv_transfer_config is not None,
-            "context parallelism splits pages over ranks": runner.dcp_size > 1 or runner.pcp_manager is not None,
-            "the batch is split on the device (adaptive verification)": runner.adaptive_verification is not None,
+            "context parallelism splits pages over ranks": runner.dcp_size > 1
+            or getattr(runner, "pcp_manager", None) is not None,
+            "the batch is split on the device (adaptive verification)": getattr(runner, "adaptive_verification", None)
+            is not None,
+            "the host learns late which drafts were accepted": getattr(runner, "use_async_spec_decode", False),
         }
         for reason, holds in reasons.items():
             if holds:

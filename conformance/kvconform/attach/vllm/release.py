@@ -26,7 +26,18 @@ REAL = (
 )
 """What is taken from the wheel; whatever else it has is stood in for."""
 
-ABSENT = ("cachetools", "cbor2", "blake3", "prometheus_client", "regex", "transformers", "uvloop", "xxhash", "zmq")
+ABSENT = (
+    "cachetools",
+    "cbor2",
+    "blake3",
+    "prometheus_client",
+    "regex",
+    "tqdm",
+    "transformers",
+    "uvloop",
+    "xxhash",
+    "zmq",
+)
 """Packages that the wheel's modules import and the bookkeeping of memory does not use; stood in for where missing."""
 
 
@@ -39,6 +50,18 @@ RUNNER = (
     "vllm.v1.worker.gpu.states",
 )
 """What is taken besides to prepare the inputs of a step, without a model."""
+
+RUNNER_V1 = (
+    "vllm.model_executor.warmup.jit_warmup",
+    "vllm.model_executor.warmup.jit_warmup_triton_helper",
+    "vllm.v1.attention.backends.utils",
+    "vllm.v1.sample.logits_processor.interface",
+    "vllm.v1.sample.logits_processor.state",
+    "vllm.v1.worker.block_table",
+    "vllm.v1.worker.gpu_input_batch",
+    "vllm.v1.worker.gpu_model_runner",
+)
+"""The same of the older model runner."""
 
 
 def prepare(folder: Path | None, *more: str) -> None:
