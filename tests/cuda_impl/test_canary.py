@@ -234,6 +234,11 @@ def test_pools_of_a_window_and_of_states_are_looked_at_in_the_same_launch() -> N
     assert run(7, [8], 4) == [], "position 2 is behind the window of 3"
     through[15] = 40
     assert run(8, [9], 4) == [("window", What.NEVER, 5, 40)]
+    copied(canary, "states", [4], "host", [9])
+    copied(canary, "host", [9], "states", [6])
+    assert run(9, [10], 6) == [], "a state goes to the host tier and back"
+    copied(canary, "host", [9], "states", [4])
+    assert run(10, [11], 4) == [("states", What.LAST, 9, 4)], "one that is older than the request"
 
 
 # Real bytes, and copies
@@ -292,6 +297,23 @@ def test_labels_go_to_the_host_tier_and_back() -> None:
     assert step(engine) == []
     engine.give("a", [11, 10])
     assert step(engine)
+
+
+def test_digests_of_bytes_go_to_the_host_tier_and_back() -> None:
+    kv = torch.zeros(16, 4, 8, dtype=torch.float32, device=DEVICE)
+    spans = spans_of(kv, page_dim=0, slot_dim=1)
+    engine = Engine(Pool("kv", 64, 4, block_tables=True, spans=spans), host=Pool("host", 64, page_size=4))
+    engine.give("a", [3, 5])
+    assert engine.run(("a", 0, [1, 2, 3, 4])) == []
+    kv[3] = torch.arange(32, device=DEVICE).view(4, 8)
+    engine.seal()
+    copied(engine.canary, "kv", [*range(12, 16)], "host", [*range(8, 12)])
+    copied(engine.canary, "host", [*range(8, 12)], "kv", [*range(40, 44)])
+    engine.give("a", [10, 5])
+    kv[10] = kv[3]
+    assert engine.run(("a", 4, [5])) == []
+    kv[10, 2, 1] = 99.0
+    assert [(one.what, one.slot) for one in engine.run(("a", 5, [6]))] == [(What.BYTES, 42)]
 
 
 # The self-test
