@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from kvconform.attach.hooks import Hooks, Trace
-from kvconform.attach.judged import Known, Trial
+from kvconform.attach.judged import Known, Trial, judged
 from kvconform.attach.matrix import check, worker
 from kvconform.attach.matrix.report import DrivenReport, Group, Shown, Task, line
 from kvconform.attach.matrix.table import show_driven
@@ -189,3 +189,12 @@ def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> 
     report = check.driven("nano-vllm", str(tmp_path), 1.0, 0, tmp_path / "out", None, again=False)
     assert report.not_supported == f"{tmp_path} holds no nano-vllm"
     assert msgspec.json.decode(msgspec.json.encode(report), type=DrivenReport) == report
+
+
+def test_a_trial_begins_at_a_seed_and_stops_after_so_many_events() -> None:
+    engine = Engine("twice")
+    assert not judged(engine.trial([]), 3, first_seed=2).found
+    assert engine.runs == 3
+    assert judged(engine.trial([]), 2, first_seed=1).found, "the run of seed 1 releases a page twice"
+    judge = judged(engine.trial([]), 100, first_seed=2, events=12)
+    assert judge.events == 15, "five events a run, and a run is not cut"
