@@ -77,11 +77,13 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
             if outcome.raised.observed is None and not NOTHING_OBSERVED.match(what):
                 yield f"{what}: nothing is said to be observed"
     for counted, times in outcome.counted.items():
+        if counted[0] != "reached" and counted[1] not in RULES:
+            yield f"{outcome.op}: {' '.join(counted)} is counted, which is no rule"
         several = counted[0] == "judged" or counted in OFTEN or "[(" in outcome.op or "['" in outcome.op
         if times < 0 or (times > 1 and not several):
             yield f"{outcome.op}: {' '.join(counted)} is counted {times} times"
 
 
 def _is_sentence(text: object) -> bool:
-    """Whether it begins as what follows a colon does, and has no word in capitals that is none in the documents."""
-    return isinstance(text, str) and re.match(r"[a-z0-9]", text) is not None
+    """Whether it begins as what follows a colon does, and does not shout."""
+    return isinstance(text, str) and bool(re.match(r"[a-z0-9]", text)) and not re.search(r"[A-Z]{2} [A-Z]{2}", text)

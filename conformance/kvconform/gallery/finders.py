@@ -137,8 +137,11 @@ def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
 
 
 def find_by_law(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
-    """How many vectors show the law alone a defect, by the rule that is broken first."""
-    found, lacking = Counter[str](), lacks(bug.factory)
+    """How many vectors show the law alone a defect, by the rule that is broken first.
+
+    Of vectors that say how launches read rows, those where they do until they complete: so the law alone takes it.
+    """
+    found, lacking = Counter[str](), lacks(bug.factory) | {"rows_at_launch", "rows_in_order"}
     for vector in vectors:
         config = under(bug.factory, vector.header.config)
         if not needs_of_config(config) & lacking:

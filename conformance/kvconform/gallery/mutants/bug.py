@@ -78,6 +78,7 @@ class Engine(Manager):
     """The reference with parts that a mutant may exchange, and an allocator that does not notice a double free."""
 
     lacks = frozenset({"sliding_window", "recurrent_states"})
+    rows_read = ("until_complete",)
     pool_class: type[ReqToTokenPool] = ReqToTokenPool
     tree_class: type[RadixCache] = RadixCache
     session_class: type[SessionCache] = SessionCache
