@@ -81,7 +81,7 @@ wheels: ## Fetch what a machine for GPUs with CPython 3.12 may lack, to take the
 		--platform manylinux2014_x86_64 -c constraints.txt -r cuda_impl/wheels.txt -d $(WHEELS)
 	@du -sh $(WHEELS)
 
-docs: .venv/.docs.stamp ## Build the documentation site into build/site (half a minute)
+docs: .venv/.docs.stamp ## Build the documentation site into build/site (two minutes)
 	@$(BIN)/python -m kvconform.site build
 	@$(BIN)/zensical build --clean --strict --config-file build/mkdocs.yml
 	@echo "The site is in build/site: open build/site/index.html"
