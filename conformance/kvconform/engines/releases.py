@@ -9,6 +9,9 @@ from pathlib import Path
 
 from kvconform.children import run
 
+PINS = Path(__file__).with_name("wheels.txt")
+"""Wheels that may be fetched of the releases that this repository names, by hash, as pip's requirements have it."""
+
 ENGINES = ("sglang", "vllm")
 """Engines whose releases are on the package index, by the names of their packages."""
 
@@ -36,6 +39,12 @@ def version_key(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
+def pinned(engine: str, version: str) -> str | None:
+    """The requirement of a release with the hashes of its wheels; `None` where it has none here."""
+    lines = PINS.read_text(encoding="utf-8").splitlines()
+    return next((line for line in lines if line.startswith(f"{engine}=={version} ")), None)
+
+
 class NotFetched(Exception):
     """A release that could not be fetched; the message is one line that says why."""
 
@@ -43,11 +52,12 @@ class NotFetched(Exception):
 def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Path:
     """Fetch one release, the wheel alone, unless it is there already; its folder.
 
-    pip does it, from wherever pip is set up to look. A release is unpacked beside its place and moved there when it
-    is complete, so that an interrupted run leaves nothing that looks like one.
+    pip does it, from wherever pip is set up to look; a release that is pinned must have the hash it had. A release is
+    unpacked beside its place and moved there when it is complete, so that an interrupted run leaves nothing that looks
+    like one.
 
     Raises:
-        NotFetched: pip could not fetch it.
+        NotFetched: pip could not fetch it, or its wheel is not the one that is pinned.
     """
     folder = folder_of(version, cache, engine)
     if (folder / engine).is_dir():
@@ -55,6 +65,8 @@ def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Pa
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         target = Path(scratch) / "release"
+        wanted = Path(scratch) / "wanted.txt"
+        wanted.write_text(pinned(engine, version) or f"{engine}=={version}", encoding="utf-8")
         command = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += [
             "--retries",
@@ -64,13 +76,16 @@ def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Pa
             ":all:",
             "--target",
             str(target),
-            f"{engine}=={version}",
+            "-r",
+            str(wanted),
         ]
         try:
             done = run(command)
         except OSError as error:
             raise NotFetched(f"pip cannot be run: {error}") from error
         if done.returncode or not (target / engine).is_dir():
+            if b"DO NOT MATCH THE HASHES" in done.stderr:
+                raise NotFetched(f"the wheel of {engine}=={version} is not the one that is pinned in {PINS.name}")
             last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise NotFetched(f"pip could not fetch {engine}=={version}: {last}")
         if engine == "vllm":

@@ -1,7 +1,9 @@
 """Engines: what is fetched and listed, and what an implementation declares that it lacks."""
 
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,31 @@ def test_a_failed_fetch_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch:
     with pytest.raises(engines.NotFetched, match=r"sglang==9\.9: ERROR: no such version"):
         engines.fetch("9.9", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_wheel_must_be_the_one_that_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "sglang-0.5.10-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as parts:
+        parts.writestr("sglang/__init__.py", "")
+        parts.writestr("sglang-0.5.10.dist-info/METADATA", "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.10\n")
+        parts.writestr("sglang-0.5.10.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        parts.writestr("sglang-0.5.10.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    cache = tmp_path / "cache"
+    done = CliRunner().invoke(commands.app, ["install", "sglang==0.5.10", "--cache", str(cache)])
+    assert (done.exit_code, "is not the one" in done.output) == (2, True), done.output
+    assert not list(cache.iterdir())
+
+
+def test_each_release_that_the_makefile_names_is_pinned() -> None:
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    (vllm,) = re.findall(r"^VLLM \?= (.*)$", makefile, re.MULTILINE)
+    ((sglang, rest),) = re.findall(r"^SGLANG \?= (.*) \$\(foreach n,(.*),0\.5\.\$\(n\)\)$", makefile, re.MULTILINE)
+    named = [("vllm", one) for one in vllm.split()]
+    named += [("sglang", one) for one in (*sglang.split(), *(f"0.5.{one}" for one in rest.split()))]
+    assert len(named) > 18
+    assert not [one for one in named if not re.search(r"( --hash=sha256:[0-9a-f]{64})+$", engines.pinned(*one) or "")]
 
 
 def test_install_takes_releases_by_name_and_version_only(tmp_path: Path) -> None:
