@@ -1,10 +1,11 @@
-"""How fast a memory-level trace is checked, against decoding its lines as plain JSON, and in how much memory.
+"""How fast a trace is checked, against decoding its lines as plain JSON, and in how much memory.
 
     python benchmarks/check.py [--requests N] [--tokens N]
+    python benchmarks/check.py --trace FILE     a trace of either level, for instance of `kvspec replay --record`
 
-The trace is of decode steps with page labels: each step is a row write, a forward pass, its end and a token delivered
-for each request; now and then a request ends and another one begins. Seconds are processor time of one process; the
-ratio is taken in turns, so that a busy machine moves it little.
+Without a file the trace is of decode steps with page labels, at the memory level: each step is a row write, a forward
+pass, its end and a token delivered for each request; now and then a request ends and another one begins. Seconds are
+processor time of one process; the ratio is taken in turns, so that a busy machine moves it little.
 """
 
 import gc
@@ -23,8 +24,10 @@ import msgspec
 import typer
 
 from kvconform.findings.accepted import Accepted
+from kvconform.findings.whole import judge_whole
 from kvconform.memory.judge import Judge
-from kvconform.traces.memory import MemoryHeader, MemoryReader, open_trace
+from kvconform.traces.codec import TraceReader
+from kvconform.traces.memory import MemoryHeader, open_trace
 from kvspec.memory import Law, Pool
 from kvspec.memory.events import (
     Begin,
@@ -43,41 +46,70 @@ from kvspec.memory.events import (
 )
 
 PAGE_SIZE = 64
-SIZES = (100_000, 1_000_000)
-"""Events of the traces whose memory is measured."""
+SIZES = (100_000, 1_000_000, 10_000_000)
+"""Events whose memory is measured; they are made, encoded, decoded and judged one by one, and no file holds them."""
 ROUNDS = 5
 
 
 def main(
     requests: Annotated[int, typer.Option(help="Requests that decode together.")] = 16,
     tokens: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 4096,
-    peak_of: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Measure this trace instead.")] = None,
+    peak_of: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     if peak_of is not None:
-        before = peak_kib()
-        check(peak_of)
-        print(peak_kib() - before)
+        print(streamed_kib(requests, tokens, peak_of))
+        return
+    if trace is not None:
+        with open_trace(trace) as opened:
+            count = sum(1 for _ in opened)
+        print(f"{trace.name}: {count:,} events, {trace.stat().st_size / count:,.0f} bytes each")
+        compare(trace, count)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
         count = write(path, requests, tokens, SIZES[0])
-        checks, decodes = [], []
-        for _ in range(ROUNDS):
-            checks.append(timed(check, path))
-            decodes.append(timed(decode, path))
-        share = median(one / other for one, other in zip(checks, decodes, strict=True))
         print(
             f"{count:,} events of decode steps, {requests} requests of {tokens:,} tokens and more, {PAGE_SIZE} a page"
         )
-        print(f"  checked        {count / min(checks):9,.0f} events a second, {1e6 * min(checks) / count:6.2f} us each")
-        print(f"  plain JSON     {count / min(decodes):9,.0f} events a second; checking costs {share:.2f} times that")
-        alone = step_seconds(requests, tokens)
-        print(f"  one decode step of {requests} requests in one operation, the law alone: {1e3 * alone:.3f} ms")
-        for size in SIZES:
-            count = write(path, requests, tokens, size)
-            command = [sys.executable, __file__, "--peak-of", str(path)]
-            peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            print(f"  peak memory    {peak / 1024:9.1f} MiB above the start, {count:,} events")
+        compare(path, count)
+    alone = step_seconds(requests, tokens)
+    print(f"  one decode step of {requests} requests in one operation, the law alone: {1e3 * alone:.3f} ms")
+    for size in SIZES:
+        command = [
+            sys.executable,
+            __file__,
+            "--requests",
+            str(requests),
+            "--tokens",
+            str(tokens),
+            "--peak-of",
+            str(size),
+        ]
+        peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(f"  peak memory    {peak / 1024:9.1f} MiB above the start, {size:,} events", flush=True)
+
+
+def compare(path: Path, count: int) -> None:
+    """Print what checking a trace costs, and decoding alone."""
+    checks, decodes = [], []
+    for _ in range(ROUNDS):
+        checks.append(timed(check, path))
+        decodes.append(timed(decode, path))
+    share = median(one / other for one, other in zip(checks, decodes, strict=True))
+    print(f"  checked        {count / min(checks):9,.0f} events a second, {1e6 * min(checks) / count:6.2f} us each")
+    print(f"  plain JSON     {count / min(decodes):9,.0f} events a second; checking costs {share:.2f} times that")
+
+
+def streamed_kib(requests: int, tokens: int, events: int) -> int:
+    """How much more memory this process has needed at most, once so many events are judged."""
+    judging = Judge(Law({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))}), Accepted())
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(MemoryEvent).decode
+    before = peak_kib()
+    for line, event in enumerate(islice(traffic(requests, tokens), events), start=2):
+        judging.step(line, decode(encode(event)))
+    assert not judging.outcome().groups
+    return peak_kib() - before
 
 
 def traffic(requests: int, tokens: int) -> Iterator[MemoryEvent]:
@@ -146,7 +178,9 @@ def write(path: Path, requests: int, tokens: int, events: int) -> int:
 def check(path: Path) -> None:
     """What `kvspec check` does with a trace that conforms."""
     with open_trace(path) as trace:
-        assert isinstance(trace, MemoryReader)
+        if isinstance(trace, TraceReader):
+            assert not judge_whole(trace.header.config, trace, Accepted()).found
+            return
         judging = Judge(Law(trace.header.pools), Accepted())
         for line, event in trace:
             judging.step(line, event)
