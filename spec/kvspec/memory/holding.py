@@ -264,18 +264,9 @@ def _refer(
     held[pool.name, number] = held.get((pool.name, number), 0) + 1
 
 
-def _unrefer(
-    state: State,
-    pool: PoolState,
-    number: Page,
-    page: PageState,
-    holder: str,
-    done: str,
-    references: dict[str, int] | None = None,
-) -> bool:
+def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, done: str) -> bool:
     """Take one reference back; note a finding, and change nothing, if the holder has none."""
-    if references is None:
-        references = page.holders if holder in page.holders else page.pins
+    references = page.holders if holder in page.holders else page.pins
     if holder not in references:
         state.find("MEM-RELEASE", f"page {number} is {done} by {holder}, but {whose(page)}", pool, number, holder)
         return False

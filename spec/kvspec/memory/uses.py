@@ -317,10 +317,8 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         _write_part(state, flight, part, new, table)
     if table is None or not parts:
         return
-    if flight.stream not in table.views:
-        table.views[flight.stream] = View(use.start)
-    view = table.views[flight.stream]
     start, stop = use.start, parts[-1][4] + parts[-1][3]
+    view = table.views.setdefault(flight.stream, View(start))
     if use.labels is not None:
         size, unit, told = table.pool.size, table.pool.unit, use.labels
         units = slice(start // unit, start // unit + len(told))
@@ -328,8 +326,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         ends = [(start, told[0], table.labels[units][0]), (stop, told[-1], table.labels[units][-1])]
         view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
         table.labels[units] = told
-    if view.high == start and not use.may:  # its own stream reads what is meant there
-        view.high = stop
+    if not use.may and _view_own(flight, table, start, stop):
         for *_, meant in parts:
             (state.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
 
@@ -357,20 +354,26 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
             begun += 1
         else:
             break
-        if len(page.tables) > 1 or len(table.views) > 1:
+        if len(page.tables) > 1 or len(table.views) > 1 or flight.stream not in table.views:
             state.changed(page, table, flight.stream)
         position = base + end
         parts += 1
     if parts:
         flight.uses.append((table, start, position, True))
-        view = table.views.get(flight.stream)
-        if view is None:
-            view = table.views[flight.stream] = View(start)
-        if view.high == start:  # its own stream reads what is meant there
-            view.high = position
-            if begun:
-                (state.unjudged if table.labels[start // size] is None else state.judged)["MEM-CONTENT"] += parts
+        if _view_own(flight, table, start, position) and begun:
+            (state.unjudged if table.labels[start // size] is None else state.judged)["MEM-CONTENT"] += parts
     return position
+
+
+def _view_own(flight: Flight, table: Table, start: int, stop: int) -> bool:
+    """A stream that writes on from where it has looked reads what is meant there: whether it does."""
+    view = table.views.get(flight.stream)
+    if view is None:
+        view = table.views[flight.stream] = View(start)
+    if view.high != start:
+        return False
+    view.high = stop
+    return True
 
 
 def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None) -> None:
