@@ -22,7 +22,7 @@ Numbers that no answer told are negative, and are pages like others.
 
 import pickle
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from kvspec.events import Config
 from kvspec.memory import Law
@@ -47,12 +47,9 @@ from kvspec.memory.events import (
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
-from kvspec.store import ROOT, Publication
+from kvspec.store import ROOT, PrefixStore, Publication
 from kvspec.tokens import PrefixKey
 from kvspec.window import attended_from
-
-if TYPE_CHECKING:
-    from kvspec.model.state import State
 
 FORWARD = "forward"
 """The stream of the forward passes."""
@@ -80,6 +77,44 @@ def pools(config: Config) -> dict[str, Pool]:
     if config.num_states:
         made["states"] = pool(1, config.num_states)
     return made
+
+
+class Held(Protocol):
+    """What a record has."""
+
+    @property
+    def row(self) -> int:
+        """Its row."""
+
+    @property
+    def locked(self) -> PrefixKey:
+        """The prefix that it has locked."""
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        """Its state slots."""
+
+
+class Books(Protocol):
+    """What is read of the model's state, by the names that it has there."""
+
+    store: PrefixStore
+    tables: dict[int, list[int]]
+    owner: dict[int, int | PrefixKey]
+    window_of: dict[int, int]
+    window_owner: dict[int, int]
+
+    @property
+    def records(self) -> Mapping[int, Held]:
+        """What each record has."""
+
+    @property
+    def requests(self) -> Mapping[str, object]:
+        """All requests."""
+
+    @property
+    def readers(self) -> Mapping[int, object]:
+        """Rows that launches in flight read."""
 
 
 class Names(NamedTuple):
@@ -169,7 +204,7 @@ class Memory:
         if found:
             self.told.append(Share(holder, pool, [*found], [key.hex() for key in found.values()], pin))
 
-    def begin(self, state: "State", record: int, row: int, locked: PrefixKey) -> None:
+    def begin(self, state: Books, record: int, row: int, locked: PrefixKey) -> None:
         """A record begins with a row and a locked prefix."""
         self._names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
         self.take(names.holder, "rows", [row])
@@ -186,7 +221,7 @@ class Memory:
             self._write_row(record, 0, list(path))
         self._lock(state, names.holder, ROOT, locked)
 
-    def _lock(self, state: "State", holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
+    def _lock(self, state: Books, holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
         """A lock moves: what it covers of the window and of the states. `own` are window pages that were private."""
         before, after = reach(state, old) | dict.fromkeys(own, ROOT), reach(state, new)
         self._share(holder, "window", {side: key for side, key in after.items() if side not in before})
@@ -229,7 +264,7 @@ class Memory:
         self._names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
         self.told.append(PassOn(holder, names.holder))
 
-    def take_states(self, state: "State", record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
+    def take_states(self, state: Books, record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
         """A record gets its state slots, `early` from its waiting request, and begins from a cached state or none."""
         holder, found = self._names[record].holder, state.store.states.get(state.records[record].locked)
         if early:
@@ -238,7 +273,7 @@ class Memory:
         reads = [] if found is None else [Use(None, "states", [found], holder=holder)]
         self._queue([Use(None, "states", [*early, *new], holder=holder)], reads)
 
-    def publish_state(self, state: "State", record: int, key: PrefixKey, slot: int, new: int | None) -> None:
+    def publish_state(self, state: Books, record: int, key: PrefixKey, slot: int, new: int | None) -> None:
         """The store takes a state slot of a record; `new` is the free one that the record has got for it."""
         holder = self._names[record].holder
         if new is not None:
@@ -250,7 +285,7 @@ class Memory:
             if found.locked == key:
                 self._share(self._names[other].holder, "states", {slot: key}, pin=True)
 
-    def launch(self, state: "State", launch: int, parts: list[tuple[int, int, int]]) -> None:
+    def launch(self, state: Books, launch: int, parts: list[tuple[int, int, int]]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
         rows = [Use(self._names[record].row, stop=end) for record, _, end in parts]
         copies = self.config.rows_read == "at_launch"
@@ -272,7 +307,7 @@ class Memory:
             self._queue(states, states)
         self.told.append(Begin(launch, FORWARD, reads, writes))
 
-    def _window(self, state: "State", record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
+    def _window(self, state: Books, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
         size, holder = self.config.page_size, self._names[record].holder
         nearest = attended_from(start, self.config.sliding_window)
         indices = range(nearest // size, ceil_pages(end, size))
@@ -296,7 +331,7 @@ class Memory:
         self.release(LAUNCHES, "rows", rows)
 
     def publish(
-        self, state: "State", record: int, first: int, plan: Publication, old: PrefixKey, tombstones: list[int]
+        self, state: Books, record: int, first: int, plan: Publication, old: PrefixKey, tombstones: list[int]
     ) -> None:
         """A record's pages from page index `first` on became the store's, or gave way to those that it had."""
         holder, table, _ = self._names[record]
@@ -345,7 +380,7 @@ class Memory:
         self.drop("window", {key: sides[page] for key, page in pages.items() if isinstance(key, bytes)})
         self._write_sides((page, 0) for page in pages.values())
 
-    def forget(self, state: "State", record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
+    def forget(self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
         """A record ends: its tables, its lock, its row, its state slots. Its private pages are let go besides."""
         holder, table, own_row = self._names.pop(record)
         self._flush()
@@ -358,7 +393,7 @@ class Memory:
         self.release(holder, "rows", [row])
         self.told.append(Leave(holder))
 
-    def idle(self, state: "State") -> None:
+    def idle(self, state: Books) -> None:
         """No request has a record."""
         keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
         self.told.append(Idle(keepers + [self._names[record].holder for record in state.records]))
@@ -369,7 +404,7 @@ def waiting(req: str) -> str:
     return f"waiting {req}"
 
 
-def reach(state: "State", locked: PrefixKey) -> dict[int, PrefixKey]:
+def reach(state: Books, locked: PrefixKey) -> dict[int, PrefixKey]:
     """The window pages that a lock covers."""
     sides: dict[int, PrefixKey] = {}
     for key in state.store.in_reach(locked):
