@@ -651,3 +651,11 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
     assert told(*chunk, half).rule.id == "STORE-5"
     last = events.CacheUnfinished("r", obs=events.PublishAnswer(0, []))
     assert told(*chunk, *later, last).rule.id == "STORE-5"
+
+
+def test_a_set_of_pages_is_told_as_runs_and_singly_in_any_order() -> None:
+    model = Model(Config(2, 8, 2, 16))
+    model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=[(3, 6), 2, 1])))
+    with pytest.raises(Violation, match="PAGE-1: the free pages: some are there twice") as raised:
+        model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=[(3, 6), 2, (1, 2)])))
+    assert raised.value.observed == [(1, 2), 2, (3, 6)]
