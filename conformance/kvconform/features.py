@@ -13,8 +13,9 @@ How its launches read rows is declared as well, where that is not until they com
     class MyAdapter:
         rows_read = ("in_order",)
 
-It names the ways (`kvspec.events.RowsRead`) in which it can be made, the usual one first. Vectors that leave it open
-are run, and judged, in that way.
+It names the ways (`kvspec.events.RowsRead`) in which it can be made, the usual one first. In the same manner
+`first_turn_chunks = ("published",)` says that a session's first turn publishes after each chunk. Vectors that leave it
+open are run, and judged, in that way.
 """
 
 from collections.abc import Iterable
@@ -34,6 +35,7 @@ from kvspec.events import (
     Evict,
     Extend,
     Finish,
+    FirstTurnChunks,
     FreeState,
     Launch,
     MatchPrefix,
@@ -63,6 +65,7 @@ FEATURES = {
     "release_in_flight": "release in flight: letting a request go while a launch in flight runs for it",
     "rows_at_launch": "rows at launch: copying the rows of a launch when it is handed over",
     "rows_in_order": "rows in order: rows whose writes the stream orders behind the launches that read them",
+    "published_chunks": "published chunks: those of a session's first turn, before its last one",
     "release_before_launch": "release before launch: retracting or aborting amid a prompt, or with unlaunched work",
     "retract_after_stop": "retraction after a stop: of a request that has stopped within a speculative step",
     "early_finish": "early finish: of a request before the token that follows its prompt is there",
@@ -97,6 +100,7 @@ def lacks(factory: object) -> frozenset[str]:
     """
     declared = frozenset(getattr(factory, "lacks", ()))
     declared |= _WAYS - {f"rows_{way}" for way in _rows_read(factory)}
+    declared |= {"published_chunks"} - {f"{way}_chunks" for way in _first_turn_chunks(factory)}
     unknown = declared - FEATURES.keys()
     if unknown:
         raise UnknownFeatureError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
@@ -106,10 +110,12 @@ def lacks(factory: object) -> frozenset[str]:
 
 
 def under(factory: object, config: Config) -> Config:
-    """The same sizes for this implementation: where they leave open how launches read rows, as it declares."""
-    if config.rows_read != "until_complete":
-        return config
-    return msgspec.structs.replace(config, rows_read=_rows_read(factory)[0])
+    """The same sizes for this implementation: what they leave open is as it declares."""
+    if config.rows_read == "until_complete":
+        config = msgspec.structs.replace(config, rows_read=_rows_read(factory)[0])
+    if config.first_turn_chunks == "private":
+        config = msgspec.structs.replace(config, first_turn_chunks=_first_turn_chunks(factory)[0])
+    return config
 
 
 def vector_under(factory: object, vector: Vector) -> Vector:
@@ -127,6 +133,15 @@ def _rows_read(factory: object) -> tuple[RowsRead, ...]:
 
 _WAYS = frozenset({"rows_at_launch", "rows_in_order"})
 """The features that are a way of reading rows."""
+
+
+def _first_turn_chunks(factory: object) -> tuple[FirstTurnChunks, ...]:
+    declared: tuple[FirstTurnChunks, ...] = getattr(factory, "first_turn_chunks", ("private",))
+    if not declared or not set(declared) <= set(get_args(FirstTurnChunks)):
+        raise UnknownFeatureError(f"first_turn_chunks is {declared!r}, not some of: private, published")
+    return declared
+
+
 _HYBRID = {"sliding_window": "swa_evict", "recurrent_states": "take_state"}
 """A hybrid pool, and the operation that only managers with such a pool have."""
 
@@ -162,6 +177,7 @@ def needs_of_config(config: Config) -> frozenset[str]:
     found |= {"sliding_window"} if config.sliding_window else set()
     found |= {"recurrent_states"} if config.num_states else set()
     found |= {f"rows_{config.rows_read}"} & _WAYS
+    found |= {"published_chunks"} if config.first_turn_chunks == "published" else set()
     return frozenset(found)
 
 

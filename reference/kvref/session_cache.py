@@ -30,8 +30,11 @@ class SessionMatch(NamedTuple):
 class SessionCache:
     """The slots of all open sessions."""
 
-    def __init__(self, inner: RadixCache, pool: ReqToTokenPool, allocator: TokenAllocator) -> None:
-        """No session is open."""
+    def __init__(
+        self, inner: RadixCache, pool: ReqToTokenPool, allocator: TokenAllocator, *, publishes_chunks: bool = False
+    ) -> None:
+        """No session is open. With `publishes_chunks` a first turn publishes after each chunk."""
+        self.publishes_chunks = publishes_chunks
         self.inner = inner
         self.pool = pool
         self.allocator = allocator
@@ -98,9 +101,11 @@ class SessionCache:
     def _is_published(self, run: Run) -> bool:
         """Of a session only the last chunk of a first turn goes to the tree (20476).
 
-        A later turn goes on from a slot, and what stands between two chunks is not the end of anything yet.
+        A later turn goes on from a slot, and what stands between two chunks is not the end of anything yet; unless it
+        is to be published all the same.
         """
-        return run.request.slot is None or not (run.request.resumed or run.mid_prefill)
+        waits_for_last = run.mid_prefill and not self.publishes_chunks
+        return run.request.slot is None or not (run.request.resumed or waits_for_last)
 
     def save(self, slot: SessionSlot, run: Run) -> None:
         """The turn's memory goes back to the slot, valid as far as it was launched and its tokens are kept (22862).

@@ -17,6 +17,10 @@ RowsRead = Literal["until_complete", "at_launch", "in_order"]
 over, where it copies them; or at any moment, but whatever writes a row later is ordered behind it by the stream."""
 
 
+FirstTurnChunks = Literal["private", "published"]
+"""Whether a session's first turn publishes once, with its last chunk, or after each chunk as a plain request does."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fixed sizes of one memory manager."""
 
@@ -39,6 +43,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Slots for the recurrent states of state space layers, numbered from 1; 0: no such layers."""
     rows_read: RowsRead = "until_complete"
     """How a launch reads the rows of its requests."""
+    first_turn_chunks: FirstTurnChunks = "private"
+    """What becomes of the chunks of a session's first turn but the last."""
 
     @property
     def hybrid(self) -> bool:

@@ -20,7 +20,12 @@ class ManagerState:
         self.allocator = make_allocator(config)
         self.pool = make_pool(config)
         self.tree_cache = make_tree_cache(config, self.pool, self.allocator)
-        self.session_cache = SessionCache(self.tree_cache, self.pool, self.allocator)
+        self.session_cache = SessionCache(
+            self.tree_cache,
+            self.pool,
+            self.allocator,
+            publishes_chunks=config.first_turn_chunks == "published",
+        )
 
         self.requests: dict[str, Request] = {}
         self.running: dict[str, Run] = {}

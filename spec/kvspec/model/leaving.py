@@ -125,7 +125,8 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
         raise Refusal("CHUNK-1", f"the token that follows the prompt of {op.req} is not sampled yet")
     carried_out(state, op)
 
-    keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or op.chunked))
+    waits_for_last = op.chunked and state.config.first_turn_chunks == "private"
+    keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or waits_for_last))
     protected = state.lengths[record].protected
     waits = (
         not keeps_out
@@ -140,6 +141,8 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     freed = tombstones + own
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
+    if op.chunked and request.session is not None and plan.length > protected:
+        state.chosen["first turn published early"] += 1
     judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
     hybrid.judge_revival(state, plan.revived, obs.freed)
     judge_freed(state, pages_of(state), "STORE-5", freed, obs.freed)

@@ -20,6 +20,7 @@ CHOICES = (
     "window kept longer",
     "chunk not published",
     "row not withheld",
+    "first turn published early",
 )
 """What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""

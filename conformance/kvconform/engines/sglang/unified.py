@@ -128,6 +128,7 @@ class UnifiedEngine(Engine):
 class UnifiedAdapter(Adapter):
     """The memory of one engine of such a release."""
 
+    first_turn_chunks = ("published",)
     engine: UnifiedEngine  # type: ignore[misc]
 
     def match_prefix(self, req: str) -> MatchAnswer:
