@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from hypothesis import Phase, settings
 
 from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
-from kvconform.findings.accepted import Accepted
 from kvconform.fuzzing import generate
-from kvconform.fuzzing.fuzz import Budget, fuzz, fuzz_on, runs, shortest
+from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.fuzzing.machine import DoesNotConform, machine
 from kvconform.fuzzing.reach import HARD, met
 from kvconform.fuzzing.run import Failure, Run, Tally
@@ -190,11 +190,17 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
         assert run_command(["run", str(path), "--impl", TWO]) == 1
 
 
-def test_fuzzing_does_not_end_where_something_breaks() -> None:
-    seconds: list[float] = []
-    fuzzed = fuzz_on(runs(KeepsPages, Budget(3), 1), Budget(3), lambda _, elapsed: seconds.append(elapsed), Accepted())
+def test_fuzzing_goes_on_after_something_breaks_and_ends_in_time_with_its_traces_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clock that goes on whenever somebody looks: operations and attempts to shorten take time, waiting does not.
+    looks = count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(looks) * 0.15)
+    arguments = ["fuzz", "--impl", KEEPS, "--seconds", "20", "--out", str(tmp_path / "failure.jsonl")]
+    assert run_command(arguments) == 1
     # A quarter of the time at most is kept for shortening what broke.
-    assert fuzzed.failure is not None and fuzzed.seconds >= 2.25 and len(seconds) > 1
+    assert 20 * 0.75 <= next(looks) * 0.15 <= 20 * 1.1
+    assert (tmp_path / "failure.jsonl").exists()
 
 
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
