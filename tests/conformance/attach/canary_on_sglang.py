@@ -1,6 +1,6 @@
 """Drives what SGLang's model runner is given for each pass, with the canary's hooks in it.
 
-python canary_on_sglang.py FOLDER [WHAT]
+python -m tests.conformance.attach.canary_on_sglang FOLDER [WHAT]
 
 The release's own `ForwardBatch.init_new`, rows and paged allocator; requests, their batches and the model runner are
 fakes. WHAT is put into it: `swap`, two slots of a row before one pass; `stale`, a row that is written over by another

@@ -1,6 +1,6 @@
 """Drives vLLM's scheduler and what its model runner prepares for each step, with the canary's hooks in it.
 
-python canary_on_vllm.py FOLDER SEED [WHAT [RUNNER]]
+python -m tests.conformance.attach.canary_on_vllm FOLDER SEED [WHAT [RUNNER]]
 
 The release's own scheduler, request states, block tables and kernels that make a step's inputs; no model. Each step is
 prepared as late as the host can bear: when its tokens are taken. WHAT is put into it: `swap`, the first two blocks of

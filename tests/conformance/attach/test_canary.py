@@ -23,6 +23,8 @@ from kvconform.memory.writer import TraceWriter
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Release, Take, Use
 
+ROOT = Path(__file__).parents[3]
+
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs torch and triton")
 
 
@@ -49,9 +51,8 @@ def driven(engine: str, version: str, *arguments: str) -> dict[str, Any]:
     folder = folder_of(version, engine=engine)
     if not (folder / engine).is_dir():
         pytest.skip(f"{engine} {version} is not there: kvspec engines install {engine}=={version}")
-    script = Path(__file__).with_name(f"canary_on_{engine}.py")
-    command = [sys.executable, str(script), str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, "-m", f"tests.conformance.attach.canary_on_{engine}", str(folder), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert said["problem"] is None
@@ -179,7 +180,7 @@ print(runner.ModelRunner.forward())
 
 
 def test_engines_find_the_canary_by_their_entry_points() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for group in ("vllm.general_plugins", "sglang.srt.plugins"):
         module, _, function = project["entry-points"][group]["kvspec"].partition(":")
         assert callable(getattr(importlib.import_module(module), function))
