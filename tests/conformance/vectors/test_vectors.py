@@ -1,5 +1,6 @@
 """Every embedded vector is well made, and the reference conforms to it."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,17 @@ def test_of_the_reference_nothing_is_left_unjudged() -> None:
     assert not any(rules_unjudged(vector, run_vector(vector, Manager)) for vector in map(read_vector, PATHS))
 
 
+def reached_by(engine: type[Manager]) -> Counter[str]:
+    """What all vectors together make of an implementation."""
+    return Evidence.together(run_vector(read_vector(path), engine).evidence for path in PATHS).reached
+
+
 def test_the_lazy_implementation_makes_every_choice_that_is_open() -> None:
-    outcomes = [run_vector(read_vector(path), NeverGivesBack) for path in PATHS]
-    reached = Evidence.together(outcome.evidence for outcome in outcomes).reached
-    assert all(reached[choice] for choice in CHOICES)
+    """But for one, which it is too lazy for and the reference makes."""
+    eager = {"first turn published early"}
+    lazy, reference = reached_by(NeverGivesBack), reached_by(Manager)
+    assert {choice for choice in CHOICES if lazy[choice]} == set(CHOICES) - eager
+    assert {choice for choice in CHOICES if reference[choice]} >= eager
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
