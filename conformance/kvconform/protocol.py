@@ -229,7 +229,11 @@ class Implementation(Protocol):
         ...
 
     def snapshot(self) -> events.SnapshotAnswer:
-        """Show the whole state, for a deep compare. An engine that cannot answers `SnapshotAnswer()`."""
+        """Show the state, for a deep compare: what you can tell of it, down to the parts of each holder.
+
+        An engine that can show nothing answers `SnapshotAnswer()`; one that knows lengths and no rows
+        `SnapshotAnswer(requests={"r1": HolderView(committed_len=8)})`.
+        """
         ...
 
 

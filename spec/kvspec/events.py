@@ -204,12 +204,12 @@ class Figures(Answer):
 
 
 class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One holder as the implementation's own records show it. Lengths in tokens."""
+    """One holder as the implementation's own records show it, as far as it tells them. Lengths in tokens."""
 
-    row: int
-    protected_len: int
-    committed_len: int
-    allocated_len: int
+    row: int | None = None
+    protected_len: int | None = None
+    committed_len: int | None = None
+    allocated_len: int | None = None
     swa_evicted_len: int | None = None
     """The cursor of the sliding window, or the protected length where that is more."""
     states: Runs | None = None
@@ -217,6 +217,15 @@ class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     """The state slot that it computes in."""
     tracking: dict[int, int] | None = None
     """For each page border, in tokens, whose state it keeps, the state slot that has it."""
+
+
+class Held(HolderView):
+    """One holder as the specification has it: nothing of what every holder has is left out."""
+
+    row: int
+    protected_len: int
+    committed_len: int
+    allocated_len: int
 
 
 class SnapshotAnswer(Answer):

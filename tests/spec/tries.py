@@ -284,7 +284,9 @@ def snapshots(state: State, right: SnapshotAnswer) -> Iterator[Change[SnapshotAn
 
 
 def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
-    yield "another row", replace(view, row=view.row + 1)
+    yield "another row", replace(view, row=(view.row or 0) + 1)
+    for name in ("row", "protected_len", "committed_len", "allocated_len"):
+        yield f"{name} not told", replace(view, **{name: None})
     for name in ("protected_len", "committed_len", "allocated_len", "swa_evicted_len"):
         length = getattr(view, name)
         if length is not None:

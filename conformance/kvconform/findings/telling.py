@@ -19,9 +19,10 @@ from kvconform.findings.whole import Mending
 from kvconform.findings.wording import origin
 from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Breach, ExpectationFailed, names_in
-from kvspec.events import Config, HolderView, Operation, Refusal, Snapshot, SnapshotAnswer
+from kvspec.events import Config, Held, Operation, Refusal, Snapshot, SnapshotAnswer
 from kvspec.model import Model
 from kvspec.model.judging import owner_name, record_name, state_owner_name
+from kvspec.model.looking import held
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, count, expand
 from kvspec.rules import Violation
@@ -249,7 +250,7 @@ def holders(model: Model, last: Operation[Any] | None = None) -> Iterator[str]:
     look = Snapshot()
     model.step(look)
     seen = look.obs or SnapshotAnswer()
-    for kind, views in (("request", seen.requests or {}), ("session", seen.sessions or {})):
+    for kind, views in zip(("request", "session"), held(model.state), strict=True):
         for name, view in views.items():
             if name in named or not named:
                 yield _holder(f"{kind} {name}", view, seen, model.state.config)
@@ -262,7 +263,7 @@ def _about(op: Operation[Any], state: State) -> list[str]:
     return list(dict.fromkeys([*names, *(session for session in turns if session is not None)]))
 
 
-def _holder(name: str, view: HolderView, state: SnapshotAnswer, config: Config) -> str:
+def _holder(name: str, view: Held, state: SnapshotAnswer, config: Config) -> str:
     slots = expand((state.rows or {}).get(view.row, ()))
     pages = dict.fromkeys(slot // config.page_size for slot in slots)
     # The model invents numbers, which are not positive, for what the implementation did not tell.

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
+from msgspec.structs import asdict
+
 from kvconform.checked import ImplementationFailed, make
 from kvconform.protocol import perform
 from kvconform.vectors.runner import Factory
@@ -19,7 +21,7 @@ from kvspec.events import (
     Decode,
     Extend,
     FreeState,
-    HolderView,
+    Held,
     Launch,
     MatchPrefix,
     Operation,
@@ -80,7 +82,7 @@ class Witness:
         """Request -> positions of each speculative step that is not verified, oldest first."""
         self._promised: dict[tuple[str, int], str] = {}
         """Request and position -> what was written there before its token was known."""
-        self._views: dict[str, HolderView] = {}
+        self._views: dict[str, Held] = {}
         self._names: dict[str, str] = {}
         """Request or "/session" that has a row -> its name below."""
         self._tables: dict[str, list[int]] = {}
@@ -113,7 +115,8 @@ class Witness:
     def saw(self, op: Operation[Any], shown: SnapshotAnswer) -> None:
         """Tell what an operation did, by its answer and the snapshot after it."""
         self._learn(op)
-        views = {**(shown.requests or {}), **{f"/{name}": view for name, view in (shown.sessions or {}).items()}}
+        told = {**(shown.requests or {}), **{f"/{name}": view for name, view in (shown.sessions or {}).items()}}
+        views = {name: Held(**asdict(view)) for name, view in told.items()}  # the reference tells all
         gone = self._change_hands(views)
         who = self._holder(op)
         obs: Any = op.obs
@@ -190,7 +193,7 @@ class Witness:
             if promise is not None:
                 self.tell(Learn(promise, self._label(req, len(known) - 1)))
 
-    def _change_hands(self, views: dict[str, HolderView]) -> list[str]:
+    def _change_hands(self, views: dict[str, Held]) -> list[str]:
         """Rows that were given out, or went from one holder to another; who has left without handing on."""
         gone = [name for name in self._names if name not in views]
         for name, view in views.items():
@@ -260,7 +263,7 @@ class Witness:
             {page for page in pages if page in self._stored and ("pages", page) not in held} if self._sides else set()
         )
 
-    def _lay_out(self, name: str, view: HolderView, shown: SnapshotAnswer) -> None:
+    def _lay_out(self, name: str, view: Held, shown: SnapshotAnswer) -> None:
         """The block table of a holder, as its row shows it: what it shares with the store, and where its pages are."""
         size, holder = self.config.page_size, self._names[name]
         table = [slot // size for slot in expand((shown.rows or {}).get(view.row, ()))[::size]]

@@ -204,7 +204,7 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
     for positions in (obs.rows or {}).values():
         _runs("slot", positions, slots)
     for name, view in ((obs.requests or {}) | (obs.sessions or {})).items():
-        _each("row", (view.row,), rows)
+        _each("row", () if view.row is None else (view.row,), rows)
         _natural(f"protected_len of {name}", view.protected_len)
         _natural(f"committed_len of {name}", view.committed_len)
         _natural(f"allocated_len of {name}", view.allocated_len)

@@ -107,16 +107,17 @@ NOTHING = Seen(SnapshotAnswer(), Figures())
 
 def _lengths_seen(shown: SnapshotAnswer, name: str, model: Model) -> tuple[int, int, int] | None:
     """The lengths of a request or a session's slot, as the implementation tells them, else as the model has them."""
-    if shown.requests is None or shown.sessions is None:
-        return model.lengths_of(name)
-    view = shown.requests.get(name)
-    if view is not None:
-        return view.protected_len, view.committed_len, view.allocated_len
-    slot, due = shown.sessions.get(name), model.lengths_of(name)
-    if slot is None or due is None:
-        return None if slot is None else (slot.protected_len, slot.committed_len, slot.allocated_len)
+    due = model.lengths_of(name)
+    if shown.requests is None or shown.sessions is None or due is None:
+        return due
+    request = shown.requests.get(name)
+    view = request or shown.sessions.get(name)
+    if view is None:
+        return None
     # A slot may forget the slots past its tokens in a page that it keeps (rule LEN-1 compares whole pages).
-    return slot.protected_len, slot.committed_len, due.allocated
+    told = view.protected_len, view.committed_len, None if request is None else view.allocated_len
+    protected, committed, allocated = (right if here is None else here for here, right in zip(told, due, strict=True))
+    return protected, committed, allocated
 
 
 class Expectations:

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from kvspec.events import Figures, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
+from kvspec.events import Figures, Held, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
 from kvspec.lengths import held_tokens
 from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
@@ -130,10 +130,12 @@ def _lent(state: State) -> int:
 def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
     """Compare an implementation's whole state with the specification's."""
     carried_out(state, op)
+    requests, sessions = held(state)
     expected = _snapshot(state)
+    expected.requests, expected.sessions = dict(requests), dict(sessions)
     obs = op.obs or expected
-    _judge_holders(state, "request", expected.requests or {}, obs.requests)
-    _judge_holders(state, "session", expected.sessions or {}, obs.sessions)
+    _judge_holders(state, "request", requests, obs.requests)
+    _judge_holders(state, "session", sessions, obs.sessions)
     _judge_rows(state, expected.rows or {}, obs.rows)
     _judge_free_rows(state, expected, obs)
     _judge_set(state, "STORE-1", "the store's pages", expected.store_pages or (), obs.store_pages)
@@ -190,12 +192,6 @@ def _snapshot(state: State) -> SnapshotAnswer:
         free_pages=without([(1, state.config.num_pages)], list(state.owner)),
         locks=Counter(page for held in state.records.values() for page in store.path(held.locked)),
         store_pages=compress(sorted(entry.page for entry in store.entries.values())),
-        requests={
-            req: _view(state, request.record) for req, request in state.requests.items() if request.record is not None
-        },
-        sessions={
-            name: _view(state, session.record) for name, session in state.sessions.items() if session.record is not None
-        },
         **(_windows(state) if state.config.sliding_window else {}),
         **(_states(state) if state.config.num_states else {}),
     )
@@ -218,22 +214,31 @@ def _states(state: State) -> dict[str, Any]:
     }
 
 
-def _view(state: State, record: int) -> HolderView:
+def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
+    """What each request has, and each session slot that has not lent it."""
+    requests = {name: one.record for name, one in state.requests.items() if one.record is not None}
+    sessions = {name: one.record for name, one in state.sessions.items() if one.record is not None}
+    return (
+        {name: _view(state, record) for name, record in requests.items()},
+        {name: _view(state, record) for name, record in sessions.items()},
+    )
+
+
+def _view(state: State, record: int) -> Held:
     row, _, states, _ = state.records[record]
     lengths = state.lengths[record]
     cursor = max(lengths.protected, state.cursor[record]) if state.config.sliding_window else None
     if not state.config.num_states:
-        return HolderView(row, *lengths, cursor)
-    return HolderView(row, *lengths, cursor, sorted(states), *roles(state, record))
+        return Held(row, *lengths, cursor)
+    return Held(row, *lengths, cursor, sorted(states), *roles(state, record))
 
 
-def _judge_holders(
-    state: State, kind: str, expected: dict[str, HolderView], observed: dict[str, HolderView] | None
-) -> None:
+def _judge_holders(state: State, kind: str, expected: dict[str, Held], observed: dict[str, HolderView] | None) -> None:
+    """Compare who holds a row, and what is told of each."""
     if observed is None:
         state.unjudged["LEN-1"] += 1
         return
-    for rule in ("LEN-1", "ROW-1", "ROW-4"):
+    for rule in ("ROW-1", "ROW-4"):
         state.judged[rule] += 1
     for name in expected | observed:
         if name not in observed:
@@ -243,34 +248,35 @@ def _judge_holders(
         if name not in expected:
             rule = "ROW-1" if kind == "session" else _blame_row(state, name)
             raise Violation(rule, f"{kind} {name} should hold no row", expected=None, observed=observed[name])
-        if expected[name].row != observed[name].row and expected[name].row >= 0:
-            raise Violation(
-                "ROW-2",
-                f"{kind} {name} is in another row",
-                expected=expected[name].row,
-                observed=observed[name].row,
-            )
-        wanted, found = expected[name], observed[name]
-        judge_length(state, "LEN-1", f"protected_len of {kind} {name}", wanted.protected_len, found.protected_len)
-        # Committed beyond its tokens, a holder vouches for content that it does not have.
-        ahead = kind == "request" and state.speculates_ahead(name)
-        length_rule = "SPEC-2" if ahead else "LEN-1"
-        vouches = wanted.committed_len < found.committed_len <= found.allocated_len
-        rule = "DATA-1" if vouches and not ahead else length_rule
-        judge_length(state, rule, f"committed_len of {kind} {name}", wanted.committed_len, found.committed_len)
-        if kind == "request" or not _same_pages(state, wanted.allocated_len, found.allocated_len):
-            judge_length(
-                state, length_rule, f"allocated_len of {kind} {name}", wanted.allocated_len, found.allocated_len
-            )
-        if wanted.swa_evicted_len is not None:
-            judge_length(
-                state, "SWA-2", f"swa_evicted_len of {kind} {name}", wanted.swa_evicted_len, found.swa_evicted_len
-            )
-        if wanted.states is not None:
-            _judge_set(state, "MAMBA-1", f"the state slots of {kind} {name}", wanted.states, found.states)
-            holder = state.requests[name] if kind == "request" else state.sessions[name]
-            assert holder.record is not None, "it holds a row"
-            judge_roles(state, f"{kind} {name}", holder.record, found)
+        _judge_holder(state, kind, name, expected[name], observed[name])
+
+
+def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
+    """Compare one holder. What is not told of it is not judged."""
+    who = f"{kind} {name}"
+    if found.row is None or wanted.row < 0:
+        state.unjudged["ROW-2"] += 1
+    elif found.row != wanted.row:
+        raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row)
+    else:
+        state.judged["ROW-2"] += 1
+    judge_length(state, "LEN-1", f"protected_len of {who}", wanted.protected_len, found.protected_len)
+    ahead = kind == "request" and state.speculates_ahead(name)
+    length_rule = rule = "SPEC-2" if ahead else "LEN-1"
+    committed, allocated = found.committed_len, found.allocated_len
+    has = wanted.allocated_len if allocated is None else allocated
+    if committed is not None and wanted.committed_len < committed <= has and not ahead:
+        rule = "DATA-1"  # beyond its tokens, a holder vouches for content that it does not have
+    judge_length(state, rule, f"committed_len of {who}", wanted.committed_len, committed)
+    if kind == "request" or not _same_pages(state, wanted.allocated_len, has):
+        judge_length(state, length_rule, f"allocated_len of {who}", wanted.allocated_len, allocated)
+    if wanted.swa_evicted_len is not None:
+        judge_length(state, "SWA-2", f"swa_evicted_len of {who}", wanted.swa_evicted_len, found.swa_evicted_len)
+    if wanted.states is not None:
+        _judge_set(state, "MAMBA-1", f"the state slots of {who}", wanted.states, found.states)
+        holder = state.requests[name] if kind == "request" else state.sessions[name]
+        assert holder.record is not None, "it holds a row"
+        judge_roles(state, who, holder.record, found)
 
 
 def _blame_row(state: State, req: str) -> str:

@@ -47,7 +47,7 @@ def answers(config: Config) -> dict[type[Answer], st.SearchStrategy[Answer]]:
         del lists["window"]
         side |= {"states": told(PAGES), "slot": told(SLOT)}
     given = {name: told(lists[name]) if name in lists else st.none() for name in ("pages", "window", "states")}
-    view = st.builds(events.HolderView, ROWS, *[NUMBERS] * 3, side["cursor"], side["states"])
+    view = st.builds(events.HolderView, told(ROWS), *[told(NUMBERS)] * 3, side["cursor"], side["states"])
     holders = told(st.dictionaries(NAMES, view, max_size=2))
     freed = (side["pages"], side["window"], side["states"])
     return {

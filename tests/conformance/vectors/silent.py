@@ -1,9 +1,9 @@
-"""An implementation that carries everything out, and tells nothing of it."""
+"""Implementations that carry everything out, and tell nothing of it, or little."""
 
 from typing import Any
 
 from kvref import Manager
-from kvspec.events import Answer, EvictAnswer
+from kvspec.events import Answer, EvictAnswer, HolderView, SnapshotAnswer
 
 
 def silenced(name: str) -> Any:
@@ -22,3 +22,43 @@ OPERATIONS = (
 
 Silent = type("Silent", (Manager,), {name: silenced(name) for name in OPERATIONS})
 """Answers nothing."""
+
+
+class OnlyHolders(Manager):
+    """Of a snapshot it tells the holders alone, and of each only what `tells` names."""
+
+    tells: tuple[str, ...] = ()
+
+    def snapshot(self) -> SnapshotAnswer:
+        shown = super().snapshot()
+        return SnapshotAnswer(requests=self._cut(shown.requests), sessions=self._cut(shown.sessions))
+
+    def _cut(self, views: dict[str, HolderView] | None) -> dict[str, HolderView]:
+        return {
+            who: HolderView(**{part: getattr(view, part) for part in self.tells}) for who, view in (views or {}).items()
+        }
+
+
+class OnlyLengths(OnlyHolders):
+    """Has no rows to tell of."""
+
+    tells = ("protected_len", "committed_len", "allocated_len")
+
+
+class OnlyPages(Manager):
+    """Of a snapshot it tells which pages are free and which are cached."""
+
+    def snapshot(self) -> SnapshotAnswer:
+        shown = super().snapshot()
+        return SnapshotAnswer(free_pages=shown.free_pages, store_pages=shown.store_pages)
+
+
+class CommitsOneMore(OnlyLengths):
+    """Tells a committed length that is wrong."""
+
+    def _cut(self, views: dict[str, HolderView] | None) -> dict[str, HolderView]:
+        cut = super()._cut(views)
+        for view in cut.values():
+            assert view.committed_len is not None
+            view.committed_len -= 1
+        return cut

@@ -5,17 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from kvconform.protocol import perform
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files
-from kvconform.vectors.runner import Evidence, rules_unjudged, run_vector
+from kvconform.vectors.runner import Evidence, rules_unjudged, run_vector, unanswered
 from kvref import Manager
-from kvspec.events import Evict
+from kvspec.events import Config, Evict, Extend, MatchPrefix, Snapshot, SnapshotAnswer, Submit
+from kvspec.model import Model
 from kvspec.model.state import CHOICES
+from kvspec.rules import Violation
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
-from tests.conformance.vectors.silent import Silent
+from tests.conformance.vectors.silent import CommitsOneMore, OnlyHolders, OnlyLengths, OnlyPages, Silent
 
 PATHS = vector_files()
+SMALL = Config(page_size=4, num_pages=8, num_rows=2, max_context_len=32)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -52,6 +56,49 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
         "session_discipline",
         "state_takes_no_speculative_step",
     }
+
+
+@pytest.mark.parametrize(
+    ("engine", "judged", "unjudged"),
+    [
+        (OnlyHolders, {"ROW-1"}, {"LEN-1", "ROW-2", "PAGE-1", "PAGE-3"}),
+        (OnlyLengths, {"ROW-1", "LEN-1"}, {"ROW-2", "PAGE-1", "PAGE-3"}),
+        (OnlyPages, {"PAGE-1", "STORE-1"}, {"LEN-1", "PAGE-3"}),
+        (Manager, {"ROW-1", "LEN-1", "ROW-2", "PAGE-1", "PAGE-3"}, set()),
+    ],
+)
+def test_what_a_snapshot_leaves_out_is_not_judged(engine: type[Manager], judged: set[str], unjudged: set[str]) -> None:
+    for path in PATHS[::16]:
+        assert run_vector(read_vector(path), engine).finding is None
+    model = a_request_that_runs()
+    model.judged.clear()
+    model.step(Snapshot(obs=shown_by(engine)))
+    assert judged <= model.judged.keys()
+    assert model.unjudged.keys() & {"ROW-2", "LEN-1", "PAGE-1", "PAGE-3"} == unjudged
+
+
+RUNS = (Submit("r", [1, 2, 3, 4, 5]), MatchPrefix("r"), Extend([("r", 5)]))
+
+
+def a_request_that_runs() -> Model:
+    model = Model(SMALL)
+    for op in RUNS:
+        model.step(unanswered(op))
+    model.unjudged.clear()
+    return model
+
+
+def shown_by(engine: type[Manager]) -> SnapshotAnswer:
+    """What an implementation shows of the same."""
+    manager = engine(SMALL)
+    for op in RUNS:
+        perform(manager, op)
+    return manager.snapshot()
+
+
+def test_a_length_that_is_told_is_judged_where_no_row_is() -> None:
+    with pytest.raises(Violation, match="LEN-1: committed_len of request r"):
+        a_request_that_runs().step(Snapshot(obs=shown_by(CommitsOneMore)))
 
 
 def test_of_the_reference_nothing_is_left_unjudged() -> None:
