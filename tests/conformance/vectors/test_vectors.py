@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.protocol import perform
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files
-from kvconform.vectors.runner import Evidence, rules_unjudged, run_vector, unanswered
+from kvconform.vectors.runner import Evidence, rules_unjudged, run_vector
 from kvref import Manager
 from kvspec.events import Config, Evict, Extend, MatchPrefix, Snapshot, SnapshotAnswer, Submit
 from kvspec.model import Model
@@ -77,22 +76,19 @@ def test_what_a_snapshot_leaves_out_is_not_judged(engine: type[Manager], judged:
     assert model.unjudged.keys() & {"ROW-2", "LEN-1", "PAGE-1", "PAGE-3"} == unjudged
 
 
-RUNS = (Submit("r", [1, 2, 3, 4, 5]), MatchPrefix("r"), Extend([("r", 5)]))
-
-
 def a_request_that_runs() -> Model:
     model = Model(SMALL)
-    for op in RUNS:
-        model.step(unanswered(op))
-    model.unjudged.clear()
+    for op in (Submit("r", [1, 2, 3, 4, 5]), MatchPrefix("r"), Extend([("r", 5)])):
+        model.step(op)
     return model
 
 
 def shown_by(engine: type[Manager]) -> SnapshotAnswer:
     """What an implementation shows of the same."""
     manager = engine(SMALL)
-    for op in RUNS:
-        perform(manager, op)
+    manager.submit("r", [1, 2, 3, 4, 5])
+    manager.match_prefix("r")
+    manager.extend([("r", 5)])
     return manager.snapshot()
 
 
