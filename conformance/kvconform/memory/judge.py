@@ -86,12 +86,13 @@ class Judge:
         if group is None and cause is not None and cause is self._groups.get((*same, None)):
             group = cause  # the same again, on the same page or holder
         if group is not None:
-            group.count += 1
+            group.count += 1 + finding.more
         elif len(self._groups) >= GROUPS:
-            self._beyond += 1
+            self._beyond += 1 + finding.more
             return
         else:
             group = Group(finding, kind, line, cause)
+            group.count += finding.more
             self._groups[(*same, None if cause is None else id(cause))] = group
             if self._found is not None:
                 self._found(group)

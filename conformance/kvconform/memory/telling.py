@@ -19,8 +19,8 @@ from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec import memory as law
 from kvspec.memory import Law, Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
+from kvspec.memory.races import used
 from kvspec.memory.state import PageState, PoolState, State
-from kvspec.memory.uses import used
 from kvspec.memory_rules import MEMORY_RULES
 
 TOLD = 20
@@ -64,7 +64,8 @@ class Teller:
             named = set(named_in(event, state))
             cells = {name: _cells(state, name, named, wrong) for name in state.pools}
             says = "; ".join(f"{one.rule}: {short(one.what)}" for one in found[:SAID])
-            says += f"; and {len(found) - SAID:,} more" if len(found) > SAID else ""
+            beyond = len(found) - SAID + sum(one.more for one in found)
+            says += f"; and {beyond:,} more" if beyond > 0 else ""
             about = list(dict.fromkeys(holders_of(event, state)))
             moment = Moment(self._events, line, builtins(event), sentence(event), about=about, breaks=says)
             self._seen.append(_Seen(moment, cells))
@@ -114,6 +115,7 @@ def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
     """What operations that the host has not seen complete do with a page."""
     page, words = pool.pages.get(number) or PageState(), set[tuple[bool, str]]()
     for flight in state.clocks.flights.values():
+        state.clocks.sort(flight)
         read = state.clocks.host.get(flight.stream, 0) >= flight.moment - 1
         words |= {(writes, flight.stream) for _, _, writes in used(flight, pool, number, page) if writes or not read}
     return [f"being {'written' if writes else 'read'} on {stream}" for writes, stream in sorted(words)]

@@ -64,7 +64,7 @@ class Law:
         _EVENTS[type(event)](state, event)
         if not state.findings:
             return []
-        found, state.findings = state.findings, []
+        found, state.findings, state.by_rule = state.findings, [], {}
         return found
 
     @property

@@ -6,7 +6,7 @@ operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`
 moment that lies before.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
@@ -34,27 +34,21 @@ def join(clock: Clock, earlier: Clock) -> None:
 class Flight:
     """An operation that is queued, and what it uses."""
 
-    __slots__ = ("_spans", "clock", "event", "moment", "number", "rivals", "stream", "uses")
+    __slots__ = ("clock", "event", "moment", "number", "rivals", "spans", "stream", "uses")
 
-    def __init__(self, event: Begin, stream: str, clock: Clock, rivals: "list[Flight]", number: int) -> None:
+    def __init__(self, event: Begin, stream: str, clock: Clock, rivals: "set[Flight]", number: int) -> None:
         """The operation `number`, ordered after `clock`, itself included, and not after its `rivals`."""
         self.event, self.stream, self.clock, self.rivals, self.number = event, stream, clock, rivals, number
         self.moment = clock[stream]
         """When it is done; it has read at the moment before."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
         """A table, or a page's pool and number; positions or slots from, to; and whether it writes them."""
-        self._spans: dict[Hashable, list[tuple[int, int, bool]]] = {}
+        self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
+        """Its uses by table or page, once an operation that is its rival has asked (`Clocks.sort`)."""
 
     def at(self, part: str) -> Clock:
         """What is known once it is done, or once its reads are."""
         return self.clock if part == "all" else {**self.clock, self.stream: self.moment - 1}
-
-    def spans(self, place: Hashable) -> list[tuple[int, int, bool]]:
-        """Its uses of a table, or of a page. They are sorted only here: most operations have no rival that asks."""
-        for used, first, last, writes in self.uses:
-            self._spans.setdefault(used, []).append((first, last, writes))
-        self.uses.clear()
-        return self._spans.get(place, [])
 
 
 class Clocks:
@@ -70,6 +64,10 @@ class Clocks:
         self.begun = 0
         self.oldest = 1
         """The number of the oldest operation in flight, or of the next one."""
+        self.users: dict[Hashable, dict[Flight, None]] = {}
+        """Table, or page -> the operations in flight that use it, of those that an unordered one has asked for."""
+        self.writers: dict[Hashable, dict[Flight, None]] = {}
+        """The same for those that write there."""
         self._seen: dict[OpId, None] = {}
         """Operations that are complete because a later one is; their own end may still be told."""
         self._free: list[str] = []
@@ -87,10 +85,12 @@ class Clocks:
             if earlier in self.flights:
                 join(clock, self.flights[earlier].clock)
         clock[stream] = clock.get(stream, 0) + 2
-        rivals: list[Flight] = []
+        rivals: set[Flight] = set()
         for other, lane in self.lanes.items():
             if lane and other != stream and lane[-1].moment > (known := clock.get(other, 0)):
-                rivals += [flight for flight in lane if flight.moment > known]
+                rivals.update(flight for flight in lane if flight.moment > known)
+        for rival in sorted(rivals, key=_number):
+            self.sort(rival)
         self.begun += 1
         if not self.flights:
             self.oldest = self.begun + (clock is self.host)
@@ -100,6 +100,20 @@ class Clocks:
             self.lanes.setdefault(stream, []).append(flight)
             self._seen.pop(event.id, None)
         return flight
+
+    def sort(self, flight: Flight) -> None:
+        """Sort the uses of an operation. It is done only where a rival asks: most operations have none."""
+        for place, first, last, writes in flight.uses:
+            flight.spans.setdefault(place, {})[first, last, writes] = None
+            self.users.setdefault(place, {})[flight] = None
+            if writes:
+                self.writers.setdefault(place, {})[flight] = None
+        flight.uses.clear()
+
+    def rivals_at(self, flight: Flight, place: Hashable, *, writing: bool) -> Iterator[Flight]:
+        """The rivals of an operation that use a table or page, or that write there; the oldest first."""
+        users = (self.writers if writing else self.users).get(place, ())
+        return (user for user in users if user in flight.rivals)
 
     def wait(self, stream: str, id: OpId | None, on: str | None, part: str) -> None:
         """Order what `stream` queues from now on. To wait for what has ended, or for nothing, orders nothing."""
@@ -131,6 +145,7 @@ class Clocks:
             while lane and lane[0].moment <= self.host.get(stream, 0):
                 flight = lane.pop(0)
                 flight.rivals.clear()
+                self._forget_uses(flight)
                 if self.flights.get(flight.event.id) is flight:
                     del self.flights[flight.event.id]
                     self._seen[flight.event.id] = None
@@ -139,3 +154,17 @@ class Clocks:
         self.oldest = min((lane[0].number for lane in self.lanes.values() if lane), default=self.begun + 1)
         while len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]
+
+    def _forget_uses(self, flight: Flight) -> None:
+        """Nothing can be unordered with an operation any more."""
+        for index in (self.users, self.writers):
+            for place in flight.spans:
+                users = index.get(place)
+                if users is not None and flight in users:
+                    del users[flight]
+                    if not users:
+                        del index[place]
+
+
+def _number(flight: Flight) -> int:
+    return flight.number

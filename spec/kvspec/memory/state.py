@@ -21,6 +21,10 @@ LONGEST = 400
 """Characters of what a finding says: names may be as long as a line, and an event may have a finding for each page."""
 
 
+FINDINGS = 1000
+"""Findings of one event and rule that are told one by one; of further ones the number."""
+
+
 class Malformed(ValueError):
     """An event that no engine can mean: the file is wrong."""
 
@@ -40,6 +44,8 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The event of an earlier finding on the same page or holder, of which this may be a consequence."""
     earlier: str | None = None
     """The place of the earlier of two uses that race."""
+    more: int = 0
+    """So many further findings of the same rule the event has, past the first `FINDINGS`: they are not told."""
 
 
 @ensure(lambda start, first, result: result[0] >= start and result[0] >= first and result[0] in (start, first))
@@ -272,6 +278,8 @@ class State:
         self.at: str | None = None
         self.findings: list[Finding] = []
         """Of the event at hand."""
+        self.by_rule: dict[str, list[Finding]] = {}
+        """The same by rule."""
         self.judged: Counter[str] = Counter()
         """How often each rule was judged."""
         self.unjudged: Counter[str] = Counter()
@@ -293,7 +301,12 @@ class State:
         if len(what) > LONGEST:
             what = f"{what[: LONGEST - 55]} ... {what[-50:]}"
         found = Finding(rule, what, self.event, self.at, None if pool is None else pool.name, number, holder)
-        self.findings.append(found)
+        alike = self.by_rule.setdefault(rule, [])
+        if len(alike) < FINDINGS:
+            alike.append(found)
+            self.findings.append(found)
+        else:
+            alike[0].more += 1
         if rule in ("MEM-RACE", "MEM-REWRITE"):
             return found
         page = None if pool is None or number is None else pool.page(number)

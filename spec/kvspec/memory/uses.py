@@ -6,7 +6,7 @@ decode step costs what it adds and not what it attends to.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -14,6 +14,7 @@ from kvspec.memory import events
 from kvspec.memory.clocks import Flight
 from kvspec.memory.events import Begin, Page, Use
 from kvspec.memory.holding import check_plans, whose
+from kvspec.memory.races import unordered
 from kvspec.memory.state import Content, Malformed, PageState, PoolState, Promise, State, Table, View
 
 _REMEMBERED = 10_000
@@ -228,7 +229,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) 
     page = pool.page(number)
     if holder not in page.holders:
         _check_held(state, part, page, id)
-    clash = flight.rivals and _unordered(flight, part, page, reads=False)
+    clash = flight.rivals and unordered(state.clocks, flight, pool, number, start, stop, reads=False)
     if clash:
         rival, did = clash
         what = f"operation {id} reads page {number}, which stream {rival.stream} {did}: nothing orders them"
@@ -278,28 +279,6 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
     if not (pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins)):
         what = f"operation {id} uses page {number} for {holder}, but {whose(page)}"
         state.find("MEM-USE", what, pool, number, holder)
-
-
-def used(flight: Flight, pool: PoolState, number: Page, page: PageState) -> Iterator[tuple[int, int, bool]]:
-    """The slots of a page, from and to, that an operation in flight uses, and whether it writes them."""
-    places: list[tuple[Hashable, int, int, int]] = [((pool.name, number), 0, 0, flight.number), *page.left]
-    places += [(table, index, since, flight.number) for table, (index, since) in page.tables.items()]
-    for place, index, since, until in places:
-        base = index * pool.size
-        for first, last, writes in flight.spans(place) if since < flight.number <= until else ():
-            if first < base + pool.size and base < last:
-                yield first - base, last - base, writes
-
-
-def _unordered(flight: Flight, part: Part, page: PageState, *, reads: bool) -> tuple[Flight, str] | None:
-    """An earlier use of some slots that nothing orders before an operation, and whether it reads or writes."""
-    pool, number, start, stop, *_ = part
-    for rival in flight.rivals:
-        read = flight.clock.get(rival.stream, 0) >= rival.moment - 1
-        for first, last, writes in used(rival, pool, number, page):
-            if first < stop and start < last and (writes or (reads and not read)):
-                return rival, "writes" if writes else "reads"
-    return None
 
 
 def _write(state: State, flight: Flight, use: Use) -> None:
@@ -386,7 +365,7 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         _check_held(state, part, page, flight.event.id)
     if page.keys or len(page.holders) > 1 or pool.keyed:
         _check_overwrite(state, flight, part, page, new)
-    clash = flight.rivals and _unordered(flight, part, page, reads=True)
+    clash = flight.rivals and unordered(state.clocks, flight, pool, number, start, stop, reads=True)
     if clash:
         rival, did = clash
         there = list(page.pieces(start, stop))
@@ -443,7 +422,7 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
     for part in written:
         _, _, start, stop, *_, meant = part
         until = done + stop - start
-        cuts = [piece.cut(done, until) for piece in carried if piece.start < until and done < piece.stop]
+        cuts = [piece.cut(done, until) for piece in _within(carried, Content(done, until, None)) if done < piece.stop]
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new, table)
         done = until

@@ -419,3 +419,33 @@ def test_what_is_over_is_forgotten() -> None:
     assert not law.state.clocks.flights
     assert not law.state.pool("kv").pages
     assert not law.state.holdings
+
+
+def test_of_one_event_only_so_many_findings_are_told_one_by_one() -> None:
+    law = Law({"kv": Pool(num_pages=3000)})
+    read, again = Use(pool="kv", pages=[(1, 2500)]), Use(pool="kv", pages=[(1, 2500)], holder="b")
+    told = law.step(Begin(1, "s", reads=[read, again]))
+    for rule, number in (("MEM-USE", 5000), ("MEM-WRITTEN", 5000)):
+        alike = [finding for finding in told if finding.rule == rule]
+        assert len(alike) == 1000
+        assert sum(1 + finding.more for finding in alike) == number
+    assert [finding.more for finding in law.step(Begin(2, "s", reads=[of("c", 9)]))] == [0, 0]
+
+
+def test_only_rivals_that_use_the_same_slots_are_looked_at() -> None:
+    """Else what an operation costs would grow with all that is in flight."""
+    law = Law({"kv": Pool(num_pages=300)})
+    for number in range(1, 101):
+        law.step(Take("a", "kv", [number]))
+        law.step(Begin(number, f"s{number}", writes=[Use(pool="kv", pages=[number], holder="a")]))
+    last = law.state.clocks.flights[100]
+    assert len(last.rivals) == 99
+    near = [
+        [*law.state.clocks.rivals_at(last, ("kv", page), writing=writing)]
+        for page in (7, 200)
+        for writing in (False, True)
+    ]
+    assert [[rival.number for rival in rivals] for rivals in near] == [[7], [7], [], []]
+    for number in range(1, 101):
+        law.step(End(number))
+    assert (law.state.clocks.users, law.state.clocks.writers) == ({}, {})

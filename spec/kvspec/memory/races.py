@@ -1,0 +1,50 @@
+"""Races: which earlier operation uses some slots too, with nothing that orders the two."""
+
+from collections.abc import Hashable, Iterator
+
+from kvspec.memory.clocks import Clocks, Flight
+from kvspec.memory.events import Page
+from kvspec.memory.state import PageState, PoolState
+
+_LAST = 1 << 62
+"""No operation has a larger number."""
+
+Place = tuple[Hashable, int, int, int]
+"""Where uses of a page are noted, the page or a table that names or named it: the page index there, and the operations
+from and to whose number it counts."""
+
+
+def _places(pool: PoolState, number: Page, page: PageState) -> list[Place]:
+    places: list[Place] = [((pool.name, number), 0, 0, _LAST), *page.left]
+    places += [(table, index, since, _LAST) for table, (index, since) in page.tables.items()]
+    return places
+
+
+def used(flight: Flight, pool: PoolState, number: Page, page: PageState) -> Iterator[tuple[int, int, bool]]:
+    """The slots of a page, from and to, that an operation in flight uses, and whether it writes them."""
+    for place in _places(pool, number, page):
+        yield from _used(flight, pool, place)
+
+
+def _used(flight: Flight, pool: PoolState, place: Place) -> Iterator[tuple[int, int, bool]]:
+    where, index, since, until = place
+    base = index * pool.size
+    for first, last, writes in flight.spans.get(where, ()) if since < flight.number <= until else ():
+        if first < base + pool.size and base < last:
+            yield first - base, last - base, writes
+
+
+def unordered(
+    clocks: Clocks, flight: Flight, pool: PoolState, number: Page, start: int, stop: int, *, reads: bool
+) -> tuple[Flight, str] | None:
+    """An earlier use of some slots that nothing orders before an operation, and whether it reads or writes.
+
+    Earlier writes count, and with `reads` earlier reads do.
+    """
+    for place in _places(pool, number, pool.page(number)):
+        for rival in clocks.rivals_at(flight, place[0], writing=not reads):
+            read = flight.clock.get(rival.stream, 0) >= rival.moment - 1
+            for first, last, writes in _used(rival, pool, place):
+                if first < stop and start < last and (writes or (reads and not read)):
+                    return rival, "writes" if writes else "reads"
+    return None
