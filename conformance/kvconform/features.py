@@ -54,6 +54,8 @@ from kvspec.model import Model
 from kvspec.model.state import State
 
 FEATURES = {
+    "rows": "rows: a table of the slots of each request, of which there are so many",
+    "rowless": "rowless running: without rows, each launch with its own block tables",
     "sessions": "streaming sessions: memory that stays between the turns of a conversation",
     "preempt": "preemption: taking the memory of an idle session away while the session stays open",
     "speculative": "speculative decoding: decode steps of more than one position, and their verification",
@@ -101,6 +103,7 @@ def lacks(factory: object) -> frozenset[str]:
     declared = frozenset(getattr(factory, "lacks", ()))
     declared |= _WAYS - {f"rows_{way}" for way in _rows_read(factory)}
     declared |= {"published_chunks"} - {f"{way}_chunks" for way in _first_turn_chunks(factory)}
+    declared |= set() if "rows" in declared else {"rowless"}
     unknown = declared - FEATURES.keys()
     if unknown:
         raise UnknownFeatureError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
@@ -110,7 +113,9 @@ def lacks(factory: object) -> frozenset[str]:
 
 
 def under(factory: object, config: Config) -> Config:
-    """The same sizes for this implementation: what they leave open is as it declares."""
+    """The same sizes for this implementation: without rows if it has none; what they leave open is as it declares."""
+    if "rows" in getattr(factory, "lacks", ()):
+        config = msgspec.structs.replace(config, num_rows=0)
     if config.rows_read == "until_complete":
         config = msgspec.structs.replace(config, rows_read=_rows_read(factory)[0])
     if config.first_turn_chunks == "private":
@@ -161,6 +166,7 @@ def needs(vector: Vector) -> frozenset[str]:
     model = Model(vector.header.config)
     found = set(needs_of_config(vector.header.config))
     for step in vector.steps:
+        found |= {"rows"} if step.expect is not None and step.expect.rows_short else set()
         op = unanswered(step.op)
         found |= needs_now(model.state, op)
         try:
@@ -174,6 +180,7 @@ def needs(vector: Vector) -> frozenset[str]:
 def needs_of_config(config: Config) -> frozenset[str]:
     """What an implementation must have to be made with these sizes."""
     found = set() if config.prefix_cache else {"chunk_cache"}
+    found |= set() if config.num_rows else {"rowless"}
     found |= {"sliding_window"} if config.sliding_window else set()
     found |= {"recurrent_states"} if config.num_states else set()
     found |= {f"rows_{config.rows_read}"} & _WAYS

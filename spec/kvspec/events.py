@@ -29,7 +29,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     num_pages: int
     """Pages that can be allocated; they are numbered from 1."""
     num_rows: int
-    """Rows of `req_to_token`; they are numbered from 0."""
+    """Rows of `req_to_token`, numbered from 0; 0: there are none, and each launch brings its block tables."""
     max_context_len: int
     """Positions a row has, in tokens."""
     prefix_cache: bool = True
@@ -42,7 +42,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     num_states: int = 0
     """Slots for the recurrent states of state space layers, numbered from 1; 0: no such layers."""
     rows_read: RowsRead = "until_complete"
-    """How a launch reads the rows of its requests."""
+    """How a launch reads the rows of its requests; without meaning where there are none."""
     first_turn_chunks: FirstTurnChunks = "private"
     """What becomes of the chunks of a session's first turn but the last."""
 
@@ -50,6 +50,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     def hybrid(self) -> bool:
         """Whether there is a pool besides the pages and rows."""
         return bool(self.sliding_window or self.num_states)
+
+    @property
+    def withholds_rows(self) -> bool:
+        """Whether a row that is let go stays withheld while a launch in flight reads it (RACE-1)."""
+        return self.num_rows > 0 and self.rows_read == "until_complete"
 
     @property
     def tracking_states(self) -> int:

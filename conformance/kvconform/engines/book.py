@@ -173,7 +173,7 @@ class Book:
 
     def check_row_is_quiet(self, row: int, position: int) -> None:
         """Refuse to overwrite positions of a row that a launch in flight still reads."""
-        withholds = self.config.rows_read == "until_complete"
+        withholds = self.config.withholds_rows
         if withholds and any(read == row and end > position for flight in self.flights for read, end in flight.reads):
             raise Refusal("RACE-1", f"a launch in flight reads row {row} past {position}")
 

@@ -29,7 +29,8 @@ def memory_in_words(config: Config) -> str:
         store += f", a sliding window of {config.sliding_window} with {config.num_window_pages} window pages"
     if config.num_states:
         store += f", {config.num_states} state slots"
-    return f"{config.num_pages} pages of {tokens}, {config.num_rows} row{'s'[: config.num_rows != 1]}{store}"
+    rows = f"{config.num_rows} row{'s'[: config.num_rows != 1]}" if config.num_rows else "no rows"
+    return f"{config.num_pages} pages of {tokens}, {rows}{store}"
 
 
 def known(config: Config, operations: Sequence[Operation[Any]], disputed: Collection[int] = ()) -> Iterator[str]:

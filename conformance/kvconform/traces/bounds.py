@@ -84,10 +84,10 @@ def check_config(config: Config) -> None:
     Raises:
         OutOfRange: a size is less than 1 or more than `LARGEST`, or there is a window without a pool or the reverse.
     """
-    for name in ("page_size", "num_pages", "num_rows", "max_context_len"):
+    for name in ("page_size", "num_pages", "max_context_len"):
         if not 1 <= getattr(config, name) <= LARGEST:
             raise OutOfRange(f"{name} is {getattr(config, name)}, not in 1..{LARGEST}")
-    for name in ("sliding_window", "num_window_pages", "num_states"):
+    for name in ("num_rows", "sliding_window", "num_window_pages", "num_states"):
         if not 0 <= getattr(config, name) <= LARGEST:
             raise OutOfRange(f"{name} is {getattr(config, name)}, not in 0..{LARGEST}")
     if bool(config.sliding_window) != bool(config.num_window_pages):

@@ -146,12 +146,9 @@ class Expectations:
         if expect.figures is not None:
             figures = model.figures()
             for name in _named(expect.figures):
-                told = getattr(seen.figures, name)
-                _compare(
-                    f"the figure {name}",
-                    getattr(expect.figures, name),
-                    getattr(figures, name) if told is None else told,
-                )
+                told, due = getattr(seen.figures, name), getattr(figures, name)
+                if due is not None:  # else there is no such pool, or there are no rows
+                    _compare(f"the figure {name}", getattr(expect.figures, name), due if told is None else told)
 
     def _check_rows(self, obs: object, expect: Expect) -> None:
         if not isinstance(obs, ExtendAnswer) or obs.rows is None:

@@ -223,8 +223,10 @@ def choose(pool: Pool | None, needs: Iterable[tuple[str, int]]) -> dict[str, Run
     return {req: list(islice(free, need)) for req, need in needs if need}
 
 
-def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int]:
-    """The model's own choice, where nothing was answered: kept rows, and the smallest free ones."""
+def choose_rows(state: State, kept: dict[str, int | None]) -> dict[str, int] | None:
+    """The model's own choice, where nothing was answered: kept rows, the smallest free ones; `None` without rows."""
+    if not state.config.num_rows:
+        return None
     free = (row for row in range(state.config.num_rows) if row not in state.rows)
     return {req: next(free) if row is None else row for req, row in kept.items()}
 

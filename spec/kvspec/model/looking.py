@@ -25,11 +25,12 @@ def figures(state: State) -> Figures:
         protected=len(state.store.pins) * page_size,
         session_held=sum(held_tokens(state.lengths[record], page_size) for record in slots),
         uncached=sum(held_tokens(state.lengths[record], page_size) for record in requests),
-        rows_available=state.free_rows,
-        rows_requests=len(requests),
-        rows_sessions=len(slots),
-        rows_withheld=sum(record == WITHHELD for record in state.rows.values()),
     )
+    if state.config.num_rows:
+        told.rows_available = state.free_rows
+        told.rows_requests = len(requests)
+        told.rows_sessions = len(slots)
+        told.rows_withheld = sum(record == WITHHELD for record in state.rows.values())
     if state.config.sliding_window:
         told.window_available = state.free_window_pages * page_size
         told.window_evictable = len(evictable_windows(state)) * page_size
@@ -177,7 +178,20 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
 
 
 def _snapshot(state: State) -> SnapshotAnswer:
-    page_size, store = state.config.page_size, state.store
+    store = state.store
+    return SnapshotAnswer(
+        free_pages=without([(1, state.config.num_pages)], list(state.owner)),
+        locks=Counter(page for held in state.records.values() for page in store.path(held.locked)),
+        store_pages=compress(sorted(entry.page for entry in store.entries.values())),
+        **(_rows(state) if state.config.num_rows else {}),
+        **(_windows(state) if state.config.sliding_window else {}),
+        **(_states(state) if state.config.num_states else {}),
+    )
+
+
+def _rows(state: State) -> dict[str, Any]:
+    """The part of a snapshot that is of rows."""
+    page_size = state.config.page_size
     rows: dict[int, Runs] = {}
     for record, (row, *_) in state.records.items():
         table, allocated = state.tables[record], state.lengths[record].allocated
@@ -185,16 +199,11 @@ def _snapshot(state: State) -> SnapshotAnswer:
             slot_index(table[position // page_size], position, page_size) if table[position // page_size] > 0 else 0
             for position in range(allocated)
         )
-    return SnapshotAnswer(
-        rows=rows,
-        free_rows=without([(0, state.config.num_rows)], list(state.rows)),
-        withheld_rows=compress(sorted(row for row, record in state.rows.items() if record == WITHHELD)),
-        free_pages=without([(1, state.config.num_pages)], list(state.owner)),
-        locks=Counter(page for held in state.records.values() for page in store.path(held.locked)),
-        store_pages=compress(sorted(entry.page for entry in store.entries.values())),
-        **(_windows(state) if state.config.sliding_window else {}),
-        **(_states(state) if state.config.num_states else {}),
-    )
+    return {
+        "rows": rows,
+        "free_rows": without([(0, state.config.num_rows)], list(state.rows)),
+        "withheld_rows": compress(sorted(row for row, record in state.rows.items() if record == WITHHELD)),
+    }
 
 
 def _windows(state: State) -> dict[str, Any]:

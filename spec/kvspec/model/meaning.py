@@ -288,7 +288,7 @@ class Memory:
     def launch(self, state: Books, launch: int, parts: list[tuple[int, int, int]]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
         rows = [Use(self._names[record].row, stop=end) for record, _, end in parts]
-        copies = self.config.rows_read == "at_launch"
+        copies = self.config.rows_read == "at_launch" or not self.config.num_rows
         if copies:
             self._queue([], rows, self._writes_on)
         reads = [] if copies else rows

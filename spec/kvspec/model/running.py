@@ -142,10 +142,10 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
     if pages_short or rows_short or window_short or states_short:
         window = f"; {state.free_window_pages} window pages are free" if state.config.sliding_window else ""
         slots = f"; {states} state slots are needed, {state.free_states} are free" if state.config.num_states else ""
+        tables = (f" and {rows} rows", f" and {state.free_rows}") if state.config.num_rows else ("", "")
         raise Refusal(
             "CAP-1",
-            f"{pages} pages and {rows} rows are needed, {state.free_pages} and {state.free_rows} are free"
-            f"{window}{slots}",
+            f"{pages} pages{tables[0]} are needed, {state.free_pages}{tables[1]} are free{window}{slots}",
             pages_short=pages_short,
             rows_short=rows_short,
             window_short=window_short,
@@ -181,7 +181,7 @@ def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_l
     state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
     if not request.running:
         state.runs += 1
-        if state.config.rows_read != "until_complete" and state.in_flight(record):
+        if not state.config.withholds_rows and state.in_flight(record):
             state.chosen["row not withheld"] += 1
         request = request._replace(record=record, running=True, prefix_len=None, run=state.runs, state=None)
     state.requests[req] = request._replace(seq_len=seq_len)
@@ -268,7 +268,7 @@ def launch(state: State, op: Launch) -> Done:
     page_size, content, has_states = state.config.page_size, state.content, state.config.num_states
     requests, records, readers = state.requests, state.records, state.readers
     prepared, written, horizon = state.prepared, state.written, state.horizon
-    withholds = state.config.rows_read == "until_complete"
+    withholds = state.config.withholds_rows
     passages = []
     parts = []
     for req in op.reqs:

@@ -3,6 +3,7 @@
 Rows and pages that are free appear nowhere, so every dictionary is as large as what is in use, never as the pool.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -188,8 +189,8 @@ class State:
 
     @property
     def free_rows(self) -> int:
-        """The number of free rows."""
-        return self.config.num_rows - len(self.rows)
+        """The number of free rows; where there are none, nothing ever waits for one."""
+        return self.config.num_rows - len(self.rows) if self.config.num_rows else sys.maxsize
 
     def request(self, req: str) -> Request:
         """The request `req`, or a refusal."""
@@ -245,7 +246,7 @@ class State:
             self.rows[row] = WITHHELD
             self.reached["row withheld"] += 1
         else:
-            if self.config.rows_read != "until_complete" and self.in_flight(record):
+            if not self.config.withholds_rows and self.in_flight(record):
                 self.chosen["row not withheld"] += 1
             del self.rows[row]
 

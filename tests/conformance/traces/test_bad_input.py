@@ -49,7 +49,7 @@ BAD_TRACES: dict[str, tuple[bytes, int, str]] = {
     "unknown rule in the header": (lines(header(rules=["ROW-99"])), 1, "unknown rule 'ROW-99'"),
     "no pages": (lines(sizes(num_pages=0)), 1, "num_pages is 0, not in 1..2147483647"),
     "negative page size": (lines(sizes(page_size=-4)), 1, "page_size is -4, not in 1..2147483647"),
-    "no rows": (lines(sizes(num_rows=0)), 1, "num_rows is 0, not in 1..2147483647"),
+    "less than no rows": (lines(sizes(num_rows=-1)), 1, "num_rows is -1, not in 0..2147483647"),
     "no context": (lines(sizes(max_context_len=0)), 1, "max_context_len is 0, not in 1..2147483647"),
     "absurd size": (lines(sizes(num_pages=10**12)), 1, "num_pages is 1000000000000, not in 1..2147483647"),
     "unknown operation": (lines(HEADER, {"op": "steal", "obs": {}}), 2, "unknown operation 'steal'"),

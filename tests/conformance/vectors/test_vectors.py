@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kvconform.checked import RuleBroken
+from kvconform.features import lacks, needs, needs_of_config, under, vector_under
+from kvconform.fuzzing.walks import Walker
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files
@@ -15,6 +18,7 @@ from kvspec.model import Model
 from kvspec.model.state import CHOICES
 from kvspec.rules import Violation
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
+from tests.conformance.vectors.rowless import KeepsPages, Rowless
 from tests.conformance.vectors.silent import CommitsOneMore, OnlyHolders, OnlyLengths, OnlyPages, Silent
 
 PATHS = vector_files()
@@ -95,6 +99,24 @@ def shown_by(engine: type[Manager]) -> SnapshotAnswer:
 def test_a_length_that_is_told_is_judged_where_no_row_is() -> None:
     with pytest.raises(Violation, match="LEN-1: committed_len of request r"):
         a_request_that_runs().step(Snapshot(obs=shown_by(CommitsOneMore)))
+
+
+def test_an_engine_without_rows_conforms_to_all_that_needs_none_and_the_report_says_what_was_not_judged() -> None:
+    paths = PATHS[::3]
+    ran = [vector for path in paths if not needs(vector := vector_under(Rowless, read_vector(path))) & lacks(Rowless)]
+    outcomes = [(vector, run_vector(vector, Rowless)) for vector in ran]
+    assert [vector.name for vector, outcome in outcomes if outcome.finding is not None] == []
+    assert len(ran) > 0.5 * len(paths)
+    silent = {rule for vector, outcome in outcomes for rule in rules_unjudged(vector, outcome)}
+    assert silent == {"ROW-2", "PAGE-3", "RACE-1"}
+    assert "rowless" in lacks(Manager) & needs_of_config(under(Rowless, SMALL)), "nor is who has rows made without"
+
+
+def test_walks_find_nothing_in_an_engine_without_rows_and_what_it_forgets_all_the_same() -> None:
+    assert not list((walker := Walker(Rowless, lacks(Rowless), seed=1)).findings(0.4))
+    assert walker.operations > 0
+    (shown, _), *_ = Walker(KeepsPages, lacks(KeepsPages), seed=1).findings(0.4)
+    assert isinstance(shown.finding, RuleBroken) and shown.finding.rule.id == "PAGE-1"
 
 
 def test_of_the_reference_nothing_is_left_unjudged() -> None:
