@@ -73,6 +73,8 @@ FEATURES = {
     "early_finish": "early finish: of a request before the token that follows its prompt is there",
     "late_publish": "late publication: of a prompt when its window is given back in part, or its state has gone on",
     "chunk_in_page": "chunk within a page: one that ends there, with recurrent states",
+    "unpublished_chunks": "unpublished chunks: going on from one that was not handed to the prefix cache",
+    "beside_a_chunk": "beside a chunk: others in a prefill batch with one that does not end a prompt begun before",
     "publish_without_state": "publication without a state: of a prefix when no state slot is free",
     "deep_overlap": "deep overlap: three launches in flight, or letting a request go while two of its launches are",
 }
@@ -212,7 +214,7 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
         case Evict():
             found |= {"sliding_window"} if op.window else set()
             found |= {"recurrent_states"} if op.states else set()
-        case Extend() if state.config.num_states:
+        case Extend():
             found |= _needs_to_chunk(state, op)
         case CacheUnfinished():
             found |= _needs_to_publish(state, op)
@@ -228,11 +230,19 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
 
 def _needs_to_chunk(state: State, op: Extend) -> set[str]:
     """Recurrent states are kept where a chunk ends, counted from where it began."""
+    found, size = set[str](), state.config.page_size
     for req, seq_len in op.reqs:
         request = state.requests.get(req)
-        if request is not None and seq_len < len(request.tokens) and seq_len % state.config.page_size:
-            return {"chunk_in_page"}
-    return set()
+        if request is None:
+            continue
+        ends_within = seq_len < len(request.tokens)
+        if ends_within and seq_len % size and state.config.num_states:
+            found.add("chunk_in_page")
+        if req in state.mid_prefill and request.record is not None:
+            found |= {"beside_a_chunk"} if ends_within and len(op.reqs) > 1 else set()
+            unpublished = state.lengths[request.record].protected < request.seq_len // size * size
+            found |= {"unpublished_chunks"} if state.config.prefix_cache and unpublished else set()
+    return found
 
 
 def _needs_to_publish(state: State, op: CacheUnfinished) -> set[str]:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kvconform.attach.standins import EngineError
+from kvconform.engines.standins import EngineError
 
 VARIABLE = "KVSPEC_CHECKOUTS"
 """The environment variable that names a folder with checkouts, each in a folder of its project's name."""

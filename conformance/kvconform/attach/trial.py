@@ -14,7 +14,7 @@ from rich.console import Console
 
 from kvconform.attach.judged import Trial, judged
 from kvconform.attach.planting import NotPlanted
-from kvconform.attach.standins import EngineError
+from kvconform.engines.standins import EngineError
 
 ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm")
 """Engines that can be driven."""

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kvconform.engines.matrix.findings import ReleaseReport
 
 
+BEHIND_THE_PROTOCOL = ("sglang", "sglang-jax")
+"""Engines that have an adapter."""
+
+
 class Level(StrEnum):
     """How an engine is checked."""
 
@@ -42,7 +46,7 @@ def matrix(
     level: Annotated[
         Level,
         typer.Option(
-            help="requests: its classes behind the protocol, which sglang has. memory: the engine as it runs."
+            help="requests: its classes behind the protocol, for sglang and sglang-jax. memory: the engine as it runs."
         ),
     ] = Level.both,
     seconds: Annotated[
@@ -81,8 +85,8 @@ def matrix(
 
     if engine not in ATTACHED:
         raise typer.BadParameter(f"no engine {engine!r}; these are known: {', '.join(ATTACHED)}")
-    if level is Level.requests and engine != "sglang":
-        raise typer.BadParameter(f"{engine} is not behind the protocol: only sglang is")
+    if level is Level.requests and engine not in BEHIND_THE_PROTOCOL:
+        raise typer.BadParameter(f"{engine} is not behind the protocol: only {' and '.join(BEHIND_THE_PROTOCOL)} are")
     checked_reports: list[ReleaseReport] = []
     driven_reports: list[DrivenReport] = []
     unchecked: dict[str, str] = {}
@@ -90,14 +94,14 @@ def matrix(
     each = Console(quiet=True) if as_json else console
     with until_interrupted():
         for release in releases:
-            if engine == "sglang" and level is not Level.memory:
-                with _waiting(f"sglang {release}, requests"):
-                    report = _requests(release, seconds, seed, out, cache, again=again)
+            if engine in BEHIND_THE_PROTOCOL and level is not Level.memory:
+                with _waiting(f"{engine} {release}, requests"):
+                    report = _requests(engine, release, seconds, seed, out, cache, again=again)
                 if isinstance(report, str):
                     unchecked[release] = report
                 else:
                     checked_reports.append(report)
-                each.print(Text(_line(release, report)), soft_wrap=True)
+                each.print(Text(_line(engine, release, report)), soft_wrap=True)
             if level is not Level.requests:
                 with _waiting(f"{engine} {release}, as it runs"):
                     run = driven(engine, release, seconds, seed, out, cache, again=again)
@@ -122,23 +126,23 @@ def matrix(
 
 
 def _requests(
-    release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
+    engine: str, release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
 ) -> "ReleaseReport | str":
     """What is found in a release behind the protocol, or why it is not supported."""
     from kvconform.engines.matrix.check import NotChecked, checked
 
     try:
-        return checked(release, seconds, seed, out, cache, again=again)
+        return checked(engine, release, seconds, seed, out, cache, again=again)
     except NotChecked as error:
         return str(error)
 
 
-def _line(release: str, report: "ReleaseReport | str") -> str:
+def _line(engine: str, release: str, report: "ReleaseReport | str") -> str:
     """What is printed of a release behind the protocol when it is done."""
     if isinstance(report, str):
-        return f"sglang {release}, requests: not supported: {report}"
+        return f"{engine} {release}, requests: not supported: {report}"
     found = sum(one.explanation is None for one in report.found)
-    told = f"sglang {release}, requests: {len(report.conform)} vectors conform, {len(report.fail)} fail, "
+    told = f"{engine} {release}, requests: {len(report.conform)} vectors conform, {len(report.fail)} fail, "
     told += f"{len(report.not_supported)} are not supported; {report.operations:,} operations; "
     return told + f"{len(report.found)} findings, {found or 'none'} not explained"
 

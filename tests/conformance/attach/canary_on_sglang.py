@@ -20,8 +20,8 @@ from typing import Any
 os.environ["TRITON_INTERPRET"] = "1"
 
 from kvconform.attach.canary.switch import setting
-from kvconform.attach.standins import Finder, StandIn
 from kvconform.engines.sglang.finder import REAL, STOOD_IN
+from kvconform.engines.standins import Finder, StandIn
 
 folder = Path(sys.argv[1])
 package = types.ModuleType("sglang")

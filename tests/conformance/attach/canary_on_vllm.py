@@ -19,8 +19,8 @@ from typing import Any
 os.environ["TRITON_INTERPRET"] = "1"
 
 from kvconform.attach.canary.switch import setting
-from kvconform.attach.standins import StandIn
 from kvconform.attach.vllm.release import RUNNER, RUNNER_V1, prepare
+from kvconform.engines.standins import StandIn
 
 prepare(Path(sys.argv[1]), *RUNNER, *RUNNER_V1)
 

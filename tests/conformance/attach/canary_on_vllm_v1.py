@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from vllm.v1.utils import CpuGpuBuffer
 
-from kvconform.attach.standins import StandIn
 from kvconform.attach.vllm.workload import Workload
+from kvconform.engines.standins import StandIn
 
 # Their packages are stood in for, and so is what these modules take from packages.
 gpu_input_batch: Any = import_module("vllm.v1.worker.gpu_input_batch")

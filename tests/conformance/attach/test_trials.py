@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvconform.attach.checkout import checkout_of
-from kvconform.attach.standins import EngineError
 from kvconform.engines.releases import folder_of
+from kvconform.engines.standins import EngineError
 
 
 def folder(engine: str, version: str | None = None) -> Path:

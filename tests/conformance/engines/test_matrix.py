@@ -131,7 +131,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> ReleaseReport:
         folder = fetch(RELEASE)  # kept in the user's cache folder, where kvspec keeps releases
     except NotFetched as error:
         pytest.skip(str(error))
-    task = Task(RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
+    task = Task("sglang", RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
     command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
@@ -192,7 +192,7 @@ def test_a_written_trace_shows_the_same_finding_again(report: ReleaseReport) -> 
 
 def test_a_folder_without_sglang_is_said_to_hold_none(tmp_path: Path) -> None:
     with pytest.raises(NotChecked, match="holds no SGLang"):
-        checked(f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
+        checked("sglang", f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
 
 
 def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +206,6 @@ def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(check, "_check", once)
     for again in (False, False, True):
-        report = checked(f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
+        report = checked("sglang", f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
         assert report.release == "mine"
     assert [task.release for task in asked] == ["mine", "mine"]

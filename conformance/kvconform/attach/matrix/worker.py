@@ -20,9 +20,9 @@ from kvconform.attach.matrix.report import DrivenReport, Group, Shown, Task
 from kvconform.attach.matrix.shortest import write_shortest
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import NotPlanted
-from kvconform.attach.standins import EngineError
 from kvconform.attach.trial import trial_of
 from kvconform.engines.releases import version_key
+from kvconform.engines.standins import EngineError
 from kvspec.memory import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 

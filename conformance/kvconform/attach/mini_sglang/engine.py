@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvconform.attach.standins import EngineError, Finder
+from kvconform.engines.standins import EngineError, Finder
 
 STOOD_IN = (
     "flashinfer",

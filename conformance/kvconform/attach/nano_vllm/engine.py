@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvconform.attach.standins import EngineError
+from kvconform.engines.standins import EngineError
 
 
 class _Hash:

@@ -8,8 +8,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from kvconform.attach.standins import EngineError, Finder
 from kvconform.engines.sglang.finder import REAL, STOOD_IN
+from kvconform.engines.standins import EngineError, Finder
 
 _CONTROLLER = "sglang.srt.managers.cache_controller"
 _HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"

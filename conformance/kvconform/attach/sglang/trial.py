@@ -9,7 +9,7 @@ from kvconform.attach.sglang import driver
 from kvconform.attach.sglang.defects import defects
 from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.release import load
-from kvconform.attach.standins import EngineError
+from kvconform.engines.standins import EngineError
 from kvspec.memory.events import Failed
 
 KNOWN = (

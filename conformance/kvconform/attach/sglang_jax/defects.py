@@ -1,7 +1,7 @@
 """Defects for sglang-jax's own scheduler, tables, allocators and tree."""
 
 from kvconform.attach.planting import Defect
-from kvconform.attach.sglang_jax.engine import Engine
+from kvconform.engines.sglang_jax.engine import Engine
 
 
 def defects(engine: Engine) -> list[Defect]:

@@ -8,13 +8,11 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
-from kvconform.attach.patches import Patches
-from kvconform.attach.sglang_jax.engine import Engine
+from kvconform.engines.sglang_jax.engine import Engine
+from kvconform.engines.sglang_jax.server import EOS, Worker, arguments, logits, scheduler
 
-EOS = 0
 MOST_LOOPS = 1_000
 STUCK = "the requests never finish"
 
@@ -65,49 +63,26 @@ class Seen:
     failed: list[str] = field(default_factory=list)
 
 
-class _Arguments(SimpleNamespace):
-    """What a server is told; whatever a release asks for beside, it is not told."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
 class _Done(BaseException):
     """Nothing arrives any more, and nothing is left to do."""
 
 
-class _Worker:
-    """Stands in for `ModelWorker` and, in overlap, for `ModelWorkerClient`."""
+class _Worker(Worker):
+    """Answers random tokens."""
 
     def __init__(self, engine: Engine, shape: Shape, rng: random.Random) -> None:
         size = shape.pages * shape.page_size
+        super().__init__(engine, rows=shape.running + 1, context=size, pages=shape.pages, page_size=shape.page_size)
         self._engine, self._shape, self._rng = engine, shape, rng
         self._context = size
         self._results: deque[list[int]] = deque()
         self._futures = 0
-        self.cur_sampling_info: Any = SimpleNamespace(grammars=None, sampling_info_done=SimpleNamespace(set=_nothing))
-        self.rows = engine.pool.ReqToTokenPool(shape.running + 1, size)
         if hasattr(self.rows, "init_cache_loc_host_buffer"):
             self.rows.init_cache_loc_host_buffer(self.get_precompile_paddings()[2][-1])
-        allocators = engine.allocator
-        if shape.page_size == 1:
-            self.allocator = allocators.TokenToKVPoolAllocator(size, SimpleNamespace(mem_usage=0))
-        else:
-            self.allocator = allocators.PagedTokenToKVPoolAllocator(size, shape.page_size, SimpleNamespace(mem_usage=0))
-        self.is_hybrid = False
-        self.sliding_window_size = None
-        self.model_config = _model()
 
     def get_worker_info(self) -> tuple[Any, ...]:
-        shape = self._shape
-        longest = self._context - 1
-        told = dict.fromkeys(self._engine.batch.global_server_args_dict)
-        told |= {"chunked_prefill_size": shape.chunk, "page_size": shape.page_size}
-        return (self._context, shape.budget, shape.running, longest, longest - 1, 0, "cpu", told, 0, 0, 0)
-
-    def get_memory_pool(self) -> tuple[Any, Any]:
-        return self.rows, self.allocator
+        shape, size = self._shape, self._context
+        return self.info(tokens=size, budget=shape.budget, running=shape.running, longest=size - 1, chunk=shape.chunk)
 
     def get_precompile_paddings(self) -> tuple[list[int], list[int], list[int]]:
         return [self._context], [self._shape.running], [self._shape.running * (self._context + self._shape.page_size)]
@@ -117,13 +92,13 @@ class _Worker:
         count = len(batch.seq_lens)
         tokens = [EOS if drawn.random() < 0.05 else drawn.randint(1, self._shape.alphabet) for _ in range(count)]
         if not self._shape.overlap:
-            return _logits(), numpy.array(tokens, dtype=numpy.int32), 0
+            return logits(), numpy.array(tokens, dtype=numpy.int32), 0
         self._results.append(tokens)
         self._futures += count
         return None, numpy.arange(-self._futures, -self._futures + count, dtype=numpy.int32), 0
 
     def resolve_last_batch_result(self, *_: Any) -> tuple[Any, list[int], int]:
-        return _logits(), self._results.popleft(), 0
+        return logits(), self._results.popleft(), 0
 
 
 class _Traffic:
@@ -208,25 +183,22 @@ def run(engine: Engine, seed: int, requests: int = 12, shape: Shape | None = Non
 
 
 def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
-    module = engine.scheduler
-    patches = Patches()
-    worker = _Worker(engine, shape, rng)
     traffic = _Traffic(engine, shape, rng, requests, seen)
-    for name in ("ModelWorker", "ModelWorkerClient"):
-        patches.set(module, name, lambda *_, **__: worker)
-    patches.set(module, "ModelConfig", SimpleNamespace(from_server_args=lambda *_: _model()))
-    patches.set(module.Scheduler, "watchdog_thread", _nothing)
-    patches.set(module.Scheduler, "init_profier", _nothing)
-    patches.set(module.Scheduler, "_profile_batch_predicate", _nothing)
-    try:
-        scheduler = module.Scheduler(_arguments(shape), communication_backend=traffic, mesh=SimpleNamespace(shape={}))
-        traffic.idle = lambda: _idle(scheduler)
-        if shape.overlap:
-            scheduler.event_loop_overlap()
-        else:
-            scheduler.event_loop_normal()
-    finally:
-        patches.undo()
+    told = arguments(
+        page_size=shape.page_size,
+        longest=shape.pages * shape.page_size,
+        chunk=shape.chunk,
+        overlap=shape.overlap,
+        radix=shape.radix,
+        mixed=shape.mixed,
+        ratio=shape.conservativeness,
+    )
+    made = scheduler(engine, told, _Worker(engine, shape, rng), traffic)
+    traffic.idle = lambda: _idle(made)
+    if shape.overlap:
+        made.event_loop_overlap()
+    else:
+        made.event_loop_normal()
 
 
 def _idle(scheduler: Any) -> bool:
@@ -237,50 +209,3 @@ def _idle(scheduler: Any) -> bool:
         and not any(scheduler.chunked_reqs)
         and not getattr(scheduler, "result_queue", ())
     )
-
-
-def _arguments(shape: Shape) -> _Arguments:
-    return _Arguments(
-        node_rank=0,
-        nnodes=1,
-        dp_size=1,
-        tp_size=1,
-        ep_size=1,
-        schedule_policy="lpm" if shape.radix else "fcfs",
-        dp_schedule_policy="round_robin",
-        skip_tokenizer_init=True,
-        stream_interval=1,
-        max_seq_len=shape.pages * shape.page_size,
-        page_size=shape.page_size,
-        disable_overlap_schedule=not shape.overlap,
-        disable_radix_cache=not shape.radix,
-        chunked_prefill_size=shape.chunk,
-        enable_mixed_chunk=shape.mixed,
-        schedule_conservativeness=shape.conservativeness,
-        disaggregation_mode="null",
-        hicache_storage="disable",
-        disable_precompile=True,
-        watchdog_timeout=1e9,
-        decode_log_interval=1 << 30,
-    )
-
-
-def _model() -> SimpleNamespace:
-    return SimpleNamespace(
-        is_generation=True,
-        vocab_size=1 << 16,
-        hf_eos_token_id={EOS},
-        sliding_window=None,
-        get_num_kv_heads=lambda _: 1,
-        head_dim=1,
-        num_hidden_layers=1,
-        hf_config=SimpleNamespace(),
-    )
-
-
-def _logits() -> SimpleNamespace:
-    return SimpleNamespace(next_token_logprobs=None, input_token_logprobs=None, hidden_states=None)
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.run import Run
-from kvconform.attach.sglang_jax.engine import Engine
+from kvconform.engines.sglang_jax.engine import Engine
 from kvspec.memory.events import (
     Begin,
     Count,

@@ -2,7 +2,7 @@
 
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, plant
-from kvconform.attach.sglang_jax.engine import Engine
+from kvconform.engines.sglang_jax.engine import Engine
 
 _COUNTED = """= adder.new_chunked_reqs[dp_rank]
             self.chunked_reqs[dp_rank].is_chunked += 1"""

@@ -7,9 +7,9 @@ from kvconform.attach.judged import Known, Trial
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang_jax import driver
 from kvconform.attach.sglang_jax.defects import defects
-from kvconform.attach.sglang_jax.engine import load
 from kvconform.attach.sglang_jax.hooks import Attached
 from kvconform.attach.sglang_jax.mended import count_every_chunk
+from kvconform.engines.sglang_jax.engine import load
 
 
 def trial(folder: Path) -> Trial:

@@ -14,11 +14,11 @@ from rich.console import Console
 from kvconform.attach.judged import Judge
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
-from kvconform.attach.standins import EngineError
 from kvconform.attach.vllm.defects import names_without_content
 from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
 from kvconform.attach.vllm.release import prepare
 from kvconform.attach.vllm.workload import Workload, random_workload
+from kvconform.engines.standins import EngineError
 from kvspec.memory import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 

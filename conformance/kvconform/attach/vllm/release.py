@@ -9,7 +9,7 @@ import sys
 import types
 from pathlib import Path
 
-from kvconform.attach.standins import EngineError, Finder
+from kvconform.engines.standins import EngineError, Finder
 
 REAL = (
     "vllm.distributed.kv_events",

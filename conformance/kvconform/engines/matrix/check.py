@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from kvconform.children import python, run
-from kvconform.engines.matrix.findings import ReleaseReport
+from kvconform.engines.matrix.findings import CHECKOUTS, ReleaseReport
 from kvconform.engines.matrix.kept import digest_of, keep, own_digest, recall
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.releases import NotFetched, fetch, folder_of
@@ -18,8 +18,10 @@ class NotChecked(Exception):
     """A release that could not be checked; the message is one line that says why."""
 
 
-def checked(release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool) -> ReleaseReport:
-    """What is found in one release of SGLang; it is written to `out`.
+def checked(
+    engine: str, release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
+) -> ReleaseReport:
+    """What is found in one release of SGLang, or in a checkout of sglang-jax; it is written to `out`.
 
     Without `again`, what was found with the same settings before is taken for it.
 
@@ -28,11 +30,14 @@ def checked(release: str, seconds: float, seed: int, out: Path, cache: Path | No
     """
     name, folder = release, None
     key: dict[str, object] = {"release": release, "seconds": seconds, "seed": seed, "suite": own_digest()}
-    if "/" in release:
+    if engine in CHECKOUTS and not Path(release).is_dir():
+        raise NotChecked(f"{engine} is not on the package index: give the path of a checkout")
+    if engine in CHECKOUTS or "/" in release:
         folder = Path(release).resolve()
-        folder = folder / "python" if (folder / "python" / "sglang").is_dir() else folder
-        if not (folder / "sglang").is_dir():
-            raise NotChecked(f"{release} holds no SGLang")
+        if engine == "sglang":
+            folder = folder / "python" if (folder / "python" / "sglang").is_dir() else folder
+            if not (folder / "sglang").is_dir():
+                raise NotChecked(f"{release} holds no SGLang")
         name = Path(release).resolve().name
         key["folder"] = digest_of(folder)
     elif release != INSTALLED:
@@ -41,12 +46,12 @@ def checked(release: str, seconds: float, seed: int, out: Path, cache: Path | No
             folder = folder if (folder / "sglang").is_dir() else fetch(release, cache)
         except NotFetched as error:
             raise NotChecked(str(error)) from error
-    path = out / "kept" / f"sglang-{name}-requests.json"
+    path = out / "kept" / f"{engine}-{name}-requests.json"
     # What is installed may be another release the next time.
     kept = None if again or release == INSTALLED else recall(path, key, ReleaseReport)
     if kept is not None:
         return kept
-    report = _check(Task(name, None if folder is None else str(folder), str(out), seconds, seed))
+    report = _check(Task(engine, name, None if folder is None else str(folder), str(out), seconds, seed))
     keep(path, key, report)
     return report
 

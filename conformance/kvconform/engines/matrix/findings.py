@@ -22,6 +22,9 @@ from kvconform.vectors.runner import Demonstration
 from kvspec.events import Config, Operation
 from kvspec.rules import Violation
 
+CHECKOUTS = ("sglang-jax",)
+"""Engines whose releases are checkouts, which say nothing of what comes before what."""
+
 RAISES = "raises"
 """Stands for a rule where the engine raised an exception of its own."""
 
@@ -58,9 +61,19 @@ class Explained(msgspec.Struct, forbid_unknown_fields=True):
     when: list[Symptom]
     before: str | None = None
     fixed: str | None = None
+    engine: str = "sglang"
 
-    def covers(self, found: "Found", release: str) -> bool:
-        """Whether it explains this finding; a release without a version number is taken for the newest."""
+    def covers(
+        self, found: "Found", release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()
+    ) -> bool:
+        """Whether it explains this finding; a release without a version number is taken for the newest.
+
+        What comes from a checkout has no number, and says which pull requests it has: `repaired`.
+        """
+        if engine != self.engine or self.fixed in repaired:
+            return False
+        if engine in CHECKOUTS:
+            return any(symptom.fits(found) for symptom in self.when)
         version = version_key(release)
         if version and version < version_key(self.since):
             return False
@@ -104,6 +117,7 @@ class ReleaseReport(msgspec.Struct):
     judged: dict[str, int]
     reached: dict[str, int]
     found: list[Found]
+    engine: str = "sglang"
 
 
 @cache
@@ -113,14 +127,14 @@ def explanations() -> list[Explained]:
     return msgspec.convert(tomllib.loads(text)["explained"], list[Explained])
 
 
-def describe(shown: Demonstration, config: Config, source: str, release: str) -> Found:
+def describe(shown: Demonstration, config: Config, source: str, findings: "Findings") -> Found:
     """Name the rule of a finding, and look for what explains it."""
     finding = shown.finding
     last = finding.op or shown.operations[-1]
     trace = [_tag(op) for op in shown.operations]
     found = Found(_rule(finding), _tag(last), str(finding), source, trace, _second_pool(config))
     for explained in explanations():
-        if explained.covers(found, release):
+        if explained.covers(found, findings.release, findings.engine, findings.repaired):
             found.explanation = explained.id
             break
     return found
@@ -146,14 +160,14 @@ def _tag(op: Operation[Any]) -> str:
 class Findings:
     """The shortest demonstration of each finding of one release."""
 
-    def __init__(self, release: str) -> None:
-        """Nothing yet."""
-        self.release = release
+    def __init__(self, release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()) -> None:
+        """Nothing yet. `repaired`: pull requests that the release is known to have."""
+        self.release, self.engine, self.repaired = release, engine, repaired
         self._best: dict[tuple[str, str], tuple[Found, Demonstration, Config]] = {}
 
     def add(self, shown: Demonstration, config: Config, source: str) -> None:
         """Take a demonstration in, unless a shorter one shows the same."""
-        found = describe(shown, config, source, self.release)
+        found = describe(shown, config, source, self)
         key = found.rule, found.explanation or f"{found.operation}: {found.what}"
         known = self._best.get(key)
         if known is None or len(shown.operations) < len(known[1].operations):
@@ -168,7 +182,7 @@ class Findings:
             name = f"{found.rule}-{found.explanation or 'unexplained'}"
             names[name] += 1
             path = folder / (f"{name}-{names[name]}.jsonl" if names[name] > 1 else f"{name}.jsonl")
-            _write_trace(path, shown.operations, config, f"sglang {self.release}")
+            _write_trace(path, shown.operations, config, f"{self.engine} {self.release}")
             found.file, found.finding = str(path), _told(path, found, shown, config)
             path.with_suffix(".txt").write_text(_story(found, found.finding), encoding="utf-8")
             all_found.append(found)
@@ -207,6 +221,7 @@ def told(found: Found) -> Iterable[str]:
         return
     yield f"{known.title} ({known.id})"
     yield " ".join(known.story.split())
-    yield f"In sglang {known.since}: {', '.join(known.lines)}"
+    yield f"In {known.engine} {known.since}: {', '.join(known.lines)}"
     if known.fixed:
-        yield f"Fixed by SGLang pull request {known.fixed}."
+        whose = "SGLang" if known.engine == "sglang" else known.engine
+        yield f"Fixed by {whose} pull request {known.fixed}."

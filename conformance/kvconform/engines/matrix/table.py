@@ -76,7 +76,9 @@ def _show_unexplained(console: Console, reports: Sequence[ReleaseReport]) -> Non
     for report in reports:
         for found in report.found:
             if found.explanation is None:
-                line = f"Not explained: sglang {report.release}, {found.operation}: {found.what} ({found.file})"
+                line = (
+                    f"Not explained: {report.engine} {report.release}, {found.operation}: {found.what} ({found.file})"
+                )
                 console.print(Text(line, "bold red"), soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
 """Checks one release in a process of its own, which `kvspec matrix` starts.
 
-A process can hold one SGLang. The result is one JSON object on standard output.
+A process can hold one engine. The result is one JSON object on standard output.
 """
 
 import sys
@@ -11,8 +11,7 @@ import msgspec
 from kvconform.checked import RuleBroken
 from kvconform.engines.matrix.findings import Findings, ReleaseReport
 from kvconform.engines.matrix.task import Task
-from kvconform.engines.sglang import adapter
-from kvconform.engines.sglang.finder import EngineError
+from kvconform.engines.standins import EngineError
 from kvconform.features import lacks, needs, vector_under
 from kvconform.fuzzing.walks import Walker, shortest
 from kvconform.traces.codec import Vector
@@ -29,9 +28,9 @@ def check(task: Task) -> ReleaseReport:
     Raises:
         EngineError: the release cannot be had.
     """
-    factory = adapter(None if task.folder is None else Path(task.folder))
+    factory = _adapter(task)
     missing = lacks(factory)
-    findings = Findings(task.release)
+    findings = Findings(task.release, task.engine, getattr(factory, "repaired", frozenset()))
     report = ReleaseReport(task.release, sorted(missing), [], [], {}, 0, 0, {}, {}, [])
     evidence: list[Evidence] = []
     for vector in (vector_under(factory, vector) for vector in read_vectors()):
@@ -59,8 +58,20 @@ def check(task: Task) -> ReleaseReport:
     report.operations += walker.operations
     together = Evidence.together([*evidence, walker.evidence])
     report.judged, report.reached = dict(together.judged), dict(together.reached)
+    report.engine = task.engine
     report.found = findings.write(Path(task.out) / task.release)
     return report
+
+
+def _adapter(task: Task) -> Factory:
+    folder = None if task.folder is None else Path(task.folder)
+    if task.engine == "sglang-jax":
+        from kvconform.engines.sglang_jax import adapter as adapter_of_sglang_jax
+
+        return adapter_of_sglang_jax(folder)
+    from kvconform.engines.sglang import adapter
+
+    return adapter(folder)
 
 
 def _of_figures_beside(vector: Vector, outcome: Outcome) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvconform.engines.standins import EngineError
+
 STOOD_IN = (
     "sgl_kernel",
     "torchaudio",
@@ -51,10 +53,6 @@ REAL = (
     "sglang.srt.managers.scheduler_components.new_token_ratio_tracker",
 )
 """What is taken from the wheel although it lies below a module that is stood in for."""
-
-
-class EngineError(Exception):
-    """A release that cannot be had; the message is one line that says why."""
 
 
 class _StandInType(type):

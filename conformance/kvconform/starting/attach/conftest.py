@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.attach.standins import EngineError
 from kvconform.attach.vllm.plugin import register
 from kvconform.attach.vllm.release import prepare
+from kvconform.engines.standins import EngineError
 
 os.environ.setdefault("KVSPEC", "check:raise")
 WHEEL = os.environ.get("KVSPEC_VLLM_WHEEL")

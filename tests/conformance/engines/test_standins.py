@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.attach.standins import EngineError, Finder, StandIn
 from kvconform.attach.vllm.release import prepare
+from kvconform.engines.standins import EngineError, Finder, StandIn
 
 
 @pytest.fixture

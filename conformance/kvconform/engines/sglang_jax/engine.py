@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvconform.attach.standins import EngineError, Finder
+from kvconform.engines.standins import EngineError, Finder
 
 REAL = (
     "sgl_jax.global_config",
@@ -65,6 +65,7 @@ class Engine:
     radix: Any
     pool: Any
     allocator: Any
+    base: Any
     common: Any
     messages: Any
     sampling: Any
@@ -93,6 +94,7 @@ def load(checkout: Path) -> Engine:
             radix=importlib.import_module(f"{memory}.radix_cache"),
             pool=importlib.import_module(f"{memory}.memory_pool"),
             allocator=importlib.import_module(f"{memory}.allocator"),
+            base=importlib.import_module(f"{memory}.base_prefix_cache"),
             common=importlib.import_module(f"{memory}.common"),
             messages=importlib.import_module(f"{managers}.io_struct"),
             sampling=importlib.import_module("sgl_jax.srt.sampling.sampling_params"),
