@@ -31,7 +31,7 @@ import typer
 from benchmarks.device_cases import INTS, Case, Pool, Sized, decode, free_rows, sized_operations
 from benchmarks.sglang_paged import Release
 
-from kvconform.engines.sglang.finder import EngineError
+from kvconform.engines.standins import EngineError
 from kvcuda.backend import DEVICE
 from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager

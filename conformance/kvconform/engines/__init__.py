@@ -2,7 +2,9 @@
 
 book      the scheduler's book, which every adapter needs: which request is where, and what makes sense now
 releases  `kvspec engines`: releases, kept in a folder of their own
+standins  how an engine's own classes run from a bare wheel or a checkout
 sglang/   SGLang's memory classes behind the protocol
+sglang_jax/ sglang-jax's scheduler behind the protocol
 recorder/ what a running SGLang process does, as a trace
 matrix/   `kvspec matrix`: which rules each release breaks
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from kvconform import features
 from kvconform.commands import engines as commands
 from kvconform.engines import releases as engines
-from kvconform.engines.sglang.finder import EngineError, prepare, version_in
+from kvconform.engines.sglang.finder import prepare, version_in
+from kvconform.engines.standins import EngineError
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file
 from kvspec.events import (
@@ -216,3 +217,22 @@ def test_deep_overlap_is_a_feature() -> None:
     two = (*prefill, Decode(["A"]), Launch(2, ["A"]))
     assert not needed(*two, now=Decode(["A"]))
     assert needed(*two, Decode(["A"]), now=Launch(3, ["A"])) == {"deep_overlap"}
+
+
+def test_going_on_from_a_chunk_that_was_not_published_is_a_feature() -> None:
+    chunk = Submit("A", list(range(9))), MatchPrefix("A"), Extend([("A", 4)]), Launch(1, ["A"])
+    assert needed(*chunk, now=Extend([("A", 9)])) == {"unpublished_chunks"}
+    assert not needed(*chunk, CacheUnfinished("A", True), now=Extend([("A", 9)]))
+
+
+def test_a_batch_beside_a_chunk_is_a_feature() -> None:
+    chunk = (
+        Submit("A", list(range(9))),
+        MatchPrefix("A"),
+        Extend([("A", 4)]),
+        Launch(1, ["A"]),
+        CacheUnfinished("A", True),
+    )
+    other = Submit("B", [7, 7]), MatchPrefix("B")
+    assert needed(*chunk, *other, now=Extend([("A", 8), ("B", 2)])) == {"beside_a_chunk"}
+    assert not needed(*chunk, *other, now=Extend([("A", 9), ("B", 2)]))

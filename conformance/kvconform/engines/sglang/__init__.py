@@ -19,8 +19,8 @@ from typing import Any
 from kvconform.engines.releases import folder_of
 from kvconform.engines.sglang.adapter import Adapter as _Adapter
 from kvconform.engines.sglang.engine import Engine, silence
-from kvconform.engines.sglang.finder import EngineError
 from kvconform.engines.sglang.unified import LACKS, UnifiedAdapter, UnifiedEngine, is_unified
+from kvconform.engines.standins import EngineError
 
 VARIABLE = "KVSPEC_SGLANG"
 """The environment variable that names a release or a folder."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from kvconform.engines.sglang.finder import EngineError, prepare
+from kvconform.engines.sglang.finder import prepare
+from kvconform.engines.standins import EngineError
 from kvspec.events import Config
 
 NO_LIMIT = 1 << 30

@@ -16,7 +16,8 @@ from typing import Any
 from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.adapter import Adapter
 from kvconform.engines.sglang.engine import Engine
-from kvconform.engines.sglang.finder import EngineError, prepare
+from kvconform.engines.sglang.finder import prepare
+from kvconform.engines.standins import EngineError
 from kvspec.events import Config, MatchAnswer, Refusal, ReleaseAnswer
 from kvspec.pages import ceil_align
 

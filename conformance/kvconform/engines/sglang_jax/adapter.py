@@ -31,7 +31,7 @@ from kvspec.events import (
     Refusal,
     ReleaseAnswer,
 )
-from kvspec.pages import ceil_pages, compress
+from kvspec.pages import Runs, ceil_pages, compress
 from kvspec.rules import Violation
 from kvspec.tokens import Element
 
@@ -70,7 +70,11 @@ class Adapter(Memory):
         """There are no streaming sessions."""
         raise Refusal(None, "sglang-jax has no streaming sessions")
 
-    close_session = preempt = open_session
+    def close_session(self, session: str) -> ReleaseAnswer:
+        """There are no streaming sessions."""
+        raise Refusal("OP-1", f"there is no session {session}")
+
+    preempt = close_session
 
     def submit(self, req: str, tokens: list[Element], session: str | None) -> Done:
         """Make the scheduler's request."""
@@ -112,7 +116,9 @@ class Adapter(Memory):
         # A prompt that is cut is the last one of its batch: it uses the budget up.
         fresh.sort(key=lambda one: one[2] < len(one[0].tokens))
         made = self._prepare_prefill(going_on, fresh, dict(reqs))
-        info, at, rows, pages = made.reqs_info[0], 0, {}, {}
+        info, at = made.reqs_info[0], 0
+        rows: dict[str, int] = {}
+        pages: dict[str, Runs] = {}
         for place, req in enumerate(info.reqs):
             entry = self.book.entries[req.rid]
             start, seq_len = int(info.prefix_lens[place]), int(info.seq_lens[place])
@@ -203,7 +209,7 @@ class Adapter(Memory):
             short = max(1, needed - self._room().pages)
             raise Refusal("CAP-1", f"needed: {needed} pages, free: {self._room().pages}", pages_short=short)
         made.prepare_for_decode()
-        pages = {}
+        pages: dict[str, Runs] = {}
         for place, (entry, run) in enumerate(batch):
             slots = made.reqs_info[0].out_cache_loc[place : place + 1]
             self._prepared[entry.name] = Pass(entry, run, True, slots)
@@ -320,7 +326,7 @@ class Adapter(Memory):
     def abort(self, req: str) -> ReleaseAnswer:
         """A waiting request is dropped; a running one is released as one that fits no more."""
         entry = self.book.entry(req)
-        freed = compress([])
+        freed: Runs = []
         if entry.run is not None:
             freed = self._release(entry)
         else:
@@ -329,7 +335,7 @@ class Adapter(Memory):
         self.book.leave(entry, finished=False)
         return ReleaseAnswer(freed)
 
-    def _release(self, entry: Entry) -> Any:
+    def _release(self, entry: Entry) -> Runs:
         """What the scheduler does with a request when a decode step does not fit."""
         self._take_in(entry.name, publish=False)
         before = self._free()

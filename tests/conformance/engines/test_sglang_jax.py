@@ -1,0 +1,60 @@
+"""sglang-jax behind the protocol, before and after its pull requests 1008 and 994, where there are checkouts.
+
+They are folders of the one that KVSPEC_CHECKOUTS names, called by their commits: sglang-jax-24e19642 and so on.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvconform.attach.checkout import checkout_of
+from kvconform.engines.matrix.findings import Found, ReleaseReport, explanations
+from kvconform.engines.matrix.task import Task
+from kvconform.engines.standins import EngineError
+
+ROWS = {f"row_kept_over_chunks_p{size}" for size in (1, 4, 16, 64)}
+CHUNKS = {"middle_chunk_samples_nothing"}
+ROOM = {"decode_capacity_miss", "decode_up_to_page_border"}
+
+
+def checked(commit: str, out: Path) -> ReleaseReport:
+    """What the vectors find in a checkout, in a process of its own; without it the test is skipped, and says why."""
+    try:
+        folder = checkout_of(f"sglang-jax-{commit}")
+    except EngineError as error:
+        pytest.skip(str(error))
+    task = Task("sglang-jax", commit, str(folder), str(out), seconds=0, seed=0)
+    command = [sys.executable, "-m", "kvconform.engines.matrix.worker", msgspec.json.encode(task).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return msgspec.json.decode(done.stdout, type=ReleaseReport)
+
+
+@pytest.mark.parametrize(
+    ("commit", "fail", "conform"),
+    [
+        ("24e19642", ROWS | CHUNKS | ROOM, set[str]()),
+        ("00c60d51", CHUNKS | ROOM, ROWS),
+        ("5b7150bd", set[str](), ROWS | CHUNKS | ROOM),
+        ("cddbf6f1", set[str](), ROWS | CHUNKS | ROOM),
+    ],
+)
+def test_vectors_find_what_the_pull_requests_mend(
+    commit: str, fail: set[str], conform: set[str], tmp_path: Path
+) -> None:
+    report = checked(commit, tmp_path)
+    assert fail <= set(report.fail) if fail else not report.fail
+    assert conform <= set(report.conform)
+    assert not [one for one in report.found if one.explanation is None]
+    assert len(report.conform) + len(report.fail) > 30
+
+
+def test_what_a_pull_request_mends_explains_nothing_where_it_is_there() -> None:
+    chunk = Found("CHUNK-1", "complete", "CHUNK-1: a token is taken", "a random walk", ["complete"])
+    (known,) = (one for one in explanations() if one.id == "chunk-not-counted")
+    assert known.covers(chunk, "24e19642", "sglang-jax")
+    assert not known.covers(chunk, "5b7150bd", "sglang-jax", frozenset({"994", "1008"}))
+    assert not known.covers(chunk, "0.5.10", "sglang")
