@@ -13,6 +13,10 @@ from kvconform.attach.mini_sglang.mended import MENDS, mend
 from kvconform.attach.patches import Patches
 
 
+CROWDED = driver.Shape(page_size=16, pages=12, rows=4, budget=128, alphabet=50, overlap=True, aborts=0.0)
+"""A memory of few large pages."""
+
+
 def trial(folder: Path) -> Trial:
     """The checkout in `folder`.
 
@@ -42,4 +46,10 @@ def trial(folder: Path) -> Trial:
         alone("row-handed-on", "a row is handed on while a launch still writes it", "MEM-RACE"),
     ]
     assert [one.name for one in known] == list(MENDS)
+
+    def crowded(seed: int) -> None:
+        driver.run(engine, seed, shape=CROWDED)
+
+    room = "requests are admitted by their tokens and take whole pages: a step finds none, and the engine ends"
+    known.append(Known("room-in-tokens", room, "MEM-FAILED", "Cannot evict", run=crowded, mend=mended, runs=40))
     return Trial("mini-sglang", attach, run, defects(engine), mended, known)

@@ -12,6 +12,22 @@ from kvconform.attach.sglang_jax.mended import count_every_chunk
 from kvconform.engines.sglang_jax.engine import load
 
 
+CROWDED = driver.Shape(
+    page_size=1,
+    pages=64,
+    running=4,
+    chunk=4,
+    budget=256,
+    alphabet=2,
+    overlap=True,
+    mixed=True,
+    radix=True,
+    conservativeness=0.0,
+    aborts=0.0,
+)
+"""A small memory, prompts in short chunks, and decode steps in the launches of chunks."""
+
+
 def trial(folder: Path) -> Trial:
     """The checkout in `folder`.
 
@@ -31,5 +47,12 @@ def trial(folder: Path) -> Trial:
     def mend(patches: Patches) -> None:
         count_every_chunk(engine, patches)
 
-    known = Known("chunk-not-counted", "a prompt's third chunk is taken for its last one", "", runs=40)
-    return Trial("sglang-jax", attach, run, defects(engine), mend, [known])
+    def crowded(seed: int) -> None:
+        driver.run(engine, seed, shape=CROWDED)
+
+    room = "a chunk goes on without room, nobody looks whether the decode steps beside it fit, and the engine ends"
+    known = [
+        Known("chunk-not-counted", "a prompt's third chunk is taken for its last one", "", runs=40),
+        Known("mixed-room", room, "MEM-FAILED", "Out of memory", run=crowded, mend=mend, runs=40),
+    ]
+    return Trial("sglang-jax", attach, run, defects(engine), mend, known)
