@@ -12,7 +12,6 @@ from kvconform.attach.mini_sglang.hooks import Attached
 from kvconform.attach.mini_sglang.mended import MENDS, mend
 from kvconform.attach.patches import Patches
 
-
 CROWDED = driver.Shape(page_size=16, pages=12, rows=4, budget=128, alphabet=50, overlap=True, aborts=0.0)
 """A memory of few large pages."""
 

@@ -11,7 +11,6 @@ from kvconform.attach.sglang_jax.hooks import Attached
 from kvconform.attach.sglang_jax.mended import count_every_chunk
 from kvconform.engines.sglang_jax.engine import load
 
-
 CROWDED = driver.Shape(
     page_size=1,
     pages=64,
