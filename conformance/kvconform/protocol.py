@@ -125,11 +125,14 @@ class Implementation(Protocol):
         """
         ...
 
-    def complete(self, launch: int, tokens: dict[str, int], /) -> events.Done:
+    def complete(self, launch: int, tokens: dict[str, int], /) -> events.CompleteAnswer:
         """The oldest forward pass in flight is done.
 
         `tokens` has one sampled token for each request whose prompt or single decode position it covered to the end;
         none for a chunk, for a speculative step, or for a request that has left meanwhile.
+
+        Append them, and answer `CompleteAnswer()`. An engine that samples itself leaves them alone and answers those
+        that it appended, one for each of the same requests (`tokens`).
 
         Raises:
             Refusal: LAUNCH-1, it is not the oldest in flight; CHUNK-1, a token is missing or too many.

@@ -110,6 +110,13 @@ class DecodeAnswer(Answer):
     """The window sides of these pages, in the same order."""
 
 
+class CompleteAnswer(Answer):
+    """The answer to `complete`."""
+
+    tokens: dict[str, int] | None = None
+    """The token appended to each request, where the engine samples itself; `None`: those that it was handed."""
+
+
 class PublishAnswer(Answer):
     """The answer to `cache_unfinished`."""
 
@@ -349,11 +356,16 @@ class Launch(Operation[Done], tag="launch", kw_only=False):
     reqs: list[str]
 
 
-class Complete(Operation[Done], tag="complete", kw_only=False):
-    """The oldest launch in flight has completed; `tokens` are the tokens it sampled."""
+class Complete(Operation[CompleteAnswer], tag="complete", kw_only=False):
+    """The oldest launch in flight has completed; `tokens` are those it sampled, unless the engine answers its own."""
 
     launch: int
     tokens: dict[str, int] = {}
+
+    @property
+    def sampled(self) -> dict[str, int]:
+        """The tokens that the requests are given: the engine's own where it answers them."""
+        return self.tokens if self.obs is None or self.obs.tokens is None else self.obs.tokens
 
 
 class CacheUnfinished(Operation[PublishAnswer], tag="cache_unfinished", kw_only=False):

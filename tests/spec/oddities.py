@@ -27,6 +27,8 @@ LAWFUL = re.compile(
     # publishing a page or a state later, which of its slots it gives the store, and how a tombstone comes back.
     r"|protected_len a page less|no state for the store|a copy in a free state slot"
     r"|state slot number \d+ of its own for the store|the tombstone freed in place of the page that revives it"
+    # An engine that samples itself may have sampled anything.
+    r"|tokens of its own: (as they were handed in|others)"
     # A step ahead of a verify may be refused for that verify, so whatever is short.
     r"|refused, a (page|row|state slot|window page) short"
     # The end of a row, within its last page, and rows that nobody holds, are of no consequence.
@@ -50,7 +52,7 @@ OFTEN = {
 """What one operation on one request may count several times: it tells several figures, or has several pages."""
 
 
-NEVER_DUE = {"state_cached", "state_taken"}
+NEVER_DUE = {"state_cached", "state_taken", "tokens"}
 """What an answer tells where there is something to tell, and only then."""
 
 

@@ -9,6 +9,7 @@ from kvspec.events import (
     Abort,
     CacheUnfinished,
     Complete,
+    CompleteAnswer,
     Config,
     Decode,
     Done,
@@ -222,7 +223,7 @@ def told_by_the_engine() -> Model:
     model = Model(Config(4, 20, 4, 64, num_states=8))
     carried_out(model, [Submit("a", [*PROMPT[:9]]), MatchPrefix("a")])
     extend = Extend([("a", 9)], obs=ExtendAnswer({"a": 0}, {"a": [1, 2, 3]}, None, {"a": [1, 2, 3]}, {}))
-    carried_out(model, [extend, Launch(1, ["a"], obs=Done()), Complete(1, {"a": 50}, obs=Done())])
+    carried_out(model, [extend, Launch(1, ["a"], obs=Done()), Complete(1, {"a": 50}, obs=CompleteAnswer())])
     return model
 
 

@@ -350,6 +350,8 @@ def answers(state: State, op: Operation[Any]) -> Iterator[Change[Answer]]:
             yield from snapshots(state, right)
         case events.ExtendAnswer() | events.DecodeAnswer():
             yield from _new(state, op, right)
+        case events.CompleteAnswer() if isinstance(op, events.Complete):
+            yield from _sampled(op)
         case None | events.Done():
             pass
         case _:
@@ -360,6 +362,15 @@ def answers(state: State, op: Operation[Any]) -> Iterator[Change[Answer]]:
                 yield from _exchanged(state, right)
             if isinstance(right, PublishAnswer | ReleaseAnswer):
                 yield from _published(state, op, right)
+
+
+def _sampled(op: events.Complete) -> Iterator[Change[Answer]]:
+    """Tokens that the engine says it has sampled itself."""
+    yield "tokens of its own: as they were handed in", events.CompleteAnswer(dict(op.tokens))
+    yield "tokens of its own: others", events.CompleteAnswer({req: token + 1 for req, token in op.tokens.items()})
+    yield "a token for a stranger", events.CompleteAnswer({**op.tokens, STRANGER: 1})
+    if op.tokens:
+        yield "a token too few", events.CompleteAnswer(dict(list(op.tokens.items())[1:]))
 
 
 def _new(

@@ -23,6 +23,7 @@ from kvconform.vectors.runner import (
 )
 from kvspec.events import (
     Complete,
+    CompleteAnswer,
     Decode,
     DecodeAnswer,
     Extend,
@@ -239,7 +240,8 @@ def about(operations: Operations, names: set[str]) -> Operations:
                 kept += [msgspec.structs.replace(op, reqs=batch)] if batch else []
             case Complete():
                 if op.launch not in emptied:
-                    kept.append(msgspec.structs.replace(op, tokens=_only(op.tokens, names)))
+                    own = op.obs and CompleteAnswer(_only(op.obs.tokens, names))
+                    kept.append(msgspec.structs.replace(op, tokens=_only(op.tokens, names), obs=own))
             case _:
                 if names.issuperset(names_in(op)):
                     kept.append(op)

@@ -133,7 +133,7 @@ def _asked(op: Operation[Any]) -> str:
         case events.Launch():
             return f"Launch {op.launch} goes to the device, with {_and(op.reqs)}"
         case events.Complete():
-            brings = f"brings a token for {_and(list(op.tokens))}" if op.tokens else "brings no token"
+            brings = f"brings a token for {_and(list(op.sampled))}" if op.sampled else "brings no token"
             return f"Launch {op.launch} completes and {brings}"
         case events.CacheUnfinished():
             return f"{op.req} publishes what it has prefilled" + (", with more of its prompt to come" * op.chunked)

@@ -177,7 +177,7 @@ class Witness:
                     self._prepared[req] = start + bool(ahead), start + sum(ahead) + op.n
                     ahead += [op.n] if op.n > 1 else []
             case Complete():
-                for req, token in op.tokens.items():
+                for req, token in op.sampled.items():
                     self._know(req, [token])
             case Verify():
                 stopped = len(op.tokens) < op.accepted

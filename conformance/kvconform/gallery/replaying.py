@@ -241,7 +241,7 @@ class Patient:
                 observed="none",
             )
         answer = self._step(op)
-        if isinstance(op, (Verify, Finish)) or (isinstance(op, Complete) and op.tokens):
+        if isinstance(op, (Verify, Finish)) or (isinstance(op, Complete) and op.sampled):
             self._in_vain = 0
         return answer
 

@@ -210,5 +210,5 @@ def names_in(op: Operation[Any]) -> Iterable[str]:
         case Decode() | Launch():
             return op.reqs
         case Complete():
-            return op.tokens
+            return op.sampled
     return [name for name in (getattr(op, "req", None), getattr(op, "session", None)) if name is not None]

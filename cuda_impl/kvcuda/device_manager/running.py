@@ -11,7 +11,7 @@ from kvcuda.row_table import ints
 from kvcuda.staging import Slot
 from kvcuda.tensors import Ints
 from kvspec import lengths
-from kvspec.events import DecodeAnswer, Done, Refusal
+from kvspec.events import CompleteAnswer, DecodeAnswer, Done, Refusal
 
 
 class Running(ManagerState):
@@ -157,7 +157,7 @@ class Running(ManagerState):
         self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)
         return done
 
-    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+    def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """The oldest launch in flight has completed and brought `tokens` (17850).
 
         Nothing waits here but the scheduler's lane: rows that were withheld for the launch are written again only
@@ -186,7 +186,7 @@ class Running(ManagerState):
         if flight.done is not None:
             self.lanes.scheduler.wait(flight.done)
         self.rows.end_read()
-        return Done()
+        return CompleteAnswer()
 
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
         """Commit `accepted` positions of the completed speculative launch; the request keeps `tokens` (22862).

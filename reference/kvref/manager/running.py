@@ -4,7 +4,7 @@ from kvref.launch import Launch
 from kvref.manager.state import ManagerState, check_batch, given
 from kvref.request import Run
 from kvspec import lengths
-from kvspec.events import DecodeAnswer, Done, Refusal
+from kvspec.events import CompleteAnswer, DecodeAnswer, Done, Refusal
 
 
 class Running(ManagerState):
@@ -103,7 +103,7 @@ class Running(ManagerState):
         self.launches.append(flight)
         return Done()
 
-    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+    def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """The oldest launch in flight has completed and brought `tokens` (17850).
 
         Raises:
@@ -122,7 +122,7 @@ class Running(ManagerState):
             run.verifiable += 1
         self.launches.popleft()
         self.pool.end_read()
-        return Done()
+        return CompleteAnswer()
 
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
         """Commit `accepted` positions of the completed speculative launch; the request keeps `tokens` (22862).

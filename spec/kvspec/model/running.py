@@ -4,6 +4,7 @@ from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import (
     Complete,
+    CompleteAnswer,
     Decode,
     DecodeAnswer,
     Done,
@@ -26,6 +27,7 @@ from kvspec.model.judging import (
 )
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
 from kvspec.pages import new_pages
+from kvspec.rules import Violation
 
 
 def extend(state: State, op: Extend) -> ExtendAnswer:
@@ -301,15 +303,18 @@ def launch(state: State, op: Launch) -> Done:
     return Done()
 
 
-def complete(state: State, op: Complete) -> Done:
-    """The oldest launch has completed: tokens arrive, and rows withheld for it become free (17850)."""
+def complete(state: State, op: Complete) -> CompleteAnswer:
+    """The oldest launch has completed: tokens arrive, and rows withheld for it become free (17850).
+
+    Those that an engine has sampled itself are taken as they are, if there are as many as are due.
+    """
     if op.launch not in state.flights:
         raise Refusal("OP-1", f"launch {op.launch} is not in flight")
     oldest = next(iter(state.flights))
     if oldest != op.launch:
         raise Refusal("LAUNCH-1", f"launch {oldest} was handed over before launch {op.launch}")
     passages = state.flights[op.launch]
-    requests, tokens_of = state.requests, op.tokens
+    requests, tokens_of = state.requests, op.sampled
     sampled = []
     to_verify = []
     for req, run, _, _, samples, drafts in passages:
@@ -319,15 +324,16 @@ def complete(state: State, op: Complete) -> Done:
         if samples:
             token = tokens_of.get(req)
             if token is None:
-                raise Refusal("CHUNK-1", f"the launch covered the last position of {req}, but no token came")
+                raise _miscounted(op, f"the launch covered the last position of {req}, but no token came")
             sampled.append((request.tokens, token))
         elif drafts and req in state.speculating:
             to_verify.append(req)
-    if len(sampled) != len(op.tokens):
+    if len(sampled) != len(tokens_of):
         due = {passage.req for passage in passages if passage.samples}
-        stranger = next((req for req in op.tokens if req not in due), "a request that left")
-        raise Refusal("CHUNK-1", f"a token came for {stranger}, which this launch did not sample for")
+        stranger = next((req for req in tokens_of if req not in due), "a request that left")
+        raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
     carried_out(state, op)
+    state.chosen["tokens sampled by the engine"] += tokens_of is not op.tokens and tokens_of != op.tokens
 
     state.judged["LAUNCH-1"] += 1
     state.judged["CHUNK-1"] += 1
@@ -354,7 +360,14 @@ def complete(state: State, op: Complete) -> Done:
             freed.append(row)
     if state.memory is not None:
         state.memory.complete(op.launch, freed)
-    return Done()
+    return CompleteAnswer()
+
+
+def _miscounted(op: Complete, what: str) -> Exception:
+    """Tokens that are handed in are refused if they are not those due; an engine that has taken them has broken it."""
+    if op.sampled is op.tokens:
+        return Refusal("CHUNK-1", what)
+    return Violation("CHUNK-1", what, expected="a token for each that it sampled for", observed=op.sampled)
 
 
 def verify(state: State, op: Verify) -> Done:

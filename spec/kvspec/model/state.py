@@ -22,6 +22,7 @@ CHOICES = (
     "chunk not published",
     "row not withheld",
     "first turn published early",
+    "tokens sampled by the engine",
 )
 """What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""

@@ -19,6 +19,7 @@ from kvspec.model.state import CHOICES
 from kvspec.rules import Violation
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
 from tests.conformance.vectors.rowless import KeepsPages, Rowless
+from tests.conformance.vectors.sampling import Samples, TellsAnother, TellsOneLess
 from tests.conformance.vectors.silent import CommitsOneMore, OnlyHolders, OnlyLengths, OnlyPages, Silent
 
 PATHS = vector_files()
@@ -119,6 +120,27 @@ def test_walks_find_nothing_in_an_engine_without_rows_and_what_it_forgets_all_th
     assert isinstance(shown.finding, RuleBroken) and shown.finding.rule.id == "PAGE-1"
 
 
+def test_an_engine_that_samples_itself_is_judged_by_its_own_tokens() -> None:
+    chosen = Counter[str]()
+    for path in PATHS[1::8]:
+        outcome = run_vector(read_vector(path), Samples)
+        assert outcome.finding is None, path.stem
+        chosen += outcome.evidence.reached
+    assert chosen["tokens sampled by the engine"]
+    assert not list((walker := Walker(Samples, lacks(Samples), seed=1)).findings(0.4))
+    assert walker.evidence.judged["SESS-6"], "what a session's next turn has to begin with is known"
+
+
+@pytest.mark.parametrize(("engine", "rules"), [(TellsOneLess, {"CHUNK-1"}), (TellsAnother, {"STORE-5", "SESS-6"})])
+def test_an_engine_that_tells_other_tokens_than_it_appends_is_found(engine: type[Manager], rules: set[str]) -> None:
+    found = {
+        shown.finding.rule.id
+        for shown, _ in Walker(engine, lacks(engine), seed=1).findings(1.0)
+        if isinstance(shown.finding, RuleBroken)
+    }
+    assert found & rules
+
+
 def test_of_the_reference_nothing_is_left_unjudged() -> None:
     assert not any(rules_unjudged(vector, run_vector(vector, Manager)) for vector in map(read_vector, PATHS))
 
@@ -129,10 +151,10 @@ def reached_by(engine: type[Manager]) -> Counter[str]:
 
 
 def test_the_lazy_implementation_makes_every_choice_that_is_open() -> None:
-    """But for one, which it is too lazy for and the reference makes."""
+    """But for one, which it is too lazy for and the reference makes, and one for an engine that samples itself."""
     eager = {"first turn published early"}
     lazy, reference = reached_by(NeverGivesBack), reached_by(Manager)
-    assert {choice for choice in CHOICES if lazy[choice]} == set(CHOICES) - eager
+    assert {choice for choice in CHOICES if lazy[choice]} == set(CHOICES) - eager - {"tokens sampled by the engine"}
     assert {choice for choice in CHOICES if reference[choice]} >= eager
 
 

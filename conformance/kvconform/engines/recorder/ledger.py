@@ -24,6 +24,7 @@ from kvspec.events import (
     CacheUnfinished,
     CloseSession,
     Complete,
+    CompleteAnswer,
     Decode,
     DecodeAnswer,
     Done,
@@ -366,7 +367,7 @@ class Ledger:
             lambda: Complete(
                 number,
                 {name: telling([token or 0], position, apart)[0] for name, token, position, apart in tokens},
-                obs=Done(),
+                obs=CompleteAnswer(),
             )
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.looking import cursor, only, runs
 from kvconform.engines.sglang.prefill import Prefill, refused_without_room
-from kvspec.events import DecodeAnswer, Done, PublishAnswer, Refusal, SwaEvictAnswer
+from kvspec.events import CompleteAnswer, DecodeAnswer, Done, PublishAnswer, Refusal, SwaEvictAnswer
 from kvspec.pages import ceil_pages
 
 
@@ -86,7 +86,7 @@ class Running(Prefill):
         self.book.launch(launch, reqs)
         return Done()
 
-    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+    def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """Hand the sampled tokens to the requests, and count chunks that are done."""
         flight = self.book.complete(launch, tokens)
         for name in flight.sampled:
@@ -96,7 +96,7 @@ class Running(Prefill):
             self._track_decode(entry)
         for name in flight.chunks:
             self.engine.count_chunk(self.book.entries[name].req, -1)
-        return Done()
+        return CompleteAnswer()
 
     def _track_decode(self, entry: Entry) -> None:
         """What is noted with each decoded token: at a page border, which tracking slot keeps the state there."""

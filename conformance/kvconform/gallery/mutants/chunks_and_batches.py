@@ -4,7 +4,7 @@ from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill
 from kvref.scheduler import Scheduler
 from kvref.scheduler.req import Req
-from kvspec.events import Done, Refusal
+from kvspec.events import CompleteAnswer, Refusal
 
 
 class _TwoNewChunksInABatch(Engine):
@@ -32,7 +32,7 @@ class _LastChunkForbidsFirstChunk(Engine):
 
 
 class _ContinuingChunkSamples(Engine):
-    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+    def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         continuing = {req: token for req, token in tokens.items() if req in self.chunked}
         done = super().complete(launch, {req: token for req, token in tokens.items() if req not in continuing})
         for req, token in continuing.items():

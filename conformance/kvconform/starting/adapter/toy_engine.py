@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from kvconform.engines.book import Book, Entry, Room, Run
 from kvspec.events import (
+    CompleteAnswer,
     Config,
     DecodeAnswer,
     Done,
@@ -211,11 +212,11 @@ class Adapter:
         self.book.launch(launch, reqs)
         return Done()
 
-    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+    def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """Hand sampled tokens out."""
         for req in self.book.complete(launch, tokens).sampled:
             self.book.entries[req].tokens.append(tokens[req])
-        return Done()
+        return CompleteAnswer()
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
         """Publish what a prefill wrote."""
