@@ -52,6 +52,7 @@ def answers(config: Config) -> dict[type[Answer], st.SearchStrategy[Answer]]:
     freed = (side["pages"], side["window"], side["states"])
     return {
         events.Done: st.builds(events.Done),
+        events.CompleteAnswer: st.builds(events.CompleteAnswer, told(st.dictionaries(NAMES, NUMBERS, max_size=2))),
         events.MatchAnswer: st.builds(events.MatchAnswer, *[told(NUMBERS)] * 2, *freed),
         events.ExtendAnswer: st.builds(
             events.ExtendAnswer, told(st.dictionaries(NAMES, ROWS)), given["pages"], given["window"], given["states"]

@@ -22,6 +22,7 @@ from kvconform.engines.sglang_jax.engine import Engine
 from kvconform.engines.sglang_jax.looking import UNLIMITED, Memory
 from kvconform.engines.sglang_jax.server import logits
 from kvspec.events import (
+    CompleteAnswer,
     DecodeAnswer,
     Done,
     EvictAnswer,
@@ -229,7 +230,7 @@ class Adapter(Memory):
         self._flying[launch] = [self._prepared.pop(req) for req in reqs]
         return Done()
 
-    def complete(self, launch: int, tokens: dict[str, int]) -> Done:
+    def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """Hold the sampled tokens; let the scheduler take in what belongs to a chunk, or to a request that has left."""
         flight = self.book.complete(launch, tokens)
         for part in self._flying.pop(launch):
@@ -249,7 +250,7 @@ class Adapter(Memory):
                         expected=f"{known} sampled tokens",
                         observed=f"{len(req.output_ids)} sampled tokens",
                     )
-        return Done()
+        return CompleteAnswer()
 
     def _take_in(self, name: str, *, publish: bool = True) -> None:
         """Let the scheduler take in the result of a request that goes on, if there is one."""
