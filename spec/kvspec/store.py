@@ -6,7 +6,7 @@ prefix covers all shorter ones. Locking, unlocking and eviction cost one step a 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -67,6 +67,11 @@ class PrefixStore:
         self.entries[key] = Entry(page, parent)
         self.children[parent] = self.children.get(parent, 0) + 1
 
+    def insert_path(self, path: Sequence[tuple[PrefixKey, PrefixKey, int]]) -> None:
+        """Add prefixes, each one page longer than the one before: key, parent and page of each."""
+        self.entries.update({key: Entry(page, parent) for key, parent, page in path})
+        self.children.update({parent: self.children.get(parent, 0) + 1 for _, parent, _ in path})
+
     def lock(self, key: PrefixKey) -> None:
         """Pin `key` and every shorter prefix."""
         if key == ROOT:
@@ -115,22 +120,19 @@ class PrefixStore:
         pages.reverse()
         return pages
 
-    def check_evictable(self, keys: Iterable[PrefixKey]) -> None:
+    def check_evictable(self, keys: Collection[PrefixKey]) -> None:
         """Raise a violation unless `keys` can leave together, leaves first.
 
         STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
         """
-        pins, entries, children = self.pins, self.entries, self.children
-        for key in keys:
-            if key in pins:
-                raise Violation("STORE-3", f"page {entries[key].page} was evicted while it is locked")
+        entries, children = self.entries, self.children
+        if not self.pins.keys().isdisjoint(keys):
+            key = next(key for key in keys if key in self.pins)
+            raise Violation("STORE-3", f"page {entries[key].page} was evicted while it is locked")
         leaving = Counter([entries[key].parent for key in keys])
         for key in keys:
-            if key not in children:
-                continue
-            kept = children[key] - leaving[key]
-            if kept:
-                page = self.entries[key].page
+            if key in children and (kept := children[key] - leaving[key]):
+                page = entries[key].page
                 raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
 
     def remove(self, keys: Iterable[PrefixKey]) -> None:

@@ -6,7 +6,7 @@ Two sequences share a prefix of whole pages exactly if they share the `PrefixKey
 costs one step a page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 Element = int | str
@@ -61,6 +61,14 @@ class Tokens:
         if len(self.rest) == self.page_size:
             self.pages.append(tuple(self.rest))
             self.rest.clear()
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add tokens at the end."""
+        rest, size = self.rest, self.page_size
+        rest.extend(tokens)
+        whole = len(rest) - len(rest) % size
+        self.pages.extend(tuple(rest[start : start + size]) for start in range(0, whole, size))
+        del rest[:whole]
 
     def key(self, page_index: int) -> PrefixKey:
         """The name of the prefix whose last page is the full page `page_index`."""

@@ -4,7 +4,7 @@ What can be a true account of a defective engine is left to the model: figures t
 places, lengths in the wrong order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvspec.events import (
@@ -20,6 +20,7 @@ from kvspec.events import (
     PublishAnswer,
     ReleaseAnswer,
     SnapshotAnswer,
+    StateAnswer,
     Submit,
     SwaEvictAnswer,
     Verify,
@@ -112,20 +113,9 @@ def check_operation(op: Operation[Any], config: Config) -> None:
     Raises:
         OutOfRange: a count or a length is negative, or a page, slot or row does not exist.
     """
-    match op:
-        case Extend():
-            for req, seq_len in op.reqs:
-                _natural(f"seq_len of {req}", seq_len)
-        case Decode():
-            _natural("n", op.n)
-        case Submit():
-            _within("the number of tokens", len(op.tokens), TOKENS)
-        case Evict():
-            _natural("n", op.n)
-            _natural("window", op.window)
-            _natural("states", op.states)
-        case Verify():
-            _natural("accepted", op.accepted)
+    check = _ARGUMENTS.get(type(op))
+    if check is not None:
+        check(op)
     if op.refused is not None:
         _natural("pages_short", op.refused.pages_short)
         _natural("rows_short", op.refused.rows_short)
@@ -133,57 +123,103 @@ def check_operation(op: Operation[Any], config: Config) -> None:
         _natural("states_short", op.refused.states_short)
         if op.refused.rule is not None:
             check_rule(op.refused.rule)
-    if op.obs is not None:
-        _check_answer(op.obs, config)
+    check_answer = _ANSWERS.get(type(op.obs))
+    if check_answer is not None:
+        check_answer(op.obs, config)
 
 
-def _check_answer(obs: object, config: Config) -> None:
-    pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
-    window, states = range(1, config.num_window_pages + 1), range(1, config.num_states + 1)
-    for name in ("window_freed", "window_evicted"):
-        _runs("window page", getattr(obs, name, None), window)
-    for name in ("states_freed", "states_evicted"):
-        _runs("state slot", getattr(obs, name, None), states)
-    for name in ("state_cached", "state_taken", "state"):
-        slot = getattr(obs, name, None)
-        _each("state slot", () if slot is None else (slot,), states)
-    match obs:
-        case SwaEvictAnswer():
-            _natural("evicted_len", obs.evicted_len)
-        case MatchAnswer():
-            _natural("prefix_len", obs.prefix_len)
-            _natural("protected_len", obs.protected_len)
-            _runs("page", obs.freed, pages)
-        case PublishAnswer():
-            _natural("protected_len", obs.protected_len)
-            _runs("page", obs.freed, pages)
-        case ReleaseAnswer():
-            _runs("page", obs.freed, pages)
-        case EvictAnswer():
-            _runs("page", obs.evicted, pages)
-        case ExtendAnswer():
-            _each("row", (obs.rows or {}).values(), rows)
-            _given(obs, pages, window)
-            for slots in (obs.states or {}).values():
-                _runs("state slot", slots, states)
-            _each("state slot", (obs.states_from or {}).values(), states)
-        case DecodeAnswer():
-            _given(obs, pages, window)
-        case SnapshotAnswer():
-            _check_snapshot(obs, config)
+def _check_reqs(op: Extend) -> None:
+    for req, seq_len in op.reqs:
+        if seq_len < 0:
+            _natural(f"seq_len of {req}", seq_len)
 
 
-def _given(obs: ExtendAnswer | DecodeAnswer, pages: range, window: range) -> None:
+def _check_evict(op: Evict) -> None:
+    _natural("n", op.n)
+    _natural("window", op.window)
+    _natural("states", op.states)
+
+
+_ARGUMENTS: dict[type, Callable[[Any], None]] = {
+    Extend: _check_reqs,
+    Decode: lambda op: _natural("n", op.n),
+    Submit: lambda op: _within("the number of tokens", len(op.tokens), TOKENS),
+    Evict: _check_evict,
+    Verify: lambda op: _natural("accepted", op.accepted),
+}
+
+
+def _check_match(obs: MatchAnswer, config: Config) -> None:
+    _natural("prefix_len", obs.prefix_len)
+    _natural("protected_len", obs.protected_len)
+    _check_freed(obs, config)
+    _runs("state slot", obs.states_freed, _states(config))
+
+
+def _check_published(obs: PublishAnswer, config: Config) -> None:
+    _natural("protected_len", obs.protected_len)
+    _check_freed(obs, config)
+    _slot(obs.state_cached, config)
+    _slot(obs.state_taken, config)
+
+
+def _check_released(obs: ReleaseAnswer, config: Config) -> None:
+    _check_freed(obs, config)
+    _runs("state slot", obs.states_freed, _states(config))
+    _slot(obs.state_cached, config)
+
+
+def _check_freed(obs: MatchAnswer | PublishAnswer | ReleaseAnswer, config: Config) -> None:
+    _runs("page", obs.freed, _pages(config))
+    _runs("window page", obs.window_freed, _windows(config))
+
+
+def _check_evicted(obs: EvictAnswer, config: Config) -> None:
+    _runs("page", obs.evicted, _pages(config))
+    _runs("window page", obs.window_evicted, _windows(config))
+    _runs("state slot", obs.states_evicted, _states(config))
+
+
+def _check_swa_evicted(obs: SwaEvictAnswer, config: Config) -> None:
+    _natural("evicted_len", obs.evicted_len)
+    _runs("window page", obs.window_freed, _windows(config))
+
+
+def _check_extended(obs: ExtendAnswer, config: Config) -> None:
+    _each("row", (obs.rows or {}).values(), range(config.num_rows))
+    _check_given(obs, config)
+    for slots in (obs.states or {}).values():
+        _runs("state slot", slots, _states(config))
+    _each("state slot", (obs.states_from or {}).values(), _states(config))
+
+
+def _check_given(obs: ExtendAnswer | DecodeAnswer, config: Config) -> None:
     for given in (obs.pages or {}).values():
-        _runs("page", given, pages)
+        _runs("page", given, _pages(config))
     for given in (obs.window_pages or {}).values():
-        _runs("window page", given, window)
+        _runs("window page", given, _windows(config))
+
+
+def _pages(config: Config) -> range:
+    return range(1, config.num_pages + 1)
+
+
+def _windows(config: Config) -> range:
+    return range(1, config.num_window_pages + 1)
+
+
+def _states(config: Config) -> range:
+    return range(1, config.num_states + 1)
+
+
+def _slot(slot: int | None, config: Config) -> None:
+    if slot is not None:
+        _each("state slot", (slot,), _states(config))
 
 
 def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
-    pages, rows = range(1, config.num_pages + 1), range(config.num_rows)
+    pages, window, states, rows = _pages(config), _windows(config), _states(config), range(config.num_rows)
     slots = range(config.page_size, (config.num_pages + 1) * config.page_size)
-    window, states = range(1, config.num_window_pages + 1), range(1, config.num_states + 1)
     _runs("page", obs.free_pages, pages, LARGEST)
     _runs("page", obs.store_pages, pages)
     _runs("row", obs.free_rows, rows, LARGEST)
@@ -216,6 +252,19 @@ def _check_snapshot(obs: SnapshotAnswer, config: Config) -> None:
             _natural(f"a page border of {name}", border)
 
 
+_ANSWERS: dict[type, Callable[[Any, Config], None]] = {
+    MatchAnswer: _check_match,
+    PublishAnswer: _check_published,
+    ReleaseAnswer: _check_released,
+    EvictAnswer: _check_evicted,
+    SwaEvictAnswer: _check_swa_evicted,
+    ExtendAnswer: _check_extended,
+    DecodeAnswer: _check_given,
+    StateAnswer: lambda obs, config: _slot(obs.state, config),
+    SnapshotAnswer: _check_snapshot,
+}
+
+
 def _within(name: str, number: int, most: int) -> None:
     if number > most:
         raise OutOfRange(f"{name} is {number:,}, more than the {most:,} that one operation may have")
@@ -241,8 +290,11 @@ def _runs(kind: str, runs: Runs | None, allowed: range, most: int = NUMBERS) -> 
         first, count = (run, 1) if isinstance(run, int) else run
         if count < 1:
             raise OutOfRange(f"a run of {count} {kind}s")
-        _each(kind, (first, first + count - 1), allowed)
+        last = first + count - 1
+        if first not in allowed or last not in allowed:
+            _each(kind, (first, last), allowed)
         total += count
     if total > len(allowed):
         raise OutOfRange(f"{total} {kind}s are listed, but there are only {len(allowed)}")
-    _within(f"the number of {kind}s in a list", total, most)
+    if total > most:
+        _within(f"the number of {kind}s in a list", total, most)

@@ -7,7 +7,8 @@ itself, so the same code generates, checks step by step, and validates traces re
 
 Each operation is a function of the state, in `waiting`, `running`, `leaving`, `hybrid`, `recurrent`
 and `looking`. Each first
-refuses what must be refused, then holds the answer against what is expected, and only then changes the state.
+refuses what must be refused, then holds the answer against what is expected, and only then changes the state. `steady`
+takes decode steps together.
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
 from kvspec.model.judging import pages_of
 from kvspec.model.meaning import FORWARD, Memory
 from kvspec.model.state import State
+from kvspec.model.steady import Steady
 from kvspec.pages import expand
 from kvspec.rules import Violation
 
@@ -61,6 +63,17 @@ class Model:
         self.state = State(config, Memory(config, writes_on) if law else None)
         self.steps = 0
 
+    @property
+    def state(self) -> State:
+        """What it remembers; whoever changes it by hand must have got it since the last step."""
+        self._steady.settle()
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self._steady = Steady(state)
+
     def step(self, op: Event) -> None:
         """Judge one operation and its answer, and move on.
 
@@ -71,19 +84,24 @@ class Model:
             Refusal: there was no answer to judge, and the operation must be refused.
         """
         self.steps += 1
+        if self._steady.step(op):
+            return
+        state = self._state
+        self._steady.make_way(op)
         try:
-            answer = OPERATIONS[type(op)](self.state, op)
+            answer = OPERATIONS[type(op)](state, op)
         except Refusal as refusal:
             if op.refused is None:
                 if op.obs is None:
                     raise
-                raise _carried_out(self.state, op, refusal.refused) from None
-            _judge_refusal(self.state, refusal.refused, op.refused)
+                raise _carried_out(state, op, refusal.refused) from None
+            _judge_refusal(state, refusal.refused, op.refused)
         else:
             if op.obs is None:
                 op.obs = answer  # type: ignore[assignment]
-            if self.state.memory is not None:
-                self.state.memory.judge()
+            if state.memory is not None:
+                state.memory.judge()
+            self._steady.note(op)
 
     def figures(self) -> Figures:
         """The accounting as the specification counts it."""
@@ -97,17 +115,17 @@ class Model:
     @property
     def judged(self) -> Counter[str]:
         """How often each rule was judged."""
-        return self.state.judged
+        return self._state.judged
 
     @property
     def unjudged(self) -> Counter[str]:
         """How often an answer lacked what was needed to judge a rule."""
-        return self.state.unjudged
+        return self._state.unjudged
 
     @property
     def reached(self) -> Counter[str]:
         """What happened that is worth knowing: a check that never met its case has shown nothing."""
-        return self.state.reached
+        return self._state.reached
 
 
 def _carried_out(state: State, op: Event, due: Refused) -> Violation:

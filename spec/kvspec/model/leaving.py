@@ -1,5 +1,7 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
+from itertools import repeat
+
 from kvspec import lengths
 from kvspec.events import (
     Abort,
@@ -20,6 +22,7 @@ from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
+from kvspec.tokens import PrefixKey
 
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
@@ -45,34 +48,41 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
     """
     page_size, table = state.config.page_size, state.tables[record]
     first, last = state.lengths[record].protected // page_size, length // page_size
-    duplicates, shared, inserted, revived, exchanged = [], [], [], [], []
+    duplicates, shared, revived, exchanged = [], [], [], []
+    inserted: list[tuple[PrefixKey, PrefixKey, int]] = []
     let_go = set(beginning(told, len(state.owner) + 1)) if told and state.config.sliding_window else set()
-    entries, content, windowed = state.store.entries, state.content, bool(state.config.sliding_window)
-    parent = state.matched_key(request.tokens, first * page_size)
-    for index, key in enumerate(request.tokens.keys(first, last), start=first):
-        before, parent = parent, key
+    entries, windowed = state.store.entries, bool(state.config.sliding_window)
+    keys = request.tokens.keys(first, last)
+    for index, key in enumerate(keys, start=first):
         page, known = table[index], entries.get(key)
-        if known is not None:
-            duplicates.append(page)
-            if windowed and page in state.window_of and known.page not in state.window_of:
-                if known.page in let_go and key not in state.store.pins:
-                    exchanged.append((key, page))
-                    shared.append(page)
-                    continue
-                revived.append((known.page, page))
-            shared.append(known.page)
-            continue
-        if content.get(page) != (record, index):
-            raise Violation(
-                "DATA-1",
-                f"page {page} is published, but does not hold its tokens",
-                observed=content.get(page),
-            )
-        inserted.append((key, before, page))
+        if known is None:  # nor has the store any longer prefix
+            break
+        duplicates.append(page)
+        if windowed and page in state.window_of and known.page not in state.window_of:
+            if known.page in let_go and key not in state.store.pins:
+                exchanged.append((key, page))
+                shared.append(page)
+                continue
+            revived.append((known.page, page))
+        shared.append(known.page)
+    new, own = keys[len(shared) :], table[first + len(shared) : last]
+    if new:
+        _check_written(state, record, own, first + len(shared))
+        before = state.matched_key(request.tokens, (last - len(new)) * page_size)
+        inserted = list(zip(new, [before, *new], own, strict=False))
     if inserted:
         state.judged["DATA-1"] += len(inserted)
     reached = max(first * page_size, floor_align(length, page_size))
     return Publication(reached, duplicates, shared, inserted, revived, exchanged)
+
+
+def _check_written(state: State, record: int, pages: list[int], first: int) -> None:
+    """Pages of a record hold its tokens, from page index `first` on."""
+    due = list(zip(repeat(record), range(first, first + len(pages))))
+    held = [*map(state.content.get, pages)]
+    if held != due:
+        page, content = next((page, one) for page, one, it in zip(pages, held, due, strict=True) if one != it)
+        raise Violation("DATA-1", f"page {page} is published, but does not hold its tokens", observed=content)
 
 
 def apply_publication(state: State, record: int, plan: Publication) -> None:
@@ -89,10 +99,10 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     table[first : first + len(plan.shared)] = plan.shared
     state.release_private(record, own)
     state.release_pages(tombstones)
-    owner, content = state.owner, state.content
-    for key, parent, page in plan.inserted:
-        state.store.insert(key, parent, page)
-        owner[page] = content[page] = key
+    state.store.insert_path(plan.inserted)
+    taken = {page: key for key, _, page in plan.inserted}
+    state.owner.update(taken)
+    state.content.update(taken)
     locked = state.records[record].locked
     if plan.length > state.lengths[record].protected:
         last = state.owner[table[plan.length // page_size - 1]]

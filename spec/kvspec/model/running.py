@@ -1,5 +1,7 @@
 """Operations on requests that run: prefill, decode, and the launches that carry them out."""
 
+from itertools import repeat
+
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import (
@@ -281,9 +283,9 @@ def launch(state: State, op: Launch) -> Done:
         row = records[record].row
         first, after = -(-start // page_size), -(-end // page_size)
         if first < after:
-            table = state.tables[record]
-            for index in range(first, after):
-                content[table[index]] = (record, index)
+            content.update(
+                zip(state.tables[record][first:after], zip(repeat(record), range(first, after)), strict=True)
+            )
         if withholds:
             readers[row] = (*readers[row], end) if row in readers else (end,)
         written[record] = end

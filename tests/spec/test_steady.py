@@ -1,0 +1,143 @@
+"""A decode batch that goes on comes to the state that its operations come to one by one."""
+
+import random
+from typing import Any
+
+import pytest
+
+from kvspec.events import (
+    CacheUnfinished,
+    Complete,
+    Config,
+    Decode,
+    DecodeAnswer,
+    Done,
+    Event,
+    Evict,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    Operation,
+    Refusal,
+    Report,
+    Retract,
+    Submit,
+)
+from kvspec.model import Model
+from kvspec.model.state import State
+from kvspec.rules import Violation
+
+CONFIGS = {
+    "plain": Config(page_size=4, num_pages=60, num_rows=8, max_context_len=40),
+    "tokens as pages": Config(page_size=1, num_pages=200, num_rows=8, max_context_len=40, rows_read="at_launch"),
+    "a window": Config(
+        page_size=2, num_pages=100, num_rows=8, max_context_len=40, sliding_window=4, num_window_pages=90
+    ),
+    "states": Config(page_size=2, num_pages=100, num_rows=8, max_context_len=40, num_states=40),
+}
+
+
+def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
+    """Operations with the model's own answers: requests that come, decode together for a while, and leave.
+
+    At most `ahead` launches are not completed when the next step is decoded.
+    """
+    rng, model, done = random.Random(seed), Model(config), list[Operation[Any]]()
+
+    def do(op: Event) -> bool:
+        try:
+            model.step(op)
+        except Refusal:
+            return False
+        done.append(op)
+        return True
+
+    def complete(left: int) -> None:
+        while len(model.state.flights) > left:
+            launch, passages = next(iter(model.state.flights.items()))
+            due = [passage.req for passage in passages if passage.samples and passage.req in model.state.requests]
+            do(Complete(launch, {req: rng.randrange(9) for req in due}))
+
+    launches = 0
+    for number in range(12):
+        req, length = f"r{number}", rng.randrange(1, 20)
+        do(Submit(req, [rng.randrange(2) for _ in range(length)]))
+        if do(MatchPrefix(req)) and do(Extend([(req, length)])):
+            launches += 1
+            do(Launch(launches, [req]))
+            complete(rng.randrange(ahead + 1))
+            do(CacheUnfinished(req))
+        running = [name for name, request in model.state.requests.items() if request.running]
+        for _ in range(rng.randrange(12)):
+            if not do(Decode(running)):
+                break
+            if rng.random() < 0.1:
+                do(Report())
+            launches += 1
+            do(Launch(launches, running))
+            complete(ahead)
+        complete(0)
+        for name in rng.sample(running, len(running) // 2):
+            do((Finish if rng.random() < 0.7 else Retract)(name))
+        do(Evict(rng.randrange(1, 4)))
+    return done
+
+
+def told(state: State) -> dict[str, Any]:
+    """A state, to be compared; counters without what they never counted."""
+    shown = {name: value for name, value in vars(state).items() if name not in ("store", "requests")}
+    counters = {name: +shown[name] for name in ("judged", "unjudged", "reached", "chosen")}
+    store = {name: getattr(state.store, name) for name in state.store.__slots__}
+    requests = {req: (*request[1:], request.tokens.elements()) for req, request in state.requests.items()}
+    return shown | counters | store | {"requests": requests}
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int) -> None:
+    went_on = 0
+    for seed in range(2):
+        operations = traffic(CONFIGS[name], seed, ahead)
+        watched, alone = Model(CONFIGS[name]), Model(CONFIGS[name])
+        for number, op in enumerate(operations):
+            watched.step(op)  # type: ignore[arg-type]
+            assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
+            alone.step(op)  # type: ignore[arg-type]
+            went_on += bool(alone._steady._members)
+            if number % 60 == 59 or number == len(operations) - 1:
+                assert told(alone.state) == told(watched.state)
+    assert (went_on > 40) == (name != "states"), "recurrent states are moved one by one"
+
+
+def test_a_wrong_answer_of_a_batch_that_goes_on_is_found() -> None:
+    config = CONFIGS["plain"]
+    operations = [op for op in traffic(config, 0, 0) if not isinstance(op, Report)]
+    model = Model(config)
+    caught = 0
+    for op in operations:
+        if model._steady._members and isinstance(op, Decode) and isinstance(op.obs, DecodeAnswer) and op.obs.pages:
+            taken = next(iter(model._state.owner))
+            wrong = Decode(op.reqs, obs=DecodeAnswer({req: [taken] for req in op.obs.pages}))
+            with pytest.raises(Violation) as broken:
+                model.step(wrong)
+            assert broken.value.rule.id == "PAGE-1"
+            with pytest.raises(Violation) as broken:
+                model.step(Decode(op.reqs, obs=DecodeAnswer({})))
+            assert broken.value.rule.id == "PAGE-2"
+            caught += 1
+        model.step(op)  # type: ignore[arg-type]
+    assert caught > 2
+
+
+def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
+    model, late = Model(CONFIGS["plain"]), 0
+    for op in traffic(CONFIGS["plain"], 1, 2):
+        flights = [*model._state.flights]
+        if model._steady._members and isinstance(op, Complete) and len(flights) > 1:
+            with pytest.raises(Violation) as broken:
+                model.step(Complete(flights[1], op.tokens, obs=Done()))
+            assert broken.value.rule.id == "LAUNCH-1"
+            late += 1
+        model.step(op)  # type: ignore[arg-type]
+    assert late > 2
