@@ -8,10 +8,10 @@ import pytest
 from kvspec.events import (
     CacheUnfinished,
     Complete,
+    CompleteAnswer,
     Config,
     Decode,
     DecodeAnswer,
-    Done,
     Event,
     Evict,
     Extend,
@@ -57,7 +57,12 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
         while len(model.state.flights) > left:
             launch, passages = next(iter(model.state.flights.items()))
             due = [passage.req for passage in passages if passage.samples and passage.req in model.state.requests]
-            do(Complete(launch, {req: rng.randrange(9) for req in due}))
+            tokens = {req: rng.randrange(9) for req in due}
+            do(
+                Complete(launch, tokens)
+                if rng.random() < 0.8
+                else Complete(launch, dict.fromkeys(due, 9), obs=CompleteAnswer(tokens))
+            )
 
     launches = 0
     for number in range(12):
@@ -136,7 +141,7 @@ def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
         flights = [*model._state.flights]
         if model._steady._members and isinstance(op, Complete) and len(flights) > 1:
             with pytest.raises(Violation) as broken:
-                model.step(Complete(flights[1], op.tokens, obs=Done()))
+                model.step(Complete(flights[1], op.tokens, obs=CompleteAnswer()))
             assert broken.value.rule.id == "LAUNCH-1"
             late += 1
         model.step(op)  # type: ignore[arg-type]

@@ -127,14 +127,15 @@ class Steady:
 
     def _complete(self, op: Complete) -> bool:
         state = self._state
-        passages = state.flights.get(op.launch)
-        if passages is not self._passages or next(iter(state.flights)) != op.launch or op.tokens.keys() != self._names:
+        passages, tokens = state.flights.get(op.launch), op.sampled
+        if passages is not self._passages or next(iter(state.flights)) != op.launch or tokens.keys() != self._names:
             return False
         carried_out(state, op)
+        state.chosen["tokens sampled by the engine"] += tokens is not op.tokens and tokens != op.tokens
         state.judged["LAUNCH-1"] += 1
         state.judged["CHUNK-1"] += 1
         del state.flights[op.launch]
-        self._tokens.append(op.tokens.copy())
+        self._tokens.append(tokens.copy())
         self._completions += 1
         return True
 
@@ -156,7 +157,7 @@ class Steady:
         if self._launches:
             state.written[record] = launched
             state.horizon[record] += self._launches
-        if state.config.rows_read == "until_complete":
+        if state.config.withholds_rows:
             reads = (*state.readers.pop(row, ()), *range(committed + 1, launched + 1))[self._completions :]
             if reads:
                 state.readers[row] = reads
