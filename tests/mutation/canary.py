@@ -19,7 +19,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests.mutation.kvcuda import ROOT, changed
+from tests.mutation.defects import KVCUDA, changed
 from tests.mutation.kvcuda_mutants import MUTANTS, Mutant
 
 SECONDS = 600
@@ -35,9 +35,9 @@ def attempt(mutant: Mutant | None) -> str:
     """What running the traffic says of a defect, in a line; of none, what it says of the clean code."""
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder) / "kvcuda"
-        shutil.copytree(ROOT / "cuda_impl" / "kvcuda", code, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(KVCUDA, code, ignore=shutil.ignore_patterns("__pycache__"))
         if mutant is not None:
-            (code / mutant.module).write_text(changed(mutant))
+            (code / mutant.module).write_text(changed(KVCUDA, mutant))
         fork = multiprocessing.get_context("fork")
         ours, theirs = fork.Pipe()
         process = fork.Process(target=_run, args=(folder, theirs))

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.mutation.defects import KVCUDA, ROOT, changed
 from tests.mutation.kvcuda_mutants import MUTANTS, Mutant
 
-ROOT = Path(__file__).resolve().parents[2]
 COPIES = ROOT / "build" / "mutation-kvcuda"
 PACKAGES = ("spec", "reference", "cuda_impl", "conformance")
 SHARPEST = (
@@ -49,18 +49,6 @@ class Verdict(NamedTuple):
     seconds: float
 
 
-def changed(mutant: Mutant) -> str:
-    """The module's text with the defect in it.
-
-    Raises:
-        ValueError: the text that is to be replaced does not occur exactly once.
-    """
-    text = (ROOT / "cuda_impl" / "kvcuda" / mutant.module).read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.module} has {text.count(mutant.old)} times: {mutant.old!r}")
-    return text.replace(mutant.old, mutant.new)
-
-
 def attempt(number: int, mutant: Mutant) -> Verdict:
     """Run the tests on a copy with the defect in it.
 
@@ -72,7 +60,7 @@ def attempt(number: int, mutant: Mutant) -> Verdict:
     for folder in (*PACKAGES, "tests", "benchmarks"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
-    (copy / "cuda_impl" / "kvcuda" / mutant.module).write_text(changed(mutant))
+    (copy / "cuda_impl" / "kvcuda" / mutant.module).write_text(changed(KVCUDA, mutant))
     suite = copy / "tests" / "cuda_impl"
     file, _, test = mutant.first.partition("::")
     every = [str(suite / f"test_{name}.py") for name in SHARPEST]

@@ -11,23 +11,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import PathFinder, SourceFileLoader
-from pathlib import Path
 
+from tests.mutation.defects import KVREF, ROOT, changed
 from tests.mutation.kvref_mutants import MUTANTS, Mutant
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def changed(mutant: Mutant) -> str:
-    """The module's text with the defect in it.
-
-    Raises:
-        ValueError: the text that is to be replaced does not occur exactly once.
-    """
-    text = (ROOT / "reference" / "kvref" / mutant.module).read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.module} has {text.count(mutant.old)} times: {mutant.old!r}")
-    return text.replace(mutant.old, mutant.new)
 
 
 class Changing(PathFinder):
@@ -47,7 +33,7 @@ class Changing(PathFinder):
 
 class _Loader(SourceFileLoader):
     def get_code(self, fullname):  # type: ignore[no-untyped-def]
-        return compile(changed(Changing.mutant), self.path, "exec")
+        return compile(changed(KVREF, Changing.mutant), self.path, "exec")
 
 
 def attempt(mutant: Mutant, operations: int, seed: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "build" / "mutation"
+FOLDERS = ROOT / "build" / "mutation"
 PACKAGES = ("spec", "reference", "cuda_impl", "conformance")
 
 
@@ -72,21 +72,21 @@ TARGETS = {
 """No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`)."""
 
 
-def prepare(target: Target) -> int:
+def prepare(target: Target, copy: Path) -> int:
     """Copy the tree, the package with all its mutants in it; how many files are changed."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(copy, ignore_errors=True)
     for folder in (*PACKAGES, "tests", "benchmarks"):
-        shutil.copytree(ROOT / folder, FOLDER / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     settings = (ROOT / "pyproject.toml").read_text()
-    (FOLDER / "pyproject.toml").write_text(settings + '[tool.mutmut]\nsource_paths = ["."]\n')
-    os.chdir(FOLDER)  # mutmut reads its settings where it is
+    (copy / "pyproject.toml").write_text(settings + '[tool.mutmut]\nsource_paths = ["."]\n')
+    os.chdir(copy)  # mutmut reads its settings where it is
     from mutmut.mutation.file_mutation import mutate_file_contents
 
     from tests.mutation.undecorated import undecorated
 
     files = 0
-    for path in sorted((FOLDER / target.folder).rglob("*.py")):
-        name = str(path.relative_to(FOLDER / target.folder))
+    for path in sorted((copy / target.folder).rglob("*.py")):
+        name = str(path.relative_to(copy / target.folder))
         if name.startswith(target.left_out):
             continue
         changed = mutate_file_contents(name, undecorated(path.read_text()))
@@ -107,10 +107,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="these mutants, and those of functions with these texts")
     chosen = parser.parse_args()
     target = TARGETS[chosen.package]
-    print(f"{prepare(target)} files of {chosen.package} are changed", flush=True)
+    copy = FOLDERS / chosen.package
+    print(f"{prepare(target, copy)} files of {chosen.package} are changed", flush=True)
     environment = {
         **os.environ,
-        "PYTHONPATH": ":".join(str(FOLDER / folder) for folder in (*PACKAGES, ".")),
+        "PYTHONPATH": ":".join(str(copy / folder) for folder in (*PACKAGES, ".")),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "CI": "1",  # the same draws for each mutant
         "KVSPEC_CONTRACTS": "0",
@@ -123,7 +124,7 @@ def main() -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.mutation.trying", "-p", "no:cacheprovider"]
     command += ["-p", "no:unraisableexception", "--no-header", "--no-summary", *target.tests]
     command += [f"--deselect={test}" for test in target.deselected]
-    return subprocess.run(command, cwd=FOLDER, env=environment, check=False).returncode
+    return subprocess.run(command, cwd=copy, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

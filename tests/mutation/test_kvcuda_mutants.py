@@ -2,13 +2,13 @@
 
 import ast
 
-from tests.mutation.kvcuda import ROOT, changed
+from tests.mutation.defects import KVCUDA, ROOT, changed
 from tests.mutation.kvcuda_mutants import MUTANTS
 
 
 def test_every_mutant_changes_one_place_and_is_python() -> None:
     for mutant in MUTANTS:
-        ast.parse(changed(mutant))
+        ast.parse(changed(KVCUDA, mutant))
     assert len(set(MUTANTS)) == len(MUTANTS) >= 30
 
 
