@@ -1,6 +1,6 @@
 """Changes kvspec or kvref in one place at a time, as mutmut does, and prints what the tests notice.
 
-    python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT...]
+    python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT...] [--tests TEST...]
 
 The mutants are tried in an order drawn with the seed, until all are tried or the time is over: the score is that of a
 random sample then, and is told with its size. Tests are collected once; each mutant has a forked process. It runs
@@ -9,6 +9,7 @@ that fails. What compares with `findings.txt`, which the model wrote itself, goe
 """
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -89,11 +90,16 @@ def prepare(target: Target, copy: Path) -> int:
         name = str(path.relative_to(copy / target.folder))
         if name.startswith(target.left_out):
             continue
-        changed = mutate_file_contents(name, undecorated(path.read_text()))
-        if changed.mutant_names:
-            text = changed.code.replace("from mutmut.mutation.trampoline import", "from tests.mutation.switch import")
-            path.write_text(text)
-            files += 1
+        source = undecorated(path.read_text())
+        made = FOLDERS / "changed" / hashlib.sha256(source.encode()).hexdigest()  # making it takes longest
+        if not made.exists():
+            changed = mutate_file_contents(name, source).code
+            made.parent.mkdir(exist_ok=True)
+            made.write_text(
+                changed.replace("from mutmut.mutation.trampoline import", "from tests.mutation.switch import")
+            )
+        path.write_text(made.read_text())
+        files += "tests.mutation.switch" in path.read_text()
     return files
 
 
@@ -105,6 +111,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], help="these mutants, and those of functions with these texts")
+    parser.add_argument("--tests", nargs="*", help="these tests, in place of the package's own")
     chosen = parser.parse_args()
     target = TARGETS[chosen.package]
     copy = FOLDERS / chosen.package
@@ -122,7 +129,8 @@ def main() -> int:
         "KVSPEC_MUTATION_ONLY": " ".join(chosen.only),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.mutation.trying", "-p", "no:cacheprovider"]
-    command += ["-p", "no:unraisableexception", "--no-header", "--no-summary", *target.tests]
+    command += ["-p", "no:unraisableexception", "--no-header", "--no-summary"]
+    command += chosen.tests or target.tests
     command += [f"--deselect={test}" for test in target.deselected]
     return subprocess.run(command, cwd=copy, env=environment, check=False).returncode
 

@@ -34,10 +34,10 @@ def wrap_in_trampoline(mutants: MutantDict, is_classmethod: bool = False) -> Cal
     return remember
 
 
-def names() -> dict[str, CodeType]:
-    """The mutants of all that is imported, each with the code that it takes the place of."""
+def mutants() -> dict[str, tuple[CodeType, CodeType]]:
+    """The mutants of all that is imported, each with the code that it takes the place of, and its own."""
     return {
-        f"{switch.original.__module__}.{name}": switch.original.__code__
+        f"{switch.original.__module__}.{name}": (switch.original.__code__, _function(switch.mutants[name]).__code__)
         for switch in SWITCHES
         for name in switch.mutants
         if name != _ORIGINAL and _fits(switch, name)

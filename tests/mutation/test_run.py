@@ -46,7 +46,7 @@ def test_a_function_is_exchanged_with_its_defaults(no_switches: None) -> None:
     mutants = {"_mutmut_orig": original, "x__mutmut_1": Sized.bigger, "x__mutmut_2": Sized.other}
     assert switch.wrap_in_trampoline(mutants)(original) is original  # type: ignore[arg-type]
     name = f"{__name__}.x__mutmut_1"
-    assert list(switch.names()) == [name], "one that does not close over the same names cannot be exchanged"
+    assert list(switch.mutants()) == [name], "one that does not close over the same names cannot be exchanged"
     assert own() == 2
     code, defaults = original.__code__, original.__defaults__
     switch.exchange(name)

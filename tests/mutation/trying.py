@@ -1,14 +1,16 @@
 """The pytest plugin of a mutation run: in place of running the tests once, it tries every mutant on them."""
 
 import gc
+import hashlib
+import json
 import os
 import random
 import resource
 import signal
-import sys
 import time
-from collections import Counter
-from types import CodeType, FrameType
+from collections import Counter, defaultdict
+from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 import pytest
@@ -16,13 +18,13 @@ from _pytest.runner import runtestprotocol
 from hypothesis import Phase
 from hypothesis import settings as hypothesis_settings
 
-from tests.mutation import switch
+from tests.mutation import lines, switch
 
 MEMORY = 6_000_000_000
 """Bytes that a mutant may have; one that eats more fails."""
-PATIENCE = 5
+PATIENCE = 3
 """A test that takes so many times as long as without a mutant, and `GRACE` seconds more, hangs."""
-GRACE = 3.0
+GRACE = 1.0
 EXAMPLES = 12
 """Hypothesis draws so many, where a test does not say how many."""
 
@@ -32,8 +34,26 @@ class Test(NamedTuple):
 
     number: int
     seconds: float
-    calls: frozenset[str]
-    """The functions that it calls, by the name that their mutants begin with."""
+    """With every line noted, which takes several times as long."""
+    run: dict[str, int]
+    """The lines that it runs of each function that it calls, by the name that the function's mutants begin with."""
+
+    def reaches(self, function: str, leading: int) -> bool:
+        """Whether it calls a function and runs one of these lines of it."""
+        return function in self.run and (leading == lines.ALL or bool(self.run[function] & leading))
+
+
+class Mutant(NamedTuple):
+    """A changed function."""
+
+    name: str
+    original: CodeType
+    changed: CodeType
+
+
+def function_of(name: str) -> str:
+    """The function that a mutant of this name is of."""
+    return name.partition("__mutmut_")[0]
 
 
 class Settings(NamedTuple):
@@ -55,7 +75,7 @@ class Settings(NamedTuple):
 
     def wants(self, name: str) -> bool:
         """Whether a mutant is to be tried."""
-        function = name.partition("__mutmut_")[0]
+        function = function_of(name)
         return not self.only or any(text == name or text in function for text in self.only)
 
 
@@ -66,14 +86,13 @@ class Score:
         """Nothing is tried yet."""
         self.settings, self.mutants = settings, mutants
         self.noticed = Counter[str]()
-        self.survivors: list[str] = []
+        self.left_out = Counter[str]()
         self.tried = 0
 
-    def add(self, name: str, item: pytest.Item | None, *, hung: bool) -> None:
+    def add(self, mutant: Mutant, item: pytest.Item | None, *, hung: bool) -> None:
         """Count a mutant that this test noticed, or none."""
         self.tried += 1
         if item is None:
-            self.survivors.append(name)
             how = "survived"
         elif item.nodeid.startswith(self.settings.golden):
             how = "only findings.txt"
@@ -81,14 +100,21 @@ class Score:
             how = "a test hangs" if hung else "noticed"
         self.noticed[how] += 1
         if how in ("survived", "only findings.txt"):
-            print(f"{how}: {name}", flush=True)
+            difference = lines.difference(mutant.original, mutant.changed)
+            print(f"{how}: {mutant.name}", *difference, sep="\n    ", flush=True)
         if self.tried % 100 == 0:
             print(f"... {self.tried} of {self.mutants} tried", flush=True)
 
     def show(self) -> None:
         """Print the score, with `findings.txt` and without."""
-        drawn = "" if self.tried == self.mutants else f", drawn at random with seed {self.settings.seed}"
+        drawn = (
+            ""
+            if self.tried + self.left_out.total() == self.mutants
+            else f", drawn at random with seed {self.settings.seed}"
+        )
         print(f"{self.tried} of {self.mutants} mutants tried{drawn}: {dict(self.noticed)}")
+        for why, count in self.left_out.items():
+            print(f"{count} more that were drawn are not tried: {why}")
         own = self.noticed["noticed"] + self.noticed["a test hangs"]
         if self.settings.golden:
             with_it = own + self.noticed["only findings.txt"]
@@ -112,14 +138,14 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     if session.testsfailed:
         raise session.Interrupted("the tests could not be collected")
     gc.freeze()  # what is there is no garbage, and looking for some copies it in every process
-    functions = switch.names()
-    tests = _measured(session.items, settings.processes, set(functions.values()), functions)
+    functions = {original: function_of(name) for name, (original, _) in switch.mutants().items()}
+    tests = _remembered(session.items, settings.processes, functions)
     print(
         f"{len(tests)} tests, {sum(test.seconds for test in tests):.0f} s, {time.monotonic() - begin:.0f} s to measure"
     )
     for test in sorted(tests, key=lambda test: -test.seconds)[:8]:
         print(f"    {test.seconds:.1f} s {session.items[test.number].nodeid}", flush=True)
-    mutants = sorted(name for name in functions if settings.wants(name))
+    mutants = sorted(Mutant(name, *both) for name, both in switch.mutants().items() if settings.wants(name))
     random.Random(settings.seed).shuffle(mutants)
     score = Score(settings, len(mutants))
     _try_all(session.items, tests, mutants, score, deadline=begin + 60 * settings.minutes)
@@ -127,50 +153,50 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     return True
 
 
-def _measured(
-    items: list[pytest.Item], processes: int, codes: set[CodeType], functions: dict[str, CodeType]
-) -> list[Test]:
-    """How long each test takes, and which functions it calls; measured in other processes, so that nothing is kept."""
-    by_code = {code: name.partition("__mutmut_")[0] for name, code in functions.items()}
-    pipes: dict[int, int] = {}
+def _remembered(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
+    """What was measured of the same tests of the same tree, or is now."""
+    tree = hashlib.sha256("\n".join(item.nodeid for item in items).encode())
+    for path in sorted(path for path in Path.cwd().rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        tree.update(path.read_bytes())
+    known = Path.cwd().parent / "measured" / tree.hexdigest()
+    if not known.exists():
+        tests = _measured(items, processes, functions)
+        known.parent.mkdir(exist_ok=True)
+        known.write_text(json.dumps(tests))
+    return [Test(*measured) for measured in json.loads(known.read_text())]
+
+
+def _measured(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
+    """How long each test takes, and what it runs; measured in other processes, so that nothing is kept."""
+    pipes = []
     for part in range(processes):
         reader, writer = os.pipe()
         if not os.fork():
             with os.fdopen(writer, "w") as out:
                 _silence()
                 for number in range(part, len(items), processes):
-                    out.write(_measure(items, number, codes, by_code) + "\n")
+                    out.write(json.dumps(_measure(items, number, functions)) + "\n")
             os._exit(0)
         os.close(writer)
-        pipes[part] = reader
+        pipes.append(reader)
     tests = []
-    for reader in pipes.values():
-        with os.fdopen(reader) as lines:
-            for line in lines:
-                told, seconds, failed, *calls = line.split()
-                number = int(told)
-                if failed == "failed":
+    for reader in pipes:
+        with os.fdopen(reader) as told:
+            for number, seconds, failed, run in map(json.loads, told):
+                if failed:
                     raise pytest.UsageError(f"it fails without a mutant: {items[number].nodeid}")
-                tests.append(Test(number, float(seconds), frozenset(calls)))
+                tests.append(Test(number, seconds, {function: int(bits, 16) for function, bits in run.items()}))
     for _ in pipes:
         os.wait()
-    return sorted(tests)
+    return sorted(tests, key=lambda test: test.number)
 
 
-def _measure(items: list[pytest.Item], number: int, codes: set[CodeType], by_code: dict[CodeType, str]) -> str:
-    called: set[CodeType] = set()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            called.add(frame.f_code)
-
+def _measure(items: list[pytest.Item], number: int, functions: dict[CodeType, str]) -> tuple[object, ...]:
     begin = time.process_time()
-    sys.setprofile(note)
-    failed = _fails(items[number])
-    sys.setprofile(None)
+    with lines.traced(functions) as run:
+        failed = _fails(items[number])
     seconds = time.process_time() - begin
-    calls = {by_code[code] for code in called & codes}
-    return " ".join([str(number), f"{seconds:.4f}", "failed" if failed else "passed", *sorted(calls)])
+    return number, round(seconds, 4), failed, {functions[code]: f"{bits:x}" for code, bits in run.items()}
 
 
 def _fails(item: pytest.Item) -> bool:
@@ -187,42 +213,48 @@ def _silence() -> None:
 class Running(NamedTuple):
     """A mutant that is tried."""
 
-    name: str
+    mutant: Mutant
     reader: int
     """Where its process tells the number of each test that it begins."""
 
 
-def _try_all(items: list[pytest.Item], tests: list[Test], mutants: list[str], score: Score, deadline: float) -> None:
+def _try_all(items: list[pytest.Item], tests: list[Test], mutants: list[Mutant], score: Score, deadline: float) -> None:
     golden = {test.number for test in tests if items[test.number].nodeid.startswith(score.settings.golden or "\0")}
     running: dict[int, Running] = {}
-    kills: dict[str, Counter[int]] = {}
-    waiting = list(reversed(mutants))
+    kills: dict[str, Counter[int]] = defaultdict(Counter)
+    """How often a test noticed a mutant of a function, and of a file."""
+    waiting = mutants[::-1]
     while running or (waiting and time.monotonic() < deadline):
         while waiting and len(running) < score.settings.processes and time.monotonic() < deadline:
-            name = waiting.pop()
-            function = name.partition("__mutmut_")[0]
-            known = kills.get(function, Counter()) + kills.get(function.rpartition(".")[0], Counter())
+            mutant = waiting.pop()
+            if why := lines.unjudged(mutant.original, mutant.changed):
+                score.left_out[why] += 1
+                continue
+            function = function_of(mutant.name)
+            leading = lines.leading_to(mutant.original, mutant.changed)
+            known = kills[function] + kills[mutant.original.co_filename]
             chosen = sorted(
-                (test for test in tests if function in test.calls),
-                key=lambda test: (test.number in golden, test.seconds / (1 + 20 * known[test.number])),
+                (test for test in tests if test.reaches(function, leading)),
+                key=lambda test: (test.number in golden, (test.seconds + 0.01) / (1 + 20 * known[test.number])),
             )
             reader, writer = os.pipe()
             child = os.fork()
             if not child:
                 os.close(reader)
-                _try(items, chosen, name, writer)
+                _try(items, chosen, mutant.name, writer)
             os.close(writer)
-            running[child] = Running(name, reader)
+            running[child] = Running(mutant, reader)
+        if not running:
+            continue
         child, status = os.wait()
-        name, reader = running.pop(child)
-        with os.fdopen(reader) as lines:
-            begun = [int(line) for line in lines]
+        mutant, reader = running.pop(child)
+        with os.fdopen(reader) as told:
+            begun = [int(line) for line in told]
         noticed = items[begun[-1]] if status and begun else None
         if noticed:
-            function = name.partition("__mutmut_")[0]
-            kills.setdefault(function, Counter())[begun[-1]] += 1
-            kills.setdefault(function.rpartition(".")[0], Counter())[begun[-1]] += 1
-        score.add(name, noticed, hung=os.WIFSIGNALED(status))
+            for place in (function_of(mutant.name), mutant.original.co_filename):
+                kills[place][begun[-1]] += 1
+        score.add(mutant, noticed, hung=os.WIFSIGNALED(status))
 
 
 def _try(items: list[pytest.Item], tests: list[Test], name: str, writer: int) -> None:

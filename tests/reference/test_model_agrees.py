@@ -15,6 +15,7 @@ from kvspec.model import Model
 from tests.reference.helpers import Pair, Traffic, carry_out
 from tests.spec import tries
 from tests.spec.findings import STRIDE, names, source
+from tests.spec.oddities import is_sentence
 
 CONFIGS = {
     "pages of 4": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64),
@@ -39,6 +40,9 @@ def check_traffic(config: Config, random: Random, steps: int) -> None:
     for _ in range(steps):
         pair.step(traffic.op())
         pair.look()
+        anything = random.choice([*tries.operations(pair.model.state)])
+        if pair.refuses(anything):
+            pair.step(anything)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -49,7 +53,7 @@ def test_reference_and_model_agree_on_whatever_happens(config: Config, random: R
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_reference_and_model_agree_over_long_traffic(config: Config, seed: int) -> None:
     """Longer than what Hypothesis can shrink: a failure is named by its seed."""
     check_traffic(config, Random(seed), steps=150)
@@ -67,6 +71,7 @@ def test_reference_and_model_refuse_the_same_for_the_same_rule(name: str) -> Non
                 if due is not None:
                     carry_out(manager, attempt)
                     assert attempt.refused is not None, attempt
+                    assert is_sentence(attempt.refused.reason), attempt
                     assert replace(attempt.refused, reason="") == replace(due, reason=""), attempt
         following: Any = replace(op, obs=None, refused=None)
         carry_out(manager, following)

@@ -69,10 +69,10 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
         case Refusal(refused=refused):
             if refused.rule not in RULES:
                 yield f"a refusal names the rule {refused.rule}"
-            if not _is_sentence(refused.reason):
+            if not is_sentence(refused.reason):
                 yield f"a refusal says {refused.reason!r}"
         case Violation(what=what):
-            if not _is_sentence(what):
+            if not is_sentence(what):
                 yield f"a finding says {what!r}"
             if outcome.raised.expected is None and not NOTHING_EXPECTED.match(what):
                 yield f"{what}: nothing is said to be expected"
@@ -86,6 +86,6 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
             yield f"{outcome.op}: {' '.join(counted)} is counted {times} times"
 
 
-def _is_sentence(text: object) -> bool:
+def is_sentence(text: object) -> bool:
     """Whether it begins as what follows a colon does, and does not shout."""
-    return isinstance(text, str) and bool(re.match(r"[a-z0-9]", text)) and not re.search(r"[A-Z]{2} [A-Z]{2}", text)
+    return isinstance(text, str) and bool(re.match(r"-?[a-z0-9]", text)) and not re.search(r"[A-Z]{2} [A-Z]{2}", text)
