@@ -73,7 +73,7 @@ class Pair:
         invariants.check(self.model.state)
 
 
-def _expanded(answer: Answer | None) -> object:
+def _expanded(answer: Answer | HolderView | None) -> object:
     """All that an answer tells, its runs as the numbers that are in them."""
     return {name: _numbers(part) for name, part in msgspec.structs.asdict(answer).items()} if answer else None
 

@@ -29,7 +29,7 @@ from kvspec import events
 from kvspec.events import Answer, Config, Operation, Refusal, Refused
 from kvspec.model import Model
 from kvspec.model.state import State
-from kvspec.rules import Violation
+from kvspec.rules import RULES, Violation
 from tests.spec import tries
 from tests.walk import RandomDraw, proposals
 
@@ -94,6 +94,9 @@ class Outcome(NamedTuple):
     raised: Violation | Refusal | None
     counted: dict[tuple[str, str], int]
     """What was counted in this step: counter and name -> how often."""
+    told: Answer | None = None
+    """What was told in place of the right answer."""
+    right: Answer | None = None
 
     @property
     def sort(self) -> str:
@@ -132,16 +135,21 @@ def source(name: str) -> Source:
     return Source(name, model, proposals(model.state, draw, STEPS), blind=seed % 3)
 
 
-class _FromOne(Counter[str]):
-    """Everything has been counted once already: what is counted now is seen to be added."""
+BEFORE = 5
+
+
+class _Counted(Counter[str]):
+    """Everything has been counted a few times already: what is counted now is seen to be added."""
 
     def __missing__(self, key: str) -> int:
-        return 1
+        return BEFORE
 
 
 def _fresh(config: Config) -> Model:
     model = Model(config)
-    model.state.judged, model.state.unjudged, model.state.reached = _FromOne(), _FromOne(), _FromOne()
+    state = model.state
+    state.judged, state.unjudged = Counter(dict.fromkeys(RULES, BEFORE)), Counter(dict.fromkeys(RULES, BEFORE))
+    state.reached, state.chosen = _Counted(), _Counted()
     return model
 
 
@@ -190,7 +198,7 @@ def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> I
     """`op` with the right answer and with all wrong ones, each on a copy."""
     right: Any = replace(op, obs=None, refused=None)
     due = _refusal(model, right)
-    yield _judge(_copied(model), right, UNANSWERED)
+    yield _judge(_copied(model), right, UNANSWERED)  # which fills the right answer in
     if due is not None:
         nothing: Answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
         yield _judge(_copied(model), replace(right, obs=nothing), "carried out")
@@ -198,7 +206,8 @@ def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> I
             yield _judge(_copied(model), replace(right, refused=refused), f"refused, {change}")
     elif not only_refused:
         for change, answer in tries.answers(model.state, right):
-            yield _judge(_copied(model), replace(right, obs=answer), change)
+            outcome = _judge(_copied(model), replace(right, obs=answer), change)
+            yield outcome._replace(told=answer, right=right.obs)
         for change, undue in tries.UNDUE.items():
             yield _judge(_copied(model), replace(right, obs=None, refused=undue), change)
 
@@ -227,17 +236,18 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
     else:
         verdict = "allowed" if answered else f"answer: {_shown(op.obs)}"
     counted = {
-        (counter, name): times - before[counter].get(name, 1)
+        (counter, name): times - before[counter].get(name, BEFORE)
         for counter, now in _counts(model.state).items()
         for name, times in now.items()
-        if times != before[counter].get(name, 1)
+        if times != before[counter].get(name, BEFORE)
     }
     state = f"{model.steps}, {_everything(model.state)}"
     return Outcome(_written(op), change, verdict, state, None if answered or raised else op.obs, raised, counted)
 
 
 def _counts(state: State) -> dict[str, dict[str, int]]:
-    return {"judged": dict(state.judged), "unjudged": dict(state.unjudged), "reached": dict(state.reached)}
+    counters = ("judged", "unjudged", "reached", "chosen")
+    return {counter: dict(getattr(state, counter)) for counter in counters}
 
 
 def _copied(model: Model) -> Model:

@@ -2,16 +2,21 @@
 
 - An answer that was changed is allowed although nobody may choose it so.
 - A finding or a refusal is not told whole: its rule, a sentence, what was expected against what was observed.
+- What a finding expects is not in the right answer, or what it observed is not in the one that was told.
 - An answer that the model makes itself leaves something out.
 - One operation on one request is counted more than once.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 
+import msgspec
 from msgspec.structs import asdict
 
-from kvspec.events import Config, Refusal
+from kvspec.events import Answer, Config, Refusal
+from kvspec.model.state import CHOICES
+from kvspec.pages import expand
 from kvspec.rules import RULES, Violation
 from tests.spec.findings import Outcome
 
@@ -38,13 +43,24 @@ LAWFUL = re.compile(
 
 NOTHING_EXPECTED = re.compile(
     r"page \d+ (was evicted|of the prefix store was freed)|.* was evicted|pages were given to|rows were given to"
-    r"|.* should hold no row|row \d+ is told, but|.*: some are there twice|the store took"
+    r"|.* should hold no row|row \d+ is told, but|rows are free that a launch .* reads|.*: some are there twice"
+    r"|the store took"
 )
 """Sentences that say all: this should not be there."""
 NOTHING_OBSERVED = re.compile(
     r".* should hold a row|row \d+ is held, but not told|the store did not take the state|.* was evicted"
 )
 """Sentences that say all: this should be there, or not be done."""
+
+ONE_OF_SEVERAL = re.compile(
+    r".* was given (to|row|out)|.* keeps a state in slot|the window of .* was evicted up to"
+    r"|the store (took state slot|did not take the state)|the window pages of evicted pages|too few .* were evicted"
+    r"|page \d+ was freed, but it still holds"
+    r"|(state slot|window page) \d+ was freed, but it (belongs to request|is behind)"
+)
+"""Sentences that expect a choice, or what is due besides a choice that was made otherwise."""
+CHOICE = re.compile(r"a free (page|window page|state slot|row)|a page border in \d+\.\.\d+|[][\d, -]+|at least \d+")
+OF_A_STATE = re.compile(r"no state|the state after \d+ tokens")
 
 OFTEN = {
     ("unjudged", rule) for rule in ("ACC-1", "ACC-2", "ACC-3", "LEN-1", "MAMBA-1", "SESS-2", "SESS-4", "STORE-5")
@@ -78,12 +94,71 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
                 yield f"{what}: nothing is said to be expected"
             if outcome.raised.observed is None and not NOTHING_OBSERVED.match(what):
                 yield f"{what}: nothing is said to be observed"
+            if outcome.told is not None and outcome.right is not None:
+                yield from _misquoted(outcome.raised, outcome.told, outcome.right, config)
     for counted, times in outcome.counted.items():
-        if counted[0] != "reached" and counted[1] not in RULES:
-            yield f"{outcome.op}: {' '.join(counted)} is counted, which is no rule"
+        if counted[1] not in {"judged": RULES, "unjudged": RULES, "chosen": CHOICES}.get(counted[0], counted):
+            yield f"{outcome.op}: {' '.join(counted)} is counted, and unknown"
         several = counted[0] == "judged" or counted in OFTEN or "[(" in outcome.op or "['" in outcome.op
         if times < 0 or (times > 1 and not several):
             yield f"{outcome.op}: {' '.join(counted)} is counted {times} times"
+
+
+def _misquoted(finding: Violation, told: Answer, right: Answer, config: Config) -> Iterator[str]:
+    """What a finding says of two answers that neither of them says."""
+    expected, observed = finding.expected, finding.observed
+    also = [re.match(r"also (.*)", str(one)) for one in (expected, observed)]
+    if any(also):
+        differ = [set(expand(ast.literal_eval(match[1]))) if match else set() for match in also]
+        if differ not in [[one - other, other - one] for one, other in _lists(right, told)]:
+            yield f"{finding}: expected {expected}, observed {observed}, which is not how the answers differ"
+        return
+    if str(expected) == str(observed) and expected is not None:
+        yield f"{finding}: just that is expected: {expected}"
+    choice = ONE_OF_SEVERAL.match(finding.what) and CHOICE.fullmatch(str(expected))
+    if expected not in (None, f"0..{config.num_rows - 1}") and not choice and not _says(right, expected):
+        yield f"{finding}: expected {expected}, but the right answer is {right}"
+    if observed is not None and not _says(told, observed) and not OF_A_STATE.fullmatch(str(observed)):
+        yield f"{finding}: observed {observed}, but the answer was {told}"
+
+
+def _lists(one: object, other: object) -> Iterator[tuple[set[int], set[int]]]:
+    """The numbers in lists that two answers tell in the same place."""
+    match one, other:
+        case msgspec.Struct(), msgspec.Struct():
+            for part, its in zip(asdict(one).values(), asdict(other).values(), strict=True):
+                yield from _lists(part, its)
+        case list(), list():
+            yield set(expand(one)), set(expand(other))
+        case dict(), dict():
+            for name in one.keys() & other.keys():
+                yield from _lists(one[name], other[name])
+
+
+def _says(answer: Answer, value: object) -> bool:
+    """Whether an answer has a value in it, or a list of so many numbers; whoever is not named is given nothing."""
+    return value in (0, []) or any(_plain(value) == _plain(part) for part in _parts(answer))
+
+
+def _plain(value: object) -> object:
+    """A list in order, and the number that stands alone in one."""
+    if isinstance(value, set | list) and all(isinstance(one, int) for one in value):
+        return sorted(value) if len(value) != 1 else next(iter(value))
+    return value
+
+
+def _parts(part: object) -> Iterator[object]:
+    """All that is told, from the whole to each number."""
+    yield part
+    match part:
+        case msgspec.Struct():
+            yield from (inner for value in asdict(part).values() for inner in _parts(value))
+        case list():
+            numbers = expand(part)
+            yield from (numbers, len(numbers), *numbers)
+        case dict():
+            yield from (set(part), len(part), *part)
+            yield from (inner for value in part.values() for inner in _parts(value))
 
 
 def is_sentence(text: object) -> bool:

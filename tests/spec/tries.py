@@ -273,6 +273,13 @@ def snapshots(state: State, right: SnapshotAnswer) -> Iterator[Change[SnapshotAn
             yield f"{kind}, {name}: there", replace(right, **{kind: {**told, name: HolderView(0, 0, 1, 1)}})
     for change, rows in _rows(state, right.rows or {}):
         yield f"rows, {change}", replace(right, rows=rows)
+    for kind in ("locks", "window_locks", "state_locks"):
+        locks = getattr(right, kind)
+        for change, wrong_locks in _locks(locks) if locks is not None else ():
+            yield f"{kind}: {change}", replace(right, **{kind: wrong_locks})
+    for kind in ("free_rows", "withheld_rows"):
+        for change, wrong_rows in _loose_rows(state, expand(getattr(right, kind) or ())):
+            yield f"{kind}: {change}", replace(right, **{kind: wrong_rows})
     for kind in ("free_pages", "store_pages", "free_states", "store_states"):
         runs = getattr(right, kind)
         if runs is not None:
@@ -281,6 +288,49 @@ def snapshots(state: State, right: SnapshotAnswer) -> Iterator[Change[SnapshotAn
     if right.window_sides is not None:
         for change, sides in _sides(state, right.window_sides):
             yield f"window_sides: {change}", replace(right, window_sides=sides)
+
+
+def _locks(right: dict[int, int]) -> Iterator[Change[dict[int, int]]]:
+    """Changes of how many holders have locked what."""
+    for number, count in list(right.items())[:: max(1, len(right) - 1)]:
+        yield "one more", {**right, number: count + 1}
+        yield "one less", {**right, number: count - 1}
+        yield "none", {other: kept for other, kept in right.items() if other != number}
+        yield "on the next one", {other + (other == number): kept for other, kept in right.items()}
+    yield "on what nobody has locked", {**right, max(right, default=0) + 1: 1}
+
+
+def _loose_rows(state: State, right: list[int]) -> Iterator[Change[Runs]]:
+    """Changes of rows that nobody holds."""
+    if right:
+        yield "none", []
+        yield "the first missing", right[1:]
+        yield "the first twice", [*right, right[0]]
+        yield "backwards", right[::-1]
+    kinds = {"a negative row": -1, "a row past the last": state.config.num_rows}
+    for row in range(state.config.num_rows):
+        kinds.setdefault(_row_kind(state, row), row)
+    for kind, row in kinds.items():
+        if row not in right:
+            yield f"{kind} as well", [*right, row]
+
+
+def _roles(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
+    """Changes of what a holder's state slots are used for."""
+    if view.computing is not None:
+        yield "computing not told", replace(view, computing=None)
+        for kind, slot in strange(state, _states(state)):
+            if slot != view.computing:
+                yield f"computing in {kind}", replace(view, computing=slot)
+    tracking = view.tracking or {}
+    for border, slot in tracking.items():
+        yield "tracking not told", replace(view, tracking=None)
+        yield (
+            "a border not kept",
+            replace(view, tracking={one: kept for one, kept in tracking.items() if one != border}),
+        )
+        yield "a border a token later", replace(view, tracking={**tracking, border + 1: slot})
+        yield "a border in the slot that computes", replace(view, tracking={**tracking, border: view.computing or 0})
 
 
 def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
@@ -299,6 +349,7 @@ def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
         yield "states not told", replace(view, states=None)
         for change, slots in listed(state, "states", view.states):
             yield f"states: {change}", replace(view, states=slots)
+    yield from _roles(state, view)
 
 
 def _lengths(state: State, right: int) -> Iterator[Change[int]]:

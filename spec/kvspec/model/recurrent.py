@@ -163,7 +163,12 @@ def judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
         if _has_state(state, record, slot, border) is not None:
             _judge_content(state, record, slot, border, f"{who} keeps in")
         if slot == held.computing or slot not in held.states:
-            raise Violation("DATA-2", f"{who} keeps a state in slot {slot}, which is no tracking slot of its own")
+            raise Violation(
+                "DATA-2",
+                f"{who} keeps a state in slot {slot}, which is no tracking slot of its own",
+                expected=[own for own in held.states if own != held.computing],
+                observed=slot,
+            )
         content[slot] = record, border
 
 
