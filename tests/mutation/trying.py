@@ -156,8 +156,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 def _remembered(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
     """What was measured of the same tests of the same tree, or is now."""
     tree = hashlib.sha256("\n".join(item.nodeid for item in items).encode())
-    for path in sorted(path for path in Path.cwd().rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        tree.update(path.read_bytes())
+    for path in sorted(Path.cwd().rglob("*")):
+        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(Path.cwd()).parts[:-1]):
+            tree.update(path.read_bytes())
     known = Path.cwd().parent / "measured" / tree.hexdigest()
     if not known.exists():
         tests = _measured(items, processes, functions)

@@ -24,6 +24,10 @@ Happened = Callable[[State, Any, State], int]
 """How often something happened from one state, by an operation and its answer, to the next."""
 
 
+def _told(op: Any, part: str) -> Any:
+    return getattr(op.obs, part)
+
+
 def _withheld(state: State) -> set[int]:
     return {row for row, record in state.rows.items() if record == WITHHELD}
 
@@ -66,20 +70,20 @@ def _known_further(before: State, op: Any, after: State) -> bool:
     known = 0
     while (known + 1) * before.config.page_size < len(tokens) and tokens.key(known) in before.store.entries:
         known += 1
-    return known * before.config.page_size > op.obs.prefix_len
+    return bool(known * before.config.page_size > _told(op, "prefix_len"))
 
 
 def _dropped(before: State, op: Any, after: State) -> bool:
     """A publication frees pages that the store has already."""
     if isinstance(op, events.CacheUnfinished):
-        return bool(op.obs.freed)
+        return bool(_told(op, "freed"))
     if not isinstance(op, events.Finish) or before.requests[op.req].session is not None:
         return False
     request = before.requests[op.req]
     assert request.record is not None
     lengths = before.lengths[request.record]
     kept = min(lengths.committed, len(request.tokens)) if before.config.prefix_cache else lengths.protected
-    return bool(set(expand(op.obs.freed)) - set(before.tables[request.record][kept // before.config.page_size :]))
+    return bool(set(expand(_told(op, "freed"))) - set(before.tables[request.record][kept // before.config.page_size :]))
 
 
 def _revived(before: State, op: Any, after: State) -> bool:
@@ -123,11 +127,11 @@ HAPPENED: dict[str, Happened] = {
     "slot given up": lambda b, op, a: (
         isinstance(op, events.MatchPrefix) and _record(b, op.req) is not None and _record(a, op.req) is None
     ),
-    "tail freed": lambda b, op, a: _lent(b, op, a) and bool(op.obs.freed),
+    "tail freed": lambda b, op, a: _lent(b, op, a) and bool(_told(op, "freed")),
     "partial page kept": _partial_page_kept,
     "resumed at a page border": _went_back_to_a_border,
     "prefix matched": lambda b, op, a: (
-        isinstance(op, events.MatchPrefix) and not _lent(b, op, a) and op.obs.prefix_len > 0
+        isinstance(op, events.MatchPrefix) and not _lent(b, op, a) and _told(op, "prefix_len") > 0
     ),
     "match cut short by a tombstone": lambda b, op, a: b.config.sliding_window > 0 and _known_further(b, op, a),
     "match ends where a state is": lambda b, op, a: b.config.sliding_window == 0 and _known_further(b, op, a),
