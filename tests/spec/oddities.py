@@ -55,11 +55,14 @@ NOTHING_OBSERVED = re.compile(
 ONE_OF_SEVERAL = re.compile(
     r".* was given (to|row|out)|.* keeps a state in slot|the window of .* was evicted up to"
     r"|the store (took state slot|did not take the state)|the window pages of evicted pages|too few .* were evicted"
-    r"|page \d+ was freed, but it still holds"
+    r"|page \d+ was freed, but it still holds|a token came for|the launch covered the last position"
     r"|(state slot|window page) \d+ was freed, but it (belongs to request|is behind)"
 )
 """Sentences that expect a choice, or what is due besides a choice that was made otherwise."""
-CHOICE = re.compile(r"a free (page|window page|state slot|row)|a page border in \d+\.\.\d+|[][\d, -]+|at least \d+")
+CHOICE = re.compile(
+    r"a free (page|window page|state slot|row)|a page border in \d+\.\.\d+|[][\d, -]+|at least \d+"
+    r"|a token for each that it sampled for"
+)
 OF_A_STATE = re.compile(r"no state|the state after \d+ tokens")
 
 OFTEN = {

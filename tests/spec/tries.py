@@ -323,12 +323,13 @@ def _roles(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
             if slot != view.computing:
                 yield f"computing in {kind}", replace(view, computing=slot)
     tracking = view.tracking or {}
-    for border, slot in tracking.items():
+    if tracking:
         yield "tracking not told", replace(view, tracking=None)
-        yield (
-            "a border not kept",
-            replace(view, tracking={one: kept for one, kept in tracking.items() if one != border}),
-        )
+    for border, slot in tracking.items():
+        if border < (view.protected_len or 0):
+            continue  # nobody goes back there
+        others = {other: kept for other, kept in tracking.items() if other != border}
+        yield "a border not kept", replace(view, tracking=others)
         yield "a border a token later", replace(view, tracking={**tracking, border + 1: slot})
         yield "a border in the slot that computes", replace(view, tracking={**tracking, border: view.computing or 0})
 
