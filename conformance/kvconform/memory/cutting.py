@@ -4,13 +4,16 @@ What an operation that is left out would have ended, waited for or delivered is 
 in the part was given gets no name there.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
+
+Moves = e.Take | e.Share | e.Release | e.PassOn | e.Publish | e.Drop
+"""Events after which something else stands of pages."""
 
 
 class About:
@@ -154,6 +157,54 @@ class AboutPage:
             else:
                 cuts.append(replace(use, start=start, stop=stop, labels=labels))
         return cuts
+
+
+def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: Page | None) -> set[tuple[object, int]]:
+    """What stands after events: the names and the references of one page, and the operations in flight.
+
+    Each comes with the line of the event that brought it about. A part that stands on other lines than the whole has
+    lost an event that took something back, and tells what never was.
+    """
+    names: dict[object, int] = {}
+    flying: dict[object, int] = {}
+    references: dict[str, list[int]] = {}
+    for line, event in steps:
+        match event:
+            case e.Begin():
+                flying["operation", event.id] = line
+            case e.End():
+                flying.pop(("operation", event.id), None)
+            case e.Take() | e.Share() if _at(event, pool, page) is not None:
+                references.setdefault(event.holder, []).append(line)
+            case e.Release() if _at(event, pool, page) is not None and references.get(event.holder):
+                references[event.holder].pop()
+            case e.PassOn() if event.pages is None or _at(event, pool, page) is not None:
+                had = references.pop(event.old, [])
+                stays = 0 if event.pages is None else max(0, len(had) - 1)
+                references[event.old] = had[:stays]
+                references.setdefault(event.new, []).extend(had[stays:])
+            case e.Publish() if (at := _at(event, pool, page)) is not None:
+                names["name", event.keys[at]] = line
+            case e.Drop() if (at := _at(event, pool, page)) is not None:
+                if event.keys is None:
+                    names.clear()
+                else:
+                    names.pop(("name", event.keys[at]), None)
+    held = {(("holder", holder), line) for holder, lines in references.items() for line in lines}
+    return held | set(names.items()) | set(flying.items())
+
+
+def _at(event: Moves, pool: str | None, page: Page | None) -> int | None:
+    """Where in the event's pages the page is; `None` if it is not there."""
+    before = 0
+    for run in event.pages or () if event.pool == pool else ():
+        first, count = run if isinstance(run, tuple) else (run, 1)
+        if first == page:
+            return before
+        if isinstance(first, int) and isinstance(page, int) and first <= page < first + count:
+            return before + page - first
+        before += count
+    return None
 
 
 def holders_in(event: MemoryEvent) -> list[str]:

@@ -1,7 +1,8 @@
 """The shortest part of a trace that still shows a finding.
 
 A part shows it if its last event is found to break the same rule in the same words, and nothing is found in it that
-was not found in the whole: events that are missing must not make findings of their own.
+was not found in the whole: events that are missing must not make findings of their own. Nor may they be what took
+something back: what stands of the page before the last event was brought about by the same events as in the whole.
 """
 
 import time
@@ -11,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvconform.findings.shrink import minimize
-from kvconform.memory.cutting import PARTS, About, AboutPage, holders_in, narrowed, pages_in, parts
+from kvconform.memory.cutting import PARTS, About, AboutPage, holders_in, narrowed, pages_in, parts, standing
 from kvconform.memory.judge import Group
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvspec.memory import Law, Malformed
+from kvspec.memory import Finding, Law, Malformed
 from kvspec.memory.events import Count, Deliver, Idle, MemoryEvent, Page, Pool
 
 LONGEST = 20_000
@@ -97,7 +98,7 @@ def _find_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float, 
 
 def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, deadline: float) -> Cut | None:
     """The shortest part of `steps`, whose last event makes the finding; `None` if they do not show it."""
-    search = _Search(pools, (group.finding.rule, group.finding.what), said, deadline)
+    search = _Search(pools, group.finding, steps, said, deadline)
     if time.monotonic() > deadline or not search.shows(steps):
         return None
     try:
@@ -121,8 +122,11 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, dea
 class _Search:
     """The best part so far."""
 
-    def __init__(self, pools: dict[str, Pool], wanted: tuple[str, str], said: Said, deadline: float) -> None:
-        self._pools, self._wanted, self._said, self._deadline = pools, wanted, said, deadline
+    def __init__(
+        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], said: Said, deadline: float
+    ) -> None:
+        self._pools, self._finding, self._said, self._deadline = pools, finding, said, deadline
+        self._stands = self._standing(whole)
         self.best: list[Step] = []
 
     def shows(self, steps: Sequence[Step]) -> bool:
@@ -133,10 +137,13 @@ class _Search:
         """
         if self.best and time.monotonic() > self._deadline:
             raise TimeoutError
-        if not self._judged(steps):
+        if not (self._standing(steps) <= self._stands and self._judged(steps)):
             return False
         self.best = list(steps)
         return True
+
+    def _standing(self, steps: Sequence[Step]) -> set[tuple[object, int]]:
+        return standing(steps[:-1], self._finding.pool, self._finding.page)
 
     def _judged(self, steps: Sequence[Step]) -> bool:
         law = Law(self._pools)
@@ -148,7 +155,7 @@ class _Search:
                     return False
         except Malformed:
             return False
-        return self._wanted in found
+        return (self._finding.rule, self._finding.what) in found
 
 
 def _narrow(search: _Search) -> None:

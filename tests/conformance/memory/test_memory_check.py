@@ -227,6 +227,22 @@ def test_uses_that_do_not_matter_are_left_out(tmp_path: Path) -> None:
     assert isinstance(begin, e.Begin) and [use.pages for use in begin.reads] == [[3]]
 
 
+def test_a_part_keeps_what_took_something_back(tmp_path: Path) -> None:
+    use = {"pool": "kv", "pages": [2], "holder": "b"}
+    first, second = (
+        {"op": "begin", "id": label, "stream": "s", "writes": [{**use, "labels": [label]}]} for label in ("one", "two")
+    )
+    name = {"op": "publish", "pool": "kv", "pages": [2], "keys": ["k"], "labels": ["one"]}
+    drop = {"op": "drop", "pool": "kv", "pages": [2], "keys": ["k"]}
+    shared = [on("c", 2, op="share"), on("c", 2, op="release")]
+    path = trace(tmp_path / "t.jsonl", on("b", 2), first, name, *shared, drop, {"op": "end", "id": "one"}, name, second)
+    group = groups_of(path)[-1]
+    assert group.finding.rule == "MEM-OVERWRITE"
+    cut = shortest(path, group)
+    assert cut is not None
+    assert [step.line for step in cut.steps] == [2, 3, 8, 9, 10], "not the name that was withdrawn"
+
+
 def test_few_events_are_judged_again_to_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lives = [life(f"r{number}", 1 + number % 60) for number in range(200)]
     for lines in lives:
