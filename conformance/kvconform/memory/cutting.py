@@ -97,14 +97,17 @@ class AboutPage:
         self._unit = sizes.label_size or sizes.page_size
         self._tables: dict[str, int] = {}
         """Table -> the index of the page there."""
+        self._begun: set[OpId] = set()
 
     def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
         """The event, narrowed; `None` if nothing of it is left."""
         match event:
-            case e.Take() | e.Share() | e.Release() | e.Publish() | e.Drop():
+            case e.PassOn(pages=None):
+                return event
+            case e.Take() | e.Share() | e.Release() | e.PassOn() | e.Publish() | e.Drop():
                 if event.pool != self._pool:
                     return None
-                kept = [index for index, page in enumerate(singly(event.pages)) if page == self._page]
+                kept = [index for index, page in enumerate(singly(event.pages or [])) if page == self._page]
                 return narrowed(event, "pages", kept) if kept else None
             case e.Map():
                 return self._map(event)
@@ -115,9 +118,20 @@ class AboutPage:
             case e.Begin():
                 reads = [cut for use in event.reads for cut in self._cut(use)]
                 writes = [cut for use in event.writes for cut in self._cut(use)]
-                copies = [pair for pair in event.copies if any(self._touches(use) for use in pair)]
-                return replace(event, reads=reads, writes=writes, copies=copies) if reads or writes or copies else None
+                # A copy's other end is another page: of it there is left what is read here, or what is written untold.
+                reads += [cut for source, _ in event.copies for cut in self._cut(source)]
+                writes += [cut for _, target in event.copies for cut in self._cut(target)]
+                if not (reads or writes):
+                    self._begun.discard(event.id)
+                    return None
+                self._begun.add(event.id)
+                after = [id for id in event.after if id in self._begun]
+                return replace(event, reads=reads, writes=writes, copies=[], after=after)
+            case e.Wait() | e.Deliver():
+                return event if event.id is None or event.id in self._begun else None
             case e.End():
+                if event.id not in self._begun:
+                    return None
                 return replace(event, unwritten=[cut for use in event.unwritten for cut in self._cut(use)])
         return event
 
@@ -130,9 +144,6 @@ class AboutPage:
             elif self._tables.get(event.table) == index:
                 del self._tables[event.table]
         return event
-
-    def _touches(self, use: Use) -> bool:
-        return bool(self._cut(use)) if use.labels is None else bool(self._cut(replace(use, labels=None)))
 
     def _cut(self, use: Use) -> list[Use]:
         """The parts of a use that lie in the page."""

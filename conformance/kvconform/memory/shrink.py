@@ -18,7 +18,7 @@ from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Finding, Law, Malformed
-from kvspec.memory.events import Count, Deliver, Idle, MemoryEvent, Page, Pool
+from kvspec.memory.events import Count, Deliver, Idle, MemoryEvent, Page, Pool, Take
 
 LONGEST = 20_000
 """Events that are tried at most, because each attempt judges all of them again."""
@@ -107,9 +107,14 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, dea
         if group.finding.pool is not None and group.finding.page is not None:
             page = group.finding.pool, group.finding.page
             search.shows(_kept(search.best, AboutPage(*page, pools[group.finding.pool])))
+        keyed = {name for name, pool in pools.items() if pool.keyed}
+        # What was before the page was handed out the last time is seldom needed.
+        handed_out = [index for index, step in enumerate(search.best) if isinstance(step.event, Take)]
+        if handed_out:
+            since = search.best[handed_out[-1] :]
+            search.shows(_kept(since, About({name for step in since for name in holders_in(step.event)}, keyed)))
         whole = search.best
         names = list(dict.fromkeys(name for step in whole for name in holders_in(step.event)))
-        keyed = {name for name, pool in pools.items() if pool.keyed}
         minimize(names, lambda kept: search.shows(_kept(whole, About(set(kept), keyed))))
         minimize(search.best[:-1], lambda kept: search.shows(kept + whole[-1:]))
         _narrow(search)

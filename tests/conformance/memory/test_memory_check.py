@@ -243,6 +243,32 @@ def test_a_part_keeps_what_took_something_back(tmp_path: Path) -> None:
     assert [step.line for step in cut.steps] == [2, 3, 8, 9, 10], "not the name that was withdrawn"
 
 
+def test_a_part_about_a_page_begins_where_it_was_handed_out(tmp_path: Path) -> None:
+    def on_stream(id: str, **uses: Any) -> dict[str, Any]:
+        return {"op": "begin", "id": id, "stream": "s", **uses}
+
+    pages = [{"pool": "kv", "pages": [number]} for number in range(4)]
+    name = {"op": "publish", "pool": "kv", "pages": [2], "keys": ["k"], "labels": ["one"]}
+    events = [
+        *life("old", 2),
+        {"op": "take", "holder": "b", "pool": "kv", "pages": [1, 2, 3]},
+        on_stream("elsewhere", writes=[{**pages[1], "labels": ["other"]}]),
+        on_stream("one", writes=[{**pages[2], "labels": ["one"]}]),
+        on_stream("away", copies=[[pages[2], pages[3]]]),
+        {"op": "end", "id": "elsewhere"},
+        {"op": "pass_on", "old": "b", "new": "c", "pool": "kv", "pages": [1, 2]},
+        name,
+        on_stream("two", writes=[{**pages[2], "labels": ["two"]}]),
+    ]
+    path = trace(tmp_path / "t.jsonl", *events)
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None and cut.complete
+    told = [type(step.event).__name__ for step in cut.steps]
+    assert told == ["Take", "Begin", "PassOn", "Publish", "Begin"]
+    assert all(getattr(step.event, "pages", [2]) == [2] for step in cut.steps)
+
+
 def test_few_events_are_judged_again_to_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lives = [life(f"r{number}", 1 + number % 60) for number in range(200)]
     for lines in lives:
