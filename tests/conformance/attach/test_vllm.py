@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kvconform.attach.vllm.engine import Drafter, Options
 from kvconform.attach.vllm.runs import Group, Run
 from kvconform.attach.vllm.workload import random_workload
 from kvconform.cli import app
@@ -38,6 +39,14 @@ def test_a_pass_reads_its_window_and_not_more() -> None:
     run.rows[1] = 5
     use = run.reads(WINDOW, 10, 10)
     assert use is not None and (use.start, use.stop) == (5, 10)
+
+
+def test_what_a_release_has_besides_is_off_in_its_configuration() -> None:
+    options = Options(uses_mrope=True)
+    assert options.uses_mrope is True and options.uses_something_new is None
+    assert not hasattr(options, "__iter__")
+    drafter = Drafter(use_eagle=lambda: True)
+    assert drafter.use_eagle() is True and drafter.uses_something_new() is False and drafter.new_limit is None
 
 
 def test_what_may_be_written_ends_with_the_table() -> None:

@@ -8,6 +8,21 @@ from kvconform.attach.vllm.connector import Connector
 from kvconform.attach.vllm.workload import Workload
 
 
+class Options(SimpleNamespace):
+    """A part of the configuration, in which whatever a release has besides is off."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class Drafter(Options):
+    """The speculative configuration, which is asked by methods what kind of drafter it is."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda: False) if name.startswith("use") else super().__getattr__(name)
+
+
 def make_scheduler(work: Workload) -> Any:
     """A `Scheduler`, or an `AsyncScheduler` where launches overlap, with everything that it manages."""
     import vllm.distributed.kv_events as kv_events
@@ -30,7 +45,9 @@ def make_scheduler(work: Workload) -> Any:
         config,
         _kv_cache_config(work),
         SimpleNamespace(
-            accept_tokens=lambda *_: True, should_advance=lambda _: False, validate_tokens=lambda _, tokens: tokens
+            accept_tokens=lambda *_, **__: True,
+            should_advance=lambda *_, **__: False,
+            validate_tokens=lambda _, tokens, **__: tokens,
         ),
         block_size=math.lcm(*sizes),
         hash_block_size=hash_block_size(work),
@@ -62,7 +79,7 @@ def make_request(work: Workload, name: str, prompt: list[int], max_tokens: int, 
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
     from vllm.v1.request import Request
 
-    params = SimpleNamespace(
+    params = Options(
         max_tokens=max_tokens,
         min_tokens=0,
         eos_token_id=0,
@@ -81,7 +98,7 @@ def make_request(work: Workload, name: str, prompt: list[int], max_tokens: int, 
 def _config(work: Workload) -> SimpleNamespace:
     speculative = None
     if work.drafts:
-        speculative = SimpleNamespace(
+        speculative = Drafter(
             num_speculative_tokens=work.drafts,
             num_speculative_tokens_per_batch_size=None,
             max_num_new_slots_for_drafting=0,
@@ -89,13 +106,12 @@ def _config(work: Workload) -> SimpleNamespace:
             use_eagle=lambda: work.eagle,
             use_eagle_block_drop=lambda: work.eagle,
             needs_eagle_block_drop=lambda: work.eagle,
-            uses_draft_model=lambda: False,
         )
     transfer = None
     if work.connector:
-        transfer = SimpleNamespace(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
-    return SimpleNamespace(
-        scheduler_config=SimpleNamespace(
+        transfer = Options(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
+    return Options(
+        scheduler_config=Options(
             async_scheduling=work.launches > 1,
             disable_chunked_mm_input=False,
             enable_chunked_prefill=True,
@@ -110,21 +126,21 @@ def _config(work: Workload) -> SimpleNamespace:
             scheduler_reserve_full_isl=work.reserve,
             watermark=0.0,
         ),
-        cache_config=SimpleNamespace(
+        cache_config=Options(
             block_size=math.lcm(*(size for _, size, _ in work.groups)),
             enable_mamba_shared_prefix_checkpoint=False,
             enable_prefix_caching=True,
             mamba_cache_mode="align",
             num_gpu_blocks=work.blocks,
         ),
-        parallel_config=SimpleNamespace(
+        parallel_config=Options(
             data_parallel_index=0,
             data_parallel_size=1,
             pipeline_parallel_size=max(1, work.launches - 1),
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
         ),
-        model_config=SimpleNamespace(
+        model_config=Options(
             uses_mrope=False,
             is_encoder_decoder=False,
             max_model_len=work.longest,
@@ -134,15 +150,15 @@ def _config(work: Workload) -> SimpleNamespace:
             return_sampling_mask=False,
             enable_return_routed_experts=False,
         ),
-        observability_config=SimpleNamespace(
+        observability_config=Options(
             kv_cache_metrics=False,
             kv_cache_metrics_sample=0.0,
             per_request_spec_decode_metrics="none",
             enable_logging_iteration_details=False,
             enable_mfu_metrics=False,
         ),
-        aux_output_config=SimpleNamespace(enabled=False),
-        ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
+        aux_output_config=Options(enabled=False),
+        ec_manager_config=Options(get_encoder_cache_manager_obj=lambda: None),
         ec_transfer_config=None,
         kv_events_config=None,
         kv_transfer_config=transfer,

@@ -64,6 +64,7 @@ class Attached:
         hooks.hook(pool, "cache_full_blocks", after=self._cached)
         if hasattr(pool, "cache_partial_block"):
             hooks.hook(pool, "cache_partial_block", after=self._cached_in_part)
+        if hasattr(pool, "move_block_hashes"):
             hooks.hook(pool, "move_block_hashes", after=self._names_moved)
         hooks.hook(pool, "reset_prefix_cache", before=self._resets, after=self._reset)
         hooks.hook(names, "insert", after=self._inserted)

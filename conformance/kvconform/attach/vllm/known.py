@@ -117,7 +117,7 @@ KNOWN = (
         _ABORTED,
         "blocks go back while a launch still writes them",
         "0.22.1",
-        "0.33.0",
+        "0.24.0",
     ),
     Known(
         "hit-taken-for-load",
@@ -126,7 +126,25 @@ KNOWN = (
         _TWO_GROUPS,
         "blocks for a load in one group are taken from what the request has just found cached in the next group",
         "0.22.1",
-        "0.33.0",
+        "0.24.0",
+    ),
+    Known(
+        "tail-named-again",
+        "MEM-OVERWRITE",
+        "states overwrites",
+        replace(_PLAIN, groups=(("full", 4, 0), ("state", 8, 0))),
+        "the name of a prompt's last state goes to a copy, and in the same step back to the state that moves on",
+        "0.26.0",
+        "0.32.0",
+    ),
+    Known(
+        "reset-twice",
+        "MEM-FAILED",
+        "update_from_output: AssertionError",
+        replace(_PLAIN, launches=3, reset=0.3),
+        "the prefix cache is reset twice while launches are in flight, and a discarded output is counted",
+        "0.22.1",
+        "0.29.0",
     ),
 )
 

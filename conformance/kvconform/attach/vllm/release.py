@@ -13,6 +13,7 @@ from kvconform.engines.standins import EngineError, Finder
 
 REAL = (
     "vllm.distributed.kv_events",
+    "vllm.envs",
     "vllm.utils",
     "vllm.v1.core",
     "vllm.v1.engine",

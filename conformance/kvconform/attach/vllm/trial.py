@@ -20,7 +20,7 @@ OLDER = (
         "blocks go back while a launch still uses them: any run shows it",
         "MEM-RACE",
         "which stream gpu",
-        before="0.33.0",
+        before="0.24.0",
     ),
     Known(
         "window-in-flight",
