@@ -62,7 +62,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return 2 if self.num_states and self.prefix_cache else 0
 
 
-class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """What an implementation observed while it carried an operation out."""
 
 
@@ -300,7 +300,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class Operation(
-    msgspec.Struct, Generic[A], tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+    msgspec.Struct, Generic[A], tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False
 ):
     """What all operations share: the place for their answer."""
 

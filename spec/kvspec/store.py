@@ -154,8 +154,9 @@ class PrefixStore:
     def copy(self) -> "PrefixStore":
         """An independent copy."""
         other = PrefixStore(self.reach)
-        for name in ("entries", "children", "pins", "window_pins", "states", "state_pins"):
-            setattr(other, name, getattr(self, name).copy())
+        if self.entries:
+            for name in ("entries", "children", "pins", "window_pins", "states", "state_pins"):
+                setattr(other, name, getattr(self, name).copy())
         return other
 
 

@@ -115,7 +115,8 @@ class Tokens:
 
     def copy(self) -> "Tokens":
         """An independent copy."""
-        other = Tokens(self.page_size)
+        other = Tokens.__new__(Tokens)
+        other.page_size = self.page_size
         other.pages, other.rest, other._keys = self.pages.copy(), self.rest.copy(), self._keys.copy()
         return other
 

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,6 +17,7 @@ from kvconform.findings.accepted import Accepted
 from kvconform.fleet.checking import check_traces
 from kvconform.fleet.cluster import Cluster
 from kvconform.fleet.fuzzing import OPERATIONS, fuzzed, soaked
+from kvconform.fuzzing.coverage import Coverage
 from kvconform.fuzzing.fuzz import Budget, fuzz_on
 from kvconform.implementations import load
 from kvconform.judging.vectors import Task, run_vectors
@@ -83,6 +86,31 @@ def test_fuzzing_the_reference_finds_nothing_and_puts_together_what_was_reached(
     assert not result.kinds
     assert result.tally.steps >= 2 * OPERATIONS
     assert result.tally.reached["prefix matched"] > 0
+
+
+def test_a_part_knows_what_the_parts_before_it_have_reached(cluster: Cluster) -> None:
+    parts: list[tuple[int, Coverage]] = []
+    as_done = cluster.as_done
+
+    def noted(sent: Iterable[Any]) -> Iterator[Any]:
+        for part in sent:
+            parts.append(part)
+            yield part
+
+    class Watched(Cluster):
+        def __init__(self) -> None:
+            pass
+
+        def as_done(self, work: Any, sent: Any) -> Any:
+            return as_done(work, noted(sent))
+
+    workers = cluster.workers
+    for tally, _ in fuzzed(Watched(), load("reference"), "reference", Budget(operations=(workers + 1) * OPERATIONS), 1):
+        assert tally.runs
+    first, *_, last = [known for _, known in parts]
+    assert not first.runs
+    assert last.runs.total() >= 10
+    assert set(last.reached) == set(last.runs)
 
 
 def test_soaking_ends_at_its_budget(cluster: Cluster) -> None:

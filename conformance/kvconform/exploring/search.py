@@ -23,7 +23,7 @@ from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
 from kvconform.signals import ignore_terminal
 from kvconform.vectors.runner import Demonstration
-from kvspec.events import Operation, Refusal
+from kvspec.events import Complete, Operation, Refusal, Verify
 from kvspec.invariants import check
 from kvspec.model import Model
 from kvspec.model.meaning import Memory
@@ -117,8 +117,9 @@ class Expander:
     def _expand(self, node: Node, position: int, found: Expansion) -> None:
         state, own_key = None, None
         for number, (move, came, serves) in enumerate(choices(self.scope, node)):
-            if state is None:
-                state = node.state.copy()
+            adds = any(isinstance(op, (Complete, Verify)) for op in move)
+            if state is None or adds:
+                state = node.state.copy(tokens=adds)
                 state.judged = found.judged
             try:
                 carry_out(self.model, state, move)
@@ -137,7 +138,7 @@ class Expander:
             found.numbers.append(number)
             found.keys.append(name)
             found.serves.append(serves)
-            for label in (+state.reached).keys() - self.labels:
+            for label in {name for name, times in state.reached.items() if times} - self.labels:
                 self.labels.add(label)
                 found.reached[label] = position, number
             if name not in self.met:
@@ -171,7 +172,9 @@ def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> Non
 
 def forget_counts(state: State) -> None:
     """Drop what has been counted on the way to a state: it is no part of the state."""
-    state.judged, state.unjudged, state.reached = Counter(), Counter(), Counter()
+    for counter in (state.unjudged, state.reached, state.chosen):
+        counter.clear()
+    state.judged = Counter()
 
 
 def exhaust(

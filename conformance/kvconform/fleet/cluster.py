@@ -53,16 +53,19 @@ class Cluster:
             yield result
 
     def as_done(self, work: Callable[[P], R], parts: Iterable[P]) -> Iterator[Done[P, R]]:
-        """Each part with its result as soon as that is there. Parts may have no end: whoever has enough stops."""
+        """Each part with its result as soon as that is there. Parts may have no end: whoever has enough stops.
+
+        The next part is asked for once a result was taken, so that it can be made of what has come of others.
+        """
         function, waiting = self._ray.put(work), iter(parts)
         running = {self._run.remote(function, part): part for part in islice(waiting, self.workers)}
         try:
             while running:
                 (reference, *_), _ = self._ray.wait(list(running), num_returns=1)
                 part = running.pop(reference)
-                running |= {self._run.remote(function, other): other for other in islice(waiting, 1)}
                 result, machine = self._ray.get(reference)
                 yield Done(part, result, machine)
+                running |= {self._run.remote(function, other): other for other in islice(waiting, 1)}
         finally:
             for reference in running:  # whoever asked has enough
                 self._ray.cancel(reference)

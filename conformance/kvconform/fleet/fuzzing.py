@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from kvconform.fleet.cluster import Cluster
+from kvconform.fuzzing.coverage import Coverage
 from kvconform.fuzzing.fuzz import Budget, runs
 from kvconform.fuzzing.run import Failure, Tally
 from kvconform.implementations import load
@@ -30,19 +31,22 @@ class Part(NamedTuple):
     reached: Counter[str]
     failed: list[tuple[Config, list[Operation[Any]]]]
     """Of each kind of failure the first: the sizes, and what was done."""
+    coverage: Coverage
+    """What its runs have reached, by their kinds."""
 
 
-def fuzz_part(number: int, impl: str, seed: int) -> Part:
-    """Fuzz for some seconds, with draws that no other part has."""
+def fuzz_part(part: tuple[int, Coverage], impl: str, seed: int) -> Part:
+    """Fuzz for some seconds, with draws that no other part has, where all parts before have reached the least."""
+    number, known = part
     failed: dict[object, Failure] = {}
-    tally = Tally()
-    for tally, _ in runs(load(impl), Budget(operations=OPERATIONS), (seed << 32) + number):
+    tally, coverage = Tally(), known.copy()
+    for tally, _ in runs(load(impl), Budget(operations=OPERATIONS), (seed << 32) + number, coverage):
         if tally.failure is not None:
             finding = tally.failure.finding
             failed.setdefault((str(finding).partition(":")[0], type(finding.op)), tally.failure)
             tally.failure = None
     done = [(failure.config, list(failure.operations)) for failure in failed.values()]
-    return Part(tally.runs, tally.operations, tally.judged, tally.reached, done)
+    return Part(tally.runs, tally.operations, tally.judged, tally.reached, done, coverage.since(known))
 
 
 def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
@@ -50,9 +54,12 @@ def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: 
 
     What failed on a worker is carried out here once more, so that it is known with its answers.
     """
-    start, tally = monotonic(), Tally()
-    for done in cluster.as_done(partial(fuzz_part, impl=impl, seed=seed), count()):
+    start, tally, coverage = monotonic(), Tally(), Coverage()
+    # Each part gets what all that are done have reached when it is sent off, a few seconds after the one before it.
+    parts = ((number, coverage.copy()) for number in count())
+    for done in cluster.as_done(partial(fuzz_part, impl=impl, seed=seed), parts):
         part = done.result
+        coverage.add(part.coverage)
         tally.runs += part.runs
         for total, more in ((tally.operations, part.operations), (tally.judged, part.judged)):
             total.update(more)

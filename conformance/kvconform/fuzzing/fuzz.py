@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -13,6 +14,7 @@ from kvconform.findings.accepted import Accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.shrink import Shortest, Shrunk, kind, shrink
 from kvconform.findings.telling import finding_of, place_of
+from kvconform.fuzzing.coverage import Coverage, kind_of
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
@@ -23,6 +25,9 @@ from kvspec.events import Config, Operation, Snapshot
 
 STEPS = (80, 160, 320)
 """Proposals in a run: short runs begin anew more often, in long ones more comes together."""
+
+CHOICE = 4
+"""Runs that are drawn, where it is known what others have reached; one of them is carried out."""
 
 SHRINK_SECONDS = 20.0
 
@@ -103,16 +108,24 @@ def fuzz_on(
     return Fuzzed(tally, elapsed, list(kinds.values()))
 
 
-def runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
-    """The tally and the seconds so far, after each run; the failure of a run is in the tally."""
+def runs(
+    factory: Factory, budget: Budget, seed: int, coverage: Coverage | None = None
+) -> Iterator[tuple[Tally, float]]:
+    """The tally and the seconds so far, after each run; the failure of a run is in the tally.
+
+    With `coverage` each run is of a kind that has reached little yet, and what it reaches is noted there.
+    """
     start = time.monotonic()
     tally, lacking = Tally(), lacks(factory)
     for number in count():
         draw = Chance(seed * 1_000_003 + number)
         drawn = swarm(draw, lacking)
+        if coverage is not None:
+            drawn = coverage.choose([drawn, *(swarm(draw, lacking) for _ in range(1, CHOICE))])
         drawn = drawn._replace(config=under(factory, drawn.config))
         if needs_of_config(drawn.config) & lacking:
             continue
+        before = Counter[str]() if coverage is None else tally.reached.copy()
         # A failure is in the tally, complete.
         with contextlib.suppress(RuleBroken, ImplementationFailed):
             run = Run(factory, drawn, lacking, tally)
@@ -121,6 +134,8 @@ def runs(factory: Factory, budget: Budget, seed: int) -> Iterator[tuple[Tally, f
                 if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
                     break
             run.end()
+        if coverage is not None:
+            coverage.note(kind_of(drawn), tally.reached - before)
         yield tally, time.monotonic() - start
         if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
             return

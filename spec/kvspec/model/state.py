@@ -6,7 +6,7 @@ Rows and pages that are free appear nowhere, so every dictionary is as large as 
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths, private_pages
@@ -326,12 +326,32 @@ class State:
         self.speculating.pop(req, None)
         self.mid_prefill.discard(req)
 
-    def copy(self) -> "State":
-        """An independent copy, for exploring more than one continuation."""
+    def copy(self, *, tokens: bool = True) -> "State":
+        """An independent copy, for exploring more than one continuation.
+
+        Without `tokens` both have the same sequences: neither may then add any to them.
+        """
         other = State.__new__(State)
         copied = vars(other)
-        for name, value in vars(self).items():
-            copied[name] = value.copy() if hasattr(value, "copy") else value
-        other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in self.requests.items()}
+        copied.update(vars(self))
+        for name in _COPIED:
+            value = copied[name]
+            kind: Any = type(value)
+            # In most states most of them are empty, and to make a Counter with arguments, though none, is slow.
+            copied[name] = value.copy() if value else kind.__new__(kind)
+        other.store = self.store.copy()
         other.tables = {record: table.copy() for record, table in self.tables.items()}
+        if self.memory is not None:
+            other.memory = self.memory.copy()
+        if tokens:
+            requests = self.requests.items()
+            other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in requests}
         return other
+
+
+_COPIED = tuple(
+    name
+    for name, value in vars(State(Config(1, 1, 1, 1))).items()
+    if isinstance(value, (dict, set)) and name != "tables"
+)
+"""What a copy of a state has of its own; `tables` are lists besides."""

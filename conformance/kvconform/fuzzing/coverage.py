@@ -1,0 +1,70 @@
+"""What runs of which kind have reached, so that the next ones go where something is missing."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kvconform.fuzzing.swarm import Swarm
+
+
+class Kind(NamedTuple):
+    """What runs have in common that can reach the same."""
+
+    pool: str
+    """The hybrid pool besides the pages, if there is one."""
+    one_token: bool
+    """Whether a page has one token."""
+    prefix_cache: bool
+    sessions: bool
+    depth: int
+    """Launches that stay in flight."""
+
+
+def kind_of(swarm: Swarm) -> Kind:
+    """The kind of a run that was drawn."""
+    config, style = swarm.config, swarm.style
+    pool = "window" if config.sliding_window else "states" if config.num_states else ""
+    return Kind(pool, config.page_size == 1, config.prefix_cache, style.sessions > 0, style.depth)
+
+
+class Coverage:
+    """What runs have reached, by their kind. It can be sent to others and put together with theirs."""
+
+    def __init__(self) -> None:
+        """No run yet."""
+        self.runs: Counter[Kind] = Counter()
+        self.reached: dict[Kind, set[str]] = {}
+
+    def note(self, kind: Kind, names: Iterable[str]) -> None:
+        """A run of a kind has reached something."""
+        self.runs[kind] += 1
+        self.reached.setdefault(kind, set()).update(names)
+
+    def add(self, other: "Coverage") -> None:
+        """What somebody else's runs have reached."""
+        self.runs.update(other.runs)
+        for kind, names in other.reached.items():
+            self.reached.setdefault(kind, set()).update(names)
+
+    def copy(self) -> "Coverage":
+        """As it is now."""
+        other = Coverage()
+        other.add(self)
+        return other
+
+    def since(self, before: "Coverage") -> "Coverage":
+        """What has been noted since it was as `before`."""
+        other = Coverage()
+        other.runs = self.runs - before.runs
+        other.reached = {kind: self.reached[kind] - before.reached.get(kind, set()) for kind in other.runs}
+        return other
+
+    def choose(self, drawn: Sequence[Swarm]) -> Swarm:
+        """Of some runs the one of whose kind the most is missing, for the runs of it that there were."""
+        known = set().union(*self.reached.values())
+
+        def missing(swarm: Swarm) -> float:
+            kind = kind_of(swarm)
+            return (1 + len(known - self.reached.get(kind, set()))) / (1 + self.runs[kind])
+
+        return max(drawn, key=missing)
