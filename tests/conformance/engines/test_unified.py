@@ -1,4 +1,6 @@
-"""SGLang from 0.5.22 on, whose sessions' records are the tree's, behind the protocol."""
+"""SGLang from 0.5.16 on behind the protocol: requests have a record, from 0.5.19 on there is one tree, from 0.5.22 on the
+sessions' records are the tree's.
+"""
 
 import importlib.util
 import subprocess
@@ -11,9 +13,17 @@ import pytest
 from kvconform.engines.matrix.findings import ReleaseReport
 from kvconform.engines.matrix.task import Task
 from kvconform.engines.releases import folder_of
+from kvconform.engines.sglang.between import is_between
 from kvconform.engines.sglang.unified import is_unified
 
-RELEASES = ("0.5.22", "0.5.23")
+NEWEST = {"last-token", "retracted-twice", "retract-finishes", "empty-lend"}
+RELEASES = {
+    "0.5.16": NEWEST | {"session-stuck", "overshoot-published"},
+    "0.5.20": NEWEST | {"session-stuck", "overshoot-published"},
+    "0.5.22": NEWEST,
+    "0.5.23": NEWEST,
+}
+"""Release -> what explains what the vectors find."""
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -29,9 +39,10 @@ def test_what_the_vectors_find_in_it_is_explained(release: str, tmp_path: Path) 
     assert not done.returncode, done.stderr
     report = msgspec.json.decode(done.stdout, type=ReleaseReport)
     explained = {one.explanation for one in report.found}
-    assert explained == {"last-token", "retracted-twice", "retract-finishes", "empty-lend"}
+    assert explained == RELEASES[release]
     assert len(report.conform) > 60
-    assert "first_turn_chunks_published" in report.conform
+    assert ("first_turn_chunks_published" in report.conform) == (RELEASES[release] == NEWEST)
+    assert ("chunk_cache" in report.conform) == (RELEASES[release] != NEWEST)
     assert report.reached["row not withheld"] > 0
 
 
@@ -43,3 +54,14 @@ def test_a_release_is_told_by_what_it_has(tmp_path: Path) -> None:
     assert is_unified(tmp_path)
     (memory / "chunk_cache.py").touch()
     assert not is_unified(tmp_path)
+
+
+def test_a_release_between_is_told_by_what_its_servers_build(tmp_path: Path) -> None:
+    memory = tmp_path / "sglang" / "srt" / "mem_cache"
+    memory.mkdir(parents=True)
+    (memory / "chunk_cache.py").touch()
+    assert not is_between(tmp_path)
+    (memory / "registry.py").write_text("from sglang.srt.mem_cache.radix_cache import RadixCache\n")
+    assert not is_between(tmp_path)
+    (memory / "registry.py").write_text("from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache\n")
+    assert is_between(tmp_path)

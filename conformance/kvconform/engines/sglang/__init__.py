@@ -6,6 +6,7 @@ that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
 adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `looking`
 engine    where releases differ
 pools     what is free in each pool
+between   the releases from 0.5.19 to 0.5.21, with one tree and the older functions around it
 unified   the releases from 0.5.22 on, with one tree
 finder    a release made importable
 
@@ -18,6 +19,7 @@ from typing import Any
 
 from kvconform.engines.releases import folder_of
 from kvconform.engines.sglang.adapter import Adapter as _Adapter
+from kvconform.engines.sglang.between import BetweenAdapter, BetweenEngine, is_between
 from kvconform.engines.sglang.engine import Engine, silence
 from kvconform.engines.sglang.unified import LACKS, UnifiedAdapter, UnifiedEngine, is_unified
 from kvconform.engines.standins import EngineError
@@ -48,9 +50,16 @@ def adapter(folder: Path | None) -> type[_Adapter]:
         EngineError: it cannot be had.
     """
     unified = folder is not None and is_unified(folder)
-    engine, base = (UnifiedEngine(folder), UnifiedAdapter) if unified else (Engine(folder), _Adapter)
+    engine: Engine
+    base: type[_Adapter]
+    if unified:
+        engine, base = UnifiedEngine(folder), UnifiedAdapter
+    elif folder is not None and is_between(folder):
+        engine, base = BetweenEngine(folder), BetweenAdapter
+    else:
+        engine, base = Engine(folder), _Adapter
     silence()
-    lacks = set(NEVER) | (LACKS if unified else set())
+    lacks = set(NEVER) | (LACKS if unified else engine.lacks)
     if engine.session_cache is None:
         lacks |= {"sessions", "preempt"}
     return type("Adapter", (base,), {"engine": engine, "lacks": frozenset(lacks), "rows_read": ("in_order",)})

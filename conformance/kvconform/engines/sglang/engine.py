@@ -4,6 +4,7 @@ Which way a release goes is found by looking at its classes, not at its version 
 `Any`: their attributes are named here and in `adapter`, and nowhere else.
 """
 
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -21,12 +22,21 @@ NO_LIMIT = 1 << 30
 """A `max_new_tokens` that nobody reaches: when a request is done is told from outside."""
 
 
+ARGUMENTS = (
+    "get_global_server_args",
+    "get_server_args",
+    "get_disagg",
+    "get_exec",
+    "get_parallel",
+    "get_schedule",
+    "get_serving",
+    "get_spec",
+)
+"""The functions by which releases ask for the server's settings: newer ones have one for each kind of them."""
+
+
 class Engine:
     """A release's classes. One process can hold one."""
-
-    counts_decoded = False
-    """Whether allocating a plain decode step also counts its position as allocated and committed; else the scheduler
-    does."""
 
     def __init__(self, folder: Path | None) -> None:
         """Import the release in `folder`, or the one that is installed.
@@ -38,16 +48,17 @@ class Engine:
         try:
             self.torch = importlib.import_module("torch")
             self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
-            self.common = self.allocation = importlib.import_module("sglang.srt.mem_cache.common")
+            self.common = importlib.import_module("sglang.srt.mem_cache.common")
+            self.allocation = _module("sglang.srt.mem_cache.allocation", "alloc_for_extend") or self.common
             self.allocators = importlib.import_module("sglang.srt.mem_cache.allocator")
             self.pools = importlib.import_module("sglang.srt.mem_cache.memory_pool")
             self.radix = importlib.import_module("sglang.srt.mem_cache.radix_cache")
             self.chunk = importlib.import_module("sglang.srt.mem_cache.chunk_cache")
             self.base = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache")
             self.init_params = importlib.import_module("sglang.srt.mem_cache.cache_init_params")
-            self.window_radix = importlib.import_module("sglang.srt.mem_cache.swa_radix_cache")
+            self.window_radix = self._built("swa_radix_cache", "SWARadixCache")
             self.window_pools = importlib.import_module("sglang.srt.mem_cache.swa_memory_pool")
-            self.state_radix = importlib.import_module("sglang.srt.mem_cache.mamba_radix_cache")
+            self.state_radix = self._built("mamba_radix_cache", "MambaRadixCache")
         except Exception as error:
             raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
         session_cache = _first(
@@ -59,6 +70,8 @@ class Engine:
             ("sglang.srt.session.session_controller", "SessionController"),
             ("sglang.srt.managers.session_controller", "SessionController"),
         )
+        self.counts_decoded = "kv_committed_len +=" in inspect.getsource(self.allocation.alloc_for_decode)
+        """Whether allocating a plain decode step also counts its position as committed; else the scheduler does."""
         self.rows_are_kept = "reqs" in inspect.signature(self.pools.ReqToTokenPool.alloc).parameters
         """Whether a chunked request keeps its row between its chunks (17850)."""
         self.excludes_lent_slots = session_cache is not None and (
@@ -69,6 +82,8 @@ class Engine:
             ("sglang.srt.mem_cache.allocator.swa", "SWATokenToKVPoolAllocator"),
             ("sglang.srt.mem_cache.swa_memory_pool", "SWATokenToKVPoolAllocator"),
         )
+        if record := getattr(self.batches, "ReqKvInfo", None):
+            name_as_before(record, self.batches.Req, importlib.import_module(self.session_cache.__module__).SessionSlot)
         ids = inspect.signature(self.batches.Req.__init__).parameters["origin_input_ids"].annotation
         self._ids_are_arrays = "array" in str(ids)
         self.server_args = SimpleNamespace(
@@ -80,13 +95,23 @@ class Engine:
             disaggregation_mode="null",
             mamba_cache_chunk_size=1,
             enable_mamba_extra_buffer_lazy=lambda: False,
+            tp_rank=0,
+            dcp_enabled=False,
+            attn_dcp_size=1,
+            attn_dcp_rank=0,
+            disaggregation_decode_retraction_backup=False,
         )
+        self.server_args.kernel = self.server_args.mamba = self.server_args
         # What it tells when there is no room; some releases can tell it of some caches only.
         _replace(self.common, "available_and_evictable_str", lambda _: "")
         flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
-        for module in (self.batches, self.common, self.base, self.radix, self.state_radix):
-            _replace(module, "get_global_server_args", lambda: self.server_args)
-            _replace(module, "get_flags", lambda: flags)
+        told: dict[str, Any] = {name: lambda: self.server_args for name in ARGUMENTS}
+        told |= {"get_flags": lambda: flags, "attention_backends": lambda: ("torch_native", "torch_native")}
+        for module in (self.batches, self.common, self.allocation, self.base, self.radix, self.pools, self.state_radix):
+            for name, value in told.items():
+                _replace(module, name, value)
+        for module in (self.batches, self.state_radix):
+            _replace(module, "mamba_cache_chunk_size", lambda: self.server_args.mamba_cache_chunk_size)
 
     def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
         """SGLang's way out for a request: publish or not, release pages, lock and row."""
@@ -98,6 +123,19 @@ class Engine:
             tree_cache.cache_unfinished_req(req, chunked=True)
         else:
             tree_cache.cache_unfinished_req(req)
+
+    def _built(self, name: str, has: str) -> Any:
+        """The module of a tree, if the release's servers build one: newer ones leave it to tests."""
+        registry = Path(str(self.common.__file__)).with_name("registry.py")
+        if registry.is_file() and f"mem_cache.{name} import" not in registry.read_text(encoding="utf-8"):
+            return None
+        return _module(f"sglang.srt.mem_cache.{name}", has)
+
+    @property
+    def lacks(self) -> set[str]:
+        """The pools for which the release's servers build no tree of their own."""
+        trees = {"sliding_window": self.window_radix, "recurrent_states": self.state_radix}
+        return {name for name, tree in trees.items() if tree is None}
 
     # The classes
 
@@ -225,6 +263,10 @@ class Engine:
         self.server_args.speculative_algorithm = "EAGLE" if speculates else None
         _replace(self.batches, "FLA_CHUNK_SIZE", page_size)
 
+    def holds(self, slot: Any) -> bool:
+        """Whether a session's slot says that it holds memory."""
+        return bool(slot.is_holding_kv if hasattr(slot, "is_holding_kv") else slot.kv.holds_kv)
+
     # Batches
 
     def batch(self, reqs: Sequence[Any], tree_cache: Any, **fields: object) -> Any:
@@ -237,6 +279,9 @@ class Engine:
             device="cpu",
             model_config=SimpleNamespace(is_encoder_decoder=False),
             maybe_evict_swa=lambda: None,
+            is_dllm=lambda: False,
+            hisparse_coordinator=None,
+            req_pool_indices_cpu=fields.get("req_pool_indices"),
             **fields,
         )
 
@@ -262,21 +307,27 @@ class Engine:
         params = getattr(self.base, "EvictParams", None)
         if params is not None:
             tree_cache.evict(params(num_tokens=tokens, swa_num_tokens=window_tokens, mamba_num=states))
-        elif isinstance(tree_cache, self.window_radix.SWARadixCache):
+        elif self.window_radix is not None and isinstance(tree_cache, self.window_radix.SWARadixCache):
             tree_cache.evict(tokens, window_tokens)
         else:
             tree_cache.evict(tokens)
-            if isinstance(tree_cache, self.state_radix.MambaRadixCache):
+            if self.state_radix is not None and isinstance(tree_cache, self.state_radix.MambaRadixCache):
                 tree_cache.evict_mamba(states)
 
     def lock(self, tree_cache: Any, req: Any) -> None:
         """Lock what a request matched, as the scheduler does when it admits it."""
         result = tree_cache.inc_lock_ref(req.last_node)
+        if hasattr(req, "lock_receipt"):
+            req.lock_receipt = result.to_dec_params()
+            return
         # Older releases answer the number itself.
         req.swa_uuid_for_lock = getattr(result, "swa_uuid_for_lock", result)
 
     def unlock(self, tree_cache: Any, req: Any) -> None:
         """Take a request's lock back."""
+        if hasattr(req, "lock_receipt"):
+            tree_cache.dec_lock_ref(req.last_node, req.lock_receipt)
+            return
         params = getattr(self.base, "DecLockRefParams", None)
         mark = req.swa_uuid_for_lock
         tree_cache.dec_lock_ref(req.last_node, mark if params is None else params(swa_uuid_for_lock=mark))
@@ -350,8 +401,55 @@ def _first(*places: tuple[str, str]) -> Any:
     return None
 
 
-def _replace(module: ModuleType, name: str, value: object) -> None:
-    if hasattr(module, name):
+RECORD = {
+    "req_pool_idx": None,
+    "cache_protected_len": 0,
+    "kv_committed_len": 0,
+    "kv_allocated_len": 0,
+    "swa_evicted_seqlen": 0,
+    "mamba_pool_idx": None,
+    "mamba_ping_pong_track_buffer": None,
+    "mamba_next_track_idx": None,
+    "mamba_last_track_seqlen": None,
+}
+"""What newer releases keep in a record (`req.kv`), older ones on request and slot, and what it is without one."""
+
+
+def name_as_before(record: type, *owners: type) -> None:
+    """Give requests and slots the older names of what their record has."""
+    known = {field.name for field in dataclasses.fields(record)}
+    for owner in owners:
+        for name in RECORD.keys() & known:
+            setattr(owner, name, _of_record(name))
+
+
+def _of_record(name: str) -> property:
+    def get(holder: Any) -> Any:
+        return RECORD[name] if holder.kv is None else getattr(holder.kv, name)
+
+    def put(holder: Any, value: Any) -> None:
+        setattr(holder.kv, name, value)
+
+    return property(get, put)
+
+
+def of_keywords(owner: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of `values` that a class is made with: releases differ in them."""
+    known = inspect.signature(owner.__init__).parameters
+    return {name: value for name, value in values.items() if name in known}
+
+
+def _module(name: str, has: str) -> Any:
+    """A module that some releases have, if it has this; else `None`."""
+    try:
+        found = importlib.import_module(name)
+    except ImportError:
+        return None
+    return found if hasattr(found, has) else None
+
+
+def _replace(module: ModuleType | None, name: str, value: object) -> None:
+    if module is not None and hasattr(module, name):
         setattr(module, name, value)
 
 

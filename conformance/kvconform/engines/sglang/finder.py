@@ -24,6 +24,7 @@ STOOD_IN = (
     "torchvision",
     "transformers",
     "sglang.jit_kernel",
+    "sglang.kernels.jit",
     "sglang.srt.beam_search",
     "sglang.srt.configs",
     "sglang.srt.constrained",

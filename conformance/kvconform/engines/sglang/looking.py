@@ -116,7 +116,7 @@ class Memory:
 
     def _session_slots(self) -> dict[str, Any]:
         """The session slots that say that they hold memory."""
-        return {name: slot for name, slot in self.tree_cache.slots.items() if slot.is_holding_kv}
+        return {name: slot for name, slot in self.tree_cache.slots.items() if self.engine.holds(slot)}
 
     def _holders(self) -> dict[str, Any]:
         """The requests that say that they have a row."""

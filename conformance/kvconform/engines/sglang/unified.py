@@ -8,14 +8,14 @@ Not here yet: sliding windows, recurrent states, running without a prefix cache.
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.adapter import Adapter
-from kvconform.engines.sglang.engine import Engine
+from kvconform.engines.sglang.engine import Engine, name_as_before
 from kvconform.engines.sglang.finder import prepare
 from kvconform.engines.standins import EngineError
 from kvspec.events import Config, MatchAnswer, Refusal, ReleaseAnswer
@@ -23,9 +23,6 @@ from kvspec.pages import ceil_align
 
 LACKS = frozenset({"chunk_cache", "sliding_window", "recurrent_states"})
 """What this adapter cannot make of these releases."""
-
-RECORD = ("req_pool_idx", "cache_protected_len", "kv_committed_len", "kv_allocated_len", "mamba_pool_idx")
-"""What a request's or a slot's record has, and older releases kept on the request and on the slot."""
 
 
 def is_unified(folder: Path) -> bool:
@@ -77,9 +74,7 @@ class UnifiedEngine(Engine):
             for name, value in told.items():
                 if hasattr(module, name):
                     setattr(module, name, lambda value=value: value)
-        for owner in (self.batches.Req, sessions.SessionSlot):
-            for name in RECORD:
-                setattr(owner, name, _of_record(name))
+        name_as_before(self.batches.ReqKvInfo, self.batches.Req, sessions.SessionSlot)
 
     def set_page_size(self, page_size: int, *, speculates: bool) -> None:
         """What is read of the server's settings."""
@@ -117,13 +112,6 @@ class UnifiedEngine(Engine):
     def lock(self, tree_cache: Any, req: Any) -> None:
         """Lock what a request matched; a turn's slot has its lock already."""
         req.lock = tree_cache.lock(req.last_node)
-
-    def batch(self, reqs: Sequence[Any], tree_cache: Any, **fields: object) -> Any:
-        """What SGLang's allocation reads of a batch."""
-        made = super().batch(reqs, tree_cache, **fields)
-        made.is_dllm, made.hisparse_coordinator = (lambda: False), None
-        made.req_pool_indices_cpu = getattr(made, "req_pool_indices", None)
-        return made
 
 
 class UnifiedAdapter(Adapter):
@@ -184,15 +172,3 @@ class UnifiedAdapter(Adapter):
             value = node.component_data[self.engine.full].value
             if value is not None:
                 yield from (slot // size for slot in value.tolist()[::size])
-
-
-def _of_record(name: str) -> property:
-    """A field of the record under its old name."""
-
-    def get(holder: Any) -> Any:
-        return getattr(holder.kv, name)
-
-    def put(holder: Any, value: Any) -> None:
-        setattr(holder.kv, name, value)
-
-    return property(get, put)

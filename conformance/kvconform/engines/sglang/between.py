@@ -1,0 +1,93 @@
+"""SGLang from 0.5.19 to 0.5.21 behind the protocol: one tree, `UnifiedRadixCache`, with the older functions around it.
+
+Its servers build this tree for every model, and `ChunkCache` where there is no prefix cache. Requests have their
+record; publishing is still `cache_unfinished_req`, and a session's slot keeps a record of its own.
+
+Not here: sliding windows and recurrent states, which are components of the tree.
+"""
+
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kvconform.engines.book import Entry
+from kvconform.engines.sglang.adapter import Adapter
+from kvconform.engines.sglang.engine import Engine, of_keywords
+from kvspec.events import Config, Refusal
+
+
+def is_between(folder: Path) -> bool:
+    """Whether a release's servers build the one tree, and it has a chunk cache still."""
+    memory = folder / "sglang" / "srt" / "mem_cache"
+    registry = memory / "registry.py"
+    if not registry.is_file() or not (memory / "chunk_cache.py").is_file():
+        return False
+    return "mem_cache.radix_cache import RadixCache" not in registry.read_text(encoding="utf-8")
+
+
+class BetweenEngine(Engine):
+    """The classes of such a release."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Import the release in `folder`, or the one that is installed.
+
+        Raises:
+            EngineError: it cannot be had.
+        """
+        super().__init__(folder)
+        memory = "sglang.srt.mem_cache"
+        self.tree = importlib.import_module(f"{memory}.unified_radix_cache").UnifiedRadixCache
+        self.full = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
+
+    def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
+        """The tree, with its core in Python, or none."""
+        if not config.prefix_cache:
+            return super().prefix_cache(config, pool, allocator)
+        params = {"tree_components": (self.full,), "tree_core_backend": "python"}
+        return self.tree(
+            self.init_params.CacheInitParams(
+                disable=False,
+                req_to_token_pool=pool,
+                token_to_kv_pool_allocator=allocator,
+                page_size=config.page_size,
+                **of_keywords(self.init_params.CacheInitParams, params),
+            )
+        )
+
+    def with_sessions(self, prefix_cache: Any) -> Any:
+        """The tree has the sessions' slots itself; around a chunk cache they are a cache of their own."""
+        return prefix_cache if hasattr(prefix_cache, "session") else super().with_sessions(prefix_cache)
+
+
+class BetweenAdapter(Adapter):
+    """The memory of one engine of such a release."""
+
+    engine: BetweenEngine  # type: ignore[misc]
+
+    def _match_still_stands(self, entry: Entry, prefix_len: int) -> None:
+        if not prefix_len:
+            return
+        found = self.engine.matched(self.prefix_cache, self.engine.full_ids(entry.req)[:prefix_len])
+        if len(found.device_indices) < prefix_len:
+            raise Refusal("STORE-5", f"what {entry.name} matched has been evicted: match again")
+        entry.req.prefix_indices, entry.req.last_node = found.device_indices, found.last_device_node
+
+    def _session_slots(self) -> dict[str, Any]:
+        owner = getattr(self.tree_cache, "session", self.tree_cache)
+        return {name: slot for name, slot in owner.slots.items() if self.engine.holds(slot)}
+
+    def _nodes(self) -> Iterable[Any]:
+        core = getattr(self.prefix_cache, "tree_core", None)
+        waiting = [] if core is None else [*core.root_node.children.values()]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(node.children.values())
+
+    def _store_pages(self) -> Iterable[int]:
+        size = self.config.page_size
+        for node in self._nodes():
+            value = node.component_data[self.engine.full].value
+            if value is not None:
+                yield from (slot // size for slot in value.tolist()[::size])
