@@ -1,6 +1,4 @@
-"""SGLang from 0.5.16 on behind the protocol: requests have a record, from 0.5.19 on there is one tree, from 0.5.22 on the
-sessions' records are the tree's.
-"""
+"""SGLang from 0.5.16 on behind the protocol, whose requests have a record, and whose servers build one tree later."""
 
 import importlib.util
 import subprocess
