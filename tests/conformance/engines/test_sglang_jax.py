@@ -52,6 +52,16 @@ def test_vectors_find_what_the_pull_requests_mend(
     assert len(report.conform) + len(report.fail) > 30
 
 
+def test_vectors_find_planted_defects() -> None:
+    try:
+        folder = checkout_of("sglang-jax-5b7150bd")
+    except EngineError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "kvconform.attach.sglang_jax.requests", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "vectors find 10 of 10 planted defects" in done.stdout, done.stdout + done.stderr
+
+
 def test_what_a_pull_request_mends_explains_nothing_where_it_is_there() -> None:
     chunk = Found("CHUNK-1", "complete", "CHUNK-1: a token is taken", "a random walk", ["complete"])
     (known,) = (one for one in explanations() if one.id == "chunk-not-counted")
