@@ -8,18 +8,18 @@ An implementation declares what it lacks by an attribute of its class:
 A vector that needs something of it is reported as not supported, with the reason, and is not run. What is declared
 here is what an engine *does not have*; what it has and does wrongly is a finding.
 
-How its launches read rows is declared as well, where that is not until they complete:
+What it lawfully does otherwise than most is declared as well, each policy of `kvspec.events.Config` by its name:
 
     class MyAdapter:
         rows_read = ("in_order",)
+        first_turn_chunks = ("published",)
 
-It names the ways (`kvspec.events.RowsRead`) in which it can be made, the usual one first. In the same manner
-`first_turn_chunks = ("published",)` says that a session's first turn publishes after each chunk. Vectors that leave it
-open are run, and judged, in that way.
+It names the ways in which it can be made, the usual one first. Vectors that leave it open are run, and judged, in that
+way.
 """
 
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -35,7 +35,6 @@ from kvspec.events import (
     Evict,
     Extend,
     Finish,
-    FirstTurnChunks,
     FreeState,
     Launch,
     MatchPrefix,
@@ -44,7 +43,6 @@ from kvspec.events import (
     Preempt,
     Refusal,
     Retract,
-    RowsRead,
     Submit,
     SwaEvict,
     TakeState,
@@ -68,6 +66,7 @@ FEATURES = {
     "rows_at_launch": "rows at launch: copying the rows of a launch when it is handed over",
     "rows_in_order": "rows in order: rows whose writes the stream orders behind the launches that read them",
     "published_chunks": "published chunks: those of a session's first turn, before its last one",
+    "turns_as_sessions": "turns as sessions: figures that count what a turn has as its session's",
     "release_before_launch": "release before launch: retracting or aborting amid a prompt, or with unlaunched work",
     "retract_after_stop": "retraction after a stop: of a request that has stopped within a speculative step",
     "early_finish": "early finish: of a request before the token that follows its prompt is there",
@@ -79,6 +78,13 @@ FEATURES = {
     "deep_overlap": "deep overlap: three launches in flight, or letting a request go while two of its launches are",
 }
 """Every feature that may be lacking: in a few words, and what it is."""
+
+POLICIES = {
+    "rows_read": {"at_launch": "rows_at_launch", "in_order": "rows_in_order"},
+    "first_turn_chunks": {"published": "published_chunks"},
+    "turns_count_as": {"sessions": "turns_as_sessions"},
+}
+"""What an engine chooses, by its name in `Config`: each way but the usual one, and the feature that it is."""
 
 
 class UnknownFeatureError(LoadError, ValueError):
@@ -103,8 +109,8 @@ def lacks(factory: object) -> frozenset[str]:
         UnknownFeatureError: it declares something that is no feature.
     """
     declared = frozenset(getattr(factory, "lacks", ()))
-    declared |= _WAYS - {f"rows_{way}" for way in _rows_read(factory)}
-    declared |= {"published_chunks"} - {f"{way}_chunks" for way in _first_turn_chunks(factory)}
+    for policy, ways in POLICIES.items():
+        declared |= {feature for way, feature in ways.items() if way not in _ways(factory, policy)}
     declared |= set() if "rows" in declared else {"rowless"}
     unknown = declared - FEATURES.keys()
     if unknown:
@@ -118,11 +124,8 @@ def under(factory: object, config: Config) -> Config:
     """The same sizes for this implementation: without rows if it has none; what they leave open is as it declares."""
     if "rows" in getattr(factory, "lacks", ()):
         config = msgspec.structs.replace(config, num_rows=0)
-    if config.rows_read == "until_complete":
-        config = msgspec.structs.replace(config, rows_read=_rows_read(factory)[0])
-    if config.first_turn_chunks == "private":
-        config = msgspec.structs.replace(config, first_turn_chunks=_first_turn_chunks(factory)[0])
-    return config
+    open_here = [policy for policy, ways in POLICIES.items() if getattr(config, policy) not in ways]
+    return msgspec.structs.replace(config, **{policy: _ways(factory, policy)[0] for policy in open_here})
 
 
 def vector_under(factory: object, vector: Vector) -> Vector:
@@ -131,21 +134,12 @@ def vector_under(factory: object, vector: Vector) -> Vector:
     return vector._replace(header=header)
 
 
-def _rows_read(factory: object) -> tuple[RowsRead, ...]:
-    declared: tuple[RowsRead, ...] = getattr(factory, "rows_read", ("until_complete",))
-    if not declared or not set(declared) <= set(get_args(RowsRead)):
-        raise UnknownFeatureError(f"rows_read is {declared!r}, not some of: {', '.join(get_args(RowsRead))}")
-    return declared
-
-
-_WAYS = frozenset({"rows_at_launch", "rows_in_order"})
-"""The features that are a way of reading rows."""
-
-
-def _first_turn_chunks(factory: object) -> tuple[FirstTurnChunks, ...]:
-    declared: tuple[FirstTurnChunks, ...] = getattr(factory, "first_turn_chunks", ("private",))
-    if not declared or not set(declared) <= set(get_args(FirstTurnChunks)):
-        raise UnknownFeatureError(f"first_turn_chunks is {declared!r}, not some of: private, published")
+def _ways(factory: object, policy: str) -> tuple[str, ...]:
+    """The ways of a policy in which an implementation can be made."""
+    usual, *others = get_args(get_type_hints(Config)[policy])
+    declared: tuple[str, ...] = getattr(factory, policy, (usual,))
+    if not declared or not {*declared} <= {usual, *others}:
+        raise UnknownFeatureError(f"{policy} is {declared!r}, not some of: {', '.join((usual, *others))}")
     return declared
 
 
@@ -185,8 +179,7 @@ def needs_of_config(config: Config) -> frozenset[str]:
     found |= set() if config.num_rows else {"rowless"}
     found |= {"sliding_window"} if config.sliding_window else set()
     found |= {"recurrent_states"} if config.num_states else set()
-    found |= {f"rows_{config.rows_read}"} & _WAYS
-    found |= {"published_chunks"} if config.first_turn_chunks == "published" else set()
+    found |= {ways[way] for policy, ways in POLICIES.items() if (way := getattr(config, policy)) in ways}
     return frozenset(found)
 
 

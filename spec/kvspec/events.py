@@ -21,6 +21,10 @@ FirstTurnChunks = Literal["private", "published"]
 """Whether a session's first turn publishes once, with its last chunk, or after each chunk as a plain request does."""
 
 
+TurnsCountAs = Literal["requests", "sessions"]
+"""Whose memory a turn of a session counts as while it has any: its own, or its session's."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fixed sizes of one memory manager."""
 
@@ -45,6 +49,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """How a launch reads the rows of its requests; without meaning where there are none."""
     first_turn_chunks: FirstTurnChunks = "private"
     """What becomes of the chunks of a session's first turn but the last."""
+    turns_count_as: TurnsCountAs = "requests"
+    """Where the figures count what a turn has."""
 
     @property
     def hybrid(self) -> bool:

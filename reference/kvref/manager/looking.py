@@ -22,16 +22,19 @@ class Looking(ManagerState):
         if mode == "idle" and self.holders:
             raise Refusal("OP-1", f"{len(self.holders)} requests hold memory: this is not idle")
         page_size = self.config.page_size
-        idle_slots = [kv for _, kv in self.session_cache.idle()]
+        of_sessions, of_requests = [kv for _, kv in self.session_cache.idle()], list(self.holders.values())
+        if self.config.turns_count_as == "sessions":
+            of_sessions += [kv for req, kv in self.holders.items() if self.requests[req].slot is not None]
+            of_requests = [kv for req, kv in self.holders.items() if self.requests[req].slot is None]
         figures = Figures(
             available=self.allocator.available * page_size,
             evictable=self.tree_cache.evictable_size * page_size,
             protected=self.tree_cache.protected_size * page_size,
-            session_held=sum(map(self._held_tokens, idle_slots)),
-            uncached=sum(map(self._held_tokens, self.holders.values())),
+            session_held=sum(map(self._held_tokens, of_sessions)),
+            uncached=sum(map(self._held_tokens, of_requests)),
             rows_available=self.pool.available,
-            rows_requests=len(self.holders),
-            rows_sessions=len(idle_slots),
+            rows_requests=len(of_requests),
+            rows_sessions=len(of_sessions),
             rows_withheld=self.pool.withheld,
         )
         swa, tree = self._swa, self.tree_cache
@@ -39,14 +42,14 @@ class Looking(ManagerState):
             figures.window_available = swa.window.available * page_size
             figures.window_evictable = tree.swa_evictable_size * page_size
             figures.window_protected = tree.swa_protected_size * page_size
-            figures.window_session_held = sum(map(self._window_held_tokens, idle_slots))
-            figures.window_uncached = sum(map(self._window_held_tokens, self.holders.values()))
+            figures.window_session_held = sum(map(self._window_held_tokens, of_sessions))
+            figures.window_uncached = sum(map(self._window_held_tokens, of_requests))
         if self.config.num_states:
             figures.states_available = self.pool.states.available
             figures.states_evictable = tree.mamba_evictable_size
             figures.states_protected = tree.mamba_protected_size
-            figures.states_sessions = sum(len(kv.states) for kv in idle_slots)
-            figures.states_requests = sum(len(kv.states) for kv in self.holders.values())
+            figures.states_sessions = sum(len(kv.states) for kv in of_sessions)
+            figures.states_requests = sum(len(kv.states) for kv in of_requests)
             figures.states_requests += sum(request.state is not None for request in self.requests.values())
         return figures
 

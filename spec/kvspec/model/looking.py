@@ -19,12 +19,15 @@ def figures(state: State) -> Figures:
     page_size = state.config.page_size
     slots = [session.record for session in state.sessions.values() if session.record is not None]
     requests = [request.record for request in state.requests.values() if request.record is not None]
+    if state.config.turns_count_as == "sessions":
+        turns = _turns(state)
+        slots, requests = slots + turns, [record for record in requests if record not in turns]
     told = Figures(
         available=state.free_pages * page_size,
         evictable=state.store.evictable * page_size,
         protected=len(state.store.pins) * page_size,
-        session_held=sum(held_tokens(state.lengths[record], page_size) for record in slots),
-        uncached=sum(held_tokens(state.lengths[record], page_size) for record in requests),
+        session_held=_held(state, slots),
+        uncached=_held(state, requests),
     )
     if state.config.num_rows:
         told.rows_available = state.free_rows
@@ -46,6 +49,12 @@ def figures(state: State) -> Figures:
             request.state is not None for request in state.requests.values()
         )
     return told
+
+
+def _turns(state: State) -> list[int]:
+    """The records that turns of sessions have."""
+    turns = [request for request in state.requests.values() if request.session is not None]
+    return [request.record for request in turns if request.record is not None]
 
 
 def _locked_windows(state: State) -> int:
@@ -78,12 +87,13 @@ def report(state: State, op: Report) -> Figures:
                 expected=getattr(expected, name),
                 observed=getattr(obs, name),
             )
+    state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(_turns(state))
     if state.memory is not None and op.mode == "idle":
         state.memory.idle(state)
     names = [name for name in Figures.__struct_fields__ if None not in (getattr(obs, name), getattr(expected, name))]
     state.judged.update(dict.fromkeys(map(_rule_of, names), 1))
     state.judged["STORE-2"] += obs.protected is not None
-    state.judged["SESS-3"] += _lent(state) > 0 and None not in (obs.session_held, obs.uncached)
+    state.judged["SESS-3"] += _held(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
     return obs
 
 
@@ -112,20 +122,24 @@ def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> s
         shifted = more.get(free, 0)
         if _rule_of(free) == rule and shifted and more.get(locked) == -shifted and (shifted > 0 or shown != "RACE-1"):
             return shown
-    if rule == "ACC-1" and more.get("session_held") == _lent(state) > 0:
-        lent_rows = sum(request.record is not None and request.resumed for request in state.requests.values())
-        if more.get("uncached") == 0 or more.get("rows_sessions") == lent_rows:
-            return "SESS-3"
-    return rule
+    lent = _lent(state)
+    whose, other = ("session_held", "rows_sessions"), "uncached"
+    if state.config.turns_count_as == "sessions":
+        whose, other = ("uncached", "rows_requests"), "session_held"
+    twice = rule == "ACC-1" and more.get(whose[0]) == _held(state, lent) > 0
+    return "SESS-3" if twice and (more.get(other) == 0 or more.get(whose[1]) == len(lent)) else rule
 
 
-def _lent(state: State) -> int:
-    """Tokens of the private pages of session turns that hold their session's record."""
-    return sum(
-        held_tokens(state.lengths[request.record], state.config.page_size)
-        for request in state.requests.values()
-        if request.record is not None and request.resumed
-    )
+def _lent(state: State) -> list[int]:
+    """The records of session turns that whoever counts both sides counts twice."""
+    if state.config.turns_count_as == "sessions":
+        return _turns(state)
+    return [one.record for one in state.requests.values() if one.record is not None and one.resumed]
+
+
+def _held(state: State, records: list[int]) -> int:
+    """Tokens of the private pages of records."""
+    return sum(held_tokens(state.lengths[record], state.config.page_size) for record in records)
 
 
 def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:

@@ -54,6 +54,7 @@ class Memory:
         page_size, pools = self.config.page_size, self.pools
         owned = {req.req_pool_idx for req in holders.values()}
         known = (owned,) if self.engine.excludes_lent_slots else ()
+        counted = self._counted_as_requests(holders)
         has_sessions = self.sessions is not None
         held, held_rows = self._session_held(*known)
         size = "full_{}_size" if pools.window is not None or pools.states is not None else "{}_size"
@@ -63,11 +64,10 @@ class Memory:
             protected=int(getattr(self.prefix_cache, size.format("protected"))() or 0),
             session_held=held,
             uncached=sum(
-                ceil_align(int(req.kv_allocated_len), page_size) - int(req.cache_protected_len)
-                for req in holders.values()
+                ceil_align(int(req.kv_allocated_len), page_size) - int(req.cache_protected_len) for req in counted
             ),
             rows_available=len(self.pool.free_slots),
-            rows_requests=len(holders),
+            rows_requests=len(counted),
             rows_sessions=held_rows,
         )
         if pools.window is not None:
@@ -107,6 +107,10 @@ class Memory:
             told.free_states = compress(sorted(free.states.elements()))
             told.store_states = compress(sorted(self._store_states()))
         return told
+
+    def _counted_as_requests(self, holders: dict[str, Any]) -> list[Any]:
+        """Those of the requests that have a row whose memory is their own."""
+        return list(holders.values())
 
     def _session_held(self, *known: set[int]) -> tuple[int, int]:
         """Tokens and rows that the session slots say they hold."""

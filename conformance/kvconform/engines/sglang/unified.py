@@ -118,6 +118,7 @@ class UnifiedAdapter(Adapter):
     """The memory of one engine of such a release."""
 
     first_turn_chunks = ("published",)
+    turns_count_as = ("sessions",)
     engine: UnifiedEngine  # type: ignore[misc]
 
     def match_prefix(self, req: str) -> MatchAnswer:
@@ -152,10 +153,13 @@ class UnifiedAdapter(Adapter):
     def _session_slots(self) -> dict[str, Any]:
         return {name: slot for name, slot in self.tree_cache.session.slots.items() if slot.kv.holds_kv}
 
+    def _counted_as_requests(self, holders: dict[str, Any]) -> list[Any]:
+        records = {id(kv) for kv in self.tree_cache.session_records().values()}
+        return [req for req in holders.values() if id(req.kv) not in records]
+
     def _session_held(self, *known: set[int]) -> tuple[int, int]:
-        """As its own check adds them up, but a record that is lent is the turn's: there it is the session's."""
-        lent = {id(entry.req.kv) for entry in self.book.entries.values()}
-        held = [kv for kv in self.tree_cache.session_records().values() if kv.holds_kv and id(kv) not in lent]
+        """As its own check adds them up: a record is its session's while a turn runs on it, too."""
+        held = [kv for kv in self.tree_cache.session_records().values() if kv.holds_kv]
         size = self.config.page_size
         return sum(ceil_align(kv.kv_allocated_len, size) - kv.cache_protected_len for kv in held), len(held)
 
