@@ -230,7 +230,7 @@ _RULES = (
     ),
     Rule(
         "SESS-3",
-        "A lent slot is counted once: by the request that borrowed it, or, where turns count as sessions, by its session.",
+        "A lent slot is counted once: by the request that borrowed it, or, where turns count as sessions, by the slot.",
         "Counting the slot and its borrower reports a leak that is not there.",
         "22213",
     ),
