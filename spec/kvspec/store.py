@@ -69,8 +69,12 @@ class PrefixStore:
 
     def insert_path(self, path: Sequence[tuple[PrefixKey, PrefixKey, int]]) -> None:
         """Add prefixes, each one page longer than the one before: key, parent and page of each."""
-        self.entries.update({key: Entry(page, parent) for key, parent, page in path})
-        self.children.update({parent: self.children.get(parent, 0) + 1 for _, parent, _ in path})
+        if not path:
+            return
+        keys, parents, pages = zip(*path, strict=True)
+        self.entries.update(zip(keys, map(Entry, pages, parents), strict=True))
+        self.children.update(dict.fromkeys(parents[1:], 1))
+        self.children[parents[0]] = self.children.get(parents[0], 0) + 1
 
     def lock(self, key: PrefixKey) -> None:
         """Pin `key` and every shorter prefix."""

@@ -66,6 +66,8 @@ class Tokens:
         """Add tokens at the end."""
         rest, size = self.rest, self.page_size
         rest.extend(tokens)
+        if len(rest) < size:
+            return
         whole = len(rest) - len(rest) % size
         self.pages.extend(tuple(rest[start : start + size]) for start in range(0, whole, size))
         del rest[:whole]

@@ -142,23 +142,25 @@ class Steady:
     def settle(self) -> None:
         """Write what the batch has done into the state; it goes on no more."""
         if self._members:
-            for member in self._members:
-                self._write(member)
+            self._write()
             self._members, self._tokens, self._opening = [], [], {}
             self._decodes = self._launches = self._completions = 0
         self._decoded, self._passages = [], None
 
-    def _write(self, member: Member) -> None:
-        req, record, row, (protected, committed, allocated), tokens = member
-        state, decoded, launched = self._state, committed + self._decodes, committed + self._launches
-        state.lengths[record] = Lengths(protected, decoded, max(allocated, decoded))
-        if self._decodes > self._launches:
-            state.prepared[req] = Prepared(decoded - 1, decoded, samples=True, drafts=0)
-        if self._launches:
-            state.written[record] = launched
-            state.horizon[record] += self._launches
-        if state.config.withholds_rows:
-            reads = (*state.readers.pop(row, ()), *range(committed + 1, launched + 1))[self._completions :]
-            if reads:
-                state.readers[row] = reads
-        tokens.extend([came[req] for came in self._tokens])
+    def _write(self) -> None:
+        decodes, launches, completions, came = self._decodes, self._launches, self._completions, self._tokens
+        state, withholds = self._state, self._state.config.withholds_rows
+        lengths, written, horizon, readers = state.lengths, state.written, state.horizon, state.readers
+        for req, record, row, (protected, committed, allocated), tokens in self._members:
+            decoded, launched = committed + decodes, committed + launches
+            lengths[record] = Lengths(protected, decoded, allocated if allocated > decoded else decoded)
+            if decodes > launches:
+                state.prepared[req] = Prepared(decoded - 1, decoded, samples=True, drafts=0)
+            if launches:
+                written[record] = launched
+                horizon[record] += launches
+            if withholds:
+                reads = (*readers.pop(row, ()), *range(committed + 1, launched + 1))[completions:]
+                if reads:
+                    readers[row] = reads
+            tokens.extend([tokens_of[req] for tokens_of in came])
