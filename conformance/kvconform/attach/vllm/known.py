@@ -40,6 +40,7 @@ class Known(NamedTuple):
 
     def drawn(self, seed: int) -> Workload:
         """The workload with the dice of a seed."""
+        seed += self.workload.seed
         return replace(self.workload, seed=seed, documents=random_workload(seed).documents)
 
 
@@ -109,6 +110,13 @@ KNOWN = (
         "stuck",
         replace(_PLAIN, sessions=0.8, launches=1, blocks=30),
         "sessions that hold memory wait for each other for good",
+    ),
+    Known(
+        "one-token-load",
+        "MEM-RACE",
+        "which stream (alone",
+        random_workload(72000696),  # it takes a prompt of one token, and another that begins with it at the right time
+        "a prompt of one token that was loaded is loaded again, into a page that others find already",
     ),
     Known(
         "freed-in-flight",

@@ -100,7 +100,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
         running=dice.randrange(2, 9),
         connector=connector,
         failing=dice.choice((0.0, 0.3, 0.6)) if connector and (known or mends) else 0.0,
-        whole=known or not any(kind == "window" for kind, _, _ in groups),
+        whole=known or not any(kind == "window" or size == 1 for kind, size, _ in groups),
         on_failure=dice.choice(("recompute", "fail")),
         abort=dice.choice((0.0, 0.05, 0.15)),
         reset=reset,
