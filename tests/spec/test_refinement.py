@@ -72,7 +72,7 @@ def test_what_the_operations_of_a_request_mean() -> None:
         "map pages [1, 2]",
         "begin on forward: row 1 0:4",
     ]
-    assert meaning(model, law, events.Launch(1, ["a"])) == ["begin on forward: row 1 0:3, table 1 0:3, table 1 0:3"]
+    assert meaning(model, law, events.Launch(1, ["a"])) == ["begin on forward: row 1 0:4, table 1 0:3, table 1 0:3"]
     assert meaning(model, law, events.Complete(1, {"a": 4})) == ["end"]
     assert meaning(model, law, events.CacheUnfinished("a")) == ["publish pages [1]"]
     assert meaning(model, law, events.Decode(["a"])) == []

@@ -5,8 +5,7 @@ handed out and freed as they were answered, the block tables, the prefix store a
 them, launches over those tables. What a position means is known from the tokens, so content is judged slot by slot.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from typing import Any
 
@@ -97,9 +96,9 @@ class Witness:
         """Tell the law one event, and keep what it finds."""
         self.findings += self.law.step(event)
 
-    def _held(self, holder: str) -> Counter[tuple[str, int | str]]:
-        """What a holder refers to, by pool and page."""
-        return self.law.state.holdings.get(holder, Counter())
+    def _held(self, holder: str, pool: str) -> Collection[int | str]:
+        """The pages to which a holder refers."""
+        return self.law.state.holdings.get(holder, {}).get(pool, ())
 
     def _release(self, holder: str, pool: str, pages: Runs | None) -> None:
         if pages:
@@ -223,7 +222,6 @@ class Witness:
         """Pages and states that are in the store now, and were not."""
         stored, table, size = set(expand(shown.store_pages or ())), self._tables.get(who, []), self.config.page_size
         holder, req = self._names.get(who, ""), getattr(op, "req", who)
-        held = self._held(holder)
         for page in sorted(stored - self._stored):
             index = table.index(page) if page in table else 0
             labels = [self._label(req, position) for position in range(index * size, (index + 1) * size)]
@@ -232,7 +230,7 @@ class Witness:
             side = (shown.window_sides or {}).get(page)
             if side is not None and not self.law.state.pools["window"].page(side).keys:
                 self.tell(Publish("window", [side], [f"side {page}"]))
-                self._release(holder, "window", [side] if ("window", side) in held else [])
+                self._release(holder, "window", [side] if side in self._held(holder, "window") else [])
         states = set(expand(shown.store_states or ()))
         taken = getattr(op.obs, "state_taken", None)
         if taken is not None:
@@ -258,10 +256,8 @@ class Witness:
             self._release(waiting if early else holder, pool, pages)
 
     def _given_way(self, holder: str, pages: list[int]) -> set[int]:
-        held = self._held(holder)
-        return (
-            {page for page in pages if page in self._stored and ("pages", page) not in held} if self._sides else set()
-        )
+        held = self._held(holder, "pages")
+        return {page for page in pages if page in self._stored and page not in held} if self._sides else set()
 
     def _lay_out(self, name: str, view: Held, shown: SnapshotAnswer) -> None:
         """The block table of a holder, as its row shows it: what it shares with the store, and where its pages are."""
@@ -269,9 +265,8 @@ class Witness:
         table = [slot // size for slot in expand((shown.rows or {}).get(view.row, ()))[::size]]
         if table == self._tables[name]:
             return
-        held = self._held(holder)
         for page in table[: view.protected_len // size]:
-            if ("pages", page) not in held:
+            if page not in self._held(holder, "pages"):
                 self.tell(Share(holder, "pages", [page]))
         self.tell(Map(holder, holder, "pages", 0, [*table]))
         self.tell(Unmap(holder, len(table)))
@@ -281,10 +276,10 @@ class Witness:
         """A holder is gone: its locks and its row are let go of. What else it had was told to be freed, or is lost."""
         holder, view = self._names.pop(name), self._views[name]
         table = self._tables.pop(name)
-        held = self._held(holder)
+        held = self._held(holder, "pages")
         protected = view.protected_len // self.config.page_size
         locked = table[:protected] + [page for page in table[protected:] if page in self._stored]
-        self._release(holder, "pages", [page for page in locked if ("pages", page) in held])
+        self._release(holder, "pages", [page for page in locked if page in held])
         self._release(holder, "rows", [view.row])
         self.tell(Leave(holder))
 

@@ -232,10 +232,8 @@ def holdings(state: State) -> Iterator[str]:
 
 
 def _holding(state: State, holder: str) -> str:
-    pools: dict[str, list[Page]] = {}
-    for pool, page in state.holdings.get(holder, ()):
-        pools.setdefault(pool, []).append(page)
-    return "; ".join(f"pages {_listed(pages)} of {pool}" for pool, pages in pools.items()) or "no page"
+    held = state.holdings.get(holder, {})
+    return "; ".join(f"pages {_listed([*pages])} of {pool}" for pool, pages in held.items()) or "no page"
 
 
 def _listed(pages: list[Page]) -> str:

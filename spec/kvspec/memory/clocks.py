@@ -14,6 +14,8 @@ from kvspec.memory.events import Begin, OpId
 Clock = dict[str, int]
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
+_END = 1 << 62
+"""No position lies there: a use without an end goes up to it."""
 _REMEMBERED = 10_000
 """Operations that the host knows to be complete and has not been told to have ended."""
 
@@ -42,7 +44,7 @@ class Flight:
         self.moment = clock[stream]
         """When it is done; it has read at the moment before."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
-        """A table, or a page's pool and number; positions or slots from, to; and whether it writes them."""
+        """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
         """Its uses by table or page, once an operation that is its rival has asked (`Clocks.sort`)."""
 
@@ -103,6 +105,9 @@ class Clocks:
 
     def sort(self, flight: Flight) -> None:
         """Sort the uses of an operation. It is done only where a rival asks: most operations have none."""
+        if not flight.spans:
+            for uses, writes in ((flight.event.writes, True), (flight.event.reads, False)):
+                flight.uses += [(use.table, use.start, use.stop or _END, writes) for use in uses if use.table]
         for place, first, last, writes in flight.uses:
             flight.spans.setdefault(place, {})[first, last, writes] = None
             self.users.setdefault(place, {})[flight] = None

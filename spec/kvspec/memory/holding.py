@@ -1,12 +1,11 @@
 """Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
 from bisect import bisect_right
-from collections import Counter
 from itertools import pairwise
 
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
-from kvspec.memory.state import Content, Malformed, PageState, PoolState, Promise, State
+from kvspec.memory.state import NOTHING, Content, Malformed, PageState, PoolState, Promise, State
 
 
 def take(state: State, event: events.Take) -> None:
@@ -16,7 +15,13 @@ def take(state: State, event: events.Take) -> None:
         raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
     numbers = pool.expand(event.pages)
     state.judged["MEM-TAKE"] += len(numbers)
-    for number in numbers:
+    fresh = _unknown(pool, numbers)
+    if fresh:
+        sole = {event.holder: 1}
+        pool.pages.update(zip(numbers, [PageState(sole, NOTHING, NOTHING, NOTHING) for _ in numbers], strict=True))
+        pool.kinds["held"] += len(numbers)
+        state.held(event.holder, pool).update(dict.fromkeys(numbers))
+    for number in () if fresh else numbers:
         if number in pool.sinks or number not in pool.numbers:
             what = "is padding" if number in pool.sinks else "does not exist"
             state.find("MEM-TAKE", f"page {number} is handed out, but {what}", pool, number, event.holder)
@@ -26,14 +31,24 @@ def take(state: State, event: events.Take) -> None:
             page.cause = None
         else:
             state.find("MEM-TAKE", f"page {number} is handed out, but {whose(page)}", pool, number, event.holder)
-            _unname(pool, number, page, list(page.keys))
-        page.content = []
-        _refer(state, pool, number, page, event.holder, page.holders)
+            _unname(pool, number, page, [*page.keys])
+        page.content = ()
+        _refer(state, pool, number, page, event.holder)
         if page.tables:
             state.changed(page)
     if event.holder in pool.reserved:
         pool.reserved[event.holder] = max(0, pool.reserved[event.holder] - len(numbers))
     _check_reserved(state, pool)
+
+
+def _unknown(pool: PoolState, numbers: list[Page]) -> bool:
+    """Whether nothing is remembered of pages that all exist and are told once: most often so when they are taken."""
+    return (
+        pool.pages.keys().isdisjoint(numbers)
+        and pool.sinks.isdisjoint(numbers)
+        and len({*numbers}) == len(numbers)
+        and all(map(pool.numbers.__contains__, numbers))
+    )
 
 
 def share(state: State, event: events.Share) -> None:
@@ -48,7 +63,7 @@ def share(state: State, event: events.Share) -> None:
         elif key is not None and key not in page.keys:
             what = f"page {number} is shared, but {key} does not find it"
             state.find("MEM-SHARE", what, pool, number, event.holder)
-        _refer(state, pool, number, page, event.holder, page.pins if event.pin else page.holders)
+        _refer(state, pool, number, page, event.holder, pin=event.pin)
     _check_reserved(state, pool)
 
 
@@ -59,27 +74,29 @@ def release(state: State, event: events.Release) -> None:
     state.judged["MEM-RELEASE"] += len(numbers)
     for number in numbers:
         page = pool.page(number)
-        if _unrefer(state, pool, number, page, event.holder, "released") and page.keys and page.kind == "cached":
+        if not _unrefer(state, pool, number, page, event.holder, "released") or not page.keys:
+            state.forget_if_free(pool, number, page)
+        elif not (page.holders or page.pins):
             check_plans(state, pool, number, page)
-        state.forget_if_free(pool, number, page)
 
 
 def pass_on(state: State, event: events.PassOn) -> None:
     """References change hands; all of them take the tables along."""
     if event.pages is None:
-        held = list(state.holdings.get(event.old, Counter[tuple[str, Page]]()).elements())
-        moved = [(state.pools[name], number) for name, number in held if event.pool in (None, name)]
+        held = {name: [*pages] for name, pages in state.holdings.get(event.old, NOTHING).items()}
+        moved = [(state.pools[name], number) for name in held if event.pool in (None, name) for number in held[name]]
     elif event.pool is None:
         raise Malformed("pass_on names pages, but no pool")
     else:
         pool = state.pool(event.pool)
         moved = [(pool, number) for number in pool.expand(event.pages)]
-    state.judged["MEM-RELEASE"] += len(moved)
     for pool, number in moved:
         page = pool.page(number)
-        references = page.holders if event.old in page.holders else page.pins
-        if _unrefer(state, pool, number, page, event.old, "passed on"):
-            _refer(state, pool, number, page, event.new, references)
+        for _ in range(1 if event.pages else page.holders.get(event.old, 0) + page.pins.get(event.old, 0)):
+            state.judged["MEM-RELEASE"] += 1
+            pin = event.old not in page.holders
+            if _unrefer(state, pool, number, page, event.old, "passed on"):
+                _refer(state, pool, number, page, event.new, pin=pin)
     if event.pool is None:
         for table in state.tables.values():
             if table.holder == event.old:
@@ -93,23 +110,34 @@ def publish(state: State, event: events.Publish) -> None:
     each = -(-slots // pool.unit)
     if event.labels is not None and len(event.labels) != each * len(numbers):
         raise Malformed(f"{len(event.labels)} labels for {len(numbers)} pages with {each} each")
+    labels = event.labels
     for index, (number, key) in enumerate(zip(numbers, _one_each(event.keys, numbers), strict=True)):
         assert key is not None
-        page = pool.page(number)
-        kind = page.kind
-        if kind == "free" and not pool.keyed:
-            state.find("MEM-NAME", f"page {number} is published as {key}, but it is free", pool, number)
-        labels = None if event.labels is None else event.labels[index * each : (index + 1) * each]
-        promise = Promise(pool.meant(labels, 0, slots), event.planned)
-        found = pool.names.setdefault(key, {})
-        for twin in [*found][:1]:
+        page = pool.pages.get(number) or pool.page(number)
+        held = bool(page.holders or page.pins)
+        if not (held or page.keys):
+            pool.kinds["cached"] += 1
+            if not pool.keyed:
+                state.find("MEM-NAME", f"page {number} is published as {key}, but it is free", pool, number)
+        if each == 1:
+            meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
+        else:
+            meant = (*pool.meant(labels and labels[index * each : (index + 1) * each], 0, slots),)
+        promise = Promise(meant, event.planned)
+        found = pool.names.get(key)
+        if found is None:
+            pool.names[key] = {number: None}
+        else:
+            twin = next(iter(found))
             old = pool.page(twin).keys[key]
             if not old.planned and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
                 state.find("MEM-NAME", f"key {key} names two contents, in pages {twin} and {number}", pool, number)
-        page.keys[key] = promise
-        found[number] = None
-        pool.kinds["cached"] += kind == "free"
-        if not (event.planned and (pool.keyed or kind == "held")):
+            found[number] = None
+        if page.keys:
+            page.keys[key] = promise
+        else:
+            page.keys = {key: promise}
+        if not (event.planned and (pool.keyed or held)):
             check_promise(state, pool, number, page, key)
 
 
@@ -126,7 +154,8 @@ def drop(state: State, event: events.Drop) -> None:
             state.find("MEM-NAME", what, pool, number)
         _unname(pool, number, page, named)
         if pool.keyed:
-            page.content = []
+            page.content = ()
+            state.changed(page)
         state.forget_if_free(pool, number, page)
 
 
@@ -208,7 +237,7 @@ def _runs(pages: Pages) -> list[tuple[int, int]]:
 def _check_left(state: State, holder: str, why: str) -> None:
     state.judged["MEM-LEAK"] += 1
     for pool in state.pools.values():
-        pages = [number for name, number in state.holdings.get(holder, ()) if name == pool.name]
+        pages = [*state.holdings.get(holder, NOTHING).get(pool.name, ())]
         if pages:
             shown = ", ".join(map(str, pages[:8])) + (", ..." if len(pages) > 8 else "")
             what = f"{holder} {why} and still holds {len(pages)} page(s) of {pool.name}: {shown}"
@@ -220,7 +249,7 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
     """What a name promises is there, or is queued to be."""
     meant = page.keys[key].meant
     state.judged["MEM-NAME"] += 1
-    if page.content == meant and meant[0].label is not None:
+    if meant[0].label is not None and (*page.content,) == meant:
         return
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
@@ -238,8 +267,9 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
 
 def check_plans(state: State, pool: PoolState, number: Page, page: PageState) -> None:
     """Nobody is left to write what the names of a page promise: it has to be there."""
-    for key in [key for key, promise in page.keys.items() if promise.planned]:
-        check_promise(state, pool, number, page, key)
+    for key, promise in page.keys.items():
+        if promise.planned:
+            check_promise(state, pool, number, page, key)
 
 
 def whose(page: PageState) -> str:
@@ -250,18 +280,18 @@ def whose(page: PageState) -> str:
     return f"{next(iter(page.keys))} finds it" if page.keys else "nobody holds it"
 
 
-def _refer(
-    state: State, pool: PoolState, number: Page, page: PageState, holder: str, references: dict[str, int]
-) -> None:
+def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, *, pin: bool = False) -> None:
     if not (page.holders or page.pins):
         pool.kinds["held"] += 1
         pool.kinds["cached"] -= bool(page.keys)
-    references[holder] = references.get(holder, 0) + 1
-    held = state.holdings.get(holder)
-    if held is None:
-        held = state.holdings[holder] = Counter()
-    state.gone.discard(holder)
-    held[pool.name, number] = held.get((pool.name, number), 0) + 1
+    references = page.pins if pin else page.holders
+    if len(references) > 1:
+        references[holder] = references.get(holder, 0) + 1
+    elif pin:
+        page.pins = {**references, holder: references.get(holder, 0) + 1}
+    else:
+        page.holders = {**references, holder: references.get(holder, 0) + 1}
+    state.held(holder, pool)[number] = None
 
 
 def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, done: str) -> bool:
@@ -270,32 +300,43 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
     if holder not in references:
         state.find("MEM-RELEASE", f"page {number} is {done} by {holder}, but {whose(page)}", pool, number, holder)
         return False
-    held = state.holdings[holder]
-    held[pool.name, number] -= 1
-    if not held[pool.name, number]:
-        del held[pool.name, number]
-        if not held:
-            del state.holdings[holder]
-    references[holder] -= 1
-    if not references[holder]:
-        del references[holder]
-        if not (page.holders or page.pins):
-            pool.kinds["held"] -= 1
-            pool.kinds["cached"] += bool(page.keys)
-        if page.tables:
-            state.changed(page, holder=holder)
+    left = references[holder] - 1
+    if len(references) > 1:
+        references[holder] = left
+        if not left:
+            del references[holder]
+    elif references is page.holders:
+        page.holders = {holder: left} if left else NOTHING
+    else:
+        page.pins = {holder: left} if left else NOTHING
+    if left:
+        return True
+    if holder not in page.pins:
+        held = state.holdings[holder]
+        pages = held[pool.name]
+        del pages[number]
+        if not pages:
+            del held[pool.name]
+            if not held:
+                del state.holdings[holder]
+    if not (page.holders or page.pins):
+        pool.kinds["held"] -= 1
+        pool.kinds["cached"] += bool(page.keys)
+    if page.tables:
+        state.changed(page, holder=holder)
     return True
 
 
 def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> None:
-    was = page.kind
     for key in keys:
         del page.keys[key]
         found = pool.names[key]
         del found[number]
         if not found:
             del pool.names[key]
-    pool.kinds["cached"] -= was == "cached" and not page.keys
+    if keys and not page.keys:
+        pool.kinds["cached"] -= not (page.holders or page.pins)
+        page.keys = NOTHING
 
 
 def _check_reserved(state: State, pool: PoolState) -> None:

@@ -16,7 +16,7 @@ from and to whose number it counts."""
 
 def _places(pool: PoolState, number: Page, page: PageState) -> list[Place]:
     places: list[Place] = [((pool.name, number), 0, 0, _LAST), *page.left]
-    places += [(table, index, since, _LAST) for table, (index, since) in page.tables.items()]
+    places += [(table, link.index, link.since, _LAST) for table, link in page.tables.items()]
     return places
 
 

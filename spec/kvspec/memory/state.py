@@ -5,6 +5,7 @@ A free page that nothing uses is not remembered, so the state is as large as wha
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -60,8 +61,8 @@ def clip(start: int, stop: int, offset: int, first: int, last: int) -> tuple[int
     return begin, min(stop, last), offset + begin - start
 
 
-class Content(msgspec.Struct, frozen=True, order=True, gc=False):
-    """What slots `start` to `stop` of a page hold: a label's slots from `offset` on."""
+class Content(msgspec.Struct, order=True, gc=False):
+    """What slots `start` to `stop` of a page hold: a label's slots from `offset` on. A page's own can grow."""
 
     start: int
     stop: int
@@ -84,28 +85,41 @@ class Content(msgspec.Struct, frozen=True, order=True, gc=False):
 class Promise(msgspec.Struct, frozen=True, gc=False):
     """What a name promises of a page: what its first slots hold, and whether that is still to be written."""
 
-    meant: list[Content]
+    meant: tuple[Content, ...]
     planned: bool
 
 
-class PageState:
-    """One page that is in use, or was and may still be touched."""
+NOTHING: dict[Any, Any] = {}
+"""Nobody, no name, no table. It stays empty."""
 
-    __slots__ = ("cause", "content", "holders", "keys", "left", "pins", "tables")
 
-    def __init__(self) -> None:
-        """A free page."""
-        self.holders: dict[str, int] = {}
-        self.pins: dict[str, int] = {}
-        self.keys: dict[str, Promise] = {}
-        self.content: list[Content] = []
-        """In order of slots; what is missing was never written since the page was handed out."""
-        self.tables: dict[Table, tuple[int, int]] = {}
-        """Tables that name it, the page index there, and how many operations had begun when they came to name it."""
-        self.left: list[tuple[Table, int, int, int]] = []
-        """Tables that named it: the page index, and how many operations had begun when that began and ended."""
-        self.cause: int | None = None
-        """The event of the first finding on it since it was handed out."""
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """That a table names a page: the page index there, and how many operations had begun when it came to."""
+
+    index: int
+    since: int
+
+
+class PageState(msgspec.Struct, gc=False):
+    """One page that is in use, or was and may still be touched.
+
+    There may be many: what is not there takes no room, what is there is nothing that a garbage collector has to visit,
+    and pages that were taken together share the dictionary that has their one holder. So one with a single reference is
+    replaced, and only a larger one is changed in place.
+    """
+
+    holders: dict[str, int] = {}
+    """Holder -> how many references."""
+    pins: dict[str, int] = {}
+    keys: dict[str, Promise] = {}
+    tables: dict[str, Link] = {}
+    """Tables that name it."""
+    left: tuple[tuple[str, int, int, int], ...] = ()
+    """Tables that named it: the page index, and how many operations had begun when that began and ended."""
+    content: tuple[Content, ...] | list[Content] = ()
+    """In order of slots; what is missing was never written since the page was handed out. At most one, or a list."""
+    cause: int | None = None
+    """The event of the first finding on it since it was handed out."""
 
     @property
     def kind(self) -> str:
@@ -133,19 +147,21 @@ class PageState:
 
     def put(self, new: Content) -> None:
         """Slots are written; what continues a label joins it."""
-        if self.content:
-            last, length = self.content[-1], new.offset - self.content[-1].offset
-            if (last.stop, last.label, last.failed) == (new.start, new.label, new.failed) and (
-                length == last.stop - last.start
-            ):
-                self.content[-1] = Content(last.start, new.stop, last.label, last.offset, last.failed)
-                return
-            if last.stop > new.start:
-                self.erase(new.start, new.stop)
-                self.content.append(new)
-                self.content.sort()
-                return
-        self.content.append(new)
+        content = self.content
+        last = content[-1] if content else None
+        if last is None:
+            self.content = (new,)
+        elif last.stop > new.start:
+            self.erase(new.start, new.stop)
+            self.content = sorted([*self.content, new])
+        elif (last.stop, last.label, last.failed) == (new.start, new.label, new.failed) and (
+            new.offset - last.offset == last.stop - last.start
+        ):
+            last.stop = new.stop
+        elif isinstance(content, tuple):
+            self.content = [*content, new]
+        else:
+            content.append(new)
 
 
 class View:
@@ -200,7 +216,7 @@ class PoolState:
                 out.extend(range(run[0], run[0] + run[1]))
             else:
                 out.append(run)
-        if out and self.keyed != isinstance(out[0], str):
+        if out and {*map(type, out)} != {str if self.keyed else int}:
             raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.keyed else 'numbers'}")
         return out
 
@@ -233,10 +249,24 @@ class PoolState:
         ]
 
 
+class Tail(msgspec.Struct, frozen=True):
+    """Where a table's last page was written on last: as long as nothing touches that page, more can simply follow."""
+
+    stream: str
+    view: View
+    """What that stream has checked of the table: all up to where it wrote."""
+    content: Content
+    """The page's last, which grows."""
+    base: int
+    """The position of the page's slot 0."""
+    end: int
+    """The position at which the page ends."""
+
+
 class Table:
     """A block table or a row: the pages of a holder's positions, and what these mean."""
 
-    __slots__ = ("holder", "labels", "name", "pages", "pool", "views")
+    __slots__ = ("holder", "labels", "name", "pages", "pool", "tail", "views")
 
     def __init__(self, name: str, holder: str, pool: PoolState) -> None:
         """An empty table."""
@@ -245,9 +275,17 @@ class Table:
         self.labels: list[Label | None] = []
         self.views: dict[str, View] = {}
         """By stream."""
+        self.tail: Tail | None = None
+
+    def look(self, stream: str, position: int) -> View:
+        """A stream begins to look at the table."""
+        self.tail = None
+        view = self.views[stream] = View(position)
+        return view
 
     def changed(self, index: int, stream: str | None = None) -> None:
         """What was checked of a page index has to be checked again, but for `stream`."""
+        self.tail = None
         for viewer, view in self.views.items():
             if viewer != stream and index * self.pool.size < view.high:
                 view.changed.add(index)
@@ -266,8 +304,8 @@ class State:
         self.labels = Labels()
         self._labels_kept = 1024
         self.tables: dict[str, Table] = {}
-        self.holdings: dict[str, Counter[tuple[str, Page]]] = {}
-        """Holder -> how often it refers to each page of each pool, pins included."""
+        self.holdings: dict[str, dict[str, dict[Page, None]]] = {}
+        """Holder -> pool -> the pages to which it refers, pins included."""
         self.gone: set[str] = set()
         """Holders whose leak was told."""
         self.causes: dict[str, int] = {}
@@ -290,6 +328,11 @@ class State:
         if pool is None:
             raise Malformed(f"there is no pool {name}")
         return pool
+
+    def held(self, holder: str, pool: PoolState) -> dict[Page, None]:
+        """The pages of a pool to which a holder refers, to be added to."""
+        self.gone.discard(holder)
+        return self.holdings.setdefault(holder, {}).setdefault(pool.name, {})
 
     def find(
         self, rule: str, what: str, pool: PoolState | None = None, number: Page | None = None, holder: str | None = None
@@ -325,9 +368,10 @@ class State:
 
         Not, though, the table through which a stream changed it, for that stream.
         """
-        for table, (index, _) in page.tables.items():
+        for name, link in page.tables.items():
+            table = self.tables[name]
             if holder is None or table.holder == holder:
-                table.changed(index, stream if table is by else None)
+                table.changed(link.index, stream if table is by else None)
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names, or named while an operation in flight read it, need not be remembered."""

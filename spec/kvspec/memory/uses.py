@@ -15,7 +15,18 @@ from kvspec.memory.clocks import Flight
 from kvspec.memory.events import Begin, Page, Use
 from kvspec.memory.holding import check_plans, whose
 from kvspec.memory.races import unordered
-from kvspec.memory.state import Content, Malformed, PageState, PoolState, Promise, State, Table, View
+from kvspec.memory.state import (
+    NOTHING,
+    Content,
+    Link,
+    Malformed,
+    PageState,
+    PoolState,
+    Promise,
+    State,
+    Table,
+    Tail,
+)
 
 _REMEMBERED = 10_000
 """Operations with worthless results that may still be delivered."""
@@ -36,16 +47,20 @@ def map_table(state: State, event: events.Map) -> None:
     if table.holder != event.holder:
         table.holder = event.holder
         table.views.clear()
+    table.tail = None
+    _unlink(state, table, event.index, min(len(table.pages), event.index + len(numbers)))
+    table.pages[event.index : event.index + len(numbers)] = numbers
     for index, number in enumerate(numbers, event.index):
-        if index < len(table.pages):
-            _unlink(state, table, index)
-            table.pages[index] = number
-        else:
-            table.pages.append(number)
         if number not in pool.sinks:
-            page = pool.page(number)
-            page.tables[table] = index, state.clocks.begun
-            table.changed(index)
+            page = pool.pages.get(number) or pool.page(number)
+            if page.tables:
+                for other in page.tables:
+                    state.tables[other].tail = None
+                page.tables[event.table] = Link(index, state.clocks.begun)
+            else:
+                page.tables = {event.table: Link(index, state.clocks.begun)}
+    for view in table.views.values():
+        view.changed.update(range(event.index, min(event.index + len(numbers), -(-view.high // pool.size))))
     start = event.index * units
     table.labels[start : start + len(numbers) * units] = [*labels, *[None] * (len(numbers) * units - len(labels))]
 
@@ -55,9 +70,8 @@ def unmap(state: State, event: events.Unmap) -> None:
     table = state.tables.get(event.table)
     if table is None:
         return
-    for index in range(event.index, len(table.pages)):
-        _unlink(state, table, index)
-    end = event.index * table.pool.size
+    _unlink(state, table, event.index, len(table.pages))
+    end, table.tail = event.index * table.pool.size, None
     del table.pages[event.index :], table.labels[end // table.pool.unit :]
     for view in table.views.values():
         view.low, view.high = min(view.low, end), min(view.high, end)
@@ -66,17 +80,24 @@ def unmap(state: State, event: events.Unmap) -> None:
         del state.tables[event.table]
 
 
-def _unlink(state: State, table: Table, index: int) -> None:
-    """A table names a page no longer; what operations in flight read of it through the table still counts."""
-    number = table.pages[index]
-    page = table.pool.pages.get(number)
-    linked = None if page is None else page.tables.get(table)
-    if page is not None and linked is not None and linked[0] == index:
-        del page.tables[table]
+def _unlink(state: State, table: Table, start: int, stop: int) -> None:
+    """A table names pages no longer; what operations in flight read of them through the table still counts."""
+    name, pages, begun, oldest = table.name, table.pool.pages, state.clocks.begun, state.clocks.oldest
+    for index in range(start, stop):
+        page = pages.get(table.pages[index])
+        link = None if page is None else page.tables.get(name)
+        if page is None or link is None or link.index != index:
+            continue
+        if len(page.tables) > 1:
+            del page.tables[name]
+        else:
+            page.tables = NOTHING
         if page.left:
-            page.left = [left for left in page.left if left[-1] >= state.clocks.oldest]
-        page.left.append((table, *linked, state.clocks.begun))
-        state.forget_if_free(table.pool, number, page)
+            page.left = tuple(left for left in page.left if left[-1] >= oldest)
+        if begun >= oldest:
+            page.left += ((name, index, link.since, begun),)
+        if not (page.holders or page.keys):
+            state.forget_if_free(table.pool, table.pages[index], page)
 
 
 def learn(state: State, event: events.Learn) -> None:
@@ -99,13 +120,10 @@ def begin(state: State, event: Begin) -> None:
         state.judged["MEM-REWRITE"] += len(event.writes) + len(event.copies)
     state.spoilt.pop(event.id, None)
     if event.sees_own:
-        for use in event.writes:
-            _write(state, flight, use)
-    for use in event.reads:
-        _read(state, flight, use)
+        _writes(state, flight, event.writes)
+    _reads(state, flight, event.reads)
     if not event.sees_own:
-        for use in event.writes:
-            _write(state, flight, use)
+        _writes(state, flight, event.writes)
     for source, target in event.copies:
         _copy(state, flight, source, target)
     if event.id in state.spoilt:
@@ -177,17 +195,24 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
     return parts
 
 
+def _reads(state: State, flight: Flight, uses: list[Use]) -> None:
+    """Judge reads. What a stream has looked at through a table, it looks at again only where something changed."""
+    for use in uses:
+        table, start, stop = state.tables.get(use.table or ""), use.start, use.stop
+        view = None if table is None else table.views.get(flight.stream)
+        looked = table and view and view.low <= start < stop <= view.high and not view.changed
+        if not looked or use.labels is not None:
+            _read(state, flight, use)
+
+
 def _read(state: State, flight: Flight, use: Use) -> None:
-    """Judge a read and note it, for the writes that come later."""
+    """Judge a read of what this stream has not checked yet, or not since it changed, or not against such labels."""
     table = None if use.table is None else state.tables.get(use.table)
     if table is None:
         for part in _parts(state, use):
             _read_part(state, flight, part, note=True)
         return
-    start, stop, view = use.start, use.stop, table.views.get(flight.stream)
-    if view and not view.changed and view.low <= start < stop <= view.high and use.labels is None:
-        flight.uses.append((table, start, stop, False))
-        return
+    start, stop = use.start, use.stop
     room = len(table.pages) * table.pool.size
     stop = stop or room
     if use.labels is not None or stop > room:
@@ -195,15 +220,13 @@ def _read(state: State, flight: Flight, use: Use) -> None:
             _read_part(state, flight, part)
     else:
         _look(state, flight, table, start, stop)
-    if start < min(stop, room):
-        flight.uses.append((table, start, min(stop, room), False))
 
 
 def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> None:
     """Check what this stream has not checked of a table yet, and what changed since."""
     size, view = table.pool.size, table.views.get(flight.stream)
     if view is None or start > view.high or stop < view.low:
-        view = table.views[flight.stream] = View(start)
+        view = table.look(flight.stream, start)
     parts = [(start, view.low), (max(start, view.high), stop)]
     for index in sorted(view.changed):
         first, last = index * size, (index + 1) * size
@@ -281,15 +304,34 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
         state.find("MEM-USE", what, pool, number, holder)
 
 
+def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
+    """Judge writes. What only follows where a table ends, as in decoding, needs no further look."""
+    stream = flight.stream
+    for use in uses:
+        table = state.tables.get(use.table or "")
+        tail = None if table is None else table.tail
+        if (
+            tail is not None
+            and tail.view.high == use.start < use.stop <= tail.end
+            and tail.stream == stream
+            and not (use.labels is not None or use.may or flight.rivals)
+        ):
+            tail.view.high = use.stop
+            tail.content.stop = use.stop - tail.base
+        else:
+            _write(state, flight, use)
+
+
 def _write(state: State, flight: Flight, use: Use) -> None:
     """Judge a write, and let it take effect."""
     table = None if use.table is None else state.tables.get(use.table)
     if table and use.labels is None and not (flight.rivals or use.may) and table.pool.unit == table.pool.size:
-        done = _append(state, flight, table, use.start, use.stop)
-        if use.start < done:
-            if done == use.stop:
+        start, stop = use.start, use.stop
+        done = _append(state, flight, table, start, stop)
+        if start < done:
+            if done == stop:
                 return
-            use = Use(use.table, start=done, stop=use.stop)
+            use = Use(use.table, start=done, stop=stop)
     parts = _parts(state, use)
     for part in parts:
         new = [Content(part[2], part[3], None)] if use.may else part[-1]
@@ -297,7 +339,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
     if table is None or not parts:
         return
     start, stop = use.start, parts[-1][4] + parts[-1][3]
-    view = table.views.setdefault(flight.stream, View(start))
+    view = table.views.get(flight.stream) or table.look(flight.stream, start)
     if use.labels is not None:
         size, unit, told = table.pool.size, table.pool.unit, use.labels
         units = slice(start // unit, start // unit + len(told))
@@ -315,7 +357,8 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
 
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
-    size, pages, position, parts, begun = table.pool.size, table.pool.pages, start, 0, 0
+    size, pages, stream, position, parts, begun = table.pool.size, table.pool.pages, flight.stream, start, 0, 0
+    alone = len(table.views) == 1 and stream in table.views
     while 0 <= position < stop and (index := position // size) < len(table.pages):
         page = pages.get(table.pages[index])
         base, label = index * size, table.labels[index]
@@ -324,31 +367,29 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
         end = stop - base if stop - base < size else size
         if page.content:
             last = page.content[-1]
-            first = last.start
-            if last.stop != position - base or last.label != label or last.offset != first or last.failed:
+            if last.stop != position - base or last.label != label or last.offset != last.start or last.failed:
                 break
-            page.content[-1] = Content(first, end, label, first)
+            last.stop = end
         elif position == base:
-            page.content.append(Content(0, end, label, 0))
+            last = Content(0, end, label)
+            page.content = (last,)
             begun += 1
         else:
             break
-        if len(page.tables) > 1 or len(table.views) > 1 or flight.stream not in table.views:
-            state.changed(page, table, flight.stream)
+        if len(page.tables) > 1 or not alone:
+            state.changed(page, table, stream)
+        elif base + end == stop:
+            table.tail = Tail(stream, table.views[stream], last, base, base + size)
         position = base + end
         parts += 1
-    if parts:
-        flight.uses.append((table, start, position, True))
-        if _view_own(flight, table, start, position) and begun:
-            (state.unjudged if table.labels[start // size] is None else state.judged)["MEM-CONTENT"] += parts
+    if parts and _view_own(flight, table, start, position) and begun:
+        (state.unjudged if table.labels[start // size] is None else state.judged)["MEM-CONTENT"] += parts
     return position
 
 
 def _view_own(flight: Flight, table: Table, start: int, stop: int) -> bool:
     """A stream that writes on from where it has looked reads what is meant there: whether it does."""
-    view = table.views.get(flight.stream)
-    if view is None:
-        view = table.views[flight.stream] = View(start)
+    view = table.views.get(flight.stream) or table.look(flight.stream, start)
     if view.high != start:
         return False
     view.high = stop

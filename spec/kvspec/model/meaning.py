@@ -35,6 +35,7 @@ from kvspec.memory.events import (
     Leave,
     Map,
     MemoryEvent,
+    Pages,
     PassOn,
     Pool,
     Publish,
@@ -55,6 +56,7 @@ FORWARD = "forward"
 """The stream of the forward passes."""
 ENGINE = "engine"
 LAUNCHES = "launches in flight"
+_NONE: Pages = []
 _UNTOLD = 1 << 40
 """Negative numbers down to this one stand for pages that were not told."""
 
@@ -140,6 +142,8 @@ class Memory:
         """Of rows and window sides, in the step at hand."""
         self._made = 0
         self._names: dict[int, Names] = {}
+        self._rows: dict[int, Use] = {}
+        """Record -> how its row was read last."""
         self._labels: dict[int, str] = {}
         """Page -> what it holds: the record and the page index for which it was taken. A published page keeps it."""
         self._packed = b""
@@ -287,7 +291,7 @@ class Memory:
 
     def launch(self, state: Books, launch: int, parts: list[tuple[int, int, int]]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
-        rows = [Use(self._names[record].row, stop=end) for record, _, end in parts]
+        rows = [self._row(record, end) for record, _, end in parts]
         copies = self.config.rows_read == "at_launch" or not self.config.num_rows
         if copies:
             self._queue([], rows, self._writes_on)
@@ -295,8 +299,8 @@ class Memory:
         writes: list[Use] = []
         for record, start, end in parts:
             _, table, _ = self._names[record]
-            reads.append(Use(table, stop=end))
-            writes.append(Use(table, start=start, stop=end))
+            reads.append(Use(table, None, _NONE, 0, end))
+            writes.append(Use(table, None, _NONE, start, end))
             if self.config.sliding_window:
                 self._window(state, record, start, end, reads, writes)
         if self.config.num_states:
@@ -306,6 +310,13 @@ class Memory:
             ]
             self._queue(states, states)
         self.told.append(Begin(launch, FORWARD, reads, writes))
+
+    def _row(self, record: int, end: int) -> Use:
+        """A read of a row up to position `end`. The entries of a page are written together, and so are read."""
+        use, size = self._rows.get(record), self.config.page_size
+        if use is None or not use.stop - size < end <= use.stop:
+            use = self._rows[record] = Use(self._names[record].row, stop=ceil_align(end, size))
+        return use
 
     def _window(self, state: Books, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
         size, holder = self.config.page_size, self._names[record].holder
@@ -383,6 +394,7 @@ class Memory:
     def forget(self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
         """A record ends: its tables, its lock, its row, its state slots. Its private pages are let go besides."""
         holder, table, own_row = self._names.pop(record)
+        self._rows.pop(record, None)
         self._flush()
         self.told += (Unmap(table), Unmap(own_row))
         self.release(holder, "pages", state.store.path(locked))
