@@ -366,6 +366,7 @@ def test_right(name: str) -> None:
 MALFORMED: dict[str, Event] = {
     "no such pool": Take("a", "xv", [1]),
     "a key where pages have numbers": Take("a", "kv", ["k"]),
+    "a key among numbers": Take("a", "kv", [1, "k"]),
     "a storage has no allocator": Take("a", "disk", ["k"]),
     "more pages than an event may name": Take("a", "kv", [(1, 1 << 31)]),
     "keys that do not fit": Publish("kv", [1], ["k", "l"]),
