@@ -17,6 +17,9 @@ from typing import Any
 
 ALL = -1
 """Every line."""
+PATIENCE = 60
+"""After so many calls that ran no new line of it a function is not looked at any more: noting lines takes long. A test
+that gets to a line only then counts as one that does not."""
 
 
 @contextmanager
@@ -24,18 +27,21 @@ def traced(codes: Iterable[CodeType]) -> Iterator[dict[CodeType, int]]:
     """The lines of these functions that are run in the meantime; a function that is not called is not there."""
     run: dict[CodeType, int] = {}
     missing = {code: set(_lines_of(code)) for code in codes}
+    in_vain = dict.fromkeys(missing, 0)
 
     def enter(frame: FrameType, event: str, _: object) -> Callable[[FrameType, str, Any], Any] | None:
         code = frame.f_code
         if code not in missing:
             return None
         run.setdefault(code, 0)
-        return step if missing[code] else None
+        in_vain[code] += 1
+        return step if missing[code] and in_vain[code] <= PATIENCE else None
 
     def step(frame: FrameType, event: str, _: object) -> Callable[[FrameType, str, Any], Any] | None:
         code, line = frame.f_code, frame.f_lineno
         if event == "line" and line in missing[code]:
             missing[code].discard(line)
+            in_vain[code] = 0
             run[code] |= 1 << (line - start(code))
         return step
 

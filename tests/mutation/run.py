@@ -130,6 +130,7 @@ def main() -> int:
     }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.mutation.trying", "-p", "no:cacheprovider"]
     command += ["-p", "no:unraisableexception", "--no-header", "--no-summary"]
+    command += ["--tb=no", "--assert=plain"]  # saying how large states differ takes longer than the tests
     command += chosen.tests or target.tests
     command += [f"--deselect={test}" for test in target.deselected]
     return subprocess.run(command, cwd=copy, env=environment, check=False).returncode

@@ -167,5 +167,6 @@ def _parts(part: object) -> Iterator[object]:
 
 
 def is_sentence(text: object) -> bool:
-    """Whether it begins as what follows a colon does, and does not shout."""
-    return isinstance(text, str) and bool(re.match(r"-?[a-z0-9]", text)) and not re.search(r"[A-Z]{2} [A-Z]{2}", text)
+    """Whether it begins as what follows a colon does, does not shout, and has no word in large and small letters."""
+    odd = r"[A-Z]{2} [A-Z]{2}|[A-Z]{2}[a-z]|[a-z][A-Z]{2}"
+    return isinstance(text, str) and bool(re.match(r"-?[a-z0-9]", text)) and not re.search(odd, text)
