@@ -206,7 +206,7 @@ MUTANTS = [
     Mutant(
         "a waiting turn's row is counted for nobody",
         "manager/looking.py",
-        "rows_requests=len(self.holders)",
+        "rows_requests=len(of_requests)",
         "rows_requests=len(self.running)",
     ),
     # The window
