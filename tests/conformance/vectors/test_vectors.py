@@ -71,6 +71,7 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
         "row_capacity_miss",
         "session_discipline",
         "state_takes_no_speculative_step",
+        "two_launches_of_a_run_that_ended",
     }
 
 
