@@ -149,6 +149,8 @@ class AboutPage:
         """The parts of a use that lie in the page."""
         if use.table is not None:
             indices = [self._tables[use.table]] if use.table in self._tables else []
+        elif use.pool == self._pool and use.pages == [self._page]:
+            return [use]
         else:
             listed = enumerate(singly(use.pages)) if use.pool == self._pool else ()
             indices = [index for index, page in listed if page == self._page]
@@ -168,6 +170,25 @@ class AboutPage:
             else:
                 cuts.append(replace(use, start=start, stop=stop, labels=labels))
         return cuts
+
+
+class Operations:
+    """What is left of events, one by one, if all operations but some had never been."""
+
+    def __init__(self, kept: Iterable[OpId]) -> None:
+        """Keep these."""
+        self._kept = set(kept)
+
+    def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
+        """The event, or `None`."""
+        if isinstance(event, e.Begin | e.End | e.Wait | e.Deliver) and event.id is not None:
+            return event if event.id in self._kept else None
+        return event
+
+
+def operations_in(steps: Iterable[tuple[int, MemoryEvent]]) -> list[OpId]:
+    """The operations that are queued, in order."""
+    return list(dict.fromkeys(event.id for _, event in steps if isinstance(event, e.Begin)))
 
 
 def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: Page | None) -> set[tuple[object, int]]:

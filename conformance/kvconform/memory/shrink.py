@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvconform.findings.shrink import minimize
-from kvconform.memory.cutting import PARTS, About, AboutPage, holders_in, narrowed, pages_in, parts, standing
+from kvconform.memory.cutting import (
+    PARTS,
+    About,
+    AboutPage,
+    Operations,
+    holders_in,
+    narrowed,
+    operations_in,
+    pages_in,
+    parts,
+    standing,
+)
 from kvconform.memory.judge import Group
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
@@ -106,7 +117,12 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, dea
         search.shows([step for step in steps[:-1] if not isinstance(step.event, (Count, Deliver, Idle))] + steps[-1:])
         if group.finding.pool is not None and group.finding.page is not None:
             page = group.finding.pool, group.finding.page
-            search.shows(_kept(search.best, AboutPage(*page, pools[group.finding.pool])))
+            about = AboutPage(*page, pools[group.finding.pool])
+            part = _kept(search.best, about)
+            # What the last event does with other pages would be found to lack what has been left out.
+            last = about(part[-1].event)
+            if last is None or not search.shows([*part[:-1], Step(part[-1].line, last)]):
+                search.shows(part)
         keyed = {name for name, pool in pools.items() if pool.keyed}
         # What was before the page was handed out the last time is seldom needed.
         handed_out = [index for index, step in enumerate(search.best) if isinstance(step.event, Take)]
@@ -116,7 +132,10 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, dea
         whole = search.best
         names = list(dict.fromkeys(name for step in whole for name in holders_in(step.event)))
         minimize(names, lambda kept: search.shows(_kept(whole, About(set(kept), keyed))))
-        minimize(search.best[:-1], lambda kept: search.shows(kept + whole[-1:]))
+        # One by one, neither the begin of an operation nor its end could go.
+        queued = search.best
+        minimize(operations_in(queued[:-1]), lambda kept: search.shows(_kept(queued, Operations(kept))))
+        minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
         _narrow(search)
         minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
     except TimeoutError:

@@ -67,6 +67,10 @@ RACE: list[dict[str, Any]] = [
 ]
 
 
+def on_stream(id: str, **uses: Any) -> dict[str, Any]:
+    return {"op": "begin", "id": id, "stream": "s", **uses}
+
+
 def judged(path: Path) -> Judge:
     with open_trace(path) as opened:
         assert isinstance(opened, MemoryReader)
@@ -244,9 +248,6 @@ def test_a_part_keeps_what_took_something_back(tmp_path: Path) -> None:
 
 
 def test_a_part_about_a_page_begins_where_it_was_handed_out(tmp_path: Path) -> None:
-    def on_stream(id: str, **uses: Any) -> dict[str, Any]:
-        return {"op": "begin", "id": id, "stream": "s", **uses}
-
     pages = [{"pool": "kv", "pages": [number]} for number in range(4)]
     name = {"op": "publish", "pool": "kv", "pages": [2], "keys": ["k"], "labels": ["one"]}
     events = [
@@ -269,7 +270,24 @@ def test_a_part_about_a_page_begins_where_it_was_handed_out(tmp_path: Path) -> N
     assert all(getattr(step.event, "pages", [2]) == [2] for step in cut.steps)
 
 
-def test_few_events_are_judged_again_to_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Counting(Law):
+    """Counts how many events all of its kind have judged."""
+
+    count = 0
+
+    def step(self, event: e.Event) -> list[Finding]:
+        Counting.count += 1
+        return super().step(event)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
+    monkeypatch.setattr(shrink, "Law", Counting)
+    Counting.count = 0
+    return Counting
+
+
+def test_few_events_are_judged_again_to_find_it(tmp_path: Path, counting: type[Counting]) -> None:
     lives = [life(f"r{number}", 1 + number % 60) for number in range(200)]
     for lines in lives:
         # The end of an operation comes long after its begin.
@@ -280,18 +298,24 @@ def test_few_events_are_judged_again_to_find_it(tmp_path: Path, monkeypatch: pyt
     path = trace(tmp_path / "t.jsonl", on("x", 63), *mixed, read, {"op": "deliver", "id": "z", "holder": "x"})
     _, group = groups_of(path)
     said = judged(path).said
-    count = 0
-
-    class Counting(Law):
-        def step(self, event: e.Event) -> list[Finding]:
-            nonlocal count
-            count += 1
-            return super().step(event)
-
-    monkeypatch.setattr(shrink, "Law", Counting)
     (cut,) = shortest_cuts(path, [group], said, 60)
     assert cut is not None and cut.complete and len(cut.steps) == 3
-    assert count < 10 * len(mixed)
+    assert counting.count < 10 * len(mixed)
+
+
+def test_of_a_batch_only_what_uses_the_page_is_judged_again(tmp_path: Path, counting: type[Counting]) -> None:
+    batch = range(1, 30)
+    uses = [{"pool": "kv", "pages": [page], "holder": f"r{page}"} for page in batch]
+    events: list[dict[str, Any]] = [on(f"r{page}", page) for page in batch]
+    for step in range(60):
+        events += [on_stream(f"s{step}", writes=uses, reads=uses), {"op": "end", "id": f"s{step}"}]
+    events += [on_stream("load", writes=uses[:1]) | {"stream": "load"}, on_stream("last", reads=uses)]
+    path = trace(tmp_path / "t.jsonl", *events)
+    (group,) = groups_of(path)
+    said = judged(path).said
+    (cut,) = shortest_cuts(path, [group], said, 60)
+    assert cut is not None and cut.complete and len(cut.steps) == 3
+    assert counting.count < 10 * len(events)
 
 
 def test_of_a_long_trace_the_holders_of_the_page_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
