@@ -111,13 +111,8 @@ def begin(state: State, event: Begin) -> None:
     if event.id in state.clocks.flights:
         state.find("MEM-ORDER", f"operation {event.id} is begun again while it is in flight")
     flight = state.clocks.begin(event)
-    uses = len(event.reads) + len(event.writes) + 2 * len(event.copies)
     state.judged["MEM-ORDER"] += 1
-    state.judged["MEM-USE"] += uses
-    state.judged["MEM-WRITTEN"] += state.writes_told * (len(event.reads) + len(event.copies))
-    if flight.number > 1:
-        state.judged["MEM-RACE"] += uses
-        state.judged["MEM-REWRITE"] += len(event.writes) + len(event.copies)
+    count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
     state.spoilt.pop(event.id, None)
     if event.sees_own:
         _writes(state, flight, event.writes)
@@ -128,6 +123,15 @@ def begin(state: State, event: Begin) -> None:
         _copy(state, flight, source, target)
     if event.id in state.spoilt:
         _spoil_writes(state, event)
+
+
+def count_uses(state: State, reads: int, writes: int) -> None:
+    """So many uses of the operation that began last are judged."""
+    state.judged["MEM-USE"] += reads + writes
+    state.judged["MEM-WRITTEN"] += state.writes_told * reads
+    if state.clocks.begun > 1:
+        state.judged["MEM-RACE"] += reads + writes
+        state.judged["MEM-REWRITE"] += writes
 
 
 def wait(state: State, event: events.Wait) -> None:

@@ -60,6 +60,9 @@ _NONE: Pages = []
 _UNTOLD = 1 << 40
 """Negative numbers down to this one stand for pages that were not told."""
 
+Computed = tuple[int, int, int]
+"""A record, and the positions from and to that a launch computes of it."""
+
 
 def pools(config: Config) -> dict[str, Pool]:
     """The pools of a memory manager of the given sizes."""
@@ -289,19 +292,13 @@ class Memory:
             if found.locked == key:
                 self._share(self._names[other].holder, "states", {slot: key}, pin=True)
 
-    def launch(self, state: Books, launch: int, parts: list[tuple[int, int, int]]) -> None:
+    def launch(self, state: Books, launch: int, parts: list[Computed]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
-        rows = [self._row(record, end) for record, _, end in parts]
-        copies = self.config.rows_read == "at_launch" or not self.config.num_rows
-        if copies:
+        *copies, (reads, writes) = self.passes(parts)
+        for rows, _ in copies:
             self._queue([], rows, self._writes_on)
-        reads = [] if copies else rows
-        writes: list[Use] = []
-        for record, start, end in parts:
-            _, table, _ = self._names[record]
-            reads.append(Use(table, None, _NONE, 0, end))
-            writes.append(Use(table, None, _NONE, start, end))
-            if self.config.sliding_window:
+        if self.config.sliding_window:
+            for record, start, end in parts:
                 self._window(state, record, start, end, reads, writes)
         if self.config.num_states:
             states = [
@@ -310,6 +307,24 @@ class Memory:
             ]
             self._queue(states, states)
         self.told.append(Begin(launch, FORWARD, reads, writes))
+
+    def passes(self, parts: list[Computed]) -> list[tuple[list[Use], list[Use]]]:
+        """What the operations of a launch read and write through tables: a copy of rows, if it makes one, and it."""
+        rows = [self._row(record, end) for record, _, end in parts]
+        tables = [self._names[record].table for record, _, _ in parts]
+        reads = [Use(table, None, _NONE, 0, end) for table, (_, _, end) in zip(tables, parts, strict=True)]
+        writes = [Use(table, None, _NONE, start, end) for table, (_, start, end) in zip(tables, parts, strict=True)]
+        if self.config.rows_read == "at_launch" or not self.config.num_rows:
+            return [(rows, []), (reads, writes)]
+        return [(rows + reads, writes)]
+
+    def appends(self) -> bool:
+        """Whether a decode step does nothing but to add slots, on the one stream that there is."""
+        return self._writes_on == FORWARD and not (self.config.sliding_window or self.config.num_states)
+
+    def names(self, record: int) -> Names:
+        """What a record is called below."""
+        return self._names[record]
 
     def _row(self, record: int, end: int) -> Use:
         """A read of a row up to position `end`. The entries of a page are written together, and so are read."""

@@ -4,7 +4,8 @@ Most of what an engine does is the same once more: the same requests decode one 
 tokens arrive. What that means for each of them is known beforehand, but where one comes to a new page. So `Steady`
 keeps the steps of such a batch as three numbers, and the tokens that came. Before anything else is done, and for
 whoever wants to see the state, they are written into it (`settle`). What is not exactly such a step is left to
-`running`, which says what the operations mean; `Steady` comes to the same state with less work.
+`running`, which says what the operations mean; `Steady` comes to the same state with less work. What the batch means
+to the law below is kept in the same way, by `Onward`.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from kvspec.events import Complete, Decode, DecodeAnswer, Launch, Operation
 from kvspec.lengths import Lengths
 from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
+from kvspec.model.onward import Onward
 from kvspec.model.state import Passage, Prepared, State
 from kvspec.tokens import Tokens
 
@@ -47,6 +49,8 @@ class Steady:
         """Steps that went on so far; of those that were in flight before, some may have been completed."""
         self._tokens: list[dict[str, int]] = []
         """What came out of each completed step."""
+        self._onward: Onward | None = None
+        """The batch as the law sees it, if there is a law."""
 
     def step(self, op: Operation[Any]) -> bool:
         """Whether an operation is the next one of the batch; if so it is judged and done.
@@ -70,7 +74,8 @@ class Steady:
     def note(self, op: Operation[Any]) -> None:
         """Such an operation was carried out."""
         if isinstance(op, Decode):
-            if op.n == 1 and self._state.memory is None and not self._state.config.num_states:
+            memory, config = self._state.memory, self._state.config
+            if op.n == 1 and not config.num_states and (memory is None or memory.appends()):
                 self._decoded = [*op.reqs]
         elif isinstance(op, Launch):
             if op.reqs == self._decoded:
@@ -90,6 +95,8 @@ class Steady:
         for member in self._members:
             index = -(-member.before.committed // page_size)
             self._opening.setdefault(index * page_size - member.before.committed + 1, []).append((member, index))
+        if state.memory is not None:
+            self._onward = Onward(state.memory, {member.record: member.before.committed for member in self._members})
 
     def _decode(self, op: Decode) -> bool:
         if not self._members:
@@ -108,6 +115,8 @@ class Steady:
         sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
         for member, _ in opening if pages else ():
             state.take_pages(member.record, pages.get(member.req, []), sides.get(member.req, []))
+        if pages and state.memory is not None:
+            state.memory.judge()
         self._decodes = step
         return True
 
@@ -116,13 +125,16 @@ class Steady:
         if step > self._decodes or op.launch in state.flights or self._passages is None:
             return False
         carried_out(state, op)
-        for member, index in self._opening.pop(step, ()):
+        opening = self._opening.pop(step, ())
+        for member, index in opening:
             state.content[state.tables[member.record][index]] = (member.record, index)
             self._opening.setdefault(step + state.config.page_size, []).append((member, index + 1))
         if state.flights:
             state.reached["launch overlapped"] += 1
         state.flights[op.launch] = self._passages
         self._launches = step
+        if self._onward is not None:
+            self._onward.launch(state, op.launch, step, [member.record for member, _ in opening])
         return True
 
     def _complete(self, op: Complete) -> bool:
@@ -137,12 +149,17 @@ class Steady:
         del state.flights[op.launch]
         self._tokens.append(tokens.copy())
         self._completions += 1
+        if self._onward is not None:
+            self._onward.complete(op.launch)
         return True
 
     def settle(self) -> None:
         """Write what the batch has done into the state; it goes on no more."""
         if self._members:
             self._write()
+            if self._onward is not None:
+                self._onward.settle()
+                self._onward = None
             self._members, self._tokens, self._opening = [], [], {}
             self._decodes = self._launches = self._completions = 0
         self._decoded, self._passages = [], None

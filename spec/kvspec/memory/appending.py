@@ -1,0 +1,55 @@
+"""Operations that each add one slot to the same tables, as decode steps do: they are counted, not judged one by one.
+
+A stream that has read all of a table, and written its last slot, finds nothing new in it when it adds the next one:
+`uses` then moves two numbers. Here these are moved later, for many operations at once, and nothing else differs.
+"""
+
+from kvspec.memory.state import State, Table, Tail
+from kvspec.memory.uses import count_uses
+
+
+class Appending:
+    """Tables to which each operation of a stream adds one slot, of which it reads all, together with one other table.
+
+    While a table is counted its pages stay its holder's, since only an event that the law does not allow could take one
+    away that is none of the holder's own; and no other stream comes.
+    """
+
+    def __init__(self, state: State, stream: str) -> None:
+        """None yet."""
+        self._state, self._stream = state, stream
+        self._tails: dict[str, tuple[Tail, int]] = {}
+        """Table -> where it is written on, and how many operations there were before it was admitted."""
+        self._operations = 0
+
+    def admit(self, name: str, other: str, at: int) -> bool:
+        """Whether the next operation finds nothing new when it adds position `at`; if so, the table is counted.
+
+        `other` is the table that it reads as far as the page of that position goes.
+        """
+        table, read = self._state.tables.get(name), self._state.tables.get(other)
+        tail = None if table is None else table.tail
+        if table is None or read is None or tail is None:
+            return False
+        if tail.view.high != at or at == tail.end or not (self._looked(table, at) and self._looked(read, tail.end)):
+            return False
+        self._tails[name] = tail, self._operations
+        return True
+
+    def _looked(self, table: Table, stop: int) -> bool:
+        """Whether the stream has checked a table up to a position, and nothing has changed since."""
+        view = table.views.get(self._stream)
+        return view is not None and view.low == 0 and stop <= view.high and not view.changed
+
+    def count(self) -> None:
+        """One more operation has begun: all that it does to the tables here."""
+        self._operations += 1
+        tables = len(self._tails)
+        count_uses(self._state, reads=2 * tables, writes=tables)
+
+    def leave(self, name: str) -> None:
+        """Write what operations did to a table, if it was counted; from now on it is not."""
+        if name in self._tails:
+            tail, since = self._tails.pop(name)
+            tail.view.high += self._operations - since
+            tail.content.stop += self._operations - since

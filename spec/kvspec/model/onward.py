@@ -1,0 +1,71 @@
+"""What a decode batch that goes on means below.
+
+Of a request that adds a slot to its last page, the law needs to know no more than that. So a launch is told with what
+it does for the others, those that have come to a new page; `settle` adds what was left out.
+"""
+
+from kvspec.memory.appending import Appending
+from kvspec.memory.events import Begin
+from kvspec.model.meaning import FORWARD, Books, Computed, Memory
+
+
+class Onward:
+    """A decode batch that goes on, and the memory below."""
+
+    def __init__(self, memory: Memory, batch: dict[int, int]) -> None:
+        """`batch`: its records, and how many positions each has before its first step."""
+        self._memory, self._batch = memory, batch
+        self._appending = Appending(memory.law.state, FORWARD)
+        self._whole = dict.fromkeys(batch)
+        """Records whose part in the next launch is told."""
+        self._begun: dict[int, tuple[int, list[Begin]]] = {}
+        """Launch in flight -> the step, and its operations as they were told."""
+        self._admit(0)
+
+    def _admit(self, steps: int) -> None:
+        for record in [*self._whole]:
+            names = self._memory.names(record)
+            if self._appending.admit(names.table, names.row, self._batch[record] + steps):
+                del self._whole[record]
+
+    def _leave(self, record: int) -> None:
+        self._appending.leave(self._memory.names(record).table)
+        self._whole[record] = None
+
+    def launch(self, state: Books, launch: int, step: int, opening: list[int]) -> None:
+        """A step, counted from 1, is launched; records in `opening` begin a page.
+
+        Raises:
+            Violation: the law is broken.
+        """
+        for record in opening:
+            self._leave(record)
+        memory = self._memory
+        memory.launch(state, launch, self._parts(self._whole, step))
+        self._begun[launch] = step, [told for told in memory.told if isinstance(told, Begin)]
+        memory.judge()
+        self._appending.count()
+        self._admit(step)
+
+    def _parts(self, records: dict[int, None] | dict[int, int], step: int) -> list[Computed]:
+        return [(record, self._batch[record] + step - 1, self._batch[record] + step) for record in records]
+
+    def complete(self, launch: int) -> None:
+        """The oldest launch has completed.
+
+        Raises:
+            Violation: the law is broken.
+        """
+        self._begun.pop(launch, None)
+        self._memory.complete(launch, [])
+        self._memory.judge()
+
+    def settle(self) -> None:
+        """The batch goes on no more: write what it did, and what its launches in flight use, into the law."""
+        for record in self._batch:
+            self._leave(record)
+        for step, begun in self._begun.values():
+            for operation, (reads, writes) in zip(
+                begun, self._memory.passes(self._parts(self._batch, step)), strict=True
+            ):
+                operation.reads, operation.writes = reads, writes

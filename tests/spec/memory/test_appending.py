@@ -1,0 +1,69 @@
+"""Operations that only add a slot are counted; what would find something new is not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kvspec.memory import Law, Pool
+from kvspec.memory.appending import Appending
+from kvspec.memory.events import Begin, Event, Map, Release, Take, Unmap, Use
+
+STREAM = "forward"
+UNREAD: list[Event] = [Release("a", "kv", [1]), Begin(4, STREAM, [], [Use("table", start=5, stop=6)])]
+
+
+def law_after(*more: Event, start: int = 0, written: int = 5) -> Law:
+    """A holder of two pages of four slots, and of a row; the first slots are written."""
+    law = Law({"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)})
+    for event in (
+        Take("a", "kv", [1, 2]),
+        Map("table", "a", "kv", 0, [1, 2], ["x", "y"]),
+        Take("a", "rows", [1]),
+        Map("row", "a", "rows", 0, [1]),
+        Begin(1, STREAM, [], [Use("row", stop=8, labels=["1", "2"])]),
+        Begin(2, STREAM, [], [Use("table", start=start, stop=2)]),
+        Begin(
+            3,
+            STREAM,
+            [Use("row", stop=8), Use("table", None, [], start, written)],
+            [Use("table", None, [], 2, written)],
+        ),
+        *more,
+    ):
+        assert law.step(event) == []
+    return law
+
+
+def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
+    counted, alone = law_after(), law_after()
+    appending = Appending(counted.state, STREAM)
+    assert appending.admit("table", "row", 5)
+    for number, at in ((4, 5), (5, 6)):
+        counted.step(Begin(number, STREAM))
+        appending.count()
+        reads = [Use("row", stop=8), Use("table", stop=at + 1)]
+        alone.step(Begin(number, STREAM, reads, [Use("table", start=at, stop=at + 1)]))
+    assert counted.judged == alone.judged
+    assert counted.state.pools["kv"].pages != alone.state.pools["kv"].pages
+    appending.leave("table")
+    assert counted.state.pools["kv"].pages == alone.state.pools["kv"].pages
+    assert counted.state.tables["table"].views[STREAM].high == alone.state.tables["table"].views[STREAM].high == 7
+
+
+@pytest.mark.parametrize(
+    ("why", "law", "stream", "at"),
+    [
+        ("it leaves a slot out", law_after, STREAM, 6),
+        ("it writes a slot again", law_after, STREAM, 4),
+        ("another stream has not looked", law_after, "other", 5),
+        ("the page is full", lambda: law_after(written=8), STREAM, 8),
+        ("a page has changed", lambda: law_after(Release("a", "kv", [1])), STREAM, 5),
+        ("a page has changed, and nobody has read it since", lambda: law_after(*UNREAD), STREAM, 6),
+        ("nobody has read the beginning", lambda: law_after(start=1), STREAM, 5),
+        ("there is no row", lambda: law_after(Unmap("row")), STREAM, 5),
+        ("the row has changed", lambda: law_after(Release("a", "rows", [1])), STREAM, 5),
+        ("nobody knows the table", lambda: Law({"kv": Pool(4, 8)}), STREAM, 5),
+    ],
+)
+def test_what_may_find_something_new_is_not_counted(why: str, law: Callable[[], Law], stream: str, at: int) -> None:
+    assert not Appending(law().state, stream).admit("table", "row", at), why
