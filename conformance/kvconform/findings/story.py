@@ -198,18 +198,24 @@ _HYBRID = {
 def _of_pages(op: Operation[Any]) -> str:
     match op.obs:
         case events.MatchAnswer(prefix_len=prefix_len, protected_len=protected_len, freed=freed):
-            return f": {prefix_len}, of which the prefix store owns {protected_len}{_freed(freed)}"
+            matched = "" if prefix_len is None else f": {prefix_len}"
+            owned = "" if protected_len is None else f", of which the prefix store owns {protected_len}"
+            return f"{matched}{owned}{_freed(freed)}"
         case events.ExtendAnswer(rows=rows, pages=pages):
-            return ": " + "; ".join(
-                f"{req} has row {row}{_given((pages or {}).get(req))}" for req, row in (rows or {}).items()
-            )
+            told = []
+            for req in dict.fromkeys([*(rows or {}), *(pages or {})]):
+                row = [f"has row {rows[req]}"] if rows and req in rows else []
+                gets = [f"gets {_some('page', pages[req])}"] if pages and pages.get(req) else []
+                told += [f"{req} {' and '.join(row + gets)}"] if row + gets else []
+            return f": {'; '.join(told)}" if told else ""
         case events.DecodeAnswer(pages=pages):
             given = [f"; {req} gets {_some('page', runs)}" for req, runs in (pages or {}).items()]
-            return "".join(given) or ", in the pages that are there"
+            return "".join(given) or (", in the pages that are there" if pages is not None else "")
         case events.PublishAnswer(protected_len=protected_len, freed=freed):
-            return f"; the prefix store owns {protected_len} of its tokens now{_freed(freed)}"
+            owned = "" if protected_len is None else f"; the prefix store owns {protected_len} of its tokens now"
+            return f"{owned}{_freed(freed)}"
         case events.ReleaseAnswer(freed=freed):
-            return _freed(freed) or "; nothing is freed"
+            return _freed(freed) or ("; nothing is freed" if freed is not None else "")
         case events.EvictAnswer(evicted=evicted):
             return f": {_some('page', evicted)} {_verb('leave', evicted)} it" if evicted else ": none leaves"
         case events.Figures():
@@ -217,17 +223,20 @@ def _of_pages(op: Operation[Any]) -> str:
             return ": " + ", ".join(f"{name} {value}" for name, value in told.items())
         case events.SnapshotAnswer(requests=requests, sessions=sessions):
             held = {**(requests or {}), **(sessions or {})}
-            parts = [
-                f"{name} has row {view.row}, protected {view.protected_len}, committed {view.committed_len}, "
-                f"allocated {view.allocated_len}"
-                for name, view in held.items()
-            ]
-            return ": " + ("; ".join(parts) or "nobody holds a row")
+            parts = [f"{name} {_holds(view)}" for name, view in held.items()]
+            nobody = "" if requests is None and sessions is None else ": nobody holds a row"
+            return f": {'; '.join(parts)}" if parts else nobody
     return ""
 
 
-def _given(runs: Runs | None) -> str:
-    return f" and gets {_some('page', runs)}" if runs else ""
+def _holds(view: events.HolderView) -> str:
+    told = (
+        ("has row", view.row),
+        ("protected", view.protected_len),
+        ("committed", view.committed_len),
+        ("allocated", view.allocated_len),
+    )
+    return ", ".join(f"{what} {value}" for what, value in told if value is not None) or "holds memory"
 
 
 def _freed(runs: Runs | None) -> str:

@@ -19,12 +19,12 @@ from kvconform.findings.whole import Mending
 from kvconform.findings.wording import origin
 from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Breach, ExpectationFailed, names_in
-from kvspec.events import Config, Held, Operation, Refusal, Snapshot, SnapshotAnswer
+from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer
 from kvspec.model import Model
 from kvspec.model.judging import owner_name, record_name, state_owner_name
 from kvspec.model.looking import held
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, count, expand
+from kvspec.pages import Runs, ceil_pages, count, expand
 from kvspec.rules import Violation
 
 KEPT = 200
@@ -247,13 +247,10 @@ def _frames(breach: Breach) -> Iterator[str]:
 def holders(model: Model, last: Operation[Any] | None = None) -> Iterator[str]:
     """What those that an operation names hold, and the sessions whose turns they are; all holders if it names none."""
     named = [] if last is None else _about(last, model.state)
-    look = Snapshot()
-    model.step(look)
-    seen = look.obs or SnapshotAnswer()
     for kind, views in zip(("request", "session"), held(model.state), strict=True):
         for name, view in views.items():
             if name in named or not named:
-                yield _holder(f"{kind} {name}", view, seen, model.state.config)
+                yield _holder(f"{kind} {name}", view, model.state)
 
 
 def _about(op: Operation[Any], state: State) -> list[str]:
@@ -263,15 +260,15 @@ def _about(op: Operation[Any], state: State) -> list[str]:
     return list(dict.fromkeys([*names, *(session for session in turns if session is not None)]))
 
 
-def _holder(name: str, view: Held, state: SnapshotAnswer, config: Config) -> str:
-    slots = expand((state.rows or {}).get(view.row, ()))
-    pages = dict.fromkeys(slot // config.page_size for slot in slots)
+def _holder(name: str, view: Held, state: State) -> str:
+    table = state.tables[state.rows[view.row]]
+    pages = dict.fromkeys(table[: ceil_pages(view.allocated_len, state.config.page_size)])
     # The model invents numbers, which are not positive, for what the implementation did not tell.
     told = spans(pages) if all(page > 0 for page in pages) else "not told"
-    row = view.row if view.row >= 0 else "not told"
+    row = f"row {view.row if view.row >= 0 else 'not told'}, " if state.config.num_rows else ""
     return (
         f"{name}: protected {view.protected_len}, committed {view.committed_len}, allocated {view.allocated_len}, "
-        f"row {row}, pages {told}"
+        f"{row}pages {told}"
     )
 
 
@@ -300,9 +297,10 @@ def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[in
             used = ((slot, _state_slot(state, slot)) for slot in state.state_owner)
         case _:
             used = ((row, _row(state, row)) for row in state.rows)
-    cells = {number: cell for number, cell in used if number > 0 or pool == "rows"}
+    first = 0 if pool == "rows" else 1  # below it are those that the model invents for what is not told
+    cells = {number: cell for number, cell in used if number >= first}
     for number in named | wrong:
-        if number > 0 or pool == "rows":
+        if number >= first:
             cell = cells.get(number, FREE)
             cells[number] = msgspec.structs.replace(cell, named=number in named, wrong=number in wrong)
     return cells
