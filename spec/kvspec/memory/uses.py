@@ -42,8 +42,12 @@ def map_table(state: State, event: events.Map) -> None:
     pool = state.pool(event.pool)
     table = state.tables.setdefault(event.table, Table(event.table, event.holder, pool))
     numbers, units, labels = pool.expand(event.pages), pool.size // pool.unit, event.labels or []
-    if table.pool is not pool or not 0 <= event.index <= len(table.pages) or len(labels) > len(numbers) * units:
-        raise Malformed(f"table {event.table} of pool {table.pool.name} has {len(table.pages)} pages of {units} labels")
+    if table.pool is not pool:
+        raise Malformed(f"table {event.table} names pages of pool {table.pool.name}, not of {pool.name}")
+    if not 0 <= event.index <= len(table.pages):
+        raise Malformed(f"table {event.table} has {len(table.pages)} pages: the next page index is not {event.index}")
+    if len(labels) > len(numbers) * units:
+        raise Malformed(f"{len(labels)} labels for {len(numbers)} pages of {units} labels each")
     if table.holder != event.holder:
         table.holder = event.holder
         table.views.clear()
@@ -136,6 +140,8 @@ def count_uses(state: State, reads: int, writes: int) -> None:
 
 def wait(state: State, event: events.Wait) -> None:
     """What is queued on a stream from now on comes after something."""
+    if event.id is None and event.on is None:
+        raise Malformed("a wait names neither an operation nor a stream")
     state.clocks.wait(event.stream, event.id, event.on, event.part)
 
 

@@ -365,6 +365,7 @@ def test_right(name: str) -> None:
 
 MALFORMED: dict[str, Event] = {
     "no such pool": Take("a", "xv", [1]),
+    "a wait for nothing": Wait("t"),
     "a key where pages have numbers": Take("a", "kv", ["k"]),
     "a key among numbers": Take("a", "kv", [1, "k"]),
     "a storage has no allocator": Take("a", "disk", ["k"]),
@@ -383,6 +384,19 @@ MALFORMED: dict[str, Event] = {
 def test_malformed(name: str) -> None:
     with pytest.raises(Malformed):
         found(MALFORMED[name])
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Map("t", "a", "kv", 2, [1]), "table t has 0 pages: the next page index is not 2"),
+        (Map("t", "a", "kv", 0, [1], ["x"] * 3), "3 labels for 1 pages of 1 labels each"),
+        (Wait("t"), "a wait names neither an operation nor a stream"),
+    ],
+)
+def test_what_is_malformed_is_said_as_it_was_told(event: Event, words: str) -> None:
+    with pytest.raises(Malformed, match=words):
+        found(event)
 
 
 def test_a_finding_on_a_page_is_told_once() -> None:
