@@ -147,6 +147,21 @@ _HYBRID = {"sliding_window": "swa_evict", "recurrent_states": "take_state"}
 """A hybrid pool, and the operation that only managers with such a pool have."""
 
 
+_OPERATIONS = {
+    "open_session": {"sessions"},
+    "close_session": {"sessions"},
+    "preempt": {"sessions", "preempt"},
+    "verify": {"speculative"},
+}
+"""Operations that are not asked for where any of these features is lacking."""
+
+
+def never_asked(factory: object) -> set[str]:
+    """The operations that an implementation need not have, for what it declares to lack."""
+    declared = frozenset(getattr(factory, "lacks", ()))
+    return {operation for operation, features in _OPERATIONS.items() if features & declared}
+
+
 def lacked(feature: str) -> str:
     """That a feature is lacking, in a few words."""
     return f"no {FEATURES[feature].partition(':')[0]}"

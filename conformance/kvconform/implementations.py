@@ -5,6 +5,7 @@ import os
 import sys
 
 from kvconform.errors import LoadError
+from kvconform.features import never_asked
 from kvconform.protocol import missing_methods
 from kvconform.vectors.runner import Factory
 
@@ -18,7 +19,7 @@ def load(name: str) -> Factory:
     `bug:NAME` is a mutant of the reference from the bug gallery.
 
     Raises:
-        LoadError: there is none, it cannot be imported, or it lacks operations.
+        LoadError: there is none, it cannot be imported, or it lacks operations that it would be asked for.
     """
     module_name, colon, attribute = KNOWN.get(name, name).partition(":")
     if module_name == "bug":
@@ -34,7 +35,7 @@ def load(name: str) -> Factory:
         raise LoadError(f"implementation {name!r} cannot be imported: {reason}") from error
     if not callable(found):
         raise LoadError(f"implementation {name!r} is no class: it cannot be called with a Config")
-    if missing := missing_methods(found):
+    if missing := [method for method in missing_methods(found) if method not in never_asked(found)]:
         raise LoadError(f"implementation {name!r} lacks {', '.join(missing)}")
     factory: Factory = found
     return factory

@@ -39,7 +39,7 @@ LONGEST = 60.0
 
 CHECK = (sys.executable, "-P", "-c", "from kvconform.cli import main; main()", "check")
 
-_CHECKED = re.compile(r"([\d,]+) events checked")
+_CHECKED = re.compile(r"([\d,]+) events? checked")
 
 
 class SwitchError(ValueError):

@@ -220,7 +220,7 @@ def _of_pages(op: Operation[Any]) -> str:
             return f": {_some('page', evicted)} {_verb('leave', evicted)} it" if evicted else ": none leaves"
         case events.Figures():
             told = msgspec.to_builtins(op.obs)
-            return ": " + ", ".join(f"{name} {value}" for name, value in told.items())
+            return f": {', '.join(f'{name} {value}' for name, value in told.items())}" if told else ""
         case events.SnapshotAnswer(requests=requests, sessions=sessions):
             held = {**(requests or {}), **(sessions or {})}
             parts = [f"{name} {_holds(view)}" for name, view in held.items()]

@@ -19,7 +19,6 @@ from kvconform.findings.shrink import shortest_of_run
 from kvconform.findings.summary import show_accepted, show_gaps, show_run
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
-from kvconform.findings.wording import counted
 from kvconform.implementations import load
 from kvconform.memory.vectors import (
     Result,
@@ -34,6 +33,7 @@ from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vec
 from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
 from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, rules_unjudged, run_vector
 from kvspec.events import Operation, Snapshot
+from kvspec.rules import RULES
 
 
 class Task(NamedTuple):
@@ -170,8 +170,8 @@ def _show(
         known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
         partly = [rules_unjudged(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
         silent = [rules for rules in partly if rules]
-        rules = len({rule for rules in silent for rule in rules})
-        apart = f", {len(silent)} as far as they were judged ({counted(rules, 'rule')} unjudged)" if silent else ""
+        rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))
+        apart = f", {len(silent)} as far as they were judged ({rules} unjudged)" if silent else ""
         right = len(ran.results) - len(ran.failed) - len(silent)
         conform = f"{right} of {len(ran.results)} vectors conform{apart}{known}{aside}"
         out.print(f"{report.subject}: {conform}; {operations:,} operations checked.", soft_wrap=True)

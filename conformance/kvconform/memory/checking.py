@@ -74,7 +74,7 @@ def check(
     report.judged = dict(Counter(report.judged) + outcome.judged)
     report.unjudged = dict(Counter(report.unjudged) + outcome.unjudged)
     verdict = "does not conform" if broken else "conforms"
-    told.verdict.print(Text(printable(f"{path}: {verdict}, {events:,} events checked.")), soft_wrap=True)
+    told.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
 
 
 def _show_judged(console: Console, path: Path, judged: Judged) -> None:

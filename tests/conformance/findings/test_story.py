@@ -24,6 +24,7 @@ from tests.conformance.helpers import HEADER, RECORDED, lines
         (e.CacheUnfinished("A", obs=e.PublishAnswer()), "A publishes what it has prefilled."),
         (e.Finish("A", obs=e.ReleaseAnswer()), "A is finished."),
         (e.Finish("A", obs=e.ReleaseAnswer([])), "A is finished; nothing is freed."),
+        (e.Report("busy", obs=e.Figures()), "The figures are asked for (busy)."),
         (e.Snapshot(obs=e.SnapshotAnswer()), "A look at the whole state."),
         (e.Snapshot(obs=e.SnapshotAnswer(requests={})), ": nobody holds a row."),
         (e.Snapshot(obs=e.SnapshotAnswer(requests={"A": e.HolderView(committed_len=8)})), ": A committed 8."),

@@ -370,6 +370,20 @@ def test_a_class_that_lacks_operations_is_told(capsys: pytest.CaptureFixture[str
     assert "lacks open_session, submit, match_prefix, extend" in capsys.readouterr().err
 
 
+class Plain:
+    lacks = frozenset({"sessions", "speculative"})
+
+    def submit(self) -> None: ...
+    def match_prefix(self) -> None: ...
+
+
+def test_what_a_class_says_it_lacks_it_need_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "--impl", f"{__name__}:Plain"]) == 2
+    said = capsys.readouterr().err
+    assert f"'{__name__}:Plain' lacks extend, decode, launch, complete, " in said
+    assert not {"open_session", "close_session,", "preempt,", "verify,"} & set(said.split())
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vector = write(tmp_path / "v.jsonl", VECTOR, *LIFE)
     assert run_command(["run", str(vector), "--record", str(vector)]) == 2
