@@ -5,7 +5,7 @@ A free page that nothing uses is not remembered, so the state is as large as wha
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -208,15 +208,19 @@ class PoolState:
         Raises:
             Malformed: more than one event may name, or keys where pages have numbers.
         """
-        out: list[Page] = []
-        for run in pages:
-            if isinstance(run, tuple):
-                if not 0 <= run[1] <= PAGES_AN_EVENT - len(out):
-                    raise Malformed(f"a run of {run[1]:,} pages: an event names 0 to {PAGES_AN_EVENT:,}")
-                out.extend(range(run[0], run[0] + run[1]))
-            else:
-                out.append(run)
-        if out and {*map(type, out)} != {str if self.keyed else int}:
+        kinds = {*map(type, pages)}
+        out = cast("list[Page]", [*pages])
+        if tuple in kinds:
+            out = []
+            for run in pages:
+                if isinstance(run, tuple):
+                    if not 0 <= run[1] <= PAGES_AN_EVENT - len(out):
+                        raise Malformed(f"a run of {run[1]:,} pages: an event names 0 to {PAGES_AN_EVENT:,}")
+                    out.extend(range(run[0], run[0] + run[1]))
+                else:
+                    out.append(run)
+            kinds = {*map(type, out)}
+        if kinds - {str if self.keyed else int}:
             raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.keyed else 'numbers'}")
         return out
 

@@ -368,7 +368,8 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
     size, pages, stream, position, parts, begun = table.pool.size, table.pool.pages, flight.stream, start, 0, 0
-    alone = len(table.views) == 1 and stream in table.views
+    view = table.views.get(stream)
+    alone = len(table.views) == (view is not None)
     while 0 <= position < stop and (index := position // size) < len(table.pages):
         page = pages.get(table.pages[index])
         base, label = index * size, table.labels[index]
@@ -388,8 +389,8 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
             break
         if len(page.tables) > 1 or not alone:
             state.changed(page, table, stream)
-        elif base + end == stop:
-            table.tail = Tail(stream, table.views[stream], last, base, base + size)
+        elif base + end == stop and view is not None:
+            table.tail = Tail(stream, view, last, base, base + size)
         position = base + end
         parts += 1
     if parts and _view_own(flight, table, start, position) and begun:
