@@ -242,15 +242,13 @@ class PoolState:
             return [Content(start, stop, None)]
         if self.unit == self.size:
             return [Content(start, stop, labels[position // self.unit - first], start)]
-        return [
-            Content(
-                max(at, start),
-                min(at + self.unit, stop),
-                labels[(position + at) // self.unit - first],
-                max(start - at, 0),
-            )
-            for at in range(start - start % self.unit, stop, self.unit)
-        ]
+        begin = start - start % self.unit
+        index = (position + begin) // self.unit - first
+        units = range(begin, stop, self.unit)
+        named = zip(units, labels[index : index + len(units)], strict=True)
+        meant = [Content(at, at + self.unit, label) for at, label in named]
+        meant[0].start, meant[0].offset, meant[-1].stop = start, start - begin, stop
+        return meant
 
 
 class Tail(msgspec.Struct, frozen=True):

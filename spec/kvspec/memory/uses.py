@@ -54,15 +54,16 @@ def map_table(state: State, event: events.Map) -> None:
     table.tail = None
     _unlink(state, table, event.index, min(len(table.pages), event.index + len(numbers)))
     table.pages[event.index : event.index + len(numbers)] = numbers
+    name, begun, pages, sinks = event.table, state.clocks.begun, pool.pages, pool.sinks
     for index, number in enumerate(numbers, event.index):
-        if number not in pool.sinks:
-            page = pool.pages.get(number) or pool.page(number)
+        if number not in sinks:
+            page = pages.get(number) or pool.page(number)
             if page.tables:
                 for other in page.tables:
                     state.tables[other].tail = None
-                page.tables[event.table] = Link(index, state.clocks.begun)
+                page.tables[name] = Link(index, begun)
             else:
-                page.tables = {event.table: Link(index, state.clocks.begun)}
+                page.tables = {name: Link(index, begun)}
     for view in table.views.values():
         view.changed.update(range(event.index, min(event.index + len(numbers), -(-view.high // pool.size))))
     start = event.index * units
