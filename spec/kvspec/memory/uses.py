@@ -479,11 +479,16 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new, table)
         done = until
+    if found := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
+        for page in (pool.page(number) for pool, number, *_ in written if number not in pool.sinks):
+            page.cause = page.cause or found[0]  # what was wrong there is wrong here
 
 
 def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) -> None:
     """What an operation computes for a holder is worthless."""
-    state.spoilt.setdefault(flight.event.id, {}).setdefault(holder, cause)
+    causes = state.spoilt.setdefault(flight.event.id, {})
+    if causes.get(holder) is None:
+        causes[holder] = cause
 
 
 def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:

@@ -243,6 +243,22 @@ def test_a_delivery_after_other_content_is_its_consequence() -> None:
     assert [(finding.rule, finding.cause) for finding in findings] == [("MEM-CONTENT", None), ("MEM-DELIVER", 3)]
 
 
+def test_what_was_copied_from_where_something_was_found_is_its_consequence() -> None:
+    """The copy brings one slot too few to another holder's page, which is read, and what was computed leaves."""
+    law = Law(POOLS)
+    copy = Begin(2, "s", copies=[(of("a", 1), of("b", 2))])
+    events = [
+        take("a", 1),
+        take("b", 2),
+        Begin(1, "s", writes=[of("a", 1, stop=3)]),
+        copy,
+        read(3, "b", 2),
+        Deliver(3, "b"),
+    ]
+    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
+    assert findings == [("MEM-WRITTEN", None), ("MEM-WRITTEN", 4), ("MEM-DELIVER", 4)]
+
+
 def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
     law = Law(POOLS)
     events = [
