@@ -80,7 +80,7 @@ def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> Non
     explained = found("ACC-1", "report", ["report"])
     explained.explanation = "double-count"
     reports = [
-        ReleaseReport("0.5.10", ["late_publish"], ["a"], ["b"], {}, 5, 9, {"ROW-1": 3}, {}, [explained]),
+        ReleaseReport("0.5.10", ["late_publish", "rowless"], ["a"], ["b"], {}, 5, 9, {"ROW-1": 3}, {}, [explained]),
         ReleaseReport("0.5.11", [], ["a", "b"], [], {}, 5, 9, {"ACC-1": 1}, {}, [found("ROW-1", "extend", ["extend"])]),
     ]
     console = Console(width=100, color_system=None)
@@ -91,6 +91,7 @@ def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> Non
     assert rows["ACC-1"] == ["A", "·"]
     assert "Not explained: sglang 0.5.11, extend" in capture.get()
     assert "Not in 0.5.10: late publication" in capture.get()
+    assert "rowless" not in capture.get(), "who has rows does not miss running without"
 
 
 @pytest.mark.parametrize("rows_read", get_args(RowsRead))

@@ -86,7 +86,8 @@ def _show_lacking(console: Console, reports: Sequence[ReleaseReport]) -> None:
     """Say once what is not supported, and by which releases."""
     for feature, words in FEATURES.items():
         lacking = [report.release for report in reports if feature in report.lacks]
-        if lacking:
+        # Who has rows does not run without them, and misses nothing.
+        if lacking and feature != "rowless":
             everywhere = len(lacking) == len(reports)
             who = "all of them" if everywhere else ", ".join(lacking)
             console.print(Text(f"Not in {who}: {words} ({feature})."), soft_wrap=True)

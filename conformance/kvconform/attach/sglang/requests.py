@@ -1,0 +1,33 @@
+"""Plants defects in the code of an SGLang release, and says which vectors find them through the adapter.
+
+python -m kvconform.attach.sglang.requests VERSION
+"""
+
+from typing import Annotated
+
+import typer
+
+from kvconform.attach.requests import Planted, told, tried
+from kvconform.attach.sglang.planted import defects
+from kvconform.engines.releases import folder_of
+from kvconform.engines.sglang import adapter
+from kvconform.engines.standins import EngineError
+
+
+def main(
+    version: Annotated[str, typer.Argument(help="A release that is there ('kvspec engines list'), from 0.5.19.")],
+) -> None:
+    """Plant one defect after the other, and print what the vectors find."""
+
+    def planted() -> list[Planted]:
+        folder = folder_of(version)
+        if not (folder / "sglang").is_dir():
+            raise EngineError(f"SGLang {version} is not there: kvspec engines install sglang=={version}")
+        factory = adapter(folder)
+        return tried(factory, defects(factory.engine))
+
+    raise SystemExit(told(f"SGLang {version}", planted))
+
+
+if __name__ == "__main__":
+    typer.run(main)
