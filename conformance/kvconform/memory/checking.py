@@ -18,6 +18,7 @@ from kvconform.memory.telling import tell_judged
 from kvconform.signals import Interrupted
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
+from kvspec.memory.state import State
 from kvspec.memory_rules import MEMORY_RULES
 
 SECONDS = 5.0
@@ -48,7 +49,8 @@ def check(
         what = f"{path}:{group.line}: {group.finding.rule}: {group.finding.what}"
         console.print(Text(printable(what)), soft_wrap=True)
 
-    judging = Judge(Law(trace.header.pools), accepted, met if follow else None)
+    law = Law(trace.header.pools)
+    judging = Judge(law, accepted, met if follow else None)
     problem: InputError | None = None
     try:
         _read(trace, judging, progress, first=first)
@@ -62,7 +64,7 @@ def check(
             raise problem
         complain(str(problem))
 
-    _show_judged(console, path, outcome)
+    _show_judged(console, path, outcome, law.state)
     for number, finding in enumerate(tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS), start=1):
         show_finding(console, finding, number)
         report.findings.append(finding)
@@ -77,8 +79,8 @@ def check(
     told.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
 
 
-def _show_judged(console: Console, path: Path, judged: Judged) -> None:
-    """What was judged, and what was not."""
+def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> None:
+    """What was judged, and what was not; and who is there at the end, where no `idle` judges it."""
     kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
     told = f"{path}: {judged.events.total():,} events: {kinds or 'none'}."
     console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
@@ -89,6 +91,12 @@ def _show_judged(console: Console, path: Path, judged: Judged) -> None:
     if judged.unjudged:
         silent = ", ".join(f"{rule} ({counted(count, 'time')})" for rule, count in sorted(judged.unjudged.items()))
         line = f"Not told, and so not judged: {silent}."
+        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
+    holders = sum(any(pages.values()) for pages in state.holdings.values())
+    if holders and not judged.events["idle"]:
+        line = (
+            f"At the end {counted(holders, 'holder')} still {'has' if holders == 1 else 'have'} pages; no idle is told."
+        )
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.groups:
         console.print()

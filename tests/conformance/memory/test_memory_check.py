@@ -127,6 +127,15 @@ def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> No
     assert group.count == 5 and group.cause is None
 
 
+def test_who_is_there_at_the_end_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl", on("a", 1), on("b", 2), on("c", 3), on("c", 3, op="release"))
+    assert run_command(["check", str(path)]) == 0
+    assert "At the end 2 holders still have pages; no idle is told.\n" in capsys.readouterr().out
+    path = trace(tmp_path / "t.jsonl", *life("r", 1))
+    assert run_command(["check", str(path)]) == 0
+    assert "At the end" not in capsys.readouterr().out
+
+
 def test_what_was_not_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     read = {"op": "begin", "id": 7, "stream": "compute", "reads": [{"pool": "kv", "pages": [1], "holder": "r"}]}
     path = trace(tmp_path / "t.jsonl", *life("r", 1)[:4], read)
