@@ -34,6 +34,8 @@ class _IdleCheckForbidsSessionLocks(Engine):
 class _LentSlotCountedTwice(Engine):
     def report(self, mode: Mode = "busy") -> Figures:
         figures = super().report(mode)
+        if self.config.turns_count_as == "sessions":
+            return figures  # there a lent slot is the session's
         slots = [slot.kv for slot in self.session_cache.slots.values() if slot.kv is not None]
         return replace(figures, session_held=sum(map(self._held_tokens, slots)), rows_sessions=len(slots))
 
