@@ -10,7 +10,7 @@ import typer
 from kvconform import signals
 from kvconform.commands import attaching, checking, engines, matrix, replay, searching, starting
 from kvconform.commands.options import flowing
-from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown
+from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown, written_out
 from kvconform.errors import InputError, LoadError
 from kvspec import __version__
 
@@ -73,6 +73,10 @@ def main() -> NoReturn:
         if not signals.caught():
             raise
         status = CONFORMS if end.code == 128 + signal.SIGINT else BROKEN
+    lost = written_out()
+    if lost is not None and status != UNUSABLE:
+        complain(str(lost))
+        status = UNUSABLE
     sys.exit(128 + signals.caught() if status == CONFORMS and signals.caught() else status)
 
 

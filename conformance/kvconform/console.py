@@ -110,6 +110,17 @@ class Output(Console):
         raise SystemExit(128 + 13)
 
 
+def written_out() -> OSError | None:
+    """Write what standard output still holds back; the error, if it cannot be written, and then it is forgotten."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
+
+
 class Told(NamedTuple):
     """Where a command prints."""
 

@@ -7,14 +7,13 @@ Not here: sliding windows and recurrent states, which are components of the tree
 """
 
 import importlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kvconform.engines.book import Entry
 from kvconform.engines.sglang.adapter import Adapter
 from kvconform.engines.sglang.engine import Engine, of_keywords
-from kvspec.events import Config, Refusal
+from kvconform.engines.sglang.one_tree import OneTree
+from kvspec.events import Config
 
 
 def is_between(folder: Path) -> bool:
@@ -60,34 +59,11 @@ class BetweenEngine(Engine):
         return prefix_cache if hasattr(prefix_cache, "session") else super().with_sessions(prefix_cache)
 
 
-class BetweenAdapter(Adapter):
+class BetweenAdapter(OneTree, Adapter):
     """The memory of one engine of such a release."""
 
     engine: BetweenEngine  # type: ignore[misc]
 
-    def _match_still_stands(self, entry: Entry, prefix_len: int) -> None:
-        if not prefix_len:
-            return
-        found = self.engine.matched(self.prefix_cache, self.engine.full_ids(entry.req)[:prefix_len])
-        if len(found.device_indices) < prefix_len:
-            raise Refusal("STORE-5", f"what {entry.name} matched has been evicted: match again")
-        entry.req.prefix_indices, entry.req.last_node = found.device_indices, found.last_device_node
-
     def _session_slots(self) -> dict[str, Any]:
         owner = getattr(self.tree_cache, "session", self.tree_cache)
         return {name: slot for name, slot in owner.slots.items() if self.engine.holds(slot)}
-
-    def _nodes(self) -> Iterable[Any]:
-        core = getattr(self.prefix_cache, "tree_core", None)
-        waiting = [] if core is None else [*core.root_node.children.values()]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(node.children.values())
-
-    def _store_pages(self) -> Iterable[int]:
-        size = self.config.page_size
-        for node in self._nodes():
-            value = node.component_data[self.engine.full].value
-            if value is not None:
-                yield from (slot // size for slot in value.tolist()[::size])

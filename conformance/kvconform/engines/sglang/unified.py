@@ -8,7 +8,6 @@ Not here yet: sliding windows, recurrent states, running without a prefix cache.
 """
 
 import importlib
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.adapter import Adapter
 from kvconform.engines.sglang.engine import Engine, name_as_before
 from kvconform.engines.sglang.finder import prepare
+from kvconform.engines.sglang.one_tree import OneTree
 from kvconform.engines.standins import EngineError
 from kvspec.events import Config, MatchAnswer, Refusal, ReleaseAnswer
 from kvspec.pages import ceil_align
@@ -114,7 +114,7 @@ class UnifiedEngine(Engine):
         req.lock = tree_cache.lock(req.last_node)
 
 
-class UnifiedAdapter(Adapter):
+class UnifiedAdapter(OneTree, Adapter):
     """The memory of one engine of such a release."""
 
     first_turn_chunks = ("published",)
@@ -162,17 +162,3 @@ class UnifiedAdapter(Adapter):
         held = [kv for kv in self.tree_cache.session_records().values() if kv.holds_kv]
         size = self.config.page_size
         return sum(ceil_align(kv.kv_allocated_len, size) - kv.cache_protected_len for kv in held), len(held)
-
-    def _nodes(self) -> Iterable[Any]:
-        waiting = [*self.prefix_cache.tree_core.root_node.children.values()]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(node.children.values())
-
-    def _store_pages(self) -> Iterable[int]:
-        size = self.config.page_size
-        for node in self._nodes():
-            value = node.component_data[self.engine.full].value
-            if value is not None:
-                yield from (slot // size for slot in value.tolist()[::size])
