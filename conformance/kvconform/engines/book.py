@@ -39,6 +39,21 @@ class Entry:
     ran: bool = False
     run: "Run | None" = None
 
+    def prefill(self, row: int, seq_len: int) -> "Run":
+        """A chunk of it is prepared, up to `seq_len`, in a row; with the first one it runs."""
+        run = self.run
+        if run is None:
+            run = self.run = Run(row)
+            self.prefix_len = None
+            self.ran = True
+        run.row = row
+        run.seq_len = run.committed = run.prepared_end = seq_len
+        run.promised = len(self.tokens)
+        run.drafts = 0
+        run.mid_prefill = seq_len < len(self.tokens)
+        run.stashed = not run.mid_prefill
+        return run
+
 
 @dataclass(eq=False)
 class Run:
@@ -93,6 +108,19 @@ class Book:
         self.entries: dict[str, Entry] = {}
         self.chats: dict[str, Chat] = {}
         self.flights: deque[Flight] = deque()
+        self._page_keys: dict[str, int] = {}
+
+    def ids(self, tokens: Tokens, made_up: int) -> list[int]:
+        """Token ids for a sequence; those of a page key are made up from `made_up` on, the same for the same key."""
+        size = self.config.page_size
+        ids: list[int] = []
+        for page in tokens.pages:
+            if isinstance(page, str):
+                number = self._page_keys.setdefault(page, len(self._page_keys))
+                ids.extend(range(made_up + number * size, made_up + (number + 1) * size))
+            else:
+                ids.extend(page)
+        return [*ids, *tokens.rest]
 
     def entry(self, req: str) -> Entry:
         """The request, or a refusal."""

@@ -5,18 +5,13 @@ kernels and servers that need a GPU machine's whole environment. From a bare whe
 that what is under test is the release's own code and everything else is absent.
 """
 
-import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import sys
 import types
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kvconform.engines.standins import EngineError
+from kvconform.engines.standins import EngineError, Finder
 
 STOOD_IN = (
     "sgl_kernel",
@@ -56,62 +51,6 @@ REAL = (
 """What is taken from the wheel although it lies below a module that is stood in for."""
 
 
-class _StandInType(type):
-    """Any attribute of a stand-in class is another stand-in."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn
-
-
-class StandIn(metaclass=_StandInType):
-    """Whatever is asked of it: a base class, a decorator, a value that is false."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        """Take anything."""
-
-    def __call__(self, *args: Any, **kwargs: object) -> Any:
-        """As a decorator it gives back what it decorates."""
-        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else StandIn()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn()
-
-    def __bool__(self) -> bool:
-        return False
-
-
-class _StandInModule(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (StandIn,), {})
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers the imports of `STOOD_IN`."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not _below(fullname, STOOD_IN) or any(_below(name, (fullname,)) for name in REAL):
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _StandInModule(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__path__ = []
-
-
-def _below(name: str, roots: Sequence[str]) -> bool:
-    return any(name == root or name.startswith(f"{root}.") for root in roots)
-
-
 def prepare(folder: Path | None) -> None:
     """Make `sglang` importable from `folder`, which holds an unpacked wheel; `None` takes what is installed.
 
@@ -141,7 +80,7 @@ def prepare(folder: Path | None) -> None:
     package = types.ModuleType("sglang")
     package.__path__ = [str(root)]
     sys.modules["sglang"] = package
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, Finder(STOOD_IN, REAL, folder))
 
 
 def version_in(folder: Path) -> str:

@@ -10,10 +10,6 @@ from kvconform.engines.sglang.engine import Engine
 from kvconform.engines.sglang.pools import Free, Freed, Pools
 from kvspec.events import Config, Figures, HolderView, Refusal, SnapshotAnswer
 from kvspec.pages import Runs, ceil_align, compress
-from kvspec.tokens import Tokens
-
-KEYED = 1 << 40
-"""Where the token ids begin that stand for the tokens of a page key."""
 
 OVERSHOT = 1 << 50
 """Where the token ids begin that stand for accepted tokens which a request does not keep."""
@@ -40,7 +36,6 @@ class Memory:
         self.sessions = engine.session_controller and engine.session_controller(self.tree_cache)
         self.first_row: int = min(self.pool.free_slots)
         """Newer releases keep row 0 for padding."""
-        self._page_keys: dict[str, int] = {}
         self._overshot = count(OVERSHOT)
         self._clock = 0.0
 
@@ -157,9 +152,13 @@ class Memory:
     def _slots_of(self, holder: Any) -> Runs:
         return compress(self.pool.req_to_token[holder.req_pool_idx, : holder.kv_allocated_len].tolist())
 
+    def _root(self) -> Any:
+        """The root of the prefix store; a chunk cache has none."""
+        return getattr(self.prefix_cache, "root_node", None)
+
     def _nodes(self) -> Iterable[Any]:
         """The nodes of the prefix store, without its root."""
-        root = getattr(self.prefix_cache, "root_node", None)
+        root = self._root()
         waiting = [] if root is None else list(root.children.values())
         while waiting:
             node = waiting.pop()
@@ -179,18 +178,6 @@ class Memory:
 
     def _set_server_args(self) -> None:
         self.engine.set_page_size(self.config.page_size, speculates=self._speculates)
-
-    def _ids(self, tokens: Tokens) -> list[int]:
-        """Token ids for a sequence; those of a page key are made up, the same for the same key."""
-        page_size = self.config.page_size
-        ids: list[int] = []
-        for page in tokens.pages:
-            if isinstance(page, str):
-                number = self._page_keys.setdefault(page, len(self._page_keys))
-                ids.extend(range(KEYED + number * page_size, KEYED + (number + 1) * page_size))
-            else:
-                ids.extend(page)
-        return [*ids, *tokens.rest]
 
     def _pages_of(self, req: Any, start: int, end: int) -> list[int]:
         """The pages of the positions from the first whole page after `start` up to `end`."""

@@ -1,25 +1,22 @@
 """What the one tree of SGLang's releases since 0.5.19 holds."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvspec.events import Config
 
 
 class OneTree:
-    """The part of an adapter that walks through the tree."""
+    """Where an adapter finds the nodes of the tree, and their pages."""
 
     config: Config
     engine: Any
     prefix_cache: Any
+    _nodes: Callable[[], Iterable[Any]]
 
-    def _nodes(self) -> Iterable[Any]:
-        core = getattr(self.prefix_cache, "tree_core", None)  # a chunk cache has none
-        waiting = [] if core is None else [*core.root_node.children.values()]
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting.extend(node.children.values())
+    def _root(self) -> Any:
+        core = getattr(self.prefix_cache, "tree_core", None)
+        return None if core is None else core.root_node
 
     def _store_pages(self) -> Iterable[int]:
         size = self.config.page_size

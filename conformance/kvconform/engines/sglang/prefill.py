@@ -30,7 +30,7 @@ class Prefill(Waiting):
         self._allocate_prefill(batch)
         pages = {}
         for entry, start, seq_len in batch:
-            self._begin_or_continue(entry, seq_len)
+            entry.prefill(int(entry.req.req_pool_idx), seq_len)
             new = self._pages_of(entry.req, start, seq_len)
             if new:
                 pages[entry.name] = new
@@ -127,19 +127,6 @@ class Prefill(Waiting):
             entry.req.is_retracted = False
             if self.config.tracking_states:
                 self.engine.track_extend(self.pool, entry.req)
-
-    def _begin_or_continue(self, entry: Entry, seq_len: int) -> None:
-        run = entry.run
-        if run is None:
-            run = entry.run = Run(int(entry.req.req_pool_idx))
-            entry.prefix_len = None
-            entry.ran = True
-        run.row = int(entry.req.req_pool_idx)
-        run.seq_len = run.committed = run.prepared_end = seq_len
-        run.promised = len(entry.tokens)
-        run.drafts = 0
-        run.mid_prefill = seq_len < len(entry.tokens)
-        run.stashed = not run.mid_prefill
 
 
 @contextmanager

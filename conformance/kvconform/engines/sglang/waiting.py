@@ -9,6 +9,9 @@ from kvspec.events import Done, MatchAnswer, Refusal, StateAnswer
 from kvspec.rules import Violation
 from kvspec.tokens import Element, Tokens
 
+KEYED = 1 << 40
+"""Where the token ids begin that stand for the tokens of a page key."""
+
 
 class Waiting(Memory):
     """Requests that wait."""
@@ -27,7 +30,7 @@ class Waiting(Memory):
     def submit(self, req: str, tokens: list[Element], session: str | None) -> Done:
         """Make SGLang's request; a session's controller decides whether it takes another turn."""
         sequence = self.book.check_submit(req, tokens, session)
-        ids = self._ids(sequence)
+        ids = self.book.ids(sequence, KEYED)
         if session is None:
             made = self.engine.request(req, ids)
         else:

@@ -36,6 +36,9 @@ from kvspec.pages import Runs, ceil_pages, compress
 from kvspec.rules import Violation
 from kvspec.tokens import Element
 
+KEYED = 1 << 28
+"""Where the token ids begin that stand for the tokens of a page key."""
+
 
 @dataclass(eq=False)
 class Pass:
@@ -82,7 +85,7 @@ class Adapter(Memory):
         sequence = self.book.check_submit(req, tokens, session)
         sampling = self.engine.sampling.SamplingParams(max_new_tokens=1 << 20, ignore_eos=True)
         sampling.normalize(None)
-        made = self.engine.batch.Req(req, "", self._ids(sequence), sampling, dp_rank=0, vocab_size=1 << 30)
+        made = self.engine.batch.Req(req, "", self.book.ids(sequence, KEYED), sampling, dp_rank=0, vocab_size=1 << 30)
         self.book.entries[req] = Entry(req, sequence, session, made)
         return Done()
 
@@ -123,9 +126,8 @@ class Adapter(Memory):
         for place, req in enumerate(info.reqs):
             entry = self.book.entries[req.rid]
             start, seq_len = int(info.prefix_lens[place]), int(info.seq_lens[place])
-            self._prepared[entry.name] = Pass(
-                entry, self._begin_or_continue(entry, seq_len), False, info.out_cache_loc[at : at + seq_len - start]
-            )
+            run, slots = entry.prefill(int(req.req_pool_idx), seq_len), info.out_cache_loc[at : at + seq_len - start]
+            self._prepared[entry.name] = Pass(entry, run, False, slots)
             at += seq_len - start
             rows[entry.name] = int(req.req_pool_idx)
             if new := self._pages_of(req, start, seq_len):
@@ -154,19 +156,6 @@ class Adapter(Memory):
         size, room = self.config.page_size, self._room()
         pages = sum(ceil_pages(seq_len, size) - ceil_pages(start, size) for _, start, seq_len in batch)
         self.book.check_room(Room(pages, sum(entry.run is None for entry, _, _ in batch)), room)
-
-    def _begin_or_continue(self, entry: Entry, seq_len: int) -> Run:
-        run = entry.run
-        if run is None:
-            run = entry.run = Run(int(entry.req.req_pool_idx))
-            entry.prefix_len = None
-            entry.ran = True
-        run.row = int(entry.req.req_pool_idx)
-        run.seq_len = run.committed = run.prepared_end = seq_len
-        run.promised = len(entry.tokens)
-        run.mid_prefill = seq_len < len(entry.tokens)
-        run.stashed = not run.mid_prefill
-        return run
 
     def _between_chunks(self, entry: Entry) -> None:
         """What a scheduling round does with a request in the middle of its prompt before it makes a batch."""

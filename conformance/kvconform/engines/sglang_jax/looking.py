@@ -10,10 +10,6 @@ from kvconform.engines.sglang_jax.engine import Engine
 from kvconform.engines.sglang_jax.server import Worker, arguments, logits, scheduler
 from kvspec.events import Config, Figures, HolderView, Refusal, SnapshotAnswer
 from kvspec.pages import Runs, ceil_align, compress
-from kvspec.tokens import Tokens
-
-KEYED = 1 << 28
-"""Where the token ids begin that stand for the tokens of a page key."""
 
 UNLIMITED = 1 << 40
 """More tokens than anybody asks for."""
@@ -41,7 +37,6 @@ class Memory:
         self.rows, self.allocator, self.tree = worker.rows, worker.allocator, self.scheduler.tree_cache
         # Making room is an operation of its own here, and allocation is told that there is nothing to evict.
         self.tree.evict = lambda *_, **__: None
-        self._page_keys: dict[str, int] = {}
 
     def report(self, mode: Literal["idle", "busy"]) -> Figures:
         """The figures that its own memory check adds up."""
@@ -116,18 +111,6 @@ class Memory:
         size = self.config.page_size
         slots = self.rows.req_to_token[req.req_pool_idx, ceil_align(start, size) : end : size].tolist()
         return [slot // size for slot in slots]
-
-    def _ids(self, tokens: Tokens) -> list[int]:
-        """Token ids for a sequence; those of a page key are made up, the same for the same key."""
-        size = self.config.page_size
-        ids: list[int] = []
-        for page in tokens.pages:
-            if isinstance(page, str):
-                number = self._page_keys.setdefault(page, len(self._page_keys))
-                ids.extend(range(KEYED + number * size, KEYED + (number + 1) * size))
-            else:
-                ids.extend(page)
-        return [*ids, *tokens.rest]
 
 
 def _allocated(entry: Entry) -> int:
