@@ -42,7 +42,7 @@ CONFIGS = {
 def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
     """Operations with the model's own answers: requests that come, decode together for a while, and leave.
 
-    At most `ahead` launches are not completed when the next step is decoded.
+    Now and then a step of the batch is launched in two parts. At most `ahead` launches are not completed when the next step is decoded.
     """
     rng, model, done = random.Random(seed), Model(config), list[Operation[Any]]()
 
@@ -80,8 +80,11 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
                 break
             if rng.random() < 0.1:
                 do(Report())
-            launches += 1
-            do(Launch(launches, running))
+            cut = rng.randrange(len(running)) if rng.random() < 0.2 else 0
+            for together in (running[:cut], running[cut:]):
+                if together:
+                    launches += 1
+                    do(Launch(launches, together))
             complete(ahead)
         complete(0)
         for name in rng.sample(running, len(running) // 2):
@@ -161,3 +164,22 @@ def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
             late += 1
         model.step(op)  # type: ignore[arg-type]
     assert late > 2
+
+
+def test_a_batch_does_not_go_on_where_one_of_it_was_let_go_in_between() -> None:
+    config = Config(page_size=4, num_pages=20, num_rows=4, max_context_len=40)
+    model = Model(config)
+    model.step(Submit("a", [1] * 6))
+    model.step(Submit("b", [2] * 6))
+    for op in (MatchPrefix("a"), MatchPrefix("b"), Extend([("a", 6), ("b", 6)])):
+        model.step(op)
+    model.step(Launch(1, ["a", "b"]))
+    model.step(Complete(1, {"a": 3, "b": 3}))
+    model.step(Decode(["a", "b"]))
+    model.step(Retract("a"))
+    model.step(MatchPrefix("a"))
+    model.step(Extend([("a", 4)]))
+    model.step(Launch(2, ["a", "b"]))
+    model.step(Complete(2, {"b": 3}))
+    with pytest.raises(Violation, match="a has a prefill"):
+        model.step(Decode(["a", "b"], obs=DecodeAnswer({})))
