@@ -42,7 +42,8 @@ CONFIGS = {
 def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
     """Operations with the model's own answers: requests that come, decode together for a while, and leave.
 
-    Now and then a step of the batch is launched in two parts. At most `ahead` launches are not completed when the next step is decoded.
+    Now and then a step of the batch is launched in two parts. At most `ahead` launches are not completed when the next
+    step is decoded.
     """
     rng, model, done = random.Random(seed), Model(config), list[Operation[Any]]()
 

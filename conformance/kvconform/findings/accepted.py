@@ -13,12 +13,18 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from kvconform.errors import InputError
+from kvspec.events import Event
+from kvspec.memory.events import MemoryEvent
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.rules import RULES
+
+EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(Event), *get_args(MemoryEvent)))
+"""The kinds of events of both levels."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,11 +57,11 @@ class Accepted:
         self.entries = entries or []
         self.count: Counter[Entry] = Counter()
 
-    def take(self, rule: str, event: str, words: str) -> bool:
-        """Whether a finding is known; it is counted for the first entry that covers it."""
+    def take(self, rule: str, event: str, words: str, times: int = 1) -> bool:
+        """Whether a finding, made so many times, is known; it is counted for the first entry that covers it."""
         for entry in self.entries:
             if entry.covers(rule, event, words):
-                self.count[entry] += 1
+                self.count[entry] += times
                 return True
         return False
 
@@ -64,7 +70,7 @@ def read_accepted(path: Path | None) -> Accepted:
     """The entries of a TOML file; none without a file.
 
     Raises:
-        InputError: it cannot be read, or names a rule that does not exist, or gives no reason.
+        InputError: it cannot be read, or names a rule or an event that does not exist, or gives no reason.
     """
     if path is None:
         return Accepted()
@@ -78,6 +84,8 @@ def read_accepted(path: Path | None) -> Accepted:
     for number, entry in enumerate(entries, start=1):
         if entry.rule not in known:
             raise InputError(path, 0, f"entry {number}: unknown rule {entry.rule!r}")
+        if entry.event and entry.event not in EVENTS:
+            raise InputError(path, 0, f"entry {number}: unknown event {entry.event!r}")
         if not entry.reason.strip():
             raise InputError(path, 0, f"entry {number}: {entry.rule} has no reason")
     return Accepted(entries)

@@ -82,7 +82,7 @@ def check(
 def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> None:
     """What was judged, and what was not; and who is there at the end, where no `idle` judges it."""
     kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
-    told = f"{path}: {judged.events.total():,} events: {kinds or 'none'}."
+    told = f"{path}: {counted(judged.events.total(), 'event')}: {kinds or 'none'}."
     console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
     counts = ", ".join(f"{rule} ({judged.judged[rule]:,})" for rule in MEMORY_RULES if judged.judged[rule])
     never = ", ".join(rule for rule in MEMORY_RULES if not judged.judged[rule])

@@ -75,7 +75,7 @@ class Judge:
         for finding in findings:
             if len(self.said) < REMEMBERED:
                 self.said.add((finding.rule, finding.what))
-            if not self._accepted.take(finding.rule, kind, finding.what):
+            if not self._accepted.take(finding.rule, kind, finding.what, 1 + finding.more):
                 self._sort(finding, kind, line)
         return findings
 

@@ -172,6 +172,8 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
     """The slots of a use, page by page; a position that has no page is a finding."""
     table, labels, holder = None, use.labels, use.holder
     if use.table is not None:
+        if use.pages or use.pool is not None or use.holder is not None:
+            raise Malformed(f"a use of table {use.table} names a pool, pages or a holder besides")
         table = state.tables.get(use.table)
         if table is None:
             if judge:

@@ -361,6 +361,16 @@ def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pyte
     assert 'Accepted: MEM-RELEASE at release "released by a": 1 time. known' in capsys.readouterr().out
 
 
+def test_what_is_accepted_is_counted_also_where_an_event_has_too_many_to_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path / "t.jsonl", on("a", [1, 2500]), on("b", [1, 2500]))
+    known = accepting(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
+    assert run_command(["check", str(path), "--accept", known]) == 0
+    # All but those that the first one takes of the pool's 64 pages.
+    assert "Accepted: MEM-TAKE: 4,936 times. known" in capsys.readouterr().out
+
+
 def test_what_follows_from_what_is_accepted_is_not_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", 2), on("thief", 2), *[on("a", 2, op="release")] * 2)
     known = accepting(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
@@ -386,6 +396,7 @@ def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
         ("accepted", "k.toml: "),
         ('[[accepted]]\nrule = "MEM-TAKE"', "missing required field `reason`"),
         ('[[accepted]]\nrule = "MEM-TAKE"\nreason = " "', "entry 1: MEM-TAKE has no reason"),
+        ('[[accepted]]\nrule = "MEM-TAKE"\nevent = "tke"\nreason = "r"', "entry 1: unknown event 'tke'"),
         ('[[accepted]]\nrule = "MEM-NONE"\nreason = "r"', "entry 1: unknown rule 'MEM-NONE'"),
         ('[[accepted]]\nrule = "MEM-TAKE"\nreason = "r"\nsince = 1', "unknown field `since`"),
     ],
