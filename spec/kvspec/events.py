@@ -136,6 +136,8 @@ class PublishAnswer(Answer):
     """The state slot that the store has now for the last published page border, if it took one."""
     state_taken: int | None = None
     """The free slot that was taken for it: a copy, or what the holder has in its place."""
+    evicted_len: int | None = None
+    """The cursor of the window, if it was moved on before: the window pages that it left are among those freed."""
 
 
 class ReleaseAnswer(Answer):

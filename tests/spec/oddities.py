@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import asdict
 
-from kvspec.events import Answer, Config, Refusal, ReleaseAnswer
+from kvspec.events import Answer, Config, PublishAnswer, Refusal, ReleaseAnswer
 from kvspec.model.state import CHOICES
 from kvspec.pages import expand
 from kvspec.rules import RULES, Violation
@@ -80,7 +80,8 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
     if outcome.answer is not None:
         for name, value in asdict(outcome.answer).items():
             hybrid = ("window" in name and not config.sliding_window) or ("state" in name and not config.num_states)
-            if value is None and not hybrid and name not in NEVER_DUE:
+            never = name in NEVER_DUE or (name == "evicted_len" and isinstance(outcome.answer, PublishAnswer))
+            if value is None and not hybrid and not never:
                 yield f"{outcome.op}: the answer does not tell {name}"
     if outcome.sort == "allowed" and not LAWFUL.fullmatch(outcome.change):
         yield f"{outcome.op}: allowed, though {outcome.change}"

@@ -73,6 +73,31 @@ def cached_pages(model: Model, pages: int) -> list[int]:
     return [entries[prompt.key(index)].page for index in range(pages)]
 
 
+def publish_a(answer: PublishAnswer) -> Model:
+    """P = 4 = window: a has written 14 tokens, in pages 1..4 with window pages 1..4, and publishes 12 of them."""
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16))
+    return carried_out(model, [*prefill("a", PROMPT[:14], 1), CacheUnfinished("a", obs=answer)])
+
+
+def test_swa_2_the_window_may_be_left_when_publishing() -> None:
+    left = publish_a(PublishAnswer(12, [], [(1, 2)], evicted_len=8)).state
+    assert left.window_of == {3: 3, 4: 4}
+    assert left.chosen["window left when publishing"] == 1
+    # Published first, then left behind: the store has those window sides.
+    kept = publish_a(PublishAnswer(12, [], [], evicted_len=8)).state
+    assert kept.window_of == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+@pytest.mark.parametrize(
+    ("freed", "evicted_len", "rule"),
+    [([(1, 3)], 12, "SWA-2"), ([1], 6, "SWA-2"), ([(1, 2)], None, "SWA-2"), ([(1, 3)], 8, "SWA-2")],
+)
+def test_swa_2_publishing_leaves_what_is_read(freed: list[int], evicted_len: int | None, rule: str) -> None:
+    with pytest.raises(Violation) as error:
+        publish_a(PublishAnswer(12, [], freed, evicted_len=evicted_len))
+    assert error.value.rule.id == rule
+
+
 @pytest.mark.parametrize(
     ("freed", "cached"),
     [([6, 7, 8], [1, 2]), ([1, 2, 8], [6, 7]), ([1, 7, 8], [6, 2]), ([6, 2, 8], [1, 7]), (None, [1, 2])],

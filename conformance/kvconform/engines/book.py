@@ -76,6 +76,8 @@ class Run:
     """It keeps less than its last speculative step accepted: it stopped within it, and is in no batch any more."""
     stashed: bool = True
     """The last chunk was handed to the cache, as SGLang's scheduler does before the next one."""
+    published: bool = False
+    """The prompt was handed to the cache, as SGLang's scheduler does before the first decode step."""
 
 
 @dataclass(eq=False)

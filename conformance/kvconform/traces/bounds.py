@@ -158,6 +158,9 @@ def _check_match(obs: MatchAnswer, config: Config) -> None:
 
 def _check_published(obs: PublishAnswer, config: Config) -> None:
     _natural("protected_len", obs.protected_len)
+    _natural("evicted_len", obs.evicted_len)
+    if obs.evicted_len is not None and not config.sliding_window:
+        raise OutOfRange("evicted_len is told, but these sizes have no sliding window")
     _check_freed(obs, config)
     _slot(obs.state_cached, config)
     _slot(obs.state_taken, config)

@@ -90,31 +90,42 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
     if not config.sliding_window:
         raise Refusal("OP-1", "there is no sliding window")
     carried_out(state, op)
-    held, page_size = state.lengths[record], config.page_size
-    cursor, furthest = max(held.protected, state.cursor[record]), furthest_cursor(state, request, record)
+    furthest = furthest_cursor(state, request, record)
     until = furthest if op.obs is None or op.obs.evicted_len is None else op.obs.evicted_len
-    if until % page_size or not cursor <= until <= furthest:
-        raise Violation(
-            "SWA-2",
-            f"the window of {op.req} was evicted up to {until}",
-            expected=f"a page border in {cursor}..{furthest}",
-            observed=until,
-        )
-    pages = [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
+    pages = left_by(state, op.req, record, until)
     obs = op.obs or SwaEvictAnswer(until, state.window_sides(pages))
     judge_freed(state, window_pages_of(state), "SWA-3", state.window_sides(pages), obs.window_freed)
     if obs.evicted_len is None:
         state.unjudged["SWA-2"] += 1
     else:
         state.judged["SWA-2"] += 1
+    state.chosen["window kept longer"] += until < furthest
+    leave_behind(state, record, until, pages)
+    return obs
+
+
+def left_by(state: State, req: str, record: int, until: int) -> list[int]:
+    """The pages that lose their window side when the cursor moves on to `until`, which must be a place for it."""
+    held, page_size = state.lengths[record], state.config.page_size
+    cursor, furthest = max(held.protected, state.cursor[record]), furthest_cursor(state, state.requests[req], record)
+    if until % page_size or not cursor <= until <= furthest:
+        raise Violation(
+            "SWA-2",
+            f"the window of {req} was evicted up to {until}",
+            expected=f"a page border in {cursor}..{furthest}",
+            observed=until,
+        )
+    return [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
+
+
+def leave_behind(state: State, record: int, until: int, pages: list[int]) -> None:
+    """Move the cursor on: these pages give their window sides back."""
     if state.memory is not None:
         state.memory.release_sides(record, state.sides_behind(pages))
     for page in pages:
         state.release_window(page)
     state.cursor[record] = until
-    state.chosen["window kept longer"] += until < furthest
     state.reached["window evicted"] += bool(pages)
-    return obs
 
 
 def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | None) -> None:

@@ -146,9 +146,10 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     )
     state.chosen["chunk not published"] += waits
     limit = protected if keeps_out or waits else request.seq_len
+    left = _leave_window(state, op, record, limit)
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     tombstones, own, sides = _let_go(state, plan)
-    freed = tombstones + own
+    freed, sides = tombstones + own, sides if sides is None else left + sides
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
     obs = op.obs or PublishAnswer(plan.length, freed, sides)
     if op.chunked and request.session is not None and plan.length > protected:
@@ -162,6 +163,26 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     recurrent.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
     return obs
+
+
+def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) -> list[int]:
+    """The window pages that go back where an implementation moves the cursor on as it publishes: it MAY.
+
+    What lies before the new cursor and before `limit` is published with its window side or without, as is told.
+    """
+    until = None if op.obs is None else op.obs.evicted_len
+    if op.obs is None or until is None or not state.config.sliding_window:
+        return []
+    pages = hybrid.left_by(state, op.req, record, until)
+    if op.obs.window_freed is not None:
+        gone = set(beginning(op.obs.window_freed, state.config.num_window_pages + 1))
+        published = set(state.tables[record][: limit // state.config.page_size])
+        pages = [page for page in pages if page not in published or state.window_of[page] in gone]
+    sides = state.window_sides(pages) or []
+    hybrid.leave_behind(state, record, until, pages)
+    state.judged["SWA-2"] += 1
+    state.chosen["window left when publishing"] += 1
+    return sides
 
 
 def _puts_off(op: CacheUnfinished, protected: int) -> bool:

@@ -19,6 +19,7 @@ CHOICES = (
     "more evicted than asked",
     "some of several evicted",
     "window kept longer",
+    "window left when publishing",
     "chunk not published",
     "row not withheld",
     "first turn published early",

@@ -137,6 +137,11 @@ BAD_TRACES: dict[str, tuple[bytes, int, str]] = {
         "committed_len of r is -1, less than 0",
     ),
     "negative length": (lines(HEADER, LIFE[1] | {"obs": {"prefix_len": -1}}), 2, "prefix_len is -1, less than 0"),
+    "a cursor without a window": (
+        lines(HEADER, {"op": "cache_unfinished", "req": "r", "obs": {"evicted_len": 4}}),
+        2,
+        "evicted_len is told, but these sizes have no sliding window",
+    ),
     "negative seq_len": (
         lines(HEADER, {"op": "extend", "reqs": [["r", -6]], "obs": {}}),
         2,

@@ -58,7 +58,9 @@ def answers(config: Config) -> dict[type[Answer], st.SearchStrategy[Answer]]:
             events.ExtendAnswer, told(st.dictionaries(NAMES, ROWS)), given["pages"], given["window"], given["states"]
         ),
         events.DecodeAnswer: st.builds(events.DecodeAnswer, given["pages"], given["window"]),
-        events.PublishAnswer: st.builds(events.PublishAnswer, told(NUMBERS), *freed[:2], side["slot"], side["slot"]),
+        events.PublishAnswer: st.builds(
+            events.PublishAnswer, told(NUMBERS), *freed[:2], side["slot"], side["slot"], side["cursor"]
+        ),
         events.ReleaseAnswer: st.builds(events.ReleaseAnswer, *freed, side["slot"]),
         events.SwaEvictAnswer: st.builds(events.SwaEvictAnswer, told(NUMBERS), side["window"]),
         events.StateAnswer: st.builds(events.StateAnswer, side["slot"]),

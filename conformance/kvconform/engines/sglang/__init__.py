@@ -21,7 +21,7 @@ from kvconform.engines.releases import folder_of
 from kvconform.engines.sglang.adapter import Adapter as _Adapter
 from kvconform.engines.sglang.between import BetweenAdapter, BetweenEngine, is_between
 from kvconform.engines.sglang.engine import Engine, silence
-from kvconform.engines.sglang.unified import LACKS, UnifiedAdapter, UnifiedEngine, is_unified
+from kvconform.engines.sglang.unified import UnifiedAdapter, UnifiedEngine, is_unified
 from kvconform.engines.standins import EngineError
 
 VARIABLE = "KVSPEC_SGLANG"
@@ -59,7 +59,7 @@ def adapter(folder: Path | None) -> type[_Adapter]:
     else:
         engine, base = Engine(folder), _Adapter
     silence()
-    lacks = set(NEVER) | (LACKS if unified else engine.lacks)
+    lacks = set(NEVER) | engine.lacks
     if engine.session_cache is None:
         lacks |= {"sessions", "preempt"}
     return type("Adapter", (base,), {"engine": engine, "lacks": frozenset(lacks), "rows_read": ("in_order",)})

@@ -50,7 +50,6 @@ class Memory:
         owned = {req.req_pool_idx for req in holders.values()}
         known = (owned,) if self.engine.excludes_lent_slots else ()
         counted = self._counted_as_requests(holders)
-        has_sessions = self.sessions is not None
         held, held_rows = self._session_held(*known)
         size = "full_{}_size" if pools.window is not None or pools.states is not None else "{}_size"
         told = Figures(
@@ -69,17 +68,15 @@ class Memory:
             told.window_available = int(pools.window.available_size())
             told.window_evictable = int(self.prefix_cache.swa_evictable_size())
             told.window_protected = int(self.prefix_cache.swa_protected_size())
-            told.window_session_held = int(self.tree_cache.session_held_swa_tokens(*known)) if has_sessions else 0
-            told.window_uncached = sum(
-                ceil_align(int(req.kv_allocated_len), page_size) - cursor(req) for req in holders.values()
-            )
+            told.window_session_held = self._session_window(*known)
+            told.window_uncached = sum(map(self._window_of, counted))
         if pools.states is not None:
             told.states_available = int(pools.states.available_size())
             told.states_evictable = int(self.prefix_cache.mamba_evictable_size()) if self.config.prefix_cache else 0
             told.states_protected = int(self.prefix_cache.mamba_protected_size()) if self.config.prefix_cache else 0
-            told.states_requests = sum(self._states_of(entry.req).total() for entry in self.book.entries.values())
-            if has_sessions and hasattr(self.tree_cache, "session_held_mamba_slots"):
-                told.states_sessions = int(self.tree_cache.session_held_mamba_slots(*known))
+            everybody = self._counted_as_requests({name: entry.req for name, entry in self.book.entries.items()})
+            told.states_requests = sum(self._states_of(req).total() for req in everybody)
+            told.states_sessions = self._session_states(*known)
         return told
 
     def snapshot(self) -> SnapshotAnswer:
@@ -104,7 +101,7 @@ class Memory:
         return told
 
     def _counted_as_requests(self, holders: dict[str, Any]) -> list[Any]:
-        """Those of the requests that have a row whose memory is their own."""
+        """Those of the requests whose memory is their own."""
         return list(holders.values())
 
     def _session_held(self, *known: set[int]) -> tuple[int, int]:
@@ -112,6 +109,20 @@ class Memory:
         if self.sessions is None:
             return 0, 0
         return int(self.tree_cache.session_held_tokens(*known)), int(self.tree_cache.session_held_req_count(*known))
+
+    def _session_window(self, *known: set[int]) -> int:
+        """Tokens of window pages that the session slots say they hold."""
+        return 0 if self.sessions is None else int(self.tree_cache.session_held_swa_tokens(*known))
+
+    def _session_states(self, *known: set[int]) -> int | None:
+        """State slots that the session slots say they hold; some releases do not say."""
+        if self.sessions is None or not hasattr(self.tree_cache, "session_held_mamba_slots"):
+            return None
+        return int(self.tree_cache.session_held_mamba_slots(*known))
+
+    def _window_of(self, holder: Any) -> int:
+        """Tokens of window pages that a request or a session slot has to itself."""
+        return ceil_align(int(holder.kv_allocated_len), self.config.page_size) - cursor(holder)
 
     def _session_slots(self) -> dict[str, Any]:
         """The session slots that say that they hold memory."""

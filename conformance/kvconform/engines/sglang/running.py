@@ -1,12 +1,14 @@
 """Operations on requests that run: decode steps, launches, publication, the window."""
 
+from itertools import takewhile
 from typing import Any
 
 from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.looking import cursor, only, runs
+from kvconform.engines.sglang.pools import Freed
 from kvconform.engines.sglang.prefill import Prefill, refused_without_room
 from kvspec.events import CompleteAnswer, DecodeAnswer, Done, PublishAnswer, Refusal, SwaEvictAnswer
-from kvspec.pages import ceil_pages
+from kvspec.pages import ceil_pages, expand
 
 
 class Running(Prefill):
@@ -103,8 +105,12 @@ class Running(Prefill):
         req, position = entry.req, len(entry.tokens) - 1
         assert entry.run is not None, "a token comes for what runs"
         if self.config.tracking_states and position > entry.run.seq_len and position % self.config.page_size == 0:
-            req.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
-            req.mamba_last_track_seqlen = position
+            self._track(req, position)
+
+    def _track(self, req: Any, position: int) -> None:
+        """Note that the state at a position is in the slot whose turn it was."""
+        req.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
+        req.mamba_last_track_seqlen = position
 
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
         """Commit the accepted run. All of it goes to the request's output; it notes how much it keeps."""
@@ -123,27 +129,51 @@ class Running(Prefill):
         """Hand what a prefill wrote to the cache."""
         entry, run = self.book.check_unfinished(req, chunked)
         before, cached, protected = self.pools.free(), self._store_states(), int(entry.req.cache_protected_len)
+        windowed = self.pools.window is not None
+        begun, had = (cursor(entry.req), self._behind_cursor(entry.req)) if windowed else (0, [])
         self.engine.publish(self.tree_cache, entry.req, chunked=chunked)
         if chunked:
             if not run.stashed:
                 self._let_go_of_row_between_chunks(entry.req)
             run.stashed = True
-        if self.pools.window is not None and int(entry.req.cache_protected_len) > protected:
-            self.engine.unlock(self.prefix_cache, entry.req)
-            self._cut_at_window(entry.req, int(entry.req.cache_protected_len))
-            self.engine.lock(self.prefix_cache, entry.req)
+        else:
+            run.published = True
+        if windowed and int(entry.req.cache_protected_len) > protected:
+            self._lock_anew(entry.req)
         freed = self._freed(before)
         answer = PublishAnswer(int(entry.req.cache_protected_len), freed.pages, freed.window)
+        if windowed:
+            answer.evicted_len = self._window_left(entry.req, begun, had, freed)
         if before.states is not None:
             answer.state_cached = only(self._store_states() - cached)
             answer.state_taken = only(before.states.keys() - (self.pools.free().states or {}).keys())
         return answer
 
+    def _behind_cursor(self, req: Any) -> list[tuple[int, int]]:
+        """The pages that a request has from its cursor on, each with the window page behind it."""
+        pages = self._pages_of(req, cursor(req), int(req.kv_allocated_len))
+        return [(page, self.pools.side(page)) for page in pages]
+
+    def _window_left(self, req: Any, begun: int, had: list[tuple[int, int]], freed: Freed) -> int | None:
+        """Where the window begins now, if it was moved on from `begun`: newer releases do that as they publish."""
+        reached = int(req.swa_evicted_seqlen)
+        if reached != int(req.cache_protected_len):  # that it is put to the end of what is published frees nothing
+            return reached if reached > begun else None
+        pages, sides = set(expand(freed.pages)), set(expand(freed.window or ()))
+        left = list(takewhile(lambda one: one[1] in sides and one[0] not in pages, had))
+        return begun + len(left) * self.config.page_size if left else None
+
+    def _lock_anew(self, req: Any) -> None:
+        """Lock what a request has published once more, with the window cut off where it begins."""
+        self.engine.unlock(self.prefix_cache, req)
+        self._cut_at_window(req, int(req.cache_protected_len))
+        self.engine.lock(self.prefix_cache, req)
+
     def swa_evict(self, req: str) -> SwaEvictAnswer:
         """What a batch does for a request before it allocates.
 
-        SGLang does it in decode steps, and without a prefix cache between chunks. Before that the window stays as it
-        is, and when a request has stopped.
+        SGLang does it in decode steps, which begin when the prompt is published, and without a prefix cache between
+        chunks. Before that the window stays as it is, and when a request has stopped.
         """
         entry, run = self.book.running(req)
         if self.pools.window is None:
@@ -152,7 +182,7 @@ class Running(Prefill):
         position = None
         if run.mid_prefill:
             position = run.seq_len if not run.prepared_end and not self.config.prefix_cache else None
-        elif len(entry.tokens) > run.seq_len and not run.stopped:
+        elif run.published and not run.stopped:
             position = len(entry.tokens) - 1
         if position is not None:
             self.engine.evict_window(self.prefix_cache, entry.req, position)

@@ -4,7 +4,8 @@ A request's lengths and row are in a record (`req.kv`) that a session's slot len
 `cache_unfinished_req` is a checkpoint; allocation is a module of its own. Requests and slots are given the older names
 of what their record has, so that the rest of the adapter reads on.
 
-Not here yet: sliding windows, recurrent states, running without a prefix cache.
+Sliding windows and recurrent states are components of the tree. Without a prefix cache servers build the same tree,
+switched off.
 """
 
 import importlib
@@ -20,9 +21,6 @@ from kvconform.engines.sglang.one_tree import OneTree
 from kvconform.engines.standins import EngineError
 from kvspec.events import Config, MatchAnswer, Refusal, ReleaseAnswer
 from kvspec.pages import ceil_align
-
-LACKS = frozenset({"chunk_cache", "sliding_window", "recurrent_states"})
-"""What this adapter cannot make of these releases."""
 
 
 def is_unified(folder: Path) -> bool:
@@ -57,42 +55,63 @@ class UnifiedEngine(Engine):
             self.base = importlib.import_module(f"{memory}.base_prefix_cache")
             self.init_params = importlib.import_module(f"{memory}.cache_init_params")
             self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
-            self.full = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
+            self.components = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType
+            self.states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
+            self.window_pools = importlib.import_module(f"{memory}.swa_memory_pool")
+            self.window_allocator = importlib.import_module(f"{memory}.allocator.swa").SWATokenToKVPoolAllocator
+            self.settings = importlib.import_module("sglang.srt.runtime_context")
             sessions = importlib.import_module("sglang.srt.session.streaming_session")
             controller = importlib.import_module("sglang.srt.session.session_controller")
         except Exception as error:
             raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
         self.session_cache = sessions.StreamingSession
         self.session_controller = controller.SessionController
+        self.full, self.window, self.state = self.components.FULL, self.components.SWA, self.components.MAMBA
         self._ids_are_arrays = True
         self._spec = SimpleNamespace(speculative_algorithm=None)
         serving = SimpleNamespace(strip_thinking_cache=False)
         backends = "torch_native", "torch_native"  # rows are written by torch then: the same writes, without a kernel
-        told = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
+        states = SimpleNamespace(mamba_max_states_per_path=-1, enable_mamba_extra_buffer_lazy=False)
+        told: dict[str, Any] = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
         told["get_parallel"] = SimpleNamespace(tp_rank=0, dcp_enabled=False)
-        for module in (self.common, self.batches, self.allocation):
+        told["get_exec"] = SimpleNamespace(mamba=states)
+        for module in (self.common, self.batches, self.allocation, self.states):
             for name, value in told.items():
                 if hasattr(module, name):
                     setattr(module, name, lambda value=value: value)
+        for module in (self.batches, self.states, self.settings):
+            module.__dict__["mamba_cache_chunk_size"] = lambda: self._state_interval
         name_as_before(self.batches.ReqKvInfo, self.batches.Req, sessions.SessionSlot)
+        for owner in (self.batches.Req, sessions.SessionSlot):
+            owner.swa_evicted_seqlen = property(lambda holder: holder.kv.get_evicted_seqlen(self.window))
+
+    @property
+    def lacks(self) -> set[str]:
+        """Nothing that the specification asks of a pool."""
+        return set()
 
     def set_page_size(self, page_size: int, *, speculates: bool) -> None:
-        """What is read of the server's settings."""
+        """What is read of the server's settings: states are kept at every page border."""
         self._spec.speculative_algorithm = "EAGLE" if speculates else None
+        self._state_interval = page_size
 
     def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
         """SGLang's way out for a request."""
         self.common.release_kv_cache(req, tree_cache, checkpoint=is_insert)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
-        """The tree, with its core in Python."""
+        """The tree with a component for each pool, its core in Python; switched off where there is no prefix cache."""
+        window = (self.window,) if config.sliding_window else ()
+        states = (self.state,) if config.num_states else ()
         return self.tree.UnifiedRadixCache(
             self.init_params.CacheInitParams(
-                disable=False,
+                disable=not config.prefix_cache,
                 req_to_token_pool=pool,
                 token_to_kv_pool_allocator=allocator,
                 page_size=config.page_size,
-                tree_components=(self.full,),
+                enable_mamba_extra_buffer=bool(config.num_states and config.prefix_cache),
+                sliding_window_size=config.sliding_window or None,
+                tree_components=(self.full, *window, *states),
                 tree_core_backend="python",
             )
         )
@@ -113,6 +132,17 @@ class UnifiedEngine(Engine):
         """Lock what a request matched; a turn's slot has its lock already."""
         req.lock = tree_cache.lock(req.last_node)
 
+    def track_extend(self, pool: Any, req: Any) -> None:
+        """Note the last page border that a request's next prefill passes, where its state will be kept."""
+        page = self._state_interval
+        model = SimpleNamespace(hf_text_config=SimpleNamespace(mamba_chunk_size=page))
+        batch = SimpleNamespace(req_to_token_pool=pool, model_config=model, tree_cache=SimpleNamespace(page_size=page))
+        self.batches.ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend(batch, req)
+
+    def match_without_state(self, tree_cache: Any, req: Any) -> None:
+        """Match, and take no state slot by it."""
+        req.init_next_round_input(tree_cache, cow_mamba=False)
+
 
 class UnifiedAdapter(OneTree, Adapter):
     """The memory of one engine of such a release."""
@@ -127,7 +157,7 @@ class UnifiedAdapter(OneTree, Adapter):
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
         before = self.pools.free()
-        entry.req.init_next_round_input(self.tree_cache)
+        self.engine.match_without_state(self.tree_cache, entry.req)
         entry.prefix_len = int(entry.req.prefix_len)
         entry.resumed = entry.session is not None and entry.req.kv.holds_kv
         return MatchAnswer(entry.prefix_len, int(entry.req.cache_protected_len), *self._freed(before))
@@ -147,6 +177,24 @@ class UnifiedAdapter(OneTree, Adapter):
             raise Refusal("STORE-5", f"what {entry.name} matched has been evicted: match again")
         entry.req.last_node = found.last_device_node
 
+    def _look_for_branch(self, req: Any, matched: int) -> None:
+        found = self.engine.matched(self.prefix_cache, self.engine.full_ids(req)[:-1])
+        req.mamba_branching_seqlen = found.mamba_branching_seqlen if found.device_prefix_len == matched else None
+
+    def _lock_anew(self, req: Any) -> None:
+        """A lock that a session's slot has stays the slot's."""
+        owner = self.tree_cache.session.borrowed_slot(req) or req
+        node = owner.lock.node
+        self.prefix_cache.unlock(owner.lock)
+        self._cut_at_window(req, int(req.cache_protected_len))
+        owner.lock = self.prefix_cache.lock(node)
+
+    def _store_states(self) -> set[int]:
+        if self.pools.states is None:
+            return set()
+        kept = (node.component_data[self.engine.state].value for node in self._nodes())
+        return {self.pools.state(slot) for slot in kept if slot is not None}
+
     def _stash_without_cache(self, run: Run, req: Any) -> None:
         """The next chunk goes on from the row."""
 
@@ -159,6 +207,19 @@ class UnifiedAdapter(OneTree, Adapter):
 
     def _session_held(self, *known: set[int]) -> tuple[int, int]:
         """As its own check adds them up: a record is its session's while a turn runs on it, too."""
-        held = [kv for kv in self.tree_cache.session_records().values() if kv.holds_kv]
+        held = self._session_slots().values()
         size = self.config.page_size
-        return sum(ceil_align(kv.kv_allocated_len, size) - kv.cache_protected_len for kv in held), len(held)
+        return sum(ceil_align(slot.kv_allocated_len, size) - slot.cache_protected_len for slot in held), len(held)
+
+    def _session_window(self, *known: set[int]) -> int:
+        return sum(map(self._window_of, self._session_slots().values()))
+
+    def _session_states(self, *known: set[int]) -> int | None:
+        return sum(self._states_of(slot).total() for slot in self._session_slots().values())
+
+    def _track(self, req: Any, position: int) -> None:
+        """As it takes in a decode step: the slot of the state before stays named."""
+        kv = req.kv
+        kv.mamba_last_track_idx = kv.mamba_next_track_idx
+        kv.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(kv.mamba_next_track_idx)
+        kv.mamba_prev_track_seqlen, kv.mamba_last_track_seqlen = kv.mamba_last_track_seqlen, position
