@@ -6,7 +6,7 @@ all, which a good implementation mostly refuses. All proposals are made from the
 implementation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kvconform.fuzzing.style import USUAL, Draw, Style, branch, length, prompt, sampled
@@ -309,22 +309,58 @@ def _scarce(state: State) -> bool:
 
 
 def hasty(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
-    """What will be right a little later, and must be refused now: `unruly` meets these moments too rarely."""
-    options: list[Operation[Any]] = [
-        *(CacheUnfinished(req, req in state.mid_prefill) for req in state.prepared),
-        *(Finish(req) for req in state.prepared),
-        *(Verify(req, 1, [0]) for req, steps in state.speculating.items() if not steps[0].completed),
-        *(Decode([req]) for req in state.speculating),
-        *(Verify(req, 1, [0]) for req in state.requests if req not in state.speculating),
-        *(Preempt(name) for name, session in state.sessions.items() if session.turn and session.record is None),
-        *(Complete(launch) for launch in list(state.flights)[1:]),
-        *(
-            Submit("early", [*session.history.elements(), 0], name)
-            for name, session in state.sessions.items()
-            if session.turn is not None
-        ),
-    ]
-    return draw.choice(options) if options else None
+    """What was right a little earlier, will be a little later, or nearly is: it must be refused now.
+
+    `unruly` meets these moments too rarely. It is drawn first what is wrong, so that what has many moments hides
+    nothing that has few.
+    """
+    options = [moments for moments in wrong_moments(state) if moments]
+    return draw.choice(draw.choice(options)) if options else None
+
+
+def wrong_moments(state: State) -> tuple[Sequence[Operation[Any]], ...]:
+    """What must be refused now, by what is wrong about it."""
+    requests, sessions = state.requests, state.sessions
+    waiting = {req: request for req, request in requests.items() if not request.running}
+    matched = {req: request for req, request in waiting.items() if request.prefix_len is not None}
+    running = {req: request for req, request in requests.items() if request.running}
+    steps, unready = state.speculating, state.mid_prefill - state.prepared.keys()
+    following = {name: [*session.history.elements(), 0] for name, session in sessions.items()}
+    return (
+        [CacheUnfinished(req, req in state.mid_prefill) for req in state.prepared],
+        [CacheUnfinished(req, req not in state.mid_prefill) for req in running if req not in state.prepared],
+        [Finish(req) for req in (*state.prepared, *state.mid_prefill)],
+        [Verify(req, 1, [0]) for req in requests if req not in steps or not steps[req][0].completed],
+        [Verify(req, 1, [0]) for req in steps if req in state.prepared],
+        [Verify(req, step.positions + 1, [0]) for req, (step, *_) in steps.items() if step.completed],
+        [Decode([req]) for req in (*steps, *state.mid_prefill)],
+        [Decode([req], DRAFTS + 1) for req, behind in steps.items() if len(behind) > 1],
+        [Decode([req], n) for req in running if _stopped(state, req) for n in (1, 2, DRAFTS + 1)],
+        [Extend([(req, end)]) for req, one in matched.items() for end in (one.prefix_len or 0, len(one.tokens) + 1)],
+        [Extend([(req, len(one.tokens))]) for req, one in waiting.items() if one.prefix_len is None],
+        [Extend([(req, len(one.tokens))]) for req, one in running.items() if req not in unready],
+        [MatchPrefix(req) for req in running],
+        [TakeState(req) for req, one in requests.items() if one.prefix_len is None or one.record is not None],
+        [Launch(number, list(state.prepared)) for number in state.flights if state.prepared],
+        [Complete(launch) for launch in list(state.flights)[1:]],
+        [OpenSession(name) for name in sessions],
+        [Preempt(name) for name, session in sessions.items() if session.turn and session.record is None],
+        [CloseSession(name) for name, session in sessions.items() if session.closing],
+        [Submit("early", following[name], name) for name, session in sessions.items() if session.turn is not None],
+        [
+            Submit("other", tokens, name)
+            for name, session in sessions.items()
+            if session.turn is None and len(session.history)
+            for history in [following[name][:-1]]
+            for tokens in (history[:-1] or [9], [*history[:-1], 9, 0])
+        ],
+    )
+
+
+def _stopped(state: State, req: str) -> bool:
+    """Whether a running request has no token left to decode, nor one to come."""
+    record = state.requests[req].record
+    return record is not None and state.lengths[record].committed >= state.horizon[record]
 
 
 def unruly(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:

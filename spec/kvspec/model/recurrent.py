@@ -151,9 +151,10 @@ def judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
         state.records[record] = held = held._replace(computing=view.computing)
         content[view.computing] = record, state.written[record]
     state.judged["DATA-2"] += 1
-    if view.tracking is None:
-        return
     due = [border for border in state.borders[record] if border >= protected]
+    if view.tracking is None:
+        state.unjudged["DATA-2"] += bool(due)
+        return
     told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
     if list(told) != due:
         raise Violation(
