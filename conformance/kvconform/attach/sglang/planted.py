@@ -11,7 +11,7 @@ from kvconform.engines.standins import EngineError
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Ten of them.
+    """Eleven of them.
 
     Raises:
         EngineError: the release is older.
@@ -37,6 +37,11 @@ def defects(engine: Engine) -> list[Defect]:
             "overshoot not freed",
             "what a turn that stopped has beyond its tokens is forgotten",
             ((session, "_trim_overshoot", overshoot, "pass"),),
+        ),
+        Defect(
+            "tail not freed on resume",
+            "a turn that resumes leaves what its record has past that to nobody",
+            ((session, "_free_tail", "self._free_kv_aligned(kv, prefix_len, kv.kv_allocated_len)", "pass"),),
         ),
         Defect(
             "left in the free list",

@@ -3,6 +3,7 @@
 python -m kvconform.attach.sglang.requests VERSION
 """
 
+import os
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ def main(
         folder = folder_of(version)
         if not (folder / "sglang").is_dir():
             raise EngineError(f"SGLang {version} is not there: kvspec engines install sglang=={version}")
+        os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"  # nothing can be planted in a compiled core
         factory = adapter(folder)
         return tried(factory, defects(factory.engine))
 

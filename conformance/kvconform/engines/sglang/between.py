@@ -43,7 +43,7 @@ class BetweenEngine(Engine):
         """The tree, with its core in Python, or none."""
         if not config.prefix_cache:
             return super().prefix_cache(config, pool, allocator)
-        params = {"tree_components": (self.full,), "tree_core_backend": "python"}
+        params = {"tree_components": (self.full,)}
         return self.tree(
             self.init_params.CacheInitParams(
                 disable=False,

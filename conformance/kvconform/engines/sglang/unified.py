@@ -59,6 +59,7 @@ class UnifiedEngine(Engine):
             self.states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
             self.window_pools = importlib.import_module(f"{memory}.swa_memory_pool")
             self.window_allocator = importlib.import_module(f"{memory}.allocator.swa").SWATokenToKVPoolAllocator
+            self.core = importlib.import_module(f"{memory}.rust_tree_core.adapter")
             self.settings = importlib.import_module("sglang.srt.runtime_context")
             sessions = importlib.import_module("sglang.srt.session.streaming_session")
             controller = importlib.import_module("sglang.srt.session.session_controller")
@@ -75,11 +76,11 @@ class UnifiedEngine(Engine):
         told: dict[str, Any] = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
         told["get_parallel"] = SimpleNamespace(tp_rank=0, dcp_enabled=False)
         told["get_exec"] = SimpleNamespace(mamba=states)
-        for module in (self.common, self.batches, self.allocation, self.states):
+        for module in (self.common, self.batches, self.allocation, self.states, self.core):
             for name, value in told.items():
                 if hasattr(module, name):
                     setattr(module, name, lambda value=value: value)
-        for module in (self.batches, self.states, self.settings):
+        for module in (self.batches, self.states, self.core, self.settings):
             module.__dict__["mamba_cache_chunk_size"] = lambda: self._state_interval
         name_as_before(self.batches.ReqKvInfo, self.batches.Req, sessions.SessionSlot)
         for owner in (self.batches.Req, sessions.SessionSlot):
@@ -112,7 +113,6 @@ class UnifiedEngine(Engine):
                 enable_mamba_extra_buffer=bool(config.num_states and config.prefix_cache),
                 sliding_window_size=config.sliding_window or None,
                 tree_components=(self.full, *window, *states),
-                tree_core_backend="python",
             )
         )
 
@@ -192,8 +192,7 @@ class UnifiedAdapter(OneTree, Adapter):
     def _store_states(self) -> set[int]:
         if self.pools.states is None:
             return set()
-        kept = (node.component_data[self.engine.state].value for node in self._nodes())
-        return {self.pools.state(slot) for slot in kept if slot is not None}
+        return {self.pools.state(slot) for slot in self.prefix_cache.all_mamba_values_flatten()}
 
     def _stash_without_cache(self, run: Run, req: Any) -> None:
         """The next chunk goes on from the row."""
