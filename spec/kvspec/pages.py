@@ -4,7 +4,7 @@ A *position* is an index into a request's tokens. A *page* holds `page_size` slo
 Pages are numbered from 1; page 0 is the padding page, which is never allocated or freed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvspec.contracts import ensure, require
 
@@ -68,6 +68,20 @@ def slot_index(page: int, position: int, page_size: int) -> int:
     return page * page_size + position % page_size
 
 
+def slots_of(table: Sequence[int], length: int, page_size: int) -> list[int | tuple[int, int]]:
+    """The slots of positions `[0, length)` of a row with pages `table` (PAGE-3); 0 for each where that is no page."""
+    runs: list[tuple[int, int]] = []
+    for start in range(0, length, page_size):
+        begin, size = table[start // page_size] * page_size, min(page_size, length - start)
+        if begin <= 0:
+            runs += [(0, 1)] * size
+        elif runs and runs[-1][0] and begin == sum(runs[-1]):
+            runs[-1] = runs[-1][0], runs[-1][1] + size
+        else:
+            runs.append((begin, size))
+    return [first if number == 1 else (first, number) for first, number in runs]
+
+
 def none_empty(runs: Runs) -> bool:
     """Whether each run names a number at least, as a reader of traces sees to."""
     return all(isinstance(run, int) or run[1] >= 1 for run in runs)
@@ -124,6 +138,17 @@ def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
 def count(runs: Runs) -> int:
     """How many numbers are named, one that is named twice counted twice."""
     return sum(1 if isinstance(run, int) else run[1] for run in runs)
+
+
+def alongside(one: Runs, other: Runs) -> Iterator[tuple[int, int, int]]:
+    """What is in the same places of both, as far as both go: a number of each, and for how many both count on."""
+    runs, others = ([(run, 1) if isinstance(run, int) else run for run in each][::-1] for each in (one, other))
+    while runs and others:
+        (first, left), (second, right) = runs.pop(), others.pop()
+        length = min(left, right)
+        yield first, second, length
+        runs += [(first + length, left - length)] * (left > length)
+        others += [(second + length, right - length)] * (right > length)
 
 
 def merged(runs: Runs) -> list[tuple[int, int]]:

@@ -1,7 +1,8 @@
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvspec.pages import (
+    alongside,
     beginning,
     ceil_align,
     ceil_pages,
@@ -12,6 +13,7 @@ from kvspec.pages import (
     floor_pages,
     merged,
     slot_index,
+    slots_of,
     without,
 )
 
@@ -42,6 +44,25 @@ def test_page_3_slots_of_a_table_are_distinct_and_lead_back(
     position = data.draw(st.integers(0, len(table) * page_size - 1))
     slot = slot_index(table[position // page_size], position, page_size)
     assert (slot // page_size, slot % page_size) == (table[position // page_size], position % page_size)
+
+
+@example([0, 1], 1, 2)
+@given(st.lists(st.integers(-1, 4), max_size=8), st.integers(1, 3), st.integers(0, 24))
+def test_page_3_slots_of_a_row_are_those_of_its_positions(table: list[int], page_size: int, length: int) -> None:
+    length = min(length, len(table) * page_size)
+    pages = [table[position // page_size] for position in range(length)]
+    runs = slots_of(table, length, page_size)
+    assert expand(runs) == [slot_index(page, at, page_size) if page > 0 else 0 for at, page in enumerate(pages)]
+    assert all(isinstance(run, int) or run[0] > 0 for run in runs), "what is no page is in no run"
+    assert len(runs) <= len(table) + sum(page <= 0 for page in pages)
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
+def test_two_sequences_are_gone_through_alongside(one: list[int], other: list[int]) -> None:
+    both = list(zip(one, other, strict=False))
+    told = list(alongside(compress(one), compress(other)))
+    assert [(first + i, second + i) for first, second, length in told for i in range(length)] == both
+    assert len(told) <= len(compress(one)) + len(compress(other))
 
 
 @given(st.lists(st.integers(-5, 30)))

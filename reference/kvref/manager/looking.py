@@ -6,7 +6,7 @@ from kvref.manager.state import ManagerState
 from kvref.request import KvRecord
 from kvspec import lengths
 from kvspec.events import Figures, HolderView, Refusal, SnapshotAnswer
-from kvspec.pages import Runs, compress, slot_index
+from kvspec.pages import Runs, compress, slots_of
 from kvspec.window import window_held_tokens
 
 
@@ -93,10 +93,7 @@ class Looking(ManagerState):
 
     def _slots_of(self, kv: KvRecord) -> Runs:
         """The slot index of each allocated position of a row (rule PAGE-3)."""
-        table, page_size = self.pool.req_to_token[kv.req_pool_idx], self.config.page_size
-        return compress(
-            slot_index(table[position // page_size], position, page_size) for position in range(kv.kv_allocated_len)
-        )
+        return slots_of(self.pool.req_to_token[kv.req_pool_idx], kv.kv_allocated_len, self.config.page_size)
 
     def _view(self, kv: KvRecord) -> HolderView:
         cursor = None if self._swa is None else max(kv.cache_protected_len, kv.swa_evicted_seqlen)

@@ -9,7 +9,7 @@ from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
 from kvspec.model.recurrent import evictable_states, judge_roles, roles
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, beginning, ceil_pages, compress, count, merged, slot_index, without
+from kvspec.pages import Runs, alongside, ceil_pages, compress, count, merged, slots_of, without
 from kvspec.rules import Violation
 from kvspec.window import window_held_tokens
 
@@ -206,15 +206,11 @@ def _snapshot(state: State) -> SnapshotAnswer:
 def _rows(state: State) -> dict[str, Any]:
     """The part of a snapshot that is of rows."""
     page_size = state.config.page_size
-    rows: dict[int, Runs] = {}
-    for record, (row, *_) in state.records.items():
-        table, allocated = state.tables[record], state.lengths[record].allocated
-        rows[row] = compress(
-            slot_index(table[position // page_size], position, page_size) if table[position // page_size] > 0 else 0
-            for position in range(allocated)
-        )
     return {
-        "rows": rows,
+        "rows": {
+            row: slots_of(state.tables[record], state.lengths[record].allocated, page_size)
+            for record, (row, *_) in state.records.items()
+        },
         "free_rows": without([(0, state.config.num_rows)], list(state.rows)),
         "withheld_rows": compress(sorted(row for row, record in state.rows.items() if record == WITHHELD)),
     }
@@ -331,13 +327,13 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
         due, told = count(expected[row]), count(observed[row])
         if not _same_pages(state, due, told):
             raise Violation("PAGE-3", f"the number of positions of row {row} is wrong", expected=due, observed=told)
-        common = min(due, told)
-        wanted, found = beginning(expected[row], common), beginning(observed[row], common)
-        for position, (want, have) in enumerate(zip(wanted, found, strict=True)):
+        position = 0
+        for want, have, length in alongside(expected[row], observed[row]):
             if want not in (have, 0):
                 raise Violation(
                     "PAGE-3", f"position {position} of row {row} is another slot", expected=want, observed=have
                 )
+            position += length
 
 
 def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Runs | None) -> None:

@@ -26,7 +26,7 @@ from kvspec.events import (
     ReleaseAnswer,
     SnapshotAnswer,
 )
-from kvspec.pages import Runs, ceil_pages, compress, slot_index
+from kvspec.pages import Runs, ceil_pages, slots_of
 from kvspec.store import ROOT
 from kvspec.tokens import Element, PrefixKey, Tokens
 
@@ -275,10 +275,7 @@ class Adapter:
         """Show block tables, free pages, and what is cached."""
         page_size = self.config.page_size
         return SnapshotAnswer(
-            rows={
-                held.row: compress(slot_index(held.table[i // page_size], i, page_size) for i in range(held.length))
-                for held in self.sequences.values()
-            },
+            rows={held.row: slots_of(held.table, held.length, page_size) for held in self.sequences.values()},
             free_pages=sorted(self.engine.free_pages),
             store_pages=sorted(self.engine.cached.values()),
             requests={
