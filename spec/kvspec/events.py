@@ -25,6 +25,10 @@ TurnsCountAs = Literal["requests", "sessions"]
 """Whose memory a turn of a session counts as while it has any: its own, or its session's."""
 
 
+Overshoot = Literal["freed", "published"]
+"""What becomes, when a plain request finishes, of whole pages of accepted tokens past those that it keeps."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fixed sizes of one memory manager."""
 
@@ -51,6 +55,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """What becomes of the chunks of a session's first turn but the last."""
     turns_count_as: TurnsCountAs = "requests"
     """Where the figures count what a turn has."""
+    overshoot: Overshoot = "freed"
+    """What becomes of the K/V of tokens that were accepted past the stop of a request."""
 
     @property
     def hybrid(self) -> bool:

@@ -659,3 +659,31 @@ def test_a_set_of_pages_is_told_as_runs_and_singly_in_any_order() -> None:
     with pytest.raises(Violation, match="PAGE-1: the free pages: some are there twice") as raised:
         model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=[(3, 6), 2, (1, 2)])))
     assert raised.value.observed == [(1, 2), 2, (3, 6)]
+
+
+@pytest.mark.parametrize("overshoot", ["freed", "published"])
+def test_pages_past_a_stop_are_published_where_that_is_declared_and_only_there(overshoot: events.Overshoot) -> None:
+    """Of 12 committed positions in pages 1..4 the request keeps 8: page 3 has none of them."""
+    freed: dict[events.Overshoot, list[int]] = {"freed": [3, 4], "published": [4]}
+    for answered in freed.values():
+        model = Model(Config(4, 16, 4, 64, overshoot=overshoot), law=True)
+        for op in (
+            events.Submit("a", [0, 1, 2, 3, 4, 5]),
+            events.MatchPrefix("a"),
+            events.Extend([("a", 6)]),
+            events.Launch(1, ["a"]),
+            events.Complete(1, {"a": 900}),
+            events.Decode(["a"], 7),
+            events.Launch(2, ["a"]),
+            events.Complete(2, {}),
+            events.Verify("a", 6, [1]),
+        ):
+            model.step(op)
+        finish = events.Finish("a", obs=events.ReleaseAnswer(answered))
+        if answered == freed[overshoot]:
+            model.step(finish)
+            assert len(model.state.store.entries) == 4 - len(answered)
+            check(model.state)
+        else:
+            with pytest.raises(Violation):
+                model.step(finish)

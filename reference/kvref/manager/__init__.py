@@ -18,7 +18,7 @@ from kvref.manager.looking import Looking
 from kvref.manager.prefill import Prefilling
 from kvref.manager.running import Running
 from kvref.manager.waiting import Waiting
-from kvspec.events import FirstTurnChunks, RowsRead, TurnsCountAs
+from kvspec.events import FirstTurnChunks, Overshoot, RowsRead, TurnsCountAs
 
 
 class Manager(Waiting, Prefilling, Running, Leaving, Looking):
@@ -28,3 +28,4 @@ class Manager(Waiting, Prefilling, Running, Leaving, Looking):
     """It withholds rows where launches read them until they complete, and only there."""
     first_turn_chunks: ClassVar[tuple[FirstTurnChunks, ...]] = get_args(FirstTurnChunks)
     turns_count_as: ClassVar[tuple[TurnsCountAs, ...]] = get_args(TurnsCountAs)
+    overshoot: ClassVar[tuple[Overshoot, ...]] = get_args(Overshoot)

@@ -4,6 +4,7 @@ from kvref.manager.state import ManagerState
 from kvref.release import evict_swa, release_kv_cache
 from kvref.request import KvRecord, Run
 from kvspec.events import EvictAnswer, PublishAnswer, Refusal, ReleaseAnswer, SwaEvictAnswer
+from kvspec.tokens import Tokens
 
 
 class Leaving(ManagerState):
@@ -55,8 +56,9 @@ class Leaving(ManagerState):
         slot = run.request.slot
         cached = None
         if slot is None:
-            kept = min(run.kv.kv_committed_len, len(run.tokens))
-            cached = self.tree_cache.cache_finished_req(run.kv, run.tokens, kept)
+            tokens = self._published_tokens(run)
+            kept = min(run.kv.kv_committed_len, len(tokens))
+            cached = self.tree_cache.cache_finished_req(run.kv, tokens, kept)
             self._release(run.kv)
         else:
             self.session_cache.save(slot, run)
@@ -65,6 +67,15 @@ class Leaving(ManagerState):
         answer = self._released()
         answer.state_cached = None if cached is None else cached.slot
         return answer
+
+    def _published_tokens(self, run: Run) -> Tokens:
+        """The tokens of a request that finishes, and those accepted past its stop where their pages are published."""
+        beyond = run.kv.kv_committed_len - len(run.tokens)
+        if self.config.overshoot == "freed" or beyond <= 0:
+            return run.tokens
+        tokens = run.tokens.copy()
+        tokens.extend(next(self._unkept) for _ in range(beyond))
+        return tokens
 
     def abort(self, req: str) -> ReleaseAnswer:
         """The request leaves without a result, wherever it is (22862).

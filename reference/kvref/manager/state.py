@@ -1,6 +1,7 @@
 """What the manager knows, and what several operations ask of it."""
 
 from collections import deque
+from itertools import count
 
 from kvref.launch import Launch
 from kvref.parts import make_allocator, make_pool, make_tree_cache
@@ -27,6 +28,8 @@ class ManagerState:
             publishes_chunks=config.first_turn_chunks == "published",
         )
 
+        self._unkept = count(-1, -1)
+        """Stand-ins for tokens that were accepted past a request's stop: nobody else has these."""
         self.requests: dict[str, Request] = {}
         self.running: dict[str, Run] = {}
         self.holders: dict[str, KvRecord] = {}

@@ -22,7 +22,7 @@ from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
-from kvspec.tokens import PrefixKey
+from kvspec.tokens import PrefixKey, Tokens
 
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
@@ -208,12 +208,16 @@ def finish(state: State, op: Finish) -> ReleaseAnswer:
 
 
 def _finish_plain(state: State, op: Finish, request: Request, record: int) -> ReleaseAnswer:
-    """Publish the whole committed pages of the returned tokens and free the rest (994).
+    """Publish the whole committed pages of the returned tokens, or of all accepted ones, and free the rest (994).
 
     [0, protected)               the store's: unlocked
     [protected, floor)           published: to the store, duplicates freed
     [floor, ceil(allocated))     freed
     """
+    beyond = state.lengths[record].committed - len(request.tokens)
+    if beyond > 0 and state.config.overshoot == "published":
+        request = request._replace(tokens=_with_unkept(request, beyond))
+        state.chosen["overshoot published"] += 1
     committed = min(state.lengths[record].committed, len(request.tokens))
     limit = committed if state.config.prefix_cache else state.lengths[record].protected
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
@@ -234,6 +238,13 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     apply_publication(state, record, plan)
     state.forget_record(record)
     return obs
+
+
+def _with_unkept(request: Request, count: int) -> Tokens:
+    """A request's tokens and so many that were accepted past its stop: nobody is told which they are."""
+    tokens = request.tokens.copy()
+    tokens.extend(-(request.run << 32) - number for number in range(1, count + 1))
+    return tokens
 
 
 def _finish_turn(state: State, op: Finish, request: Request, record: int) -> ReleaseAnswer:

@@ -25,6 +25,7 @@ CHOICES = (
     "first turn published early",
     "tokens sampled by the engine",
     "turn counted as its session's",
+    "overshoot published",
 )
 """What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""

@@ -17,8 +17,8 @@ from kvconform.engines.sglang.unified import is_unified
 NEWEST = {"last-token", "retracted-twice", "retract-finishes", "empty-lend"}
 HYBRID = {"window-branch", "state-branch", "state-ahead", "slot-exchanged"}
 RELEASES = {
-    "0.5.16": NEWEST | {"session-stuck", "overshoot-published"},
-    "0.5.20": NEWEST | {"session-stuck", "overshoot-published"},
+    "0.5.16": NEWEST | {"session-stuck"},
+    "0.5.20": NEWEST | {"session-stuck"},
     "0.5.22": NEWEST | HYBRID,
     "0.5.23": NEWEST | HYBRID,
 }

@@ -20,12 +20,13 @@ a request what the scheduler sets. Where it has to choose how an operation of th
 """
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 from kvconform.engines.book import Entry
 from kvconform.engines.sglang.looking import only
 from kvconform.engines.sglang.pools import Free
 from kvconform.engines.sglang.running import Running
-from kvspec.events import EvictAnswer, Refusal, ReleaseAnswer
+from kvspec.events import EvictAnswer, Overshoot, Refusal, ReleaseAnswer
 
 CLOCK_STEP = 10.0
 """Seconds between two looks of the session controller, more than it waits on its own."""
@@ -33,6 +34,8 @@ CLOCK_STEP = 10.0
 
 class Adapter(Running):
     """The memory of one SGLang engine; `adapter` in this package makes one for a release. Here: the ways out."""
+
+    overshoot: ClassVar[tuple[Overshoot, ...]] = ("published",)
 
     def finish(self, req: str) -> ReleaseAnswer:
         """The request stopped: it has as many tokens as it may have."""

@@ -149,6 +149,7 @@ class UnifiedAdapter(OneTree, Adapter):
 
     first_turn_chunks = ("published",)
     turns_count_as = ("sessions",)
+    overshoot = ("freed",)
     engine: UnifiedEngine  # type: ignore[misc]
 
     def match_prefix(self, req: str) -> MatchAnswer:
