@@ -169,11 +169,15 @@ class Running(Prefill):
         self._cut_at_window(req, int(req.cache_protected_len))
         self.engine.lock(self.prefix_cache, req)
 
+    def _may_decode(self, entry: Entry, run: Run) -> bool:
+        """Whether the window of a request may be moved as for a decode step: its first token is there."""
+        return len(entry.tokens) > run.seq_len
+
     def swa_evict(self, req: str) -> SwaEvictAnswer:
         """What a batch does for a request before it allocates.
 
-        SGLang does it in decode steps, which begin when the prompt is published, and without a prefix cache between
-        chunks. Before that the window stays as it is, and when a request has stopped.
+        SGLang does it in decode steps, and without a prefix cache between chunks. Before that the window stays as it
+        is, and when a request has stopped.
         """
         entry, run = self.book.running(req)
         if self.pools.window is None:
@@ -182,7 +186,7 @@ class Running(Prefill):
         position = None
         if run.mid_prefill:
             position = run.seq_len if not run.prepared_end and not self.config.prefix_cache else None
-        elif run.published and not run.stopped:
+        elif self._may_decode(entry, run) and not run.stopped:
             position = len(entry.tokens) - 1
         if position is not None:
             self.engine.evict_window(self.prefix_cache, entry.req, position)

@@ -190,6 +190,10 @@ class UnifiedAdapter(OneTree, Adapter):
         self._cut_at_window(req, int(req.cache_protected_len))
         owner.lock = self.prefix_cache.lock(node)
 
+    def _may_decode(self, entry: Entry, run: Run) -> bool:
+        """Decode steps begin when the prompt is published: who finishes before that has its whole window."""
+        return run.published
+
     def _store_states(self) -> set[int]:
         if self.pools.states is None:
             return set()
