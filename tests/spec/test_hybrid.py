@@ -30,6 +30,7 @@ from kvspec.events import (
     SnapshotAnswer,
     Submit,
     SwaEvict,
+    SwaEvictAnswer,
 )
 from kvspec.invariants import check
 from kvspec.model import Model
@@ -294,3 +295,41 @@ def test_data_2_a_request_goes_on_from_the_state_of_what_it_matched(told: int) -
     with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}") as violation:
         model.step(extend)
     assert violation.value.expected == 2
+
+
+@pytest.mark.parametrize("told", [1, 2, 3])
+def test_data_2_a_request_that_begins_at_its_first_token_goes_on_from_no_state(told: int) -> None:
+    model = carried_out(with_states(), [Submit("b", [99, *PROMPT[:9]]), MatchPrefix("b")])
+    extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 1}, {"b": [4, 5, 6]}, None, {"b": [4, 5, 6]}, {"b": told}))
+    with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}"):
+        model.step(extend)
+
+
+@pytest.mark.parametrize(("cached", "right"), [(1, False), (2, True)])
+def test_data_2_the_slot_that_is_computed_in_is_kept_though_it_has_the_state_of_the_border(
+    cached: int, right: bool
+) -> None:
+    """A prompt ends at a page border: slot 1, which is computed in, has the same state as slot 2."""
+    model = Model(Config(4, 20, 4, 64, num_states=8))
+    carried_out(model, prefill("a", PROMPT[:8], 1))
+    publish = CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, 4))
+    if right:
+        carried_out(model, [publish])
+        return
+    with pytest.raises(Violation, match="DATA-2: the store took state slot 1, in which a computes"):
+        model.step(publish)
+
+
+def test_swa_2_a_cursor_stands_at_page_borders() -> None:
+    """P = 4 = window, 14 tokens: positions from 9 on are still read."""
+    for until in range(16):
+        model = carried_out(
+            Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16)), prefill("a", PROMPT[:14], 1)
+        )
+        sides = list(range(1, until // 4 + 1))
+        evict = SwaEvict("a", obs=SwaEvictAnswer(until, sides))
+        if until in (0, 4, 8):
+            carried_out(model, [evict])
+            continue
+        with pytest.raises(Violation, match=f"SWA-2: the window of a was evicted up to {until}"):
+            model.step(evict)

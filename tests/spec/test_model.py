@@ -585,6 +585,8 @@ def test_blame_a_close_that_is_lost_on_abort_is_sess_4() -> None:
     assert told(*lost, again).rule.id == "SESS-4"
     late = events.CloseSession("s", obs=events.ReleaseAnswer([]))
     assert told(*lost, late).rule.id == "SESS-4"
+    twice = events.OpenSession("s", obs=events.Done())
+    assert told(*lost, events.OpenSession("s"), twice).rule.id == "OP-1", "it is another session by then"
     model = Model(events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64))
     with pytest.raises(Violation, match="OP-1"):
         model.step(events.OpenSession("s", refused=Refused("no", "OP-1")))

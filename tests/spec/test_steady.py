@@ -1,5 +1,6 @@
 """A decode batch that goes on comes to the state that its operations come to one by one."""
 
+import copy
 import random
 from typing import Any
 
@@ -13,6 +14,7 @@ from kvspec.events import (
     Config,
     Decode,
     DecodeAnswer,
+    Done,
     Event,
     Evict,
     Extend,
@@ -152,6 +154,45 @@ def test_a_wrong_answer_of_a_batch_that_goes_on_is_found() -> None:
             caught += 1
         model.step(op)  # type: ignore[arg-type]
     assert caught > 2
+
+
+def outcome(model: Model, op: Event) -> str:
+    """What a model says of an operation, which is carried out by an engine that tells nothing."""
+    try:
+        model.step(copy.deepcopy(op))
+    except Violation as violation:
+        return str(violation)
+    return "allowed"
+
+
+SHORT = {
+    "pages": Config(page_size=1, num_pages=26, num_rows=8, max_context_len=40),
+    "window pages": Config(
+        page_size=1, num_pages=100, num_rows=8, max_context_len=40, sliding_window=4, num_window_pages=26
+    ),
+    "positions": Config(page_size=4, num_pages=60, num_rows=8, max_context_len=16),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str) -> None:
+    refused = 0
+    for ahead in (0, 2):
+        model = Model(SHORT[name])
+        for op in traffic(SHORT[name], 3, ahead)[:150]:
+            decoded, steady = [*model._steady._decoded], bool(model._steady._members)
+            in_flight = [*model._state.flights]
+            attempts: list[Event] = [Decode(decoded, obs=DecodeAnswer())]
+            attempts += [Launch(number, decoded, obs=Done()) for number in (*in_flight, 999)]
+            attempts += [Complete(number, {}, obs=CompleteAnswer()) for number in (*in_flight, 999)]
+            for attempt in attempts if steady else ():
+                goes_on, one_by_one = copy.deepcopy(model), copy.deepcopy(model)
+                one_by_one.figures()  # whoever looks at it ends the batch
+                verdict = outcome(goes_on, attempt)
+                assert verdict == outcome(one_by_one, attempt)
+                refused += verdict != "allowed"
+            model.step(op)  # type: ignore[arg-type]
+    assert refused > 10
 
 
 def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
