@@ -91,17 +91,16 @@ def books_agree_with_the_law(state: State) -> None:
         states.update(state.records[record].states)
     states.update(request.state for request in state.requests.values() if request.state is not None)
     rows.update(row for row, owner in state.rows.items() if owner == WITHHELD and row in state.readers)
-    entries = {key: entry.page for key, entry in store.entries.items()}
-    sides = {key: state.window_of[page] for key, page in entries.items() if page in state.window_of}
+    sides = {key: state.window_of[page] for key, page in store.pages.items() if page in state.window_of}
     for books, locks, cached in ((window, store.window_pins, sides), (states, store.state_pins, store.states)):
         books.update({cached[key]: count for key, count in locks.items() if key in cached})
     for pool, in_use, books, cached, locks in (
-        ("pages", state.owner.keys(), pages, entries, store.pins),
+        ("pages", state.owner.keys(), pages, store.pages, store.pins),
         ("rows", state.rows.keys(), rows, {}, {}),
         ("window", state.window_owner.keys(), window, sides, store.window_pins),
         ("states", state.state_owner.keys(), states, store.states, store.state_pins),
     ):
-        if not locks.keys() <= entries.keys():
+        if not locks.keys() <= store.pages.keys():
             raise Violation("STORE-2", "a prefix is locked that is gone")
         if pool in memory.law.state.pools:
             named = {key: page for page, found in memory.law.state.pools[pool].pages.items() for key in found.keys}
@@ -177,11 +176,12 @@ def store_is_prefix_closed(state: State) -> None:
     """Every cached prefix's parent is cached; the counts of children are right."""
     store = state.store
     children: Counter[PrefixKey] = Counter()
-    for entry in store.entries.values():
-        if entry.parent != ROOT and entry.parent not in store.entries:
-            raise Violation("STORE-1", f"page {entry.page} is cached behind a hole")
-        children[entry.parent] += 1
-    if children != Counter(store.children):
+    for key, page in store.pages.items():
+        parent = store.parents[key]
+        if parent != ROOT and parent not in store.pages:
+            raise Violation("STORE-1", f"page {page} is cached behind a hole")
+        children[parent] += 1
+    if any(store.children.get(key, 1) != children[key] for key in (ROOT, *store.pages)):
         raise Violation("STORE-1", "the numbers of longer prefixes are wrong", expected=children)
 
 
@@ -228,7 +228,7 @@ def holders_have_their_states(state: State) -> None:
 @checks("MAMBA-4")
 def cached_states_are_of_cached_prefixes(state: State) -> None:
     """The store keeps states of prefixes that it holds."""
-    if state.store.states.keys() - state.store.entries.keys():
+    if state.store.states.keys() - state.store.pages.keys():
         raise Violation("MAMBA-4", "the store keeps the state of a prefix that it does not hold")
 
 

@@ -6,7 +6,8 @@ prefix covers all shorter ones. Locking, unlocking and eviction cost one step a 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -14,13 +15,6 @@ from kvspec.tokens import PrefixKey
 
 ROOT: PrefixKey = b""
 """The empty prefix. It has no page."""
-
-
-class Entry(NamedTuple):
-    """One cached prefix: the page that holds its last tokens, and the prefix one page shorter."""
-
-    page: int
-    parent: PrefixKey
 
 
 class Publication(NamedTuple):
@@ -32,8 +26,10 @@ class Publication(NamedTuple):
     """The holder's pages whose content the store already has: freed."""
     shared: list[int]
     """The store's pages that take their place in the block table."""
-    inserted: list[tuple[PrefixKey, PrefixKey, int]]
-    """Key, parent key and page of each prefix that the store takes over."""
+    keys: list[PrefixKey]
+    """The prefixes that end in `shared`, then those of `inserted`: what is published beyond the locked prefix."""
+    inserted: list[int]
+    """The pages that the store takes over."""
     revived: list[tuple[int, int]]
     """A tombstone of the store that gets its window side back, and the holder's duplicate that gives it."""
     exchanged: list[tuple[PrefixKey, int]]
@@ -47,13 +43,17 @@ class PrefixStore:
     recurrent states the state at its very end.
     """
 
-    __slots__ = ("children", "entries", "pins", "reach", "state_pins", "states", "window_pins")
+    __slots__ = ("children", "pages", "parents", "pins", "reach", "state_pins", "states", "window_pins")
 
     def __init__(self, reach: int = 0) -> None:
         """An empty store. `reach` is the sliding window in pages, 0 without one."""
         self.reach = reach
-        self.entries: dict[PrefixKey, Entry] = {}
-        self.children: dict[PrefixKey, int] = {}
+        self.pages: dict[PrefixKey, int] = {}
+        """Prefix -> the page that holds its last tokens."""
+        self.parents: dict[PrefixKey, PrefixKey] = {}
+        """Prefix -> the prefix one page shorter."""
+        self.children: dict[PrefixKey, int] = {ROOT: 0}
+        """Prefix -> how many are one page longer, unless it is one: it is for nearly all."""
         self.pins: dict[PrefixKey, int] = {}
         self.window_pins: dict[PrefixKey, int] = {}
         """Prefix -> locks that reach the window side of its last page."""
@@ -62,34 +62,37 @@ class PrefixStore:
         self.state_pins: dict[PrefixKey, int] = {}
         """Prefix -> locks on just this prefix."""
 
-    def insert(self, key: PrefixKey, parent: PrefixKey, page: int) -> None:
-        """Add the prefix `key`, one page longer than `parent`."""
-        self.entries[key] = Entry(page, parent)
-        self.children[parent] = self.children.get(parent, 0) + 1
-
-    def insert_path(self, path: Sequence[tuple[PrefixKey, PrefixKey, int]]) -> None:
-        """Add prefixes, each one page longer than the one before: key, parent and page of each."""
-        if not path:
+    def insert(self, parent: PrefixKey, keys: Sequence[PrefixKey], pages: Sequence[int]) -> None:
+        """Add prefixes and their pages: the first is one page longer than `parent`, each other than the one before."""
+        if not keys:
             return
-        keys, parents, pages = zip(*path, strict=True)
-        self.entries.update(zip(keys, map(Entry, pages, parents), strict=True))
-        self.children.update(dict.fromkeys(parents[1:], 1))
-        self.children[parents[0]] = self.children.get(parents[0], 0) + 1
+        self.pages.update(zip(keys, pages, strict=True))
+        self.parents.update(zip(keys, (parent, *keys), strict=False))
+        self.children[keys[-1]] = 0
+        self._count_longer(parent, 1)
 
-    def lock(self, key: PrefixKey) -> None:
-        """Pin `key` and every shorter prefix."""
+    def _count_longer(self, key: PrefixKey, more: int) -> None:
+        count = self.children.pop(key, 1) + more
+        if count != 1:
+            self.children[key] = count
+
+    def lock(self, key: PrefixKey, new: Sequence[PrefixKey] = ()) -> None:
+        """Pin `key` and every shorter prefix; `new` are the last of these, if nobody can have locked them yet."""
         if key == ROOT:
             return
         self.state_pins[key] = self.state_pins.get(key, 0) + 1
         for inside in self.in_reach(key):
             self.window_pins[inside] = self.window_pins.get(inside, 0) + 1
-        pins, entries = self.pins, self.entries
+        pins, parents = self.pins, self.parents
+        if new:
+            pins.update(dict.fromkeys(new, 1))
+            key = parents[new[0]]
         while key:
             count = pins.get(key, 0)
             pins[key] = count + 1
             if count:
                 return
-            key = entries[key].parent
+            key = parents[key]
 
     def unlock(self, key: PrefixKey) -> None:
         """Take one lock on `key` back."""
@@ -98,14 +101,14 @@ class PrefixStore:
         _take_one(self.state_pins, key)
         for inside in self.in_reach(key):
             _take_one(self.window_pins, inside)
-        pins, entries = self.pins, self.entries
+        pins, parents = self.pins, self.parents
         while key:
             count = pins[key] - 1
             if count:
                 pins[key] = count
                 return
             del pins[key]
-            key = entries[key].parent
+            key = parents[key]
 
     def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:
         """The prefixes whose last page lies within the window that ends with the prefix `key`, the longest first."""
@@ -113,53 +116,59 @@ class PrefixStore:
             if key == ROOT:
                 return
             yield key
-            key = self.entries[key].parent
+            key = self.parents[key]
+
+    def keys(self, key: PrefixKey) -> list[PrefixKey]:
+        """The prefixes that `key` begins with, itself the last."""
+        keys, parents = [], self.parents
+        while key:
+            keys.append(key)
+            key = parents[key]
+        keys.reverse()
+        return keys
 
     def path(self, key: PrefixKey) -> list[int]:
         """The pages of the prefix `key`, in order of position."""
-        pages = []
-        while key != ROOT:
-            page, key = self.entries[key]
-            pages.append(page)
-        pages.reverse()
-        return pages
+        return [*map(self.pages.__getitem__, self.keys(key))]
 
-    def check_evictable(self, keys: Collection[PrefixKey]) -> None:
+    def check_evictable(self, keys: Mapping[PrefixKey, int]) -> None:
         """Raise a violation unless `keys` can leave together, leaves first.
 
         STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
         """
-        entries, children = self.entries, self.children
         if not self.pins.keys().isdisjoint(keys):
             key = next(key for key in keys if key in self.pins)
-            raise Violation("STORE-3", f"page {entries[key].page} was evicted while it is locked")
-        leaving = Counter([entries[key].parent for key in keys])
+            raise Violation("STORE-3", f"page {self.pages[key]} was evicted while it is locked")
+        parents, children = [*map(self.parents.__getitem__, keys)], self.children
+        if sum(map(children.get, keys, repeat(1))) == sum(map(keys.__contains__, parents)):
+            return
+        leaving = Counter(parents)
         for key in keys:
-            if key in children and (kept := children[key] - leaving[key]):
-                page = entries[key].page
+            if kept := children.get(key, 1) - leaving[key]:
+                page = self.pages[key]
                 raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
 
-    def remove(self, keys: Iterable[PrefixKey]) -> None:
+    def remove(self, keys: Mapping[PrefixKey, int]) -> None:
         """Forget prefixes that `check_evictable` allows to leave."""
-        entries, children = self.entries, self.children
+        pages, children = self.pages, self.children
         for key in keys:
-            parent = entries.pop(key).parent
-            count = children[parent] - 1
-            if count:
-                children[parent] = count
-            else:
-                del children[parent]
+            del pages[key]
+        for key in children.keys() & keys.keys():
+            del children[key]
+        for parent in map(self.parents.pop, keys):
+            if parent not in keys:
+                self._count_longer(parent, -1)
 
     @property
     def evictable(self) -> int:
         """Unlocked pages."""
-        return len(self.entries) - len(self.pins)
+        return len(self.pages) - len(self.pins)
 
     def copy(self) -> "PrefixStore":
         """An independent copy."""
         other = PrefixStore(self.reach)
-        if self.entries:
-            for name in ("entries", "children", "pins", "window_pins", "states", "state_pins"):
+        if self.pages:
+            for name in ("pages", "parents", "children", "pins", "window_pins", "states", "state_pins"):
                 setattr(other, name, getattr(self, name).copy())
         return other
 

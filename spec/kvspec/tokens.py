@@ -8,6 +8,8 @@ costs one step a page.
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import accumulate, groupby
+from marshal import dumps
 
 Element = int | str
 """A token id, or the key of one whole page."""
@@ -37,19 +39,15 @@ class Tokens:
         self.pages: list[Page] = []
         self.rest: list[int] = []
         self._keys: list[PrefixKey] = []
-        pages, rest = self.pages, self.rest
-        for element in elements:
-            if isinstance(element, int):
-                rest.append(element)
-                if len(rest) == page_size:
-                    pages.append(tuple(rest))
-                    rest.clear()
-            elif rest:
+        for kind, alike in groupby(elements, type):
+            if kind is int:
+                self.extend(alike)  # type: ignore[arg-type]
+            elif self.rest:
                 raise ValueError(
-                    f"page key {element!r} stands at position {len(self)}, not at a border of pages of {page_size}"
+                    f"page key {next(alike)!r} stands at position {len(self)}, not at a border of pages of {page_size}"
                 )
             else:
-                pages.append(element)
+                self.pages.extend(alike)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         """The number of tokens."""
@@ -76,10 +74,9 @@ class Tokens:
         """The name of the prefix whose last page is the full page `page_index`."""
         keys = self._keys
         if len(keys) <= page_index:
-            parent = keys[-1] if keys else b""
-            for page in self.pages[len(keys) : page_index + 1]:
-                parent = blake2b(parent + _bytes_of(page), digest_size=16).digest()
-                keys.append(parent)
+            names = accumulate(self.pages[len(keys) : page_index + 1], _longer, initial=keys[-1] if keys else b"")
+            next(names)
+            keys.extend(names)
         return keys[page_index]
 
     def keys(self, start: int, stop: int) -> list[PrefixKey]:
@@ -123,6 +120,11 @@ class Tokens:
         return other
 
 
-def _bytes_of(page: Page) -> bytes:
-    """A page's content as bytes, in which ids and keys cannot be mistaken for each other."""
-    return b"k" + page.encode() if isinstance(page, str) else b"t" + repr(page).encode()
+_NAMED = blake2b(digest_size=16)
+
+
+def _longer(parent: PrefixKey, page: Page) -> PrefixKey:
+    """The name of the prefix one page longer. Ids and keys cannot be mistaken for each other."""
+    named = _NAMED.copy()  # cheaper than a new one
+    named.update(parent + (b"k" + page.encode() if isinstance(page, str) else b"t" + dumps(page, 2)))
+    return named.digest()

@@ -48,7 +48,7 @@ def test_with_hybrid_pools_every_request_ends_too(config: SchedulerConfig, pools
             assert sampled(watched)[finished.req] == outputs_of(40, 4)[finished.req]
     state = watched.model.state
     watched(Evict(40))
-    assert not (state.window_of or state.state_owner or state.store.entries)
+    assert not (state.window_of or state.state_owner or state.store.pages)
 
 
 LONGER_THAN_THE_WINDOW_POOL = [*product((1, 4), (1, 5, 8), (0, 3), (False, True), (None, "s"), (True, False))]

@@ -9,7 +9,7 @@ from kvspec.invariants import check
 from kvspec.lengths import Lengths
 from kvspec.model import Model
 from kvspec.model.state import WITHHELD, State
-from kvspec.store import Entry
+from kvspec.store import ROOT
 from kvspec.tokens import Tokens
 
 
@@ -120,7 +120,7 @@ def forget_a_lock(state: State) -> None:
 
 def hole_in_the_store(state: State) -> None:
     key = state.records[record_of(state, "w")].locked
-    state.store.entries[key] = Entry(state.store.entries[key].page, b"nobody")
+    state.store.parents[key] = b"nobody"
 
 
 def two_mid_prefill(state: State) -> None:
@@ -188,20 +188,20 @@ def more_rows_than_there_are(state: State) -> None:
 
 
 def twice_in_the_store(state: State) -> None:
-    state.store.entries[b"other"] = state.store.entries[state.requests["w"].tokens.key(0)]
+    state.store.insert(ROOT, [b"other"], [state.store.pages[state.requests["w"].tokens.key(0)]])
 
 
 def page_of_the_store(state: State, page: int) -> None:
     """The first page of w's prefix becomes `page`."""
     key = state.requests["w"].tokens.key(0)
-    del state.owner[state.store.entries[key].page]
-    state.store.entries[key] = state.store.entries[key]._replace(page=page)
+    del state.owner[state.store.pages[key]]
+    state.store.pages[key] = page
     state.owner[page] = key
 
 
 def private_page_in_the_store(state: State) -> None:
     key = state.requests["w"].tokens.key(0)
-    state.store.entries[key] = state.store.entries[key]._replace(page=state.tables[record_of(state, "a")][0])
+    state.store.pages[key] = state.tables[record_of(state, "a")][0]
 
 
 def other_protected_pages(state: State) -> None:
@@ -220,15 +220,15 @@ def lock_of_another(state: State) -> None:
 
 
 def miscounted_children(state: State) -> None:
-    state.store.children[state.requests["w"].tokens.key(0)] += 1
+    state.store.children[state.requests["w"].tokens.key(0)] = 2
 
 
 def cached_prefix_is_gone(state: State) -> None:
-    del state.store.entries[state.requests["w"].tokens.key(1)]
+    del state.store.pages[state.requests["w"].tokens.key(1)]
 
 
 def locked_by_nobody(state: State) -> None:
-    state.store.insert(b"new", b"", 17)
+    state.store.insert(ROOT, [b"new"], [17])
     state.store.lock(b"new")
 
 

@@ -68,7 +68,7 @@ def _known_further(before: State, op: Any, after: State) -> bool:
         return False
     tokens = before.requests[op.req].tokens
     known = 0
-    while (known + 1) * before.config.page_size < len(tokens) and tokens.key(known) in before.store.entries:
+    while (known + 1) * before.config.page_size < len(tokens) and tokens.key(known) in before.store.pages:
         known += 1
     return bool(known * before.config.page_size > _told(op, "prefix_len"))
 
@@ -87,9 +87,9 @@ def _dropped(before: State, op: Any, after: State) -> bool:
 
 
 def _revived(before: State, op: Any, after: State) -> bool:
-    both = before.store.entries.keys() & after.store.entries.keys()
+    both = before.store.pages.keys() & after.store.pages.keys()
     return any(
-        before.store.entries[key].page not in before.window_of and after.store.entries[key].page in after.window_of
+        before.store.pages[key] not in before.window_of and after.store.pages[key] in after.window_of
         for key in both
         if before.config.sliding_window
     )
@@ -117,7 +117,7 @@ def _sides_lost(before: State, op: Any, after: State) -> int:
     if not isinstance(op, events.Evict):
         return 0
     return sum(
-        entry.page in before.window_of and entry.page not in after.window_of for entry in after.store.entries.values()
+        page in before.window_of and page not in after.window_of for page in after.store.pages.values()
     )
 
 
@@ -141,7 +141,7 @@ HAPPENED: dict[str, Happened] = {
     "launch overlapped": lambda b, op, a: isinstance(op, events.Launch) and bool(b.flights),
     "overshoot": lambda b, op, a: isinstance(op, events.Verify) and len(op.tokens) < op.accepted,
     "duplicate dropped": _dropped,
-    "prefix published": lambda b, op, a: bool(a.store.entries.keys() - b.store.entries.keys()),
+    "prefix published": lambda b, op, a: bool(a.store.pages.keys() - b.store.pages.keys()),
     "tombstone revived": _revived,
     "session kept out of the store": _kept_out,
     "turn retracted": lambda b, op, a: isinstance(op, events.Retract) and b.requests[op.req].session is not None,

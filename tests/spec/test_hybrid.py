@@ -70,8 +70,7 @@ def tombstones(*, locked: bool = False) -> Model:
 
 
 def cached_pages(model: Model, pages: int) -> list[int]:
-    entries, prompt = model.state.store.entries, model.state.requests["c"].tokens
-    return [entries[prompt.key(index)].page for index in range(pages)]
+    return [model.state.store.pages[key] for key in model.state.requests["c"].tokens.keys(0, pages)]
 
 
 def publish_a(answer: PublishAnswer) -> Model:
@@ -219,9 +218,9 @@ def test_mamba_3_a_turn_goes_back_to_its_first_token() -> None:
 def test_a_window_side_and_a_state_leave_the_store_without_their_page() -> None:
     model = carried_out(tombstones(), [Finish("b")])
     carried_out(model, [Evict(0, 2, obs=EvictAnswer([], [2, 5]))])
-    assert len(model.state.store.entries) == 5 and model.state.window_owner.keys() == {1}
+    assert len(model.state.store.pages) == 5 and model.state.window_owner.keys() == {1}
     model = carried_out(with_states(), [Finish("a"), Evict(0, states=1)])
-    assert len(model.state.store.entries) == 2 and not model.state.state_owner
+    assert len(model.state.store.pages) == 2 and not model.state.state_owner
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
         for length in range(1, len(prefix) + 1):
             part = tuple(prefix[:length])
             if part not in self.pages:
-                self.store.insert(key(part), key(part[:-1]), self.next_page)
+                self.store.insert(key(part[:-1]), [key(part)], [self.next_page])
                 self.pages[part] = self.next_page
                 self.next_page += 1
 
@@ -55,7 +55,7 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
         allowed = not any(self.locked(prefix) for prefix in chosen) and all(
             longer in chosen for prefix in chosen for longer in self.pages if longer[:-1] == prefix
         )
-        keys = [key(prefix) for prefix in chosen]
+        keys = {key(prefix): self.pages[prefix] for prefix in chosen}
         if not allowed:
             broken = "STORE-3" if any(self.locked(prefix) for prefix in chosen) else "STORE-1"
             with pytest.raises(Violation, match=broken):
@@ -71,9 +71,8 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        assert {name: entry.page for name, entry in self.store.entries.items()} == {
-            key(prefix): page for prefix, page in self.pages.items()
-        }
+        assert self.store.pages == {key(prefix): page for prefix, page in self.pages.items()}
+        assert self.store.parents == {key(prefix): key(prefix[:-1]) for prefix in self.pages}
         assert self.store.pins.keys() == {key(prefix) for prefix in self.pages if self.locked(prefix)}
         assert self.store.evictable == sum(not self.locked(prefix) for prefix in self.pages)
         ends = Counter(lock for lock in self.locks if lock)
@@ -92,8 +91,7 @@ TestStoreIsAMapOfPrefixes = StoreIsAMapOfPrefixes.TestCase
 def small_store() -> PrefixStore:
     """The prefixes 1 and 1 2, both with a state."""
     store = PrefixStore(2)
-    store.insert(key((1,)), ROOT, 1)
-    store.insert(key((1, 2)), key((1,)), 2)
+    store.insert(ROOT, [key((1,)), key((1, 2))], [1, 2])
     store.states = {key((1,)): 7, key((1, 2)): 8}
     return store
 
@@ -116,6 +114,6 @@ def test_a_copy_is_independent_and_the_same() -> None:
 
 def test_without_a_sliding_window_a_lock_reaches_no_window_side() -> None:
     store = PrefixStore()
-    store.insert(key((1,)), ROOT, 1)
+    store.insert(ROOT, [key((1,))], [1])
     store.lock(key((1,)))
     assert store.reach == 0 and not store.window_pins and store.state_pins == {key((1,)): 1}

@@ -92,7 +92,7 @@ def _page_kind(state: State, page: int) -> str:
     if isinstance(owner, bytes):
         if owner in state.store.pins:
             return "a locked page"
-        return "a page below a cached one" if state.store.children.get(owner) else "a cached page"
+        return "a page below a cached one" if state.store.children.get(owner, 1) else "a cached page"
     index = state.tables[owner].index(page)
     committed = index * state.config.page_size < state.lengths[owner].committed
     return f"a page of {_holder_kind(state, owner)}, {'committed' if committed else 'past what is committed'}"
@@ -478,7 +478,7 @@ def _exchanged(state: State, right: MatchAnswer | PublishAnswer | ReleaseAnswer)
             continue
         record, index = holds
         (tokens,) = (request.tokens for request in state.requests.values() if request.record == record)
-        tombstone = state.store.entries[tokens.key(index)].page
+        tombstone = state.store.pages[tokens.key(index)]
         others = [other for other in freed if other != page]
         yield "the tombstone freed in place of the page that revives it", replace(right, freed=[*others, tombstone])
         yield "neither the tombstone freed nor the page that revives it", replace(right, freed=others)

@@ -175,11 +175,11 @@ def _slots(
 def _store(state: State, numbers: Numbers) -> tuple[Any, ...]:
     store, pages, states = state.store, numbers.pages, numbers.states
     entries: list[tuple[Any, ...]] = []
-    for name in sorted(store.entries):
-        page, parent = store.entries[name]
+    for name, page in sorted(store.pages.items()):
+        parent = store.parents[name]
         number = pages.setdefault(page, len(pages))
         same = state.content.get(page) == name
-        entries.append((name, parent, number, same, store.pins.get(name, 0), store.children.get(name, 0)))
+        entries.append((name, parent, number, same, store.pins.get(name, 0), store.children.get(name, 1)))
         if state.config.sliding_window:
             entries.append((store.window_pins.get(name, 0),))
         if state.config.num_states:

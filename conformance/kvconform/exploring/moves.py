@@ -220,13 +220,13 @@ def evictions(state: State) -> Iterator[Move]:
     as more than there are, so that it stops only at what is locked.
     """
     store = state.store
-    free = sorted(key for key in store.entries if key not in store.pins)
+    free = sorted(store.pages.keys() - store.pins.keys())
     for key in free:
-        if key not in store.children:
-            yield (Evict(1, obs=EvictAnswer([store.entries[key].page])),)
+        if not store.children.get(key, 1):
+            yield (Evict(1, obs=EvictAnswer([store.pages[key]])),)
     if len(free) > 1 or store.pins:
-        yield (Evict(len(free) + 1, obs=EvictAnswer([store.entries[key].page for key in leaves_first(state, free)])),)
-    sides = [(key, state.window_of.get(store.entries[key].page)) for key in sorted(store.entries)]
+        yield (Evict(len(free) + 1, obs=EvictAnswer([store.pages[key] for key in leaves_first(state, free)])),)
+    sides = [(key, state.window_of.get(store.pages[key])) for key in sorted(store.pages)]
     windows = [side for key, side in sides if side is not None and key not in store.window_pins]
     yield from ((Evict(0, 1, obs=EvictAnswer([], [window_page])),) for window_page in windows)
     if len(windows) > 1 or store.window_pins:
@@ -285,9 +285,9 @@ def state_moves(scope: Scope, state: State, waiting: list[str]) -> Iterator[Move
 
 def leaves_first(state: State, keys: list[PrefixKey]) -> list[PrefixKey]:
     """Prefixes in an order in which each may leave the store."""
-    entries = state.store.entries
+    parents = state.store.parents
     depth = {key: len(state.store.path(key)) for key in keys}
-    return sorted(keys, key=lambda key: (-depth[key], entries[key].parent, key))
+    return sorted(keys, key=lambda key: (-depth[key], parents[key], key))
 
 
 def give_back(state: State, waiting: list[str]) -> Iterator[Move]:

@@ -351,7 +351,7 @@ def _show_stuck(tree: _Tree, dead: int) -> Demonstration:
         end = "whatever the scheduler does, they never all come to an end"
     what = (
         f"{waiting} wait, and {end}. Of {tree.scope.config.num_pages} pages {state.free_pages} are free, "
-        f"{len(state.store.entries)} are the prefix store's, {held or 'nobody holds any'}"
+        f"{len(state.store.pages)} are the prefix store's, {held or 'nobody holds any'}"
     )
     return Demonstration(operations, RuleBroken(Violation("LIVE-1", what), len(operations), operations[-1]))
 

@@ -231,7 +231,7 @@ def free_state(state: State, draw: Draw, style: Style = USUAL, /) -> FreeState |
 
 def evict(state: State, draw: Draw, style: Style = USUAL, /) -> Evict | None:
     """Evict a little, or everything; with a second pool, of one or of both."""
-    if not state.store.entries:
+    if not state.store.pages:
         return None
     n, other = draw.choice((1, 2, 1, 3, 1000)), draw.choice((0, 1, 2, 1, 1000))
     if state.config.sliding_window:

@@ -65,11 +65,11 @@ def _branches(state: State) -> Iterator[str]:
         key = locked
         while key != ROOT:
             covering[key] += locks
-            key = store.entries[key].parent
+            key = store.parents[key]
     beside = (
         locks
         for key, locks in covering.items()
-        if (parent := store.entries[key].parent) != ROOT and store.children[parent] > 1
+        if (parent := store.parents[key]) != ROOT and store.children.get(parent, 1) > 1
     )
     locks = max(beside, default=0)
     if locks:

@@ -40,17 +40,17 @@ def longest_match(state: State, tokens: Tokens) -> Match:
     With a sliding window, the window sides of its last pages must be live as far as the window reaches (rule SWA-4);
     with recurrent states, the state after it must be cached (rule MAMBA-3).
     """
-    entries, states, window_of = state.store.entries, state.store.states, state.window_of
+    pages, states, window_of = state.store.pages, state.store.states, state.window_of
     windowed, has_states = bool(state.config.sliding_window), bool(state.config.num_states)
     best = walked = 0
     tombstone = -state.store.reach  # the number of pages up to the last one without a window side
     while walked < (len(tokens) - 1) // state.config.page_size:
         key = tokens.key(walked)
-        entry = entries.get(key)
-        if entry is None:
+        page = pages.get(key)
+        if page is None:
             break
         walked += 1
-        if windowed and entry.page not in window_of:
+        if windowed and page not in window_of:
             tombstone = walked
         elif walked - tombstone >= state.store.reach and (not has_states or key in states):
             best = walked
@@ -65,10 +65,10 @@ def is_match(state: State, tokens: Tokens, pages: int) -> bool:
     if not pages:
         return True
     key = tokens.key(pages - 1)
-    if key not in state.store.entries or (state.config.num_states and key not in state.store.states):
+    if key not in state.store.pages or (state.config.num_states and key not in state.store.states):
         return False
     return not state.config.sliding_window or all(
-        state.store.entries[inside].page in state.window_of for inside in state.store.in_reach(key)
+        state.store.pages[inside] in state.window_of for inside in state.store.in_reach(key)
     )
 
 
@@ -177,9 +177,9 @@ def check_eviction(state: State, op: Evict) -> None:
 def evictable_windows(state: State) -> list[int]:
     """The window pages of the store that no window lock covers."""
     return [
-        state.window_of[entry.page]
-        for key, entry in state.store.entries.items()
-        if entry.page in state.window_of and key not in state.store.window_pins
+        state.window_of[page]
+        for key, page in state.store.pages.items()
+        if page in state.window_of and key not in state.store.window_pins
     ]
 
 

@@ -27,7 +27,7 @@ from kvspec.tokens import PrefixKey, Tokens
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
     """The store's tombstones, the holder's own pages, and the window pages that go back by a publication."""
-    tombstones = [state.store.entries[key].page for key, _ in plan.exchanged]
+    tombstones = [state.store.pages[key] for key, _ in plan.exchanged]
     taken = {page for _, page in plan.exchanged}
     own = [page for page in plan.duplicates if page not in taken]
     given = {page for _, page in plan.revived}
@@ -49,31 +49,27 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
     page_size, table = state.config.page_size, state.tables[record]
     first, last = state.lengths[record].protected // page_size, length // page_size
     duplicates, shared, revived, exchanged = [], [], [], []
-    inserted: list[tuple[PrefixKey, PrefixKey, int]] = []
     let_go = set(beginning(told, len(state.owner) + 1)) if told and state.config.sliding_window else set()
-    entries, windowed = state.store.entries, bool(state.config.sliding_window)
+    pages, windowed = state.store.pages, bool(state.config.sliding_window)
     keys = request.tokens.keys(first, last)
     for index, key in enumerate(keys, start=first):
-        page, known = table[index], entries.get(key)
+        page, known = table[index], pages.get(key)
         if known is None:  # nor has the store any longer prefix
             break
         duplicates.append(page)
-        if windowed and page in state.window_of and known.page not in state.window_of:
-            if known.page in let_go and key not in state.store.pins:
+        if windowed and page in state.window_of and known not in state.window_of:
+            if known in let_go and key not in state.store.pins:
                 exchanged.append((key, page))
                 shared.append(page)
                 continue
-            revived.append((known.page, page))
-        shared.append(known.page)
-    new, own = keys[len(shared) :], table[first + len(shared) : last]
-    if new:
-        _check_written(state, record, own, first + len(shared))
-        before = state.matched_key(request.tokens, (last - len(new)) * page_size)
-        inserted = list(zip(new, [before, *new], own, strict=False))
+            revived.append((known, page))
+        shared.append(known)
+    inserted = table[first + len(shared) : last]
     if inserted:
+        _check_written(state, record, inserted, first + len(shared))
         state.judged["DATA-1"] += len(inserted)
     reached = max(first * page_size, floor_align(length, page_size))
-    return Publication(reached, duplicates, shared, inserted, revived, exchanged)
+    return Publication(reached, duplicates, shared, keys, inserted, revived, exchanged)
 
 
 def _check_written(state: State, record: int, pages: list[int], first: int) -> None:
@@ -94,22 +90,20 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
         window_page = state.window_of[tombstone] = state.window_of.pop(page)
         state.window_owner[window_page] = tombstone
     for key, page in plan.exchanged:
-        state.store.entries[key] = state.store.entries[key]._replace(page=page)
+        state.store.pages[key] = page
         state.owner[page] = state.content[page] = key
     table[first : first + len(plan.shared)] = plan.shared
     state.release_private(record, own)
     state.release_pages(tombstones)
-    state.store.insert_path(plan.inserted)
-    taken = {page: key for key, _, page in plan.inserted}
-    state.owner.update(taken)
-    state.content.update(taken)
     locked = state.records[record].locked
-    if plan.length > state.lengths[record].protected:
-        last = state.owner[table[plan.length // page_size - 1]]
-        assert isinstance(last, bytes), "the last published page is the store's"
-        state.store.lock(last)
+    known, new = [locked, *plan.keys][len(plan.shared)], plan.keys[len(plan.shared) :]
+    state.store.insert(known, new, plan.inserted)
+    state.owner.update(zip(plan.inserted, new, strict=True))
+    state.content.update(zip(plan.inserted, new, strict=True))
+    if plan.keys:
+        state.store.lock(plan.keys[-1], new)
         state.store.unlock(locked)
-        state.records[record] = state.records[record]._replace(locked=last)
+        state.records[record] = state.records[record]._replace(locked=plan.keys[-1])
     if state.memory is not None:
         state.memory.publish(state, record, first, plan, locked, tombstones)
     state.lengths[record] = lengths.publish(
@@ -231,7 +225,7 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     if op.obs is None:
         obs.window_freed = sides
     hybrid.judge_revival(state, plan.revived, obs.freed)
-    staying = {page: "STORE-5" for _, _, page in plan.inserted}
+    staying = dict.fromkeys(plan.inserted, "STORE-5")
     judge_freed(state, pages_of(state), "PAGE-1", freed, obs.freed, staying)
     judge_freed(state, window_pages_of(state), "SWA-3", sides or (), obs.window_freed)
     recurrent.publish_own(state, obs, record, key, plan.length)
@@ -390,18 +384,10 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     hybrid.check_eviction(state, op)
     carried_out(state, op)
     obs = op.obs or hybrid.eviction(state, op, expand(_victims(state, op.n)))
-    pages = beginning(obs.evicted, len(state.store.entries) + 1)
-    keys = {}
-    for page in pages:
-        key = state.owner.get(page)
-        if not isinstance(key, bytes):
-            whose = "is free" if key is None else "is a holder's private page"
-            if not 1 <= page <= state.config.num_pages:
-                whose = "does not exist"
-            raise Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
-        if key in keys:
-            raise Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)
-        keys[key] = page
+    pages = beginning(obs.evicted, len(state.store.pages) + 1)
+    keys = {key: page for page in pages if isinstance(key := state.owner.get(page), bytes)}
+    if len(keys) < len(pages):
+        raise _never_evicted(state, pages)
     state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:
@@ -422,16 +408,32 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     return obs
 
 
+def _never_evicted(state: State, pages: list[int]) -> Violation:
+    """What is broken where one of the pages that were evicted is not the store's, or is named twice."""
+    seen: set[int] = set()
+    for page in pages:
+        key = state.owner.get(page)
+        if not isinstance(key, bytes):
+            whose = "is free" if key is None else "is a holder's private page"
+            if not 1 <= page <= state.config.num_pages:
+                whose = "does not exist"
+            return Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
+        if page in seen:
+            return Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)
+        seen.add(page)
+    raise AssertionError("each page is the store's, and named once")
+
+
 def _victims(state: State, n: int) -> Runs:
     """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
     store = state.store.copy()
     pages: list[int] = []
     while len(pages) < n:
-        leaves = [(entry.page, key) for key, entry in store.entries.items() if not store.children.get(key)]
+        leaves = [(page, key) for key, page in store.pages.items() if not store.children.get(key, 1)]
         free = [(page, key) for page, key in leaves if key not in store.pins]
         if not free:
             break
         page, key = min(free)
-        store.remove([key])
+        store.remove({key: page})
         pages.append(page)
     return pages

@@ -59,8 +59,7 @@ def _turns(state: State) -> list[int]:
 
 def _locked_windows(state: State) -> int:
     """Pages of the store whose window side some lock covers."""
-    entries = state.store.entries
-    return sum(entries[key].page in state.window_of for key in state.store.window_pins)
+    return sum(state.store.pages[key] in state.window_of for key in state.store.window_pins)
 
 
 def _window_held(state: State, record: int) -> int:
@@ -196,7 +195,7 @@ def _snapshot(state: State) -> SnapshotAnswer:
     return SnapshotAnswer(
         free_pages=without([(1, state.config.num_pages)], list(state.owner)),
         locks=Counter(page for held in state.records.values() for page in store.path(held.locked)),
-        store_pages=compress(sorted(entry.page for entry in store.entries.values())),
+        store_pages=compress(sorted(store.pages.values())),
         **(_rows(state) if state.config.num_rows else {}),
         **(_windows(state) if state.config.sliding_window else {}),
         **(_states(state) if state.config.num_states else {}),
@@ -218,7 +217,7 @@ def _rows(state: State) -> dict[str, Any]:
 
 def _windows(state: State) -> dict[str, Any]:
     """The part of a snapshot that is of window pages."""
-    pins = {state.store.entries[key].page: count for key, count in state.store.window_pins.items()}
+    pins = {state.store.pages[key]: count for key, count in state.store.window_pins.items()}
     locked = {state.window_of[page]: count for page, count in pins.items() if page in state.window_of}
     return {"window_sides": state.window_of.copy(), "window_locks": locked}
 

@@ -216,12 +216,7 @@ class Memory:
         self._names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
         self.take(names.holder, "rows", [row])
         self.told.append(Map(names.row, names.holder, "rows", 0, [row]))
-        path: dict[int, PrefixKey] = {}
-        key = locked
-        while key != ROOT:
-            page, parent = state.store.entries[key]
-            path[page], key = key, parent
-        path = dict(reversed(path.items()))
+        path = {state.store.pages[key]: key for key in state.store.keys(locked)}
         self._share(names.holder, "pages", path)
         self.told.append(Map(names.table, names.holder, "pages", 0, [*path], self._labels_of(path)))
         if path:
@@ -361,15 +356,14 @@ class Memory:
     ) -> None:
         """A record's pages from page index `first` on became the store's, or gave way to those that it had."""
         holder, table, _ = self._names[record]
-        last = first + len(plan.shared) + len(plan.inserted)
-        if last == first:
+        keys = plan.keys
+        if not keys:
             return
-        pages = state.tables[record][first:last]
-        keys = [key for key in map(state.owner.__getitem__, pages) if isinstance(key, bytes)]
+        pages = state.tables[record][first : first + len(keys)]
         self.told += [Learn(self._labels[own], self._labels[page]) for page, own in plan.revived]
         for (key, _), tombstone in zip(plan.exchanged, tombstones, strict=True):
             self.told.append(Drop("pages", [tombstone], [key.hex()]))
-        taken = dict(plan.exchanged) | {key: page for key, _, page in plan.inserted}
+        taken = dict([*plan.exchanged, *zip(keys[len(plan.shared) :], plan.inserted, strict=True)])
         self._publish("pages", taken, self._labels_of(taken.values()))
         known = {page: key for page, key in zip(plan.shared, keys, strict=False) if taken.get(key) != page}
         self._share(holder, "pages", known)
@@ -435,7 +429,7 @@ def reach(state: Books, locked: PrefixKey) -> dict[int, PrefixKey]:
     """The window pages that a lock covers."""
     sides: dict[int, PrefixKey] = {}
     for key in state.store.in_reach(locked):
-        side = state.window_of.get(state.store.entries[key].page)
+        side = state.window_of.get(state.store.pages[key])
         if side is not None:
             sides[side] = key
     return sides

@@ -5,7 +5,7 @@ Rows and pages that are free appear nowhere, so every dictionary is as large as 
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from kvspec.events import Config, Refusal
@@ -281,13 +281,13 @@ class State:
             self.memory.cut(record, index)
         self.release_private(record, freed)
 
-    def release_pages(self, pages: Iterable[int]) -> None:
+    def release_pages(self, pages: Collection[int]) -> None:
         """Pages become free, and their window sides with them."""
-        owner, windowed = self.owner, self.window_of
+        owner = self.owner
         for page in pages:
             del owner[page]
-            if windowed:
-                self.release_window(page)
+        for page in pages if self.window_of else ():
+            self.release_window(page)
 
     def release_window(self, page: int) -> None:
         """The window side of a page becomes free, if it has one."""

@@ -14,7 +14,6 @@ from kvconform.exploring.search import Explored, carry_out
 from kvspec.events import Refusal
 from kvspec.model import Model
 from kvspec.model.state import Record, State
-from kvspec.store import Entry
 from tests.conformance.exploring.small import SMALL
 from tests.spec.broken_states import busy_state
 
@@ -86,7 +85,7 @@ def renumbered(node: Node, seed: int) -> Node:
     new.tables = {record(number): [pages[page] for page in table] for number, table in old.tables.items()}
     new.rows = {rows[row]: record(number) for row, number in old.rows.items()}
     new.owner = {pages[page]: owner(name) for page, name in old.owner.items()}
-    new.store.entries = {name: Entry(pages[page], parent) for name, (page, parent) in old.store.entries.items()}
+    new.store.pages = {name: pages[page] for name, page in old.store.pages.items()}
     new.store.states = {name: slots[slot] for name, slot in old.store.states.items()}
     new.state_owner = {slots[slot]: owner(name) for slot, name in old.state_owner.items()}
     new.window_of = {pages[page]: sides[side] for page, side in old.window_of.items()}
@@ -131,7 +130,7 @@ def following(scope: Scope, node: Node) -> list[Key | str | None]:
 
 def change_owner(state: State) -> None:
     page = next(page for page, owner in state.owner.items() if isinstance(owner, int))
-    state.owner[page] = next(iter(state.store.entries))
+    state.owner[page] = next(iter(state.store.pages))
 
 
 def change_content(state: State) -> None:
@@ -237,7 +236,7 @@ def move_cursor(state: State) -> None:
 
 
 def reach_farther(state: State) -> None:
-    state.store.window_pins[next(iter(state.store.entries))] = 7
+    state.store.window_pins[next(iter(state.store.pages))] = 7
 
 
 def forget_border(state: State) -> None:
@@ -261,7 +260,7 @@ def one_state_for_two(state: State) -> None:
 
 
 def lock_state(state: State) -> None:
-    state.store.state_pins[next(iter(state.store.entries))] = 7
+    state.store.state_pins[next(iter(state.store.pages))] = 7
 
 
 def lose_slot(state: State) -> None:
@@ -313,7 +312,7 @@ def test_without_symmetry_the_same_states_are_reached(small: Explored) -> None:
         seen.add(key(node))
         rows = {name: state.records[record].row for name, record in holders(state)}
         tables = {name: state.tables[record] for name, record in holders(state)}
-        store = sorted((name, entry.page) for name, entry in state.store.entries.items())
+        store = sorted(state.store.pages.items())
         readers = sorted((row, list(reads)) for row, reads in state.readers.items())
         return pickle.dumps((canonical(node), rows, tables, store, readers))
 
