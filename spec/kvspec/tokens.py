@@ -8,7 +8,7 @@ costs one step a page.
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import accumulate, groupby
+from itertools import groupby
 from marshal import dumps
 
 Element = int | str
@@ -19,6 +19,9 @@ Page = tuple[int, ...] | str
 
 PrefixKey = bytes
 """The digest (16 bytes) of all pages up to and including one: it names a page-aligned prefix."""
+
+_NAME = blake2b(digest_size=16)
+"""A digest of nothing yet: to copy it costs less than to make one."""
 
 
 class Tokens:
@@ -74,9 +77,14 @@ class Tokens:
         """The name of the prefix whose last page is the full page `page_index`."""
         keys = self._keys
         if len(keys) <= page_index:
-            names = accumulate(self.pages[len(keys) : page_index + 1], _longer, initial=keys[-1] if keys else b"")
-            next(names)
-            keys.extend(names)
+            parent = keys[-1] if keys else b""
+            for page in self.pages[len(keys) : page_index + 1]:
+                # Marks, so that ids and keys cannot be mistaken for each other.
+                content = b"k" + page.encode() if isinstance(page, str) else b"t" + dumps(page, 2)
+                name = _NAME.copy()
+                name.update(parent + content)
+                parent = name.digest()
+                keys.append(parent)
         return keys[page_index]
 
     def keys(self, start: int, stop: int) -> list[PrefixKey]:
@@ -118,13 +126,3 @@ class Tokens:
         other.page_size = self.page_size
         other.pages, other.rest, other._keys = self.pages.copy(), self.rest.copy(), self._keys.copy()
         return other
-
-
-_NAMED = blake2b(digest_size=16)
-
-
-def _longer(parent: PrefixKey, page: Page) -> PrefixKey:
-    """The name of the prefix one page longer. Ids and keys cannot be mistaken for each other."""
-    named = _NAMED.copy()  # cheaper than a new one
-    named.update(parent + (b"k" + page.encode() if isinstance(page, str) else b"t" + dumps(page, 2)))
-    return named.digest()

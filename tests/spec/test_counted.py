@@ -116,9 +116,7 @@ def _evicts(op: Any, part: str) -> list[int]:
 def _sides_lost(before: State, op: Any, after: State) -> int:
     if not isinstance(op, events.Evict):
         return 0
-    return sum(
-        page in before.window_of and page not in after.window_of for page in after.store.pages.values()
-    )
+    return sum(page in before.window_of and page not in after.window_of for page in after.store.pages.values())
 
 
 HAPPENED: dict[str, Happened] = {

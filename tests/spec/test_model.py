@@ -684,7 +684,7 @@ def test_pages_past_a_stop_are_published_where_that_is_declared_and_only_there(o
         finish = events.Finish("a", obs=events.ReleaseAnswer(answered))
         if answered == freed[overshoot]:
             model.step(finish)
-            assert len(model.state.store.entries) == 4 - len(answered)
+            assert len(model.state.store.pages) == 4 - len(answered)
             check(model.state)
         else:
             with pytest.raises(Violation):

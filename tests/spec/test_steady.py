@@ -89,6 +89,11 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
                     launches += 1
                     do(Launch(launches, together))
             complete(ahead)
+            if rng.random() < 0.1 and len(running) > 1:
+                complete(0)
+                gone = rng.choice(running)
+                do(Finish(gone))
+                running = [name for name in running if name != gone]
         complete(0)
         for name in rng.sample(running, len(running) // 2):
             do((Finish if rng.random() < 0.7 else Retract)(name))
@@ -121,7 +126,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law: bool) -> None:
-    went_on = 0
+    went_on = beside = 0
     for seed in range(1 if law else 2):
         operations = traffic(CONFIGS[name], seed, ahead)
         watched, alone = Model(CONFIGS[name], law=law), Model(CONFIGS[name], law=law)
@@ -130,10 +135,13 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law
             assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
             alone.step(op)  # type: ignore[arg-type]
             went_on += bool(alone._steady._members)
+            assert alone._state.flights == watched.state.flights
+            beside += bool(alone._steady._members) and not isinstance(op, (Decode, Launch, Complete))
             if number % 60 == 59 or number == len(operations) - 1:
                 assert told(alone.state) == told(watched.state)
     one_by_one = {"states", "a window"} if law else {"states"}
     assert (went_on > 40) == (name not in one_by_one), went_on
+    assert (beside > 9) == (not law and name in ("plain", "tokens as pages")), beside
 
 
 def test_a_wrong_answer_of_a_batch_that_goes_on_is_found() -> None:
@@ -193,6 +201,23 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
                 refused += verdict != "allowed"
             model.step(op)  # type: ignore[arg-type]
     assert refused > 10
+
+
+def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_then() -> None:
+    watched, alone, told = Model(CONFIGS["plain"]), Model(CONFIGS["plain"]), set()
+    for op in traffic(CONFIGS["plain"], 0, 0):
+        if isinstance(op, Finish) and op.obs is not None and op.req in alone._steady._names:
+            others = [member for member in alone._steady._members if member.req != op.req]
+            pages = [alone._state.tables[member.record][-1] for member in others]
+            wrong = msgspec.structs.replace(op, obs=msgspec.structs.replace(op.obs, freed=pages))
+            for model in (watched, alone) if others else ():
+                with pytest.raises(Violation) as broken:
+                    model.step(wrong)
+                told.add((op.req, str(broken.value)))
+        watched.step(op)  # type: ignore[arg-type]
+        assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
+        alone.step(op)  # type: ignore[arg-type]
+    assert len(told) == len({req for req, _ in told}) > 2
 
 
 def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:

@@ -22,7 +22,7 @@ from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
-from kvspec.tokens import PrefixKey, Tokens
+from kvspec.tokens import Tokens
 
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:

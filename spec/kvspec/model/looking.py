@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Any
 
 from kvspec.events import Figures, Held, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
-from kvspec.lengths import held_tokens
 from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
 from kvspec.model.recurrent import evictable_states, judge_roles, roles
@@ -18,7 +17,7 @@ def figures(state: State) -> Figures:
     """The accounting as the specification counts it, each figure by its own definition (20070, 22213)."""
     page_size = state.config.page_size
     slots = [session.record for session in state.sessions.values() if session.record is not None]
-    requests = [request.record for request in state.requests.values() if request.record is not None]
+    requests = [*state.records.keys() - slots]
     if state.config.turns_count_as == "sessions":
         turns = _turns(state)
         slots, requests = slots + turns, [record for record in requests if record not in turns]
@@ -137,8 +136,9 @@ def _lent(state: State) -> list[int]:
 
 
 def _held(state: State, records: list[int]) -> int:
-    """Tokens of the private pages of records."""
-    return sum(held_tokens(state.lengths[record], state.config.page_size) for record in records)
+    """Tokens of the private pages of records: those of their tables that the store does not have."""
+    pages = sum(len(state.tables[record]) for record in records)
+    return pages * state.config.page_size - sum(state.lengths[record].protected for record in records)
 
 
 def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:

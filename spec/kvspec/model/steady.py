@@ -2,19 +2,32 @@
 
 Most of what an engine does is the same once more: the same requests decode one token each, are launched, and their
 tokens arrive. What that means for each of them is known beforehand, but where one comes to a new page. So `Steady`
-keeps the steps of such a batch as three numbers, and the tokens that came. Before anything else is done, and for
-whoever wants to see the state, they are written into it (`settle`). What is not exactly such a step is left to
-`running`, which says what the operations mean; `Steady` comes to the same state with less work. What the batch means
-to the law below is kept in the same way, by `Onward`.
+keeps the steps of such a batch as three numbers, and the tokens that came. Before somebody looks at what its requests
+have, they are written into the state (`settle`); for one that finishes, they are written for it alone. What is not
+exactly such a step is left to `running`, which says what the operations mean; `Steady` comes to the same state with
+less work. What the batch means to the law below is kept in the same way, by `Onward`.
 """
 
 from typing import Any, NamedTuple
 
-from kvspec.events import Complete, Decode, DecodeAnswer, Launch, Operation
+from kvspec.events import (
+    Complete,
+    Decode,
+    DecodeAnswer,
+    Evict,
+    Extend,
+    Finish,
+    Launch,
+    MatchPrefix,
+    Operation,
+    Report,
+    Submit,
+)
 from kvspec.lengths import Lengths
 from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
 from kvspec.model.onward import Onward
 from kvspec.model.state import Passage, Prepared, State
+from kvspec.pages import beginning
 from kvspec.tokens import Tokens
 
 
@@ -68,8 +81,38 @@ class Steady:
 
     def make_way(self, op: Operation[Any]) -> None:
         """An operation comes that is not one of a batch that goes on; a launch or a completion may begin one."""
-        if self._members or not isinstance(op, (Launch, Complete)):
+        if not (self._members and self._beside(op)) and (self._members or not isinstance(op, (Launch, Complete))):
             self.settle()
+
+    def _beside(self, op: Operation[Any]) -> bool:
+        """Whether the batch goes on beside an operation, which looks at nothing that is not written yet."""
+        state = self._state
+        if state.memory is not None or state.config.sliding_window:
+            return False
+        if isinstance(op, Finish) and op.req in self._names:
+            record = state.requests[op.req].record
+            freed = beginning(op.obs.freed or (), len(state.owner)) if op.obs else []
+            if any(state.owner.get(page) != record for page in freed):
+                return False
+            self._part(op.req)
+            return bool(self._members)
+        return (
+            isinstance(op, (Submit, Evict, Report))
+            or (isinstance(op, MatchPrefix) and not (op.obs and op.obs.freed))
+            or (isinstance(op, Extend) and op.refused is not None)
+        )
+
+    def _part(self, req: str) -> None:
+        """A request leaves the batch."""
+        self._write([member for member in self._members if member.req == req])
+        self._members = [member for member in self._members if member.req != req]
+        self._names -= {req}
+        self._decoded = [other for other in self._decoded if other != req]
+        self._passages = [passage for passage in self._passages or () if passage.req != req]
+        self._opening = {
+            step: [(member, index) for member, index in opening if member.req != req]
+            for step, opening in self._opening.items()
+        }
 
     def note(self, op: Operation[Any]) -> None:
         """Such an operation was carried out."""
@@ -156,7 +199,7 @@ class Steady:
     def settle(self) -> None:
         """Write what the batch has done into the state; it goes on no more."""
         if self._members:
-            self._write()
+            self._write(self._members)
             if self._onward is not None:
                 self._onward.settle()
                 self._onward = None
@@ -164,11 +207,11 @@ class Steady:
             self._decodes = self._launches = self._completions = 0
         self._decoded, self._passages = [], None
 
-    def _write(self) -> None:
+    def _write(self, members: list[Member]) -> None:
         decodes, launches, completions, came = self._decodes, self._launches, self._completions, self._tokens
         state, withholds = self._state, self._state.config.withholds_rows
         lengths, written, horizon, readers = state.lengths, state.written, state.horizon, state.readers
-        for req, record, row, (protected, committed, allocated), tokens in self._members:
+        for req, record, row, (protected, committed, allocated), tokens in members:
             decoded, launched = committed + decodes, committed + launches
             lengths[record] = Lengths(protected, decoded, allocated if allocated > decoded else decoded)
             if decodes > launches:
