@@ -167,7 +167,13 @@ HAPPENED: dict[str, Happened] = {
     "state published": lambda b, op, a: len(a.store.states.keys() - b.store.states.keys()),
     "state evicted": lambda b, op, a: bool(_evicts(op, "states_evicted")),
 }
-CHOSEN = {"some of several evicted", "first turn published early", "row not withheld", "turn counted as its session's"}
+CHOSEN = {
+    "some of several evicted",
+    "first turn published early",
+    "row not withheld",
+    "turn counted as its session's",
+    "overshoot published",
+}
 """Choices that the model makes itself, or that the policies of its configuration are."""
 
 
