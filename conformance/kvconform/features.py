@@ -67,6 +67,7 @@ FEATURES = {
     "rows_in_order": "rows in order: rows whose writes the stream orders behind the launches that read them",
     "published_chunks": "published chunks: those of a session's first turn, before its last one",
     "published_overshoot": "published overshoot: whole pages of tokens that were accepted past a request's stop",
+    "estimated_room": "estimated room: refusing what fits, by an estimate of the pages needed, with a sliding window",
     "turns_as_sessions": "turns as sessions: figures that count what a turn has as its session's",
     "release_before_launch": "release before launch: retracting or aborting amid a prompt, or with unlaunched work",
     "retract_after_stop": "retraction after a stop: of a request that has stopped within a speculative step",
@@ -85,6 +86,7 @@ POLICIES = {
     "first_turn_chunks": {"published": "published_chunks"},
     "turns_count_as": {"sessions": "turns_as_sessions"},
     "overshoot": {"published": "published_overshoot"},
+    "room": {"estimated": "estimated_room"},
 }
 """What an engine chooses, by its name in `Config`: each way but the usual one, and the feature that it is."""
 

@@ -29,6 +29,11 @@ Overshoot = Literal["freed", "published"]
 """What becomes, when a plain request finishes, of whole pages of accepted tokens past those that it keeps."""
 
 
+Room = Literal["exact", "estimated"]
+"""What an operation needs with a sliding window: the pages that it takes, or as many as its positions would fill and
+one more for each request."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fixed sizes of one memory manager."""
 
@@ -57,6 +62,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Where the figures count what a turn has."""
     overshoot: Overshoot = "freed"
     """What becomes of the K/V of tokens that were accepted past the stop of a request."""
+    room: Room = "exact"
+    """What must be free for a prefill or a speculative step; with a sliding window and pages of several tokens only."""
 
     @property
     def hybrid(self) -> bool:

@@ -24,8 +24,10 @@ from kvspec.events import (
     MatchPrefix,
     OpenSession,
     PublishAnswer,
+    Refused,
     ReleaseAnswer,
     Retract,
+    Room,
     Snapshot,
     SnapshotAnswer,
     Submit,
@@ -332,3 +334,23 @@ def test_swa_2_a_cursor_stands_at_page_borders() -> None:
             continue
         with pytest.raises(Violation, match=f"SWA-2: the window of a was evicted up to {until}"):
             model.step(evict)
+
+
+@pytest.mark.parametrize(
+    ("room", "tokens", "short", "lawful"),
+    [("estimated", 20, 1, True), ("estimated", 20, 2, False), ("estimated", 16, 1, False), ("exact", 20, 1, False)],
+)
+def test_what_fits_may_be_refused_by_an_estimate_where_that_is_declared(
+    room: Room, tokens: int, short: int, lawful: bool
+) -> None:
+    """Five window pages are free, and the estimate is one page more than the tokens fill."""
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=5, room=room))
+    carried_out(model, [Submit("a", [0] * tokens), MatchPrefix("a")])
+    refused = Extend([("a", tokens)], refused=Refused("estimated", "CAP-1", window_short=short))
+    if lawful:
+        carried_out(model, [refused])
+        assert model.state.requests["a"].record is None
+    else:
+        with pytest.raises(Violation, match="CAP-1"):
+            model.step(refused)
+    carried_out(model, [Extend([("a", tokens)])])

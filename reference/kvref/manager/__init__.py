@@ -18,7 +18,7 @@ from kvref.manager.looking import Looking
 from kvref.manager.prefill import Prefilling
 from kvref.manager.running import Running
 from kvref.manager.waiting import Waiting
-from kvspec.events import FirstTurnChunks, Overshoot, RowsRead, TurnsCountAs
+from kvspec.events import FirstTurnChunks, Overshoot, Room, RowsRead, TurnsCountAs
 
 
 class Manager(Waiting, Prefilling, Running, Leaving, Looking):
@@ -29,3 +29,5 @@ class Manager(Waiting, Prefilling, Running, Leaving, Looking):
     first_turn_chunks: ClassVar[tuple[FirstTurnChunks, ...]] = get_args(FirstTurnChunks)
     turns_count_as: ClassVar[tuple[TurnsCountAs, ...]] = get_args(TurnsCountAs)
     overshoot: ClassVar[tuple[Overshoot, ...]] = get_args(Overshoot)
+    room: ClassVar[tuple[Room, ...]] = get_args(Room)
+    """It takes what is there, however its caller estimates."""

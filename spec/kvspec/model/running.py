@@ -28,7 +28,7 @@ from kvspec.model.judging import (
     window_pages_of,
 )
 from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
-from kvspec.pages import new_pages
+from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
 
 
@@ -57,7 +57,9 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
         (req, recurrent.states_missing(state, request)) for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
     ]
     going_on = [(req, *one) for (req, _), one in zip(op.reqs, batch, strict=True)]
-    check_room(state, sum(need for _, need in needs), new_rows, sum(need for _, need in state_needs))
+    positions = [seq_len - prefix_len for (_, seq_len), (_, prefix_len) in zip(op.reqs, batch, strict=True)]
+    needed = _needed(state, op, sum(need for _, need in needs), positions)
+    check_room(state, needed, new_rows, sum(need for _, need in state_needs))
     carried_out(state, op)
 
     obs = op.obs or ExtendAnswer(
@@ -157,6 +159,16 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
         )
 
 
+def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int]) -> int:
+    """The pages that must be free for an operation; if it is refused, as its engine counts them (policy `room`)."""
+    page_size = state.config.page_size
+    estimates = state.config.sliding_window and page_size > 1 and state.config.room == "estimated"
+    if not estimates or op.refused is None or op.refused.rule != "CAP-1":
+        return pages
+    state.chosen["refused by an estimate"] += 1
+    return ceil_pages(sum(positions), page_size) + len(positions)
+
+
 def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_len: int, row: int) -> None:
     """Apply one request of a prefill batch that was checked whole; its new pages follow."""
     record, page_size = request.record, state.config.page_size
@@ -232,7 +244,11 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
             if missing:
                 needs.append((req, missing))
         steps.append((req, record, after, committed, ahead))
-    check_room(state, sum(need for _, need in needs), 0, 0)
+    needed = sum(need for _, need in needs)
+    if n > 1:
+        growth = [after.allocated - held[record].allocated for _, record, after, _, _ in steps]
+        needed = _needed(state, op, needed, [count for count in growth if count])
+    check_room(state, needed, 0, 0)
     carried_out(state, op)
 
     obs = op.obs or DecodeAnswer(choose(pages_of(state), needs), choose(window_pages_of(state), needs))

@@ -26,6 +26,7 @@ CHOICES = (
     "tokens sampled by the engine",
     "turn counted as its session's",
     "overshoot published",
+    "refused by an estimate",
 )
 """What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""

@@ -62,7 +62,8 @@ def adapter(folder: Path | None) -> type[_Adapter]:
     lacks = set(NEVER) | engine.lacks
     if engine.session_cache is None:
         lacks |= {"sessions", "preempt"}
-    return type("Adapter", (base,), {"engine": engine, "lacks": frozenset(lacks), "rows_read": ("in_order",)})
+    says = {"rows_read": ("in_order",), "room": ("estimated" if engine.estimates_room else "exact",)}
+    return type("Adapter", (base,), {"engine": engine, "lacks": frozenset(lacks), **says})
 
 
 def chosen() -> Path | None:

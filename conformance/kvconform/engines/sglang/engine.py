@@ -82,6 +82,10 @@ class Engine:
             ("sglang.srt.mem_cache.allocator.swa", "SWATokenToKVPoolAllocator"),
             ("sglang.srt.mem_cache.swa_memory_pool", "SWATokenToKVPoolAllocator"),
         )
+        self.estimates_room = "num_tokens = extend_num_tokens + len(seq_lens) * self.page_size" in inspect.getsource(
+            self.window_allocator.alloc_extend
+        )
+        """Whether the allocator of a model with a sliding window asks for a page more for each request."""
         if record := getattr(self.batches, "ReqKvInfo", None):
             name_as_before(record, self.batches.Req, importlib.import_module(self.session_cache.__module__).SessionSlot)
         ids = inspect.signature(self.batches.Req.__init__).parameters["origin_input_ids"].annotation

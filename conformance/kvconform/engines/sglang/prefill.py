@@ -60,7 +60,17 @@ class Prefill(Waiting):
             rows += len(continuing)
             room = room._replace(rows=room.rows + sum(not run.stashed for run in continuing))
         states = sum((entry.req.mamba_pool_idx is None) + self.config.tracking_states for entry in fresh)
+        pages = self._reckoned(pages, [seq_len - start for _, start, seq_len in batch])
         self.book.check_room(self.pools.need(pages, rows, states), room)
+
+    def _reckoned(self, pages: int, positions: list[int]) -> int:
+        """The pages that the scheduler wants to be free for so many new positions of each request.
+
+        Where the allocator estimates, it does so too: an allocation that fails ends the server.
+        """
+        if self.pools.window is None or not self.engine.estimates_room or self.config.page_size == 1:
+            return pages
+        return ceil_pages(sum(positions), self.config.page_size) + len(positions)
 
     def _admit(self, entry: Entry, start: int, seq_len: int) -> None:
         """What the scheduler does with a request that it takes into a prefill batch, before it allocates."""

@@ -29,6 +29,8 @@ class Running(Prefill):
             run = self.book.check_decode(name, n, have)
             batch.append((entry, run, have, max(have, run.committed + n)))
         needed = sum(ceil_pages(end, page_size) - ceil_pages(have, page_size) for _, _, have, end in batch)
+        if n > 1:
+            needed = self._reckoned(needed, [end - have for _, _, have, end in batch if end > have])
         self.book.check_room(self.pools.need(needed), self.pools.room())
 
         self._speculates = self._speculates or n > 1

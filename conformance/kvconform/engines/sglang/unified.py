@@ -35,6 +35,7 @@ class UnifiedEngine(Engine):
     rows_are_kept = True
     excludes_lent_slots = True
     counts_decoded = True
+    estimates_room = False
 
     def __init__(self, folder: Path | None) -> None:
         """Import the release in `folder`, or the one that is installed.
