@@ -15,6 +15,8 @@ RULES = {
     "mini-sglang/row-handed-on": "MEM-RACE",
     "mini-sglang/room-in-tokens": "MEM-FAILED",
     "sglang-jax/mixed-room": "MEM-FAILED",
+    "sglang-jax/pause-forgets": "MEM-LEAK",
+    "sglang-jax/pause-stays-full": "MEM-FAILED",
     "sglang-jax/cache-loc-reused": "MEM-RACE",
     "sglang/write-through-unfenced-0.5.10": "MEM-RACE",
     "sglang/write-through-unfenced-0.5.22": "MEM-RACE",

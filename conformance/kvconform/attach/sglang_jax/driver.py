@@ -33,6 +33,8 @@ class Shape:
     radix: bool
     conservativeness: float
     aborts: float
+    pauses: float = 0.0
+    """How often the server is told to pause; running requests then stay, or are all retracted."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -60,6 +62,7 @@ class Seen:
     loops: int = 0
     finished: int = 0
     aborted: int = 0
+    paused: int = 0
     failed: list[str] = field(default_factory=list)
 
 
@@ -112,12 +115,13 @@ class _Traffic:
         self._next = 0
         self.idle: Callable[[], bool] = lambda: False
         self._idled = 0
+        self._paused = False
 
     def recv_requests(self) -> list[Any]:
         self._seen.loops += 1
         if self._seen.loops > MOST_LOOPS:
             raise RuntimeError(STUCK)
-        self._idled = self._idled + 1 if self.idle() else 0
+        self._idled = self._idled + 1 if self.idle() and not self._paused else 0
         if self._idled > 2 and not self._left:
             raise _Done
         messages: list[Any] = []
@@ -128,7 +132,18 @@ class _Traffic:
             self._seen.aborted += 1
             rid = self._live.pop(self._rng.randrange(len(self._live)))
             messages.append(self._engine.messages.AbortReq(rid=rid))
+        if self._paused or self._rng.random() < self._shape.pauses:
+            messages += self._pause()
         return messages
+
+    def _pause(self) -> list[Any]:
+        """The server pauses, or it goes on, sooner or later."""
+        if not self._paused:
+            self._seen.paused += 1
+            self._paused = True
+            return [self._engine.messages.PauseGenerationReqInput(mode=self._rng.choice(["in_place", "retract"]))]
+        self._paused = self._rng.random() < 0.7
+        return [] if self._paused else [self._engine.messages.ContinueGenerationReqInput()]
 
     def send_pyobj(self, said: Any) -> None:
         for rid, reason in zip(getattr(said, "rids", ()), getattr(said, "finished_reasons", ()), strict=False):

@@ -8,7 +8,7 @@ from kvconform.attach.patches import Patches
 from kvconform.attach.sglang_jax import driver
 from kvconform.attach.sglang_jax.defects import defects
 from kvconform.attach.sglang_jax.hooks import Attached
-from kvconform.attach.sglang_jax.mended import count_every_chunk
+from kvconform.attach.sglang_jax.mended import count_every_chunk, keep_what_was_prefilled, look_for_room
 from kvconform.engines.sglang_jax.engine import load
 
 CROWDED = driver.Shape(
@@ -25,6 +25,22 @@ CROWDED = driver.Shape(
     aborts=0.0,
 )
 """A small memory, prompts in short chunks, and decode steps in the launches of chunks."""
+
+PAUSED = driver.Shape(
+    page_size=1,
+    pages=128,
+    running=4,
+    chunk=-1,
+    budget=256,
+    alphabet=3,
+    overlap=True,
+    mixed=False,
+    radix=True,
+    conservativeness=0.1,
+    aborts=0.0,
+    pauses=0.1,
+)
+"""A server that is told to pause now and then, and to go on."""
 
 
 def trial(folder: Path) -> Trial:
@@ -49,9 +65,22 @@ def trial(folder: Path) -> Trial:
     def crowded(seed: int) -> None:
         driver.run(engine, seed, shape=CROWDED)
 
+    def paused(seed: int) -> None:
+        driver.run(engine, seed, shape=PAUSED)
+
+    def keep(patches: Patches) -> None:
+        keep_what_was_prefilled(engine, patches)
+
+    def look(patches: Patches) -> None:
+        look_for_room(engine, patches)
+
     room = "a chunk goes on without room, nobody looks whether the decode steps beside it fit, and the engine ends"
+    forgets = "with overlap a pause forgets who was prefilled last: they keep rows and pages, and never go on"
+    full = "who is retracted by a pause leaves the batch marked as full: nobody is prefilled any more"
     known = [
         Known("chunk-not-counted", "a prompt's third chunk is taken for its last one", "", runs=40),
         Known("mixed-room", room, "MEM-FAILED", "ut of memory", run=crowded, mend=mend, runs=40),
+        Known("pause-forgets", forgets, "", run=paused, mend=look, runs=40),
+        Known("pause-stays-full", full, "", run=paused, mend=keep, runs=40),
     ]
     return Trial("sglang-jax", attach, run, defects(engine), mend, known)
