@@ -199,7 +199,7 @@ def test_what_is_said_to_be_reached_happened() -> None:
     assert not [one for one in HAPPENED if not happened[one]]
 
 
-COMPANIONS = {"DATA-2", "LEN-3", "PAGE-2", "ROW-2", "ROW-3", "ROW-4", "STORE-2", "SWA-2", "SWA-6", "TAIL-2"}
+COMPANIONS = {"DATA-2", "LEN-3", "PAGE-2", "ROW-2", "ROW-3", "ROW-4", "SESS-3", "STORE-2", "SWA-2", "SWA-6", "TAIL-2"}
 """Rules that are judged by the way, where another is judged that is said to be unjudged otherwise."""
 
 

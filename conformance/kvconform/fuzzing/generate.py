@@ -46,6 +46,8 @@ class Generator(Protocol):
 
 
 DRAFTS = 3
+THIRDS = 3
+"""What `Style.drafted` is of."""
 
 
 def open_session(state: State, draw: Draw, style: Style = USUAL, /) -> OpenSession | None:
@@ -114,11 +116,12 @@ def decode(state: State, draw: Draw, style: Style = USUAL, /) -> Decode | None:
         and state.lengths[request.record].committed < state.horizon[request.record]
     ]
     verified = [req for req in able if req not in state.speculating]
-    ready = draw.choice((verified, able)) or able
+    ready = draw.choice((verified, able)) if style.drafted < THIRDS else able
+    ready = ready or able
     if not ready:
         return None
     kept = ready[: draw.integer(1, len(ready))]
-    plain = state.config.num_states or (kept[0] in verified and draw.choice((True, True, False)))
+    plain = state.config.num_states or (kept[0] in verified and draw.integer(1, THIRDS) > style.drafted)
     return Decode(kept, 1 if plain and set(kept) <= set(verified) else DRAFTS + 1)
 
 
@@ -259,7 +262,9 @@ def advance(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any]
         op = generator(state, draw, style)
         if op is not None:
             return op
-    usual: tuple[Generator, ...] = (_admit, _match_new, cache_unfinished, decode, decode, finish)
+    usual: tuple[Generator, ...] = (_admit, _match_new, decode, decode, finish)
+    if draw.integer(1, 4) > style.late:
+        usual = (cache_unfinished, *usual)
     if len(state.requests) < min(3, style.crowd):
         usual = (submit, open_session, *usual)
     if state.config.sliding_window:
@@ -332,6 +337,7 @@ def wrong_moments(state: State) -> tuple[Sequence[Operation[Any]], ...]:
         [Finish(req) for req in (*state.prepared, *state.mid_prefill)],
         [Verify(req, 1, [0]) for req in requests if req not in steps or not steps[req][0].completed],
         [Verify(req, 1, [0]) for req in steps if req in state.prepared],
+        [Verify(req, 1, [0]) for req in running if _stopped(state, req)],
         [Verify(req, step.positions + 1, [0]) for req, (step, *_) in steps.items() if step.completed],
         [Decode([req]) for req in (*steps, *state.mid_prefill)],
         [Decode([req], DRAFTS + 1) for req, behind in steps.items() if len(behind) > 1],
@@ -417,7 +423,7 @@ GENERATORS: dict[Generator, int] = {
     swa_evict: 3,
     take_state: 1,
     free_state: 1,
-    hasty: 2,
+    hasty: 4,
     unruly: 1,
     report: 3,
 }

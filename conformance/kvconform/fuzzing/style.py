@@ -51,6 +51,10 @@ class Style(NamedTuple):
     """Tokens that may be sampled. The first one is what prompts go on with, so that outputs meet prompts."""
     chunked: int = 4
     """Of four prefills of a request, those that may end before its prompt does."""
+    drafted: int = 1
+    """Of three decode steps, those that are speculative. Where all are, they run ahead of their verify."""
+    late: int = 0
+    """Of four moments to publish what a prefill wrote, those that a scheduler lets pass."""
     prompt_pages: int = 4
     """The longest prompt, in pages."""
     crowd: int = 5

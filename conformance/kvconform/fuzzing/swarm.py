@@ -71,6 +71,8 @@ def style(draw: Draw) -> Style:
         branches=draw.choice((1, 0, 2)),
         alphabet=draw.choice((2, 1, 5)),
         chunked=draw.choice((2, 1, 4)),
+        drafted=draw.choice((1, 0, 3)),
+        late=draw.choice((0, 0, 3)),
         prompt_pages=draw.choice((4, 2, 7)),
         crowd=draw.choice((5, 3, 8)),
         sessions=draw.choice((3, 1, 0, 5)),

@@ -21,7 +21,7 @@ from kvconform.fuzzing.machine import DoesNotConform, machine
 from kvconform.fuzzing.reach import HARD, met
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
-from kvconform.fuzzing.swarm import memory, swarm
+from kvconform.fuzzing.swarm import swarm
 from kvconform.vectors.runner import try_out
 from kvref import Manager
 from kvref.request import KvRecord
@@ -35,7 +35,6 @@ from kvspec.events import (
 )
 from kvspec.model import Model
 from tests.conformance.helpers import LIFE, KeepsPages
-from tests.walk import RandomDraw, proposals
 
 KEEPS = "tests.conformance.helpers:KeepsPages"
 
@@ -191,7 +190,7 @@ def test_fuzzing_goes_on_after_something_breaks_and_ends_in_time_with_its_traces
     # A clock that goes on whenever somebody looks: operations and attempts to shorten take time, waiting does not.
     looks = count()
     monkeypatch.setattr(time, "monotonic", lambda: next(looks) * 0.15)
-    arguments = ["fuzz", "--impl", KEEPS, "--seconds", "20", "--out", str(tmp_path / "failure.jsonl")]
+    arguments = ["fuzz", "--impl", KEEPS, "--seconds", "20", "--seed", "1", "--out", str(tmp_path / "failure.jsonl")]
     assert run_command(arguments) == 1
     # A quarter of the time at most is kept for shortening what broke.
     assert 20 * 0.75 <= next(looks) * 0.15 <= 20 * 1.1
@@ -220,9 +219,13 @@ def test_what_is_proposed_at_a_wrong_moment_is_of_every_kind_and_must_be_refused
     met = set[type]()
     wrong = Counter[int]()
     for seed in range(30):
-        draw = RandomDraw(seed)
-        model = Model(memory(draw))
-        for op in proposals(model.state, draw, 150):
+        draw = Chance(seed)
+        drawn = swarm(draw)
+        model = Model(drawn.config)
+        for _ in range(150):
+            op = draw.choice(drawn.bag)(model.state, draw, drawn.style)
+            if op is None:
+                continue
             with suppress(Refusal):
                 model.step(op)  # type: ignore[arg-type]
             for number, moments in enumerate(generate.wrong_moments(model.state)):
