@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from kvconform.fuzzing import generate
+from kvconform.fuzzing.style import USUAL, Draw
+from kvconform.fuzzing.swarm import Swarm
 from kvspec.events import Operation
 from kvspec.model.state import State
 
@@ -30,9 +32,13 @@ class RandomDraw:
         return options[self._random.randrange(len(options))]
 
 
-def proposals(state: State, draw: RandomDraw, count: int) -> Iterator[Operation[Any]]:
-    """`count` draws from the bag of generators, each made when the one before it has been carried out."""
+def proposals(state: State, draw: Draw, count: int, drawn: Swarm | None = None) -> Iterator[Operation[Any]]:
+    """`count` draws from the bag of generators, each made when the one before it has been carried out.
+
+    `drawn` has a bag and a style of its own.
+    """
+    bag, style = (BAG, USUAL) if drawn is None else (drawn.bag, drawn.style)
     for _ in range(count):
-        op = draw.choice(BAG)(state, draw)
+        op = draw.choice(bag)(state, draw, style)
         if op is not None:
             yield op

@@ -35,6 +35,7 @@ from kvspec.events import (
 )
 from kvspec.model import Model
 from tests.conformance.helpers import LIFE, KeepsPages
+from tests.walk import proposals
 
 KEEPS = "tests.conformance.helpers:KeepsPages"
 
@@ -222,10 +223,7 @@ def test_what_is_proposed_at_a_wrong_moment_is_of_every_kind_and_must_be_refused
         draw = Chance(seed)
         drawn = swarm(draw)
         model = Model(drawn.config)
-        for _ in range(150):
-            op = draw.choice(drawn.bag)(model.state, draw, drawn.style)
-            if op is None:
-                continue
+        for op in proposals(model.state, draw, 150, drawn):
             with suppress(Refusal):
                 model.step(op)  # type: ignore[arg-type]
             for number, moments in enumerate(generate.wrong_moments(model.state)):
