@@ -60,6 +60,11 @@ class Onward:
         self._memory.complete(launch, [])
         self._memory.judge()
 
+    def part(self, record: int) -> None:
+        """A record leaves the batch, while none of its launches is in flight."""
+        self._leave(record)
+        del self._batch[record], self._whole[record]
+
     def settle(self) -> None:
         """The batch goes on no more: write what it did, and what its launches in flight use, into the law."""
         for record in self._batch:

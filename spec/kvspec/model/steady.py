@@ -87,7 +87,7 @@ class Steady:
     def _beside(self, op: Operation[Any]) -> bool:
         """Whether the batch goes on beside an operation, which looks at nothing that is not written yet."""
         state = self._state
-        if state.memory is not None or state.config.sliding_window:
+        if state.config.sliding_window or (self._onward is not None and state.flights):
             return False
         if isinstance(op, Finish) and op.req in self._names:
             record = state.requests[op.req].record
@@ -104,7 +104,10 @@ class Steady:
 
     def _part(self, req: str) -> None:
         """A request leaves the batch."""
-        self._write([member for member in self._members if member.req == req])
+        left = [member for member in self._members if member.req == req]
+        self._write(left)
+        if self._onward is not None:
+            self._onward.part(left[0].record)
         self._members = [member for member in self._members if member.req != req]
         self._names -= {req}
         self._decoded = [other for other in self._decoded if other != req]
