@@ -89,7 +89,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
                     launches += 1
                     do(Launch(launches, together))
             complete(ahead)
-            if rng.random() < 0.1 and len(running) > 1:
+            if rng.random() < 0.1:
                 complete(0)
                 gone = rng.choice(running)
                 do(Finish(gone))
@@ -141,7 +141,7 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law
                 assert told(alone.state) == told(watched.state)
     one_by_one = {"states", "a window"} if law else {"states"}
     assert (went_on > 40) == (name not in one_by_one), went_on
-    assert (beside > 4) == (name in ("plain", "tokens as pages")), beside
+    assert (beside > 1) == (name in ("plain", "tokens as pages")), beside
 
 
 def test_a_wrong_answer_of_a_batch_that_goes_on_is_found() -> None:

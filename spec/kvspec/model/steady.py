@@ -89,13 +89,13 @@ class Steady:
         state = self._state
         if state.config.sliding_window or (self._onward is not None and state.flights):
             return False
-        if isinstance(op, Finish) and op.req in self._names:
+        if isinstance(op, Finish) and op.req in self._names and len(self._members) > 1:
             record = state.requests[op.req].record
             freed = beginning(op.obs.freed or (), len(state.owner)) if op.obs else []
             if any(state.owner.get(page) != record for page in freed):
                 return False
             self._part(op.req)
-            return bool(self._members)
+            return True
         return (
             isinstance(op, (Submit, Evict, Report))
             or (isinstance(op, MatchPrefix) and not (op.obs and op.obs.freed))
