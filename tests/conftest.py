@@ -2,20 +2,23 @@
 
 Whether contracts are checked is decided once, while kvspec is imported: a contract that is off is never
 attached to its function, so that it costs nothing. Tests must see them on. pytest loads this file before it
-imports any test module, in each xdist worker too, so this is the place to say so; subprocesses inherit it.
-This file must therefore import nothing of kvspec itself. A value set by the caller stands, for instance
-`KVSPEC_CONTRACTS=0` to time the tests without.
+imports any test module, in each xdist worker too, so this is the place to say so. Processes that a test starts run without, as users' do.
+A value set by the caller stands, for instance `KVSPEC_CONTRACTS=0` to time the tests without.
 
 Hypothesis profiles: `ci` draws the same examples on every run, so that a red build stays red, and is taken
 where `CI` is set; `dev` draws new ones each time. `pytest --hypothesis-profile=NAME` picks one by hand.
 Neither has a deadline: a busy machine is not a failure.
 """
 
+import importlib
 import os
 
 from hypothesis import settings
 
-os.environ.setdefault("KVSPEC_CONTRACTS", "1")
+if "KVSPEC_CONTRACTS" not in os.environ:
+    os.environ["KVSPEC_CONTRACTS"] = "1"
+    importlib.import_module("kvspec.contracts")  # which looks at it now, and never again
+    del os.environ["KVSPEC_CONTRACTS"]
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
