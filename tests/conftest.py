@@ -2,8 +2,9 @@
 
 Whether contracts are checked is decided once, while kvspec is imported: a contract that is off is never
 attached to its function, so that it costs nothing. Tests must see them on. pytest loads this file before it
-imports any test module, in each xdist worker too, so this is the place to say so. Processes that a test starts run without, as those of users
-do. A value set by the caller stands, for instance `KVSPEC_CONTRACTS=0` to time the tests without.
+imports any test module, in each xdist worker too, so this is the place to say so. Processes that a test
+starts run without, as those of users do. A value set by the caller stands, for instance `KVSPEC_CONTRACTS=0`
+to time the tests without.
 
 Hypothesis profiles: `ci` draws the same examples on every run, so that a red build stays red, and is taken
 where `CI` is set; `dev` draws new ones each time. `pytest --hypothesis-profile=NAME` picks one by hand.
