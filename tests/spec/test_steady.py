@@ -90,7 +90,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
                     do(Launch(launches, together))
             complete(ahead)
             if rng.random() < 0.1:
-                complete(0)
+                complete(rng.choice((0, ahead)))
                 gone = rng.choice(running)
                 do(Finish(gone))
                 running = [name for name in running if name != gone]
@@ -139,6 +139,8 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law
             beside += bool(alone._steady._members) and not isinstance(op, (Decode, Launch, Complete))
             if number % 60 == 59 or number == len(operations) - 1:
                 assert told(alone.state) == told(watched.state)
+            elif isinstance(op, Finish) and alone._steady._members:
+                assert told(copy.deepcopy(alone).state) == told(watched.state)
     one_by_one = {"states", "a window"} if law else {"states"}
     assert (went_on > 40) == (name not in one_by_one), went_on
     assert (beside > 1) == (name in ("plain", "tokens as pages")), beside
@@ -203,21 +205,24 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
     assert refused > 10
 
 
-def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_then() -> None:
-    watched, alone, told = Model(CONFIGS["plain"]), Model(CONFIGS["plain"]), set()
-    for op in traffic(CONFIGS["plain"], 0, 0):
-        if isinstance(op, Finish) and op.obs is not None and op.req in alone._steady._names:
-            others = [member for member in alone._steady._members if member.req != op.req]
-            pages = [alone._state.tables[member.record][-1] for member in others]
-            wrong = msgspec.structs.replace(op, obs=msgspec.structs.replace(op.obs, freed=pages))
-            for model in (watched, alone) if others else ():
-                with pytest.raises(Violation) as broken:
-                    model.step(wrong)
-                told.add((op.req, str(broken.value)))
-        watched.step(op)  # type: ignore[arg-type]
-        assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
-        alone.step(op)  # type: ignore[arg-type]
-    assert len(told) == len({req for req, _ in told}) > 2
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_then(ahead: int) -> None:
+    told = dict[tuple[int, str], set[str]]()
+    for seed in range(4):
+        watched, alone = Model(CONFIGS["plain"]), Model(CONFIGS["plain"])
+        for op in traffic(CONFIGS["plain"], seed, ahead):
+            if isinstance(op, Finish) and op.obs is not None and op.req in alone._steady._names:
+                others = [member for member in alone._steady._members if member.req != op.req]
+                pages = [alone._state.tables[member.record][-1] for member in others]
+                wrong = msgspec.structs.replace(op, obs=msgspec.structs.replace(op.obs, freed=pages))
+                for model in (watched, alone) if others else ():
+                    with pytest.raises(Violation) as broken:
+                        model.step(wrong)
+                    told.setdefault((seed, op.req), set()).add(str(broken.value))
+            watched.step(op)  # type: ignore[arg-type]
+            assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
+            alone.step(op)  # type: ignore[arg-type]
+    assert len(told) > 2 and all(len(said) == 1 for said in told.values())
 
 
 def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
