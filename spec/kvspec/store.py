@@ -140,6 +140,7 @@ class PrefixStore:
             key = next(key for key in keys if key in self.pins)
             raise Violation("STORE-3", f"page {self.pages[key]} was evicted while it is locked")
         parents, children = [*map(self.parents.__getitem__, keys)], self.children
+        # Of nobody more leave than are there: if as many leave as are there in all, all of each one leave.
         if sum(map(children.get, keys, repeat(1))) == sum(map(keys.__contains__, parents)):
             return
         leaving = Counter(parents)
