@@ -18,7 +18,7 @@ NEWEST = {"last-token", "retracted-twice", "retract-finishes", "empty-lend"}
 HYBRID = {"window-branch", "state-branch", "state-ahead", "slot-exchanged"}
 RELEASES = {
     "0.5.16": NEWEST | {"session-stuck"},
-    "0.5.20": NEWEST | {"session-stuck"},
+    "0.5.20": NEWEST | HYBRID | {"session-stuck"},
     "0.5.22": NEWEST | HYBRID,
     "0.5.23": NEWEST | HYBRID,
 }
@@ -41,7 +41,7 @@ def test_what_the_vectors_find_in_it_is_explained(release: str, tmp_path: Path) 
     assert explained == RELEASES[release]
     assert len(report.conform) > 60
     for policy in ("first_turn_chunks_published", "turn_counted_as_its_session"):
-        assert (policy in report.conform) == (RELEASES[release] >= HYBRID)
+        assert (policy in report.conform) == (release in ("0.5.22", "0.5.23"))
     assert "chunk_cache" in report.conform
     for pool in ("swa_duplicate_publish", "state_kept_over_turns"):
         assert (pool in report.conform) == (RELEASES[release] >= HYBRID)

@@ -3,15 +3,16 @@
 Its servers build this tree for every model, and `ChunkCache` where there is no prefix cache. Requests have their
 record; publishing is still `cache_unfinished_req`, and a session's slot keeps a record of its own.
 
-Not here: sliding windows and recurrent states, which are components of the tree.
+Sliding windows and recurrent states are components of the tree.
 """
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 from kvconform.engines.sglang.adapter import Adapter
-from kvconform.engines.sglang.engine import Engine, of_keywords
+from kvconform.engines.sglang.engine import Engine, of_keywords, replace, window_in_components
 from kvconform.engines.sglang.one_tree import OneTree
 from kvspec.events import Config
 
@@ -37,13 +38,31 @@ class BetweenEngine(Engine):
         super().__init__(folder)
         memory = "sglang.srt.mem_cache"
         self.tree = importlib.import_module(f"{memory}.unified_radix_cache").UnifiedRadixCache
-        self.full = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
+        kinds = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType
+        self.full, self.window, self.state = kinds.FULL, kinds.SWA, kinds.MAMBA
+        slot = importlib.import_module(self.session_cache.__module__).SessionSlot
+        window_in_components(self.batches.ReqKvInfo, self.window, self.batches.Req, slot)
+        self.server_args.mamba_max_states_per_path = -1
+        component = importlib.import_module(f"{memory}.unified_cache.components").MambaComponent
+        states = sys.modules[component.__module__]
+        core = importlib.import_module(f"{memory}.rust_tree_core.adapter")
+        for module in (states, core):
+            replace(module, "get_exec", lambda: self.server_args)
+        for module in (states, core, self.batches, importlib.import_module("sglang.srt.runtime_context")):
+            replace(module, "mamba_cache_chunk_size", lambda: self.server_args.mamba_cache_chunk_size)
+            replace(module, "mamba_extra_buffer_lazy_enabled", lambda: False)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
         """The tree, with its core in Python, or none."""
         if not config.prefix_cache:
             return super().prefix_cache(config, pool, allocator)
-        params = {"tree_components": (self.full,)}
+        window = (self.window,) if config.sliding_window else ()
+        states = (self.state,) if config.num_states else ()
+        params = {
+            "tree_components": (self.full, *window, *states),
+            "sliding_window_size": config.sliding_window or None,
+            "enable_mamba_extra_buffer": bool(config.num_states),
+        }
         return self.tree(
             self.init_params.CacheInitParams(
                 disable=False,
@@ -53,6 +72,11 @@ class BetweenEngine(Engine):
                 **of_keywords(self.init_params.CacheInitParams, params),
             )
         )
+
+    @property
+    def lacks(self) -> set[str]:
+        """Windows and states are components of the tree."""
+        return set()
 
     def with_sessions(self, prefix_cache: Any) -> Any:
         """The tree has the sessions' slots itself; around a chunk cache they are a cache of their own."""

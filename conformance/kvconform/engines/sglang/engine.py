@@ -107,15 +107,15 @@ class Engine:
         )
         self.server_args.kernel = self.server_args.mamba = self.server_args
         # What it tells when there is no room; some releases can tell it of some caches only.
-        _replace(self.common, "available_and_evictable_str", lambda _: "")
+        replace(self.common, "available_and_evictable_str", lambda _: "")
         flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
         told: dict[str, Any] = {name: lambda: self.server_args for name in ARGUMENTS}
         told |= {"get_flags": lambda: flags, "attention_backends": lambda: ("torch_native", "torch_native")}
         for module in (self.batches, self.common, self.allocation, self.base, self.radix, self.pools, self.state_radix):
             for name, value in told.items():
-                _replace(module, name, value)
+                replace(module, name, value)
         for module in (self.batches, self.state_radix):
-            _replace(module, "mamba_cache_chunk_size", lambda: self.server_args.mamba_cache_chunk_size)
+            replace(module, "mamba_cache_chunk_size", lambda: self.server_args.mamba_cache_chunk_size)
 
     def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
         """SGLang's way out for a request: publish or not, release pages, lock and row."""
@@ -252,11 +252,16 @@ class Engine:
         name = "inflight_middle_chunks" if hasattr(req, "inflight_middle_chunks") else "is_chunked"
         setattr(req, name, getattr(req, name) + change)
 
-    def track_extend(self, pool: Any, req: Any) -> None:
+    def track_extend(self, pool: Any, req: Any, page_size: int) -> None:
         """Note the last page border that a request's next prefill passes, where its state will be kept."""
         prepare = self.batches.ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend
         columns = len(inspect.signature(prepare).parameters) - 2  # older releases append to lists of the batch
-        prepare(SimpleNamespace(req_to_token_pool=pool), req, *([] for _ in range(columns)))
+        batch = SimpleNamespace(
+            req_to_token_pool=pool,
+            tree_cache=SimpleNamespace(page_size=page_size),
+            model_config=SimpleNamespace(hf_text_config=SimpleNamespace(mamba_chunk_size=page_size)),
+        )
+        prepare(batch, req, *([] for _ in range(columns)))
 
     def set_page_size(self, page_size: int, *, speculates: bool) -> None:
         """What SGLang reads of the server's settings; they belong to the process, not to one engine.
@@ -265,7 +270,7 @@ class Engine:
         """
         self.server_args.page_size = self.server_args.mamba_cache_chunk_size = page_size
         self.server_args.speculative_algorithm = "EAGLE" if speculates else None
-        _replace(self.batches, "FLA_CHUNK_SIZE", page_size)
+        replace(self.batches, "FLA_CHUNK_SIZE", page_size)
 
     def holds(self, slot: Any) -> bool:
         """Whether a session's slot says that it holds memory."""
@@ -377,7 +382,7 @@ class _WithoutEviction:
     def evict(self, *_: object) -> None:
         """States are evicted whatever the cache is."""
 
-    evict_mamba = evict
+    evict_mamba = evict_for_alloc = evict
 
     def pretty_print(self) -> None:
         """Before it gives up, SGLang prints the whole tree."""
@@ -427,6 +432,17 @@ def name_as_before(record: type, *owners: type) -> None:
             setattr(owner, name, _of_record(name))
 
 
+CURSOR = "swa_evicted_seqlen"
+"""The older name of a window's cursor."""
+
+
+def window_in_components(record: type, window: Any, *owners: type) -> None:
+    """Give requests and slots the older name of the window's cursor, which records keep by component."""
+    if hasattr(record, "get_evicted_seqlen"):
+        for owner in owners:
+            setattr(owner, CURSOR, property(lambda holder: holder.kv.get_evicted_seqlen(window)))
+
+
 def _of_record(name: str) -> property:
     def get(holder: Any) -> Any:
         return RECORD[name] if holder.kv is None else getattr(holder.kv, name)
@@ -452,7 +468,8 @@ def _module(name: str, has: str) -> Any:
     return found if hasattr(found, has) else None
 
 
-def _replace(module: ModuleType | None, name: str, value: object) -> None:
+def replace(module: ModuleType | None, name: str, value: object) -> None:
+    """Put something in the place of what a module has by a name, if it has it."""
     if module is not None and hasattr(module, name):
         setattr(module, name, value)
 

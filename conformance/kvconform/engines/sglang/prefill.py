@@ -136,7 +136,7 @@ class Prefill(Waiting):
             entry.req.kv_committed_len = entry.req.kv_allocated_len = seq_len
             entry.req.is_retracted = False
             if self.config.tracking_states:
-                self.engine.track_extend(self.pool, entry.req)
+                self.engine.track_extend(self.pool, entry.req, self.config.page_size)
 
 
 @contextmanager

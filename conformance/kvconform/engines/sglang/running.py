@@ -111,6 +111,11 @@ class Running(Prefill):
 
     def _track(self, req: Any, position: int) -> None:
         """Note that the state at a position is in the slot whose turn it was."""
+        record: Any = getattr(req, "kv", None)
+        if hasattr(record, "mamba_last_track_idx"):  # newer releases name it, and the one before it
+            record.mamba_last_track_idx = record.mamba_next_track_idx
+        if hasattr(record, "mamba_prev_track_seqlen"):
+            record.mamba_prev_track_seqlen = record.mamba_last_track_seqlen
         req.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
         req.mamba_last_track_seqlen = position
 

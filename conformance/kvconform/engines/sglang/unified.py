@@ -15,7 +15,7 @@ from typing import Any
 
 from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.adapter import Adapter
-from kvconform.engines.sglang.engine import Engine, name_as_before
+from kvconform.engines.sglang.engine import Engine, name_as_before, window_in_components
 from kvconform.engines.sglang.finder import prepare
 from kvconform.engines.sglang.one_tree import OneTree
 from kvconform.engines.standins import EngineError
@@ -84,8 +84,7 @@ class UnifiedEngine(Engine):
         for module in (self.batches, self.states, self.core, self.settings):
             module.__dict__["mamba_cache_chunk_size"] = lambda: self._state_interval
         name_as_before(self.batches.ReqKvInfo, self.batches.Req, sessions.SessionSlot)
-        for owner in (self.batches.Req, sessions.SessionSlot):
-            owner.swa_evicted_seqlen = property(lambda holder: holder.kv.get_evicted_seqlen(self.window))
+        window_in_components(self.batches.ReqKvInfo, self.window, self.batches.Req, sessions.SessionSlot)
 
     @property
     def lacks(self) -> set[str]:
@@ -132,13 +131,6 @@ class UnifiedEngine(Engine):
     def lock(self, tree_cache: Any, req: Any) -> None:
         """Lock what a request matched; a turn's slot has its lock already."""
         req.lock = tree_cache.lock(req.last_node)
-
-    def track_extend(self, pool: Any, req: Any) -> None:
-        """Note the last page border that a request's next prefill passes, where its state will be kept."""
-        page = self._state_interval
-        model = SimpleNamespace(hf_text_config=SimpleNamespace(mamba_chunk_size=page))
-        batch = SimpleNamespace(req_to_token_pool=pool, model_config=model, tree_cache=SimpleNamespace(page_size=page))
-        self.batches.ScheduleBatch._mamba_radix_cache_v2_req_prepare_for_extend(batch, req)
 
     def match_without_state(self, tree_cache: Any, req: Any) -> None:
         """Match, and take no state slot by it."""
@@ -191,15 +183,6 @@ class UnifiedAdapter(OneTree, Adapter):
         self._cut_at_window(req, int(req.cache_protected_len))
         owner.lock = self.prefix_cache.lock(node)
 
-    def _may_decode(self, entry: Entry, run: Run) -> bool:
-        """Decode steps begin when the prompt is published: who finishes before that has its whole window."""
-        return run.published
-
-    def _store_states(self) -> set[int]:
-        if self.pools.states is None:
-            return set()
-        return {self.pools.state(slot) for slot in self.prefix_cache.all_mamba_values_flatten()}
-
     def _stash_without_cache(self, run: Run, req: Any) -> None:
         """The next chunk goes on from the row."""
 
@@ -221,10 +204,3 @@ class UnifiedAdapter(OneTree, Adapter):
 
     def _session_states(self, *known: set[int]) -> int | None:
         return sum(self._states_of(slot).total() for slot in self._session_slots().values())
-
-    def _track(self, req: Any, position: int) -> None:
-        """As it takes in a decode step: the slot of the state before stays named."""
-        kv = req.kv
-        kv.mamba_last_track_idx = kv.mamba_next_track_idx
-        kv.mamba_next_track_idx = self.pool.get_mamba_ping_pong_other_idx(kv.mamba_next_track_idx)
-        kv.mamba_prev_track_seqlen, kv.mamba_last_track_seqlen = kv.mamba_last_track_seqlen, position
