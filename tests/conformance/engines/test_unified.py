@@ -19,8 +19,8 @@ HYBRID = {"window-branch", "state-branch", "state-ahead", "slot-exchanged"}
 RELEASES = {
     "0.5.16": NEWEST | {"session-stuck"},
     "0.5.20": NEWEST | HYBRID | {"session-stuck"},
-    "0.5.22": NEWEST | HYBRID,
-    "0.5.23": NEWEST | HYBRID,
+    "0.5.22": NEWEST | HYBRID | {"waiting-abort-finishes"},
+    "0.5.23": NEWEST | HYBRID | {"waiting-abort-finishes"},
 }
 """Release -> what explains what the vectors find."""
 
