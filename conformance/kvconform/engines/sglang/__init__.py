@@ -5,6 +5,7 @@ that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
 
 adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `looking`
 engine    where releases differ
+records   the older names of what a request's record has
 pools     what is free in each pool
 between   the releases from 0.5.19 to 0.5.21, with one tree and the older functions around it
 unified   the releases from 0.5.22 on, with one tree

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kvconform.engines.sglang.adapter import Adapter
-from kvconform.engines.sglang.engine import Engine, of_keywords, replace, window_in_components
+from kvconform.engines.sglang.engine import Engine, of_keywords, replace
 from kvconform.engines.sglang.one_tree import OneTree
+from kvconform.engines.sglang.records import window_in_components
 from kvspec.events import Config
 
 

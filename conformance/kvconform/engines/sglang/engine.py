@@ -4,7 +4,6 @@ Which way a release goes is found by looking at its classes, not at its version 
 `Any`: their attributes are named here and in `adapter`, and nowhere else.
 """
 
-import dataclasses
 import importlib
 import inspect
 import sys
@@ -15,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kvconform.engines.sglang.finder import prepare
+from kvconform.engines.sglang.records import name_as_before
 from kvconform.engines.standins import EngineError
 from kvspec.events import Config
 
@@ -408,49 +408,6 @@ def _first(*places: tuple[str, str]) -> Any:
         except (ImportError, AttributeError):
             continue
     return None
-
-
-RECORD = {
-    "req_pool_idx": None,
-    "cache_protected_len": 0,
-    "kv_committed_len": 0,
-    "kv_allocated_len": 0,
-    "swa_evicted_seqlen": 0,
-    "mamba_pool_idx": None,
-    "mamba_ping_pong_track_buffer": None,
-    "mamba_next_track_idx": None,
-    "mamba_last_track_seqlen": None,
-}
-"""What newer releases keep in a record (`req.kv`), older ones on request and slot, and what it is without one."""
-
-
-def name_as_before(record: type, *owners: type) -> None:
-    """Give requests and slots the older names of what their record has."""
-    known = {field.name for field in dataclasses.fields(record)}
-    for owner in owners:
-        for name in RECORD.keys() & known:
-            setattr(owner, name, _of_record(name))
-
-
-CURSOR = "swa_evicted_seqlen"
-"""The older name of a window's cursor."""
-
-
-def window_in_components(record: type, window: Any, *owners: type) -> None:
-    """Give requests and slots the older name of the window's cursor, which records keep by component."""
-    if hasattr(record, "get_evicted_seqlen"):
-        for owner in owners:
-            setattr(owner, CURSOR, property(lambda holder: holder.kv.get_evicted_seqlen(window)))
-
-
-def _of_record(name: str) -> property:
-    def get(holder: Any) -> Any:
-        return RECORD[name] if holder.kv is None else getattr(holder.kv, name)
-
-    def put(holder: Any, value: Any) -> None:
-        setattr(holder.kv, name, value)
-
-    return property(get, put)
 
 
 def of_keywords(owner: Any, values: dict[str, Any]) -> dict[str, Any]:

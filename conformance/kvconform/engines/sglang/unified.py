@@ -15,9 +15,10 @@ from typing import Any
 
 from kvconform.engines.book import Entry, Run
 from kvconform.engines.sglang.adapter import Adapter
-from kvconform.engines.sglang.engine import Engine, name_as_before, window_in_components
+from kvconform.engines.sglang.engine import Engine
 from kvconform.engines.sglang.finder import prepare
 from kvconform.engines.sglang.one_tree import OneTree
+from kvconform.engines.sglang.records import name_as_before, window_in_components
 from kvconform.engines.standins import EngineError
 from kvspec.events import Config, MatchAnswer, Refusal, ReleaseAnswer
 from kvspec.pages import ceil_align
