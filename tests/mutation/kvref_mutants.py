@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant(
         "finish publishes the over-run position, which has no token",
         "manager/leaving.py",
-        "kept = min(run.kv.kv_committed_len, len(run.tokens))",
+        "kept = min(run.kv.kv_committed_len, len(tokens))",
         "kept = run.kv.kv_committed_len",
     ),
     Mutant(
@@ -272,5 +272,89 @@ MUTANTS = [
         "        self.mamba_protected_size += 1\n",
         "        slot = kv.last_node.mamba_value = self.pool.states.donate(kv, kv.cache_protected_len)\n"
         "        self.mamba_evictable_size += 1\n",
+    ),
+    # No vector found these at first
+    Mutant(
+        "a session that waits to be closed can be opened again",
+        "manager/waiting.py",
+        "if session in self.session_cache.slots:",
+        "if session in self.session_cache.slots and not self.session_cache.slots[session].closing:",
+    ),
+    Mutant(
+        "a request takes a state slot before it has matched",
+        "manager/waiting.py",
+        "if request.prefix_len is None:",
+        "if request.prefix_len is None and request.extended:",
+    ),
+    Mutant(
+        "a match of which the last pages are gone still counts",
+        "manager/prefill.py",
+        "            if len(base.pages) * self.config.page_size < prefix_len:",
+        "            if prefix_len and not base.pages:",
+    ),
+    Mutant(
+        "a turn that resumes needs state slots besides those of its session",
+        "manager/prefill.py",
+        "states=sum(states.states_missing(prefill.request) for prefill in batch if prefill.row is None),",
+        "states=sum(states.states_missing(prefill.request) for prefill in batch if prefill.run is None),",
+    ),
+    Mutant(
+        "a step ahead of a verify may end past the row",
+        "manager/running.py",
+        "            if end > max_context_len:\n",
+        "            if kv.kv_committed_len + n > max_context_len:\n",
+    ),
+    Mutant(
+        "the number of an older launch in flight may be used again",
+        "manager/running.py",
+        "if any(launch == other.number for other in self.launches):",
+        "if self.launches and launch == self.launches[-1].number:",
+    ),
+    Mutant(
+        "of two steps that completed before a verify one is forgotten",
+        "manager/running.py",
+        "run.verifiable += 1",
+        "run.verifiable = 1",
+    ),
+    Mutant(
+        "a request that has stopped still counts the step behind",
+        "manager/running.py",
+        "            run.unverified.clear()\n            run.verifiable = 0\n",
+        "            run.verifiable = 0\n",
+    ),
+    Mutant(
+        "a verify may accept what the step behind has written, too",
+        "manager/running.py",
+        "if not 1 <= accepted <= run.unverified[0]:",
+        "if not 1 <= accepted <= sum(run.unverified):",
+    ),
+    Mutant(
+        "a session forgets that the state of its turn has gone past what it keeps",
+        "session_cache.py",
+        "kv.state_len = run.launched_len",
+        "kv.state_len = kv.kv_committed_len",
+    ),
+    Mutant(
+        "a tombstone that is revived within a window lock counts as evictable",
+        "swa_radix_cache.py",
+        "                if node.swa_lock_ref:\n",
+        "                if False:\n",
+    ),
+    Mutant(
+        "a node that is split has its state's locks above, too",
+        "mamba_radix_cache.py",
+        "        return MatchResult(pages[:end], node)\n\n    def cache_unfinished",
+        "        return MatchResult(pages[:end], node)\n\n"
+        "    def _split(self, node: TreeNode, at: int) -> TreeNode:\n"
+        "        middle = super()._split(node, at)\n"
+        "        middle.mamba_lock_ref = node.mamba_lock_ref\n"
+        "        return middle\n\n"
+        "    def cache_unfinished",
+    ),
+    Mutant(
+        "a session's history stays that of its first turn",
+        "manager/leaving.py",
+        "            slot.history = run.tokens\n",
+        "            slot.history = slot.history if slot.history.pages else run.tokens.copy()\n",
     ),
 ]

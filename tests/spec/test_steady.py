@@ -26,6 +26,7 @@ from kvspec.events import (
     Report,
     Retract,
     Submit,
+    Verify,
 )
 from kvspec.model import Model
 from kvspec.model.state import State
@@ -255,3 +256,18 @@ def test_a_batch_does_not_go_on_where_one_of_it_was_let_go_in_between() -> None:
     model.step(Complete(2, {"b": 3}))
     with pytest.raises(Violation, match="a has a prefill"):
         model.step(Decode(["a", "b"], obs=DecodeAnswer({})))
+
+
+def test_what_a_batch_that_goes_on_has_past_its_last_step_stays_its_own() -> None:
+    """A speculative step has left room for eight positions more than were accepted."""
+    model = Model(CONFIGS["plain"])
+    for op in (Submit("a", [1] * 6), MatchPrefix("a"), Extend([("a", 6)]), Launch(1, ["a"]), Complete(1, {"a": 3})):
+        model.step(op)
+    for further in (Decode(["a"], 9), Launch(2, ["a"]), Complete(2), Verify("a", 1, [4])):
+        model.step(further)
+    for number in range(3, 7):
+        model.step(Decode(["a"], obs=DecodeAnswer({})))
+        model.step(Launch(number, ["a"], obs=Done()))
+        model.step(Complete(number, {"a": 5}, obs=CompleteAnswer()))
+    assert model._steady._members, "the batch goes on"
+    assert model.lengths_of("a") == (0, 11, 15)
