@@ -161,9 +161,12 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
 
 def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int]) -> int:
     """The pages that must be free for an operation; if it is refused, as its engine counts them (policy `room`)."""
-    page_size = state.config.page_size
+    page_size, told = state.config.page_size, op.refused
     estimates = state.config.sliding_window and page_size > 1 and state.config.room == "estimated"
-    if not estimates or op.refused is None or op.refused.rule != "CAP-1":
+    if not estimates or told is None or told.rule != "CAP-1":
+        return pages
+    short = [max(0, pages - free) for free in (state.free_pages, state.free_window_pages)]
+    if short == [told.pages_short, told.window_short]:
         return pages
     state.chosen["refused by an estimate"] += 1
     return ceil_pages(sum(positions), page_size) + len(positions)
