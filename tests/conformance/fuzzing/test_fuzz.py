@@ -15,6 +15,7 @@ from hypothesis import Phase, settings
 
 from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
+from kvconform.features import POLICIES
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.fuzzing.machine import DoesNotConform, machine
@@ -103,6 +104,13 @@ def test_the_command_writes_a_trace_that_run_and_check_accept(
 def test_a_budget_of_operations_is_the_same_on_a_busy_machine() -> None:
     first, again = (fuzz(Manager, Budget(operations=500), 3, lambda tally, elapsed: None) for _ in range(2))
     assert first.tally.operations == again.tally.operations and 500 <= first.tally.steps < 600
+
+
+@pytest.mark.parametrize(("policy", "feature"), [(p, f) for p, ways in POLICIES.items() for f in ways.items()])
+def test_the_reference_conforms_under_each_policy(policy: str, feature: tuple[str, str]) -> None:
+    declared = type("Declared", (Manager,), {policy: (feature[0],)})
+    tally = fuzz(declared, Budget(operations=600), 0, lambda tally, elapsed: None).tally
+    assert tally.failure is None
 
 
 def test_runs_come_by_what_is_hard_to_come_by() -> None:
