@@ -137,9 +137,10 @@ def mooncake(folder: Path) -> Path:
 
 def sleeping_engine(folder: Path) -> Path:
     """A checkout of an engine that takes its time to be imported."""
-    package = folder / "checkout" / "nanovllm"
+    package = folder / "checkout" / "nanovllm" / "engine"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import time\ntime.sleep(600)\n")
+    for module in ("scheduler", "block_manager"):
+        (package / f"{module}.py").write_text("import time\ntime.sleep(600)\n")
     return folder / "checkout"
 
 

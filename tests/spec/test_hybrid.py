@@ -339,9 +339,11 @@ def test_swa_2_a_cursor_stands_at_page_borders() -> None:
 @pytest.mark.parametrize(
     ("room", "tokens", "short", "lawful"),
     [
+        ("estimated", 20, 0, True),
         ("estimated", 20, 1, True),
         ("estimated", 20, 2, False),
         ("estimated", 16, 1, False),
+        ("estimated", 24, 0, True),
         ("estimated", 24, 1, True),
         ("estimated", 24, 2, True),
         ("estimated", 24, 3, False),

@@ -166,7 +166,7 @@ def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int])
     if not estimates or told is None or told.rule != "CAP-1":
         return pages
     short = [max(0, pages - free) for free in (state.free_pages, state.free_window_pages)]
-    if short == [told.pages_short, told.window_short]:
+    if any(short) and told.pages_short in (0, short[0]) and told.window_short in (0, short[1]):
         return pages
     state.chosen["refused by an estimate"] += 1
     return ceil_pages(sum(positions), page_size) + len(positions)

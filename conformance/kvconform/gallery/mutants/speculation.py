@@ -35,6 +35,7 @@ BUGS = (
         "positions only.",
         source=("28754",),
         rule="SPEC-2",
+        also=("LEN-1",),
         symptom="Under overlap the drafts of a step run past the last page: an illegal access, or KV of others.",
         factory=_RoomForOneStep,
         traffic=False,
