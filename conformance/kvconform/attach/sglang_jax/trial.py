@@ -1,10 +1,10 @@
 """sglang-jax, to be driven with hooks."""
 
+from functools import partial
 from pathlib import Path
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.judged import Known, Trial
-from kvconform.attach.patches import Patches
 from kvconform.attach.sglang_jax import driver
 from kvconform.attach.sglang_jax.defects import defects
 from kvconform.attach.sglang_jax.hooks import Attached
@@ -59,21 +59,13 @@ def trial(folder: Path) -> Trial:
     def run(seed: int) -> None:
         driver.run(engine, seed)
 
-    def mend(patches: Patches) -> None:
-        count_every_chunk(engine, patches)
-
     def crowded(seed: int) -> None:
         driver.run(engine, seed, shape=CROWDED)
 
     def paused(seed: int) -> None:
         driver.run(engine, seed, shape=PAUSED)
 
-    def keep(patches: Patches) -> None:
-        keep_what_was_prefilled(engine, patches)
-
-    def look(patches: Patches) -> None:
-        look_for_room(engine, patches)
-
+    mend, keep, look = (partial(each, engine) for each in (count_every_chunk, keep_what_was_prefilled, look_for_room))
     room = "a chunk goes on without room, nobody looks whether the decode steps beside it fit, and the engine ends"
     forgets = "with overlap a pause forgets who was prefilled last: they keep rows and pages, and never go on"
     full = "who is retracted by a pause leaves the batch marked as full: nobody is prefilled any more"
