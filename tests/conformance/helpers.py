@@ -1,9 +1,12 @@
 """Small vectors, and implementations that are broken in a known way."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvconform.traces.codec import Vector, read_vector
+from kvconform.vectors.files import vector_files
 from kvref.manager import Manager
 from kvspec.events import Done, ReleaseAnswer
 
@@ -33,6 +36,13 @@ RECORDED: list[dict[str, Any]] = [
     LIFE[5] | {"obs": {"freed": [2]}},
 ]
 """The same with the answers of a correct implementation."""
+
+
+def with_refusals() -> Iterator[Vector]:
+    """The vectors of the request level in which something must be refused."""
+    for vector in map(read_vector, vector_files()):
+        if any(step.expect is not None and step.expect.refused for step in vector.steps):
+            yield vector
 
 
 def lines(*objects: dict[str, Any]) -> bytes:

@@ -6,13 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from kvconform.protocol import ANSWERS
-from kvconform.traces.codec import read_vector
-from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import unanswered
 from kvspec import events
 from kvspec.events import Refusal, Refused
 from kvspec.model import Model
 from kvspec.rules import Violation
+from tests.conformance.helpers import with_refusals
 
 CONFIG = events.Config(page_size=4, num_pages=8, num_rows=2, max_context_len=64)
 
@@ -20,22 +19,19 @@ CONFIG = events.Config(page_size=4, num_pages=8, num_rows=2, max_context_len=64)
 def test_whatever_a_vector_is_refused_is_found_where_it_is_carried_out() -> None:
     """By the rule of the refusal, if it has one that says more than OP-1."""
     found = Counter[str]()
-    for path in vector_files():
-        vector = read_vector(path)
-        if not any(step.expect is not None and step.expect.refused for step in vector.steps):
-            continue
+    for vector in with_refusals():
         model = Model(vector.header.config)
         for step in vector.steps:
             op, due = unanswered(step.op), None if step.expect is None else step.expect.refused
             try:
                 model.step(op)  # type: ignore[arg-type]
-                assert due is None, (path.stem, op)
+                assert due is None, (vector.name, op)
             except Refusal as refusal:
-                assert refusal.refused.rule == due, (path.stem, op)
+                assert refusal.refused.rule == due, (vector.name, op)
                 answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
                 with pytest.raises(Violation) as violation:
                     model.step(replace(op, obs=answer, refused=None))  # type: ignore[arg-type]
-                assert due in ("OP-1", violation.value.rule.id), (path.stem, op)
+                assert due in ("OP-1", violation.value.rule.id), (vector.name, op)
                 found[violation.value.rule.id] += 1
     assert {"OP-1", "CAP-1", "SPEC-1", "LEN-1", "LAUNCH-1", "CHUNK-1", "RACE-1", "BATCH-2", "SESS-1"} <= found.keys()
 

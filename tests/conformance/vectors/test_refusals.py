@@ -4,12 +4,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvconform.traces.codec import read_vector
-from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import unanswered
 from kvspec import model
 from kvspec.events import Refusal
 from kvspec.model import Model
+from tests.conformance.helpers import with_refusals
 
 Place = tuple[str, int]
 """Where the model refuses something: a file, and a line of it."""
@@ -34,10 +33,7 @@ def place_of(refusal: Refusal) -> Place:
 
 def refused_in_vectors() -> Iterator[Place]:
     """The places at which the model refuses an operation of a vector."""
-    for path in vector_files():
-        vector = read_vector(path)
-        if not any(step.expect is not None and step.expect.refused for step in vector.steps):
-            continue
+    for vector in with_refusals():
         watching = Model(vector.header.config)
         for step in vector.steps:
             try:
