@@ -100,6 +100,17 @@ def test_swa_2_publishing_leaves_what_is_read(freed: list[int], evicted_len: int
     assert error.value.rule.id == rule
 
 
+def test_the_window_is_left_once_where_the_rest_of_the_answer_is_wrong() -> None:
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=True)
+    carried_out(model, prefill("a", PROMPT[:14], 1))
+    with pytest.raises(Violation, match="STORE-5"):
+        model.step(CacheUnfinished("a", obs=PublishAnswer(8, [], [(1, 2)], evicted_len=8)))
+    carried_out(model, [CacheUnfinished("a", obs=PublishAnswer())])
+    check(model.state)
+    right = publish_a(PublishAnswer(12, [], [(1, 2)], evicted_len=8)).state
+    assert (model.state.cursor, model.state.window_of) == (right.cursor, right.window_of) == ({1: 8}, {3: 3, 4: 4})
+
+
 @pytest.mark.parametrize(
     ("freed", "cached"),
     [([6, 7, 8], [1, 2]), ([1, 2, 8], [6, 7]), ([1, 7, 8], [6, 2]), ([6, 2, 8], [1, 7]), (None, [1, 2])],

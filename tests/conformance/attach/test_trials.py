@@ -3,6 +3,7 @@
 Checkouts are in the folder that KVSPEC_CHECKOUTS names; a wheel is where 'kvspec engines install' puts it.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,15 @@ def test_mini_sglangs_known_defects_are_found() -> None:
 def test_sglang_jax_conforms_without_its_known_defects() -> None:
     done = trial("sglang-jax", folder("sglang-jax"), "--runs", "8", "--mended")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_a_pause_breaks_in_sglang_jax_is_found(tmp_path: Path) -> None:
+    options = ["--level", "memory", "--seconds", "5", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "kvconform", "matrix", "sglang-jax", str(folder("sglang-jax")), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("pause-forgets", "pause-stays-full"):
+        assert re.search(rf"{name} \(MEM-[A-Z]+ at event [\d,]+\)", done.stdout), done.stdout
 
 
 def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> None:
