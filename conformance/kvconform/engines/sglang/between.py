@@ -54,7 +54,7 @@ class BetweenEngine(Engine):
             replace(module, "mamba_extra_buffer_lazy_enabled", lambda: False)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
-        """The tree, with its core in Python, or none."""
+        """The tree, with the core that the release itself takes, or none."""
         if not config.prefix_cache:
             return super().prefix_cache(config, pool, allocator)
         window = (self.window,) if config.sliding_window else ()

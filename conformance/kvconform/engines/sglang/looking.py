@@ -163,13 +163,9 @@ class Memory:
     def _slots_of(self, holder: Any) -> Runs:
         return compress(self.pool.req_to_token[holder.req_pool_idx, : holder.kv_allocated_len].tolist())
 
-    def _root(self) -> Any:
-        """The root of the prefix store; a chunk cache has none."""
-        return getattr(self.prefix_cache, "root_node", None)
-
     def _nodes(self) -> Iterable[Any]:
-        """The nodes of the prefix store, without its root."""
-        root = self._root()
+        """The nodes of the prefix store, without its root; a chunk cache has none."""
+        root = getattr(self.prefix_cache, "root_node", None)
         waiting = [] if root is None else list(root.children.values())
         while waiting:
             node = waiting.pop()

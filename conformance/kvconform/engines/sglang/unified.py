@@ -57,7 +57,7 @@ class UnifiedEngine(Engine):
             self.base = importlib.import_module(f"{memory}.base_prefix_cache")
             self.init_params = importlib.import_module(f"{memory}.cache_init_params")
             self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
-            self.components = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType
+            kinds = importlib.import_module(f"{memory}.unified_cache.component_type").ComponentType
             self.states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
             self.window_pools = importlib.import_module(f"{memory}.swa_memory_pool")
             self.window_allocator = importlib.import_module(f"{memory}.allocator.swa").SWATokenToKVPoolAllocator
@@ -69,7 +69,7 @@ class UnifiedEngine(Engine):
             raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
         self.session_cache = sessions.StreamingSession
         self.session_controller = controller.SessionController
-        self.full, self.window, self.state = self.components.FULL, self.components.SWA, self.components.MAMBA
+        self.full, self.window, self.state = kinds.FULL, kinds.SWA, kinds.MAMBA
         self._ids_are_arrays = True
         self._spec = SimpleNamespace(speculative_algorithm=None)
         serving = SimpleNamespace(strip_thinking_cache=False)
@@ -102,7 +102,7 @@ class UnifiedEngine(Engine):
         self.common.release_kv_cache(req, tree_cache, checkpoint=is_insert)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
-        """The tree with a component for each pool, its core in Python; switched off where there is no prefix cache."""
+        """The tree with a component for each pool and the release's own core; switched off without a prefix cache."""
         window = (self.window,) if config.sliding_window else ()
         states = (self.state,) if config.num_states else ()
         return self.tree.UnifiedRadixCache(
