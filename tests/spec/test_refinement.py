@@ -55,7 +55,10 @@ def meaning(model: Model, law: Recording, op: events.Event) -> list[str]:
 def _short(event: Event) -> str:
     name = str(event.__struct_config__.tag)
     if isinstance(event, Begin):
-        uses = [f"{use.table or use.pool} {use.start}:{use.stop}" for use in (*event.reads, *event.writes)]
+        uses = [
+            f"{use.pool} {use.pages}" if use.pages else f"{use.table or use.pool} {use.start}:{use.stop}"
+            for use in (*event.reads, *event.writes)
+        ]
         return f"{name} on {event.stream}: {', '.join(uses)}"
     pool, pages = getattr(event, "pool", None), getattr(event, "pages", None)
     return " ".join(str(part) for part in (name, pool, pages) if part not in (None, []))
@@ -130,6 +133,34 @@ def test_what_the_operations_of_a_session_mean() -> None:
         "unmap",
         "release rows [0]",
         "leave",
+    ]
+
+
+def test_what_the_operations_on_states_mean() -> None:
+    model, law = listening(Config(2, 16, 3, 16, num_states=6))
+    for op in prefill("a", [1, 2, 3], 1)[:-2]:
+        model.step(op)
+    assert meaning(model, law, events.Extend([("a", 3)]))[5:] == [
+        "take states [1, 2, 3]",
+        "begin on forward: states [1, 2, 3]",
+        "begin on forward: row 1 0:4",
+    ]
+    assert meaning(model, law, events.Launch(1, ["a"]))[0] == "begin on forward: states [1, 2, 3], states [1, 2, 3]"
+    model.step(events.Complete(1, {"a": 4}))
+    assert meaning(model, law, events.CacheUnfinished("a")) == [
+        "take states [4]",
+        "begin on forward: states [4]",
+        "publish states [4]",
+        "release states [4]",
+        "publish pages [1]",
+        "share states [4]",
+    ]
+    for op in (events.Finish("a"), events.Submit("b", [1, 2, 3, 4]), events.MatchPrefix("b")):
+        model.step(op)
+    assert meaning(model, law, events.Extend([("b", 4)]))[-3:] == [
+        "take states [1, 2, 3]",
+        "begin on forward: states [4], states [1, 2, 3]",
+        "begin on forward: row 2 0:2, row 2 2:4",
     ]
 
 
