@@ -253,7 +253,7 @@ class _WrongDuplicateFreed(TieredEngine):
         self.free.give_back(request.table[index])
 
 
-@_defect("hit-not-counted", "a cache hit takes no reference", "MEM-USE", "MEM-RELEASE", "MEM-TAKE")
+@_defect("hit-not-counted", "a cache hit takes no reference", "MEM-COUNT", "MEM-USE", "MEM-RELEASE")
 class _SharedPageNotCounted(TieredEngine):
     """A cache hit takes no reference."""
 
@@ -279,6 +279,16 @@ class _TailFreedTwice(TieredEngine):
         super().retract(name)
         if len(request.table) > len(request.locked):
             self.free.give_back(request.table[-1])
+
+
+@_defect("lock-kept", "what a request that is let go had locked stays locked", "MEM-COUNT")
+class _LockKept(TieredEngine):
+    def retract(self, name: str) -> None:
+        request = self.requests[name]
+        super().retract(name)
+        if request.run is not None:
+            for node in request.locked:
+                node.locks += 1
 
 
 @_defect("shared-pages-freed", "shared pages are given back with one's own", "MEM-COUNT", "MEM-TAKE")

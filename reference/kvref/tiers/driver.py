@@ -72,6 +72,7 @@ class Driver:
         while self.engine.evict_host():
             self.engine.count()
         self.engine.count()
+        self.engine.check_evicted()
         self.tell(Idle())
 
     def prompt(self) -> list[int]:

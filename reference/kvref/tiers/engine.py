@@ -347,9 +347,21 @@ class TieredEngine:
         return [id for id, transfer in flying if transfer.kind == "load" and transfer.node is node]
 
     def count(self) -> None:
-        """Tell the free lists."""
-        self.tell(Count(DEVICE, free=[*self.free.pages]))
-        self.tell(Count(HOST, free=[*self.transfers.free.pages]))
+        """Tell what is free, and what is cached and used by nobody."""
+        used, nodes = self.transfers.used(), list(self.root.below())
+        device = [node.device for node in nodes if node.device and not node.locks and node.device not in used[DEVICE]]
+        host = [node.host for node in nodes if node.host and node.host not in used[HOST]]
+        self.tell(Count(DEVICE, free=[*self.free.pages], cached=[*device]))
+        self.tell(Count(HOST, free=[*self.transfers.free.pages], cached=[*host]))
+
+    def check_evicted(self) -> None:
+        """Once all has been evicted, nothing is cached.
+
+        Raises:
+            AssertionError: what nobody uses is never evicted.
+        """
+        left = len(list(self.root.below()))
+        assert not left, f"{left} cached prefixes are never evicted"
 
     def new_id(self) -> int:
         """The number of the next operation."""

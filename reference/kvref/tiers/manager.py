@@ -156,6 +156,7 @@ class TieredManager:
         while self.engine.evict_host():
             self.engine.count()
         self.engine.count()
+        self.engine.check_evicted()
 
     # Operations
 

@@ -119,6 +119,15 @@ class Transfers:
             self.tell(Release(holder(id), HOST, [transfer.target]))
             self.free.give_back(int(transfer.target))
 
+    def used(self) -> dict[str, set[int | str]]:
+        """Pool -> its pages that transfers in flight read or write."""
+        used: dict[str, set[int | str]] = {pool: set() for pool in (DEVICE, HOST, STORAGE)}
+        for transfer in self.in_flight.values():
+            source, target = _pools(transfer)
+            used[source].add(transfer.source)
+            used[target].add(transfer.target)
+        return used
+
     def take_host(self, id: int) -> int:
         """A host page for the transfer; there must be one."""
         page = self.free.take()

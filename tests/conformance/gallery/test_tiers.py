@@ -1,13 +1,17 @@
 """The host tier of the reference is clean under the law, and each of its mutants is not."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner
 
 from kvconform.cli import app
 from kvconform.gallery.tiers import TIER_BUGS
-from kvconform.gallery.walking import find_by_walks, vector_name, vectors_of, walk
+from kvconform.gallery.walking import Walk, find_by_walks, scheduled, vector_name, vectors_of, walk
+from kvref.tiers import TieredEngine
+from kvref.tiers.manager import RowedEngine
+from kvref.tiers.transfers import Transfer, Transfers
 from kvspec.memory.events import Begin, End
 
 QUICK = [
@@ -18,6 +22,7 @@ QUICK = [
     "completion-twice",
     "duplicate-kept",
     "hit-not-counted",
+    "lock-kept",
     "tail-lost",
     "tail-freed-twice",
     "leaves-before-release",
@@ -56,6 +61,31 @@ def test_walks_find_it_and_blame_its_rule(name: str) -> None:
     walked = find_by_walks(TIER_BUGS[name], walks=30)
     assert walked.walk is not None
     assert walked.walk.findings[0].rule in TIER_BUGS[name].rules
+
+
+class NeverDone(Transfers):
+    """Who has been copied counts as being copied for good."""
+
+    def complete(self, id: int, failed: bool) -> Transfer:
+        transfer = super().complete(id, failed)
+        transfer.node.moving += 1
+        return transfer
+
+
+class NeverEvicted(TieredEngine):
+    transfers_type = NeverDone
+
+
+class RowedNeverEvicted(RowedEngine):
+    transfers_type = NeverDone
+
+
+@pytest.mark.parametrize(
+    "walking", [lambda seed: walk(seed, NeverEvicted), lambda seed: scheduled(seed, RowedNeverEvicted)]
+)
+def test_what_nobody_uses_is_evicted_in_the_end(walking: Callable[[int], Walk]) -> None:
+    found = {finding.rule: finding.what for finding in walking(0).findings}
+    assert "never evicted" in found["MEM-FAILED"]
 
 
 def test_an_unknown_mutant_is_one_line() -> None:
