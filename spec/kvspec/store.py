@@ -7,7 +7,6 @@ prefix covers all shorter ones. Locking, unlocking and eviction cost one step a 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -141,7 +140,8 @@ class PrefixStore:
             raise Violation("STORE-3", f"page {self.pages[key]} was evicted while it is locked")
         parents, children = [*map(self.parents.__getitem__, keys)], self.children
         # Of nobody more leave than are there: if as many leave as are there in all, all of each one leave.
-        if sum(map(children.get, keys, repeat(1))) == sum(map(keys.__contains__, parents)):
+        longer = len(keys) + sum([children[key] - 1 for key in children.keys() & keys.keys()])
+        if longer == sum(map(keys.__contains__, parents)):
             return
         leaving = Counter(parents)
         for key in keys:

@@ -1,6 +1,7 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
 from itertools import repeat
+from typing import cast
 
 from kvspec import lengths
 from kvspec.events import (
@@ -22,7 +23,7 @@ from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
-from kvspec.tokens import Tokens
+from kvspec.tokens import PrefixKey, Tokens
 
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
@@ -385,9 +386,10 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     carried_out(state, op)
     obs = op.obs or hybrid.eviction(state, op, expand(_victims(state, op.n)))
     pages = beginning(obs.evicted, len(state.store.pages) + 1)
-    keys = {key: page for page in pages if isinstance(key := state.owner.get(page), bytes)}
-    if len(keys) < len(pages):
+    owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
+    if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
         raise _never_evicted(state, pages)
+    keys = cast("dict[PrefixKey, int]", owners)
     state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:

@@ -32,7 +32,7 @@ def figures(state: State) -> Figures:
         told.rows_available = state.free_rows
         told.rows_requests = len(requests)
         told.rows_sessions = len(slots)
-        told.rows_withheld = sum(record == WITHHELD for record in state.rows.values())
+        told.rows_withheld = [*state.rows.values()].count(WITHHELD)
     if state.config.sliding_window:
         told.window_available = state.free_window_pages * page_size
         told.window_evictable = len(evictable_windows(state)) * page_size
@@ -74,30 +74,31 @@ def report(state: State, op: Report) -> Figures:
     expected = figures(state)
     obs = op.obs or expected
     for name in Figures.__struct_fields__:
-        if getattr(expected, name) is None:
+        due, told = getattr(expected, name), getattr(obs, name)
+        if due is None:
             continue
-        if getattr(obs, name) is None:
-            state.unjudged[_rule_of(name)] += 1
-        elif getattr(obs, name) != getattr(expected, name):
-            raise Violation(
-                _blame(state, name, expected, obs),
-                f"the figure {name} is wrong",
-                expected=getattr(expected, name),
-                observed=getattr(obs, name),
-            )
+        if told is None:
+            state.unjudged[_RULES[name]] += 1
+        elif told != due:
+            rule = _blame(state, name, expected, obs)
+            raise Violation(rule, f"the figure {name} is wrong", expected=due, observed=told)
     state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(_turns(state))
     if state.memory is not None and op.mode == "idle":
         state.memory.idle(state)
-    names = [name for name in Figures.__struct_fields__ if None not in (getattr(obs, name), getattr(expected, name))]
-    state.judged.update(dict.fromkeys(map(_rule_of, names), 1))
+    state.judged.update({_RULES[name]: 1 for name in _told(expected, obs)})
     state.judged["STORE-2"] += obs.protected is not None
     state.judged["SESS-3"] += _held(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
     return obs
 
 
-def _rule_of(figure: str) -> str:
-    """The accounting rule that a figure belongs to: each pool has its own."""
-    return {"window": "ACC-2", "states": "ACC-3"}.get(figure.partition("_")[0], "ACC-1")
+_POOLS = {"window": "ACC-2", "states": "ACC-3"}
+_RULES = {name: _POOLS.get(name.partition("_")[0], "ACC-1") for name in Figures.__struct_fields__}
+"""The accounting rule that a figure belongs to: each pool has its own."""
+
+
+def _told(one: Figures, other: Figures) -> list[str]:
+    """The figures that both tell."""
+    return [name for name in _RULES if getattr(one, name) is not None and getattr(other, name) is not None]
 
 
 _SHIFTS = (
@@ -111,14 +112,11 @@ _SHIFTS = (
 
 def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> str:
     """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
-    names = [
-        name for name in Figures.__struct_fields__ if None not in (getattr(observed, name), getattr(expected, name))
-    ]
-    more = {name: getattr(observed, name) - getattr(expected, name) for name in names}
-    rule = _rule_of(figure)
+    more = {name: getattr(observed, name) - getattr(expected, name) for name in _told(expected, observed)}
+    rule = _RULES[figure]
     for free, locked, shown in _SHIFTS:
         shifted = more.get(free, 0)
-        if _rule_of(free) == rule and shifted and more.get(locked) == -shifted and (shifted > 0 or shown != "RACE-1"):
+        if _RULES[free] == rule and shifted and more.get(locked) == -shifted and (shifted > 0 or shown != "RACE-1"):
             return shown
     lent = _lent(state)
     whose, other = ("session_held", "rows_sessions"), "uncached"
@@ -137,8 +135,9 @@ def _lent(state: State) -> list[int]:
 
 def _held(state: State, records: list[int]) -> int:
     """Tokens of the private pages of records: those of their tables that the store does not have."""
-    pages = sum(len(state.tables[record]) for record in records)
-    return pages * state.config.page_size - sum(state.lengths[record].protected for record in records)
+    tables, lengths = state.tables, state.lengths
+    pages = sum([len(tables[record]) for record in records])
+    return pages * state.config.page_size - sum([lengths[record].protected for record in records])
 
 
 def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
