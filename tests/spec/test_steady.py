@@ -212,8 +212,8 @@ def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_th
     for seed in range(4):
         watched, alone = Model(CONFIGS["plain"]), Model(CONFIGS["plain"])
         for op in traffic(CONFIGS["plain"], seed, ahead):
-            if isinstance(op, Finish) and op.obs is not None and op.req in alone._steady._names:
-                others = [member for member in alone._steady._members if member.req != op.req]
+            if isinstance(op, Finish) and op.obs is not None and op.req in alone._steady._members:
+                others = [member for req, member in alone._steady._members.items() if req != op.req]
                 pages = [alone._state.tables[member.record][-1] for member in others]
                 wrong = msgspec.structs.replace(op, obs=msgspec.structs.replace(op.obs, freed=pages))
                 for model in (watched, alone) if others else ():

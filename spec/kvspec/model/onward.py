@@ -12,15 +12,29 @@ from kvspec.model.meaning import FORWARD, Books, Computed, Memory
 class Onward:
     """A decode batch that goes on, and the memory below."""
 
-    def __init__(self, memory: Memory, batch: dict[int, int]) -> None:
-        """`batch`: its records, and how many positions each has before its first step."""
-        self._memory, self._batch = memory, batch
+    def __init__(self, memory: Memory) -> None:
+        """Nobody yet."""
+        self._memory = memory
         self._appending = Appending(memory.law.state, FORWARD)
-        self._whole = dict.fromkeys(batch)
+        self._batch: dict[int, int] = {}
+        """Record -> how many positions it has before the first step, as if it had been there from then on."""
+        self._since: dict[int, int] = {}
+        """Record -> the step after which it joined."""
+        self._whole: dict[int, None] = {}
         """Records whose part in the next launch is told."""
         self._begun: dict[int, tuple[int, list[Begin]]] = {}
         """Launch in flight -> the step, and its operations as they were told."""
-        self._admit(0)
+
+    def join(self, record: int, committed: int, step: int) -> None:
+        """A record joins the batch after a step, with so many positions."""
+        self._batch[record], self._since[record], self._whole[record] = committed - step, step, None
+        self._admit(step)
+
+    def look(self) -> None:
+        """Something was done beside the batch: where that touched a table, the next launch is told whole."""
+        for record in self._batch:
+            if record not in self._whole and self._appending.disturbed(self._memory.names(record).table):
+                self._leave(record)
 
     def _admit(self, steps: int) -> None:
         for record in [*self._whole]:
@@ -47,7 +61,7 @@ class Onward:
         self._appending.count()
         self._admit(step)
 
-    def _parts(self, records: dict[int, None] | dict[int, int], step: int) -> list[Computed]:
+    def _parts(self, records: dict[int, None], step: int) -> list[Computed]:
         return [(record, self._batch[record] + step - 1, self._batch[record] + step) for record in records]
 
     def complete(self, launch: int) -> None:
@@ -63,14 +77,13 @@ class Onward:
     def part(self, record: int) -> None:
         """A record leaves the batch, while none of its launches is in flight."""
         self._leave(record)
-        del self._batch[record], self._whole[record]
+        del self._batch[record], self._since[record], self._whole[record]
 
     def settle(self) -> None:
         """The batch goes on no more: write what it did, and what its launches in flight use, into the law."""
         for record in self._batch:
             self._leave(record)
         for step, begun in self._begun.values():
-            for operation, (reads, writes) in zip(
-                begun, self._memory.passes(self._parts(self._batch, step)), strict=True
-            ):
+            there = {record: None for record, since in self._since.items() if since < step}
+            for operation, (reads, writes) in zip(begun, self._memory.passes(self._parts(there, step)), strict=True):
                 operation.reads, operation.writes = reads, writes

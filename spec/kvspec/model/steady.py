@@ -1,16 +1,22 @@
-"""A decode batch that goes on unchanged: its steps are counted, and written into the state when somebody looks.
+"""A decode batch that goes on: its steps are counted, and written into the state when somebody looks.
 
 Most of what an engine does is the same once more: the same requests decode one token each, are launched, and their
 tokens arrive. What that means for each of them is known beforehand, but where one comes to a new page. So `Steady`
 keeps the steps of such a batch as three numbers, and the tokens that came. Before somebody looks at what its requests
-have, they are written into the state (`settle`); for one that finishes, they are written for it alone. What is not
-exactly such a step is left to `running`, which says what the operations mean; `Steady` comes to the same state with
-less work. What the batch means to the law below is kept in the same way, by `Onward`.
+have, they are written into the state (`settle`); for one that finishes, they are written for it alone, and who has
+done its prefill joins. What is not exactly such a step is left to `running`, which says what the operations mean;
+`Steady` comes to the same state with less work. What the batch means to the law below is kept in the same way, by
+`Onward`.
 """
 
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kvspec.events import (
+    Answer,
+    CacheUnfinished,
     Complete,
     Decode,
     DecodeAnswer,
@@ -30,36 +36,44 @@ from kvspec.model.state import Passage, Prepared, State
 from kvspec.pages import beginning
 from kvspec.tokens import Tokens
 
+_LONGEST = 1000
+"""Steps whose tokens are kept at most."""
+
 
 class Member(NamedTuple):
-    """A request of the batch, as it was when the batch first went on."""
+    """A request of the batch, as it was when it joined."""
 
     req: str
     record: int
     row: int
     before: Lengths
     tokens: Tokens
+    since: int
+    """Steps that the batch had made by then."""
 
 
 class Steady:
-    """The decode batch of a state that goes on unchanged, if there is one."""
+    """The decode batch of a state that goes on, if there is one."""
 
     def __init__(self, state: State) -> None:
         """None yet."""
         self._state = state
         self._decoded: list[str] = []
-        """The requests of the last plain decode step, if nothing but its launch and completions came after it."""
-        self._passages: list[Passage] | None = None
-        """What its launch does for them; `None` if it is not launched."""
-        self._members: list[Member] = []
+        """The requests of the last plain decode step, if nothing but launches and completions came after it."""
+        self._members: dict[str, Member] = {}
         """Those that go on; none: nobody does."""
         self._names: frozenset[str] = frozenset()
+        self._records: set[object] = set()
+        self._passages: list[Passage] = []
+        """What a launch does for them."""
         self._opening: dict[int, list[tuple[Member, int]]] = {}
-        """Step, from 1 -> who then writes the first position of a page, and the index of that page."""
+        """Step, from 1 -> who then writes the first position of a page, if it is there still, and the page's index."""
         self._last = 0
         """The last step for which the rows have room."""
         self._decodes = self._launches = self._completions = 0
-        """Steps that went on so far; of those that were in flight before, some may have been completed."""
+        """Steps that went on so far."""
+        self._in_flight: dict[int, frozenset[str] | None] = {}
+        """Launches of these steps -> whose tokens are due; `None`: one of them has left, and may get none."""
         self._tokens: list[dict[str, int]] = []
         """What came out of each completed step."""
         self._onward: Onward | None = None
@@ -74,10 +88,10 @@ class Steady:
         if not self._decoded or op.obs is None or op.refused is not None:
             return False
         if isinstance(op, Decode):
-            return op.n == 1 and op.reqs == self._decoded and self._decode(op)
+            return op.n == 1 and op.reqs[: len(self._decoded)] == self._decoded and self._decode(op)
         if isinstance(op, Launch):
             return bool(self._members) and op.reqs == self._decoded and self._launch(op)
-        return isinstance(op, Complete) and bool(self._members) and self._complete(op)
+        return isinstance(op, Complete) and op.launch in self._in_flight and self._complete(op)
 
     def make_way(self, op: Operation[Any]) -> None:
         """An operation comes that is not one of a batch that goes on; a launch or a completion may begin one."""
@@ -87,35 +101,41 @@ class Steady:
     def _beside(self, op: Operation[Any]) -> bool:
         """Whether the batch goes on beside an operation, which looks at nothing that is not written yet."""
         state = self._state
-        if state.config.sliding_window or (self._onward is not None and state.flights):
+        if isinstance(op, Complete):  # of a launch before all of the batch
+            return op.launch not in self._in_flight
+        chosen = isinstance(op, Extend) and op.refused is None
+        if state.config.sliding_window or (self._in_flight and (self._onward is not None or chosen)):
             return False
-        if isinstance(op, Finish) and op.req in self._names and len(self._members) > 1:
-            record = state.requests[op.req].record
-            freed = beginning(op.obs.freed or (), len(state.owner)) if op.obs else []
-            if any(state.owner.get(page) != record for page in freed):
+        if isinstance(op, Finish):
+            if op.req not in self._members or len(self._members) == 1:
                 return False
             self._part(op.req)
-            return True
-        return (
-            isinstance(op, (Submit, Evict, Report))
-            or (isinstance(op, MatchPrefix) and not (op.obs and op.obs.freed))
-            or (isinstance(op, Extend) and op.refused is not None)
-        )
+            return not self._touched(op.obs)
+        if isinstance(op, (MatchPrefix, CacheUnfinished)):
+            return op.req not in self._members and not self._touched(op.obs)
+        if isinstance(op, (Extend, Launch)):
+            reqs = op.reqs if isinstance(op, Launch) else [req for req, _ in op.reqs]
+            return self._members.keys().isdisjoint(reqs) and not self._touched(op.obs)
+        return isinstance(op, (Submit, Evict, Report))
+
+    def _touched(self, obs: Answer | None) -> bool:
+        """Whether an answer names a page of the batch, so that somebody asks what is left of it there."""
+        freed, given = getattr(obs, "freed", None) or (), getattr(obs, "pages", None) or {}
+        owner = self._state.owner
+        pages = beginning([*freed, *chain(*given.values())], len(owner)) if freed or given else ()
+        return not self._records.isdisjoint(map(owner.get, pages))
 
     def _part(self, req: str) -> None:
         """A request leaves the batch."""
-        left = [member for member in self._members if member.req == req]
-        self._write(left)
-        if self._onward is not None:
-            self._onward.part(left[0].record)
-        self._members = [member for member in self._members if member.req != req]
+        member = self._members.pop(req)
         self._names -= {req}
-        self._decoded = [other for other in self._decoded if other != req]
-        self._passages = [passage for passage in self._passages or () if passage.req != req]
-        self._opening = {
-            step: [(member, index) for member, index in opening if member.req != req]
-            for step, opening in self._opening.items()
-        }
+        self._records.remove(member.record)
+        self._write([member])
+        if self._onward is not None:
+            self._onward.part(member.record)
+        self._decoded = [*self._members]
+        self._passages = [passage for passage in self._passages if passage.req != req]
+        self._in_flight = dict.fromkeys(self._in_flight)
 
     def note(self, op: Operation[Any]) -> None:
         """Such an operation was carried out."""
@@ -123,37 +143,45 @@ class Steady:
             memory, config = self._state.memory, self._state.config
             if op.n == 1 and not config.num_states and (memory is None or memory.appends()):
                 self._decoded = [*op.reqs]
-        elif isinstance(op, Launch):
-            if op.reqs == self._decoded:
-                self._passages = self._state.flights[op.launch]
-            else:
-                self.settle()
+        elif self._onward is not None:
+            self._onward.look()
 
-    def _begin(self, passages: list[Passage]) -> None:
-        """The batch of a launch goes on. None of it is in the middle of anything, since it was decoded and launched."""
-        state, page_size = self._state, self._state.config.page_size
-        self._members = [
-            Member(req, record, row, state.lengths[record], state.requests[req].tokens)
-            for req, _, record, row, _, _ in passages
-        ]
-        self._names = frozenset(self._decoded)
-        self._last = state.config.max_context_len - max(member.before.committed for member in self._members)
-        for member in self._members:
-            index = -(-member.before.committed // page_size)
-            self._opening.setdefault(index * page_size - member.before.committed + 1, []).append((member, index))
-        if state.memory is not None:
-            self._onward = Onward(state.memory, {member.record: member.before.committed for member in self._members})
+    def _join(self, reqs: Sequence[str]) -> bool:
+        """Requests of a decode step that nothing stands in the way of join the batch; false if there are others."""
+        state, page_size, since = self._state, self._state.config.page_size, self._decodes
+        for req in reqs:
+            request = state.requests.get(req)
+            if request is None or (record := request.record) is None or not request.running or req in self._members:
+                return False
+            before = state.lengths[record]
+            if req in state.prepared or req in state.mid_prefill or req in state.speculating:
+                return False
+            if before.committed >= state.horizon[record]:
+                return False
+            row = state.records[record].row
+            member = self._members[req] = Member(req, record, row, before, request.tokens, since)
+            self._records.add(record)
+            self._passages = [*self._passages, Passage(req, request.run, record, row, samples=True, drafts=0)]
+            last, index = since + state.config.max_context_len - before.committed, -(-before.committed // page_size)
+            self._last = min(self._last, last) if len(self._members) > 1 else last
+            step = since + index * page_size - before.committed + 1
+            self._opening.setdefault(step, []).append((member, index))
+            if self._onward is not None:
+                self._onward.join(record, before.committed, since)
+        self._decoded, self._names = [*self._members], frozenset(self._members)
+        return True
 
     def _decode(self, op: Decode) -> bool:
-        if not self._members:
-            if self._passages is None:
-                return False
-            self._begin(self._passages)
         state, step = self._state, self._decodes + 1
-        opening = self._opening.get(step, ())
+        if not self._members and state.memory is not None:
+            self._onward = Onward(state.memory)
+        new = op.reqs[len(self._members) :]
+        if self._launches < self._decodes or (new and not self._join(new)):
+            return False
+        opening = self._opens(step)
         needs = [(member.req, 1) for member, index in opening if index == len(state.tables[member.record])]
         short = len(needs) > state.free_pages or (state.config.sliding_window and len(needs) > state.free_window_pages)
-        if self._launches < self._decodes or step > self._last or short:
+        if step > self._last or short:
             return False
         carried_out(state, op)
         obs = op.obs or DecodeAnswer()
@@ -166,18 +194,24 @@ class Steady:
         self._decodes = step
         return True
 
+    def _opens(self, step: int) -> list[tuple[Member, int]]:
+        """Who writes the first position of a page in a step, and the index of that page."""
+        return [(one, index) for one, index in self._opening.get(step, ()) if self._members.get(one.req) is one]
+
     def _launch(self, op: Launch) -> bool:
         state, step = self._state, self._launches + 1
-        if step > self._decodes or op.launch in state.flights or self._passages is None:
+        if step > self._decodes or op.launch in state.flights:
             return False
         carried_out(state, op)
-        opening = self._opening.pop(step, ())
+        opening = self._opens(step)
+        self._opening.pop(step, None)
         for member, index in opening:
             state.content[state.tables[member.record][index]] = (member.record, index)
             self._opening.setdefault(step + state.config.page_size, []).append((member, index + 1))
         if state.flights:
             state.reached["launch overlapped"] += 1
         state.flights[op.launch] = self._passages
+        self._in_flight[op.launch] = self._names
         self._launches = step
         if self._onward is not None:
             self._onward.launch(state, op.launch, step, [member.record for member, _ in opening])
@@ -185,45 +219,47 @@ class Steady:
 
     def _complete(self, op: Complete) -> bool:
         state = self._state
-        passages, tokens = state.flights.get(op.launch), op.sampled
-        if passages is not self._passages or next(iter(state.flights)) != op.launch or tokens.keys() != self._names:
+        tokens = op.sampled
+        if next(iter(state.flights)) != op.launch or tokens.keys() != self._in_flight[op.launch]:
             return False
         carried_out(state, op)
         state.chosen["tokens sampled by the engine"] += tokens is not op.tokens and tokens != op.tokens
         state.judged["LAUNCH-1"] += 1
         state.judged["CHUNK-1"] += 1
-        del state.flights[op.launch]
+        del state.flights[op.launch], self._in_flight[op.launch]
         self._tokens.append(tokens.copy())
         self._completions += 1
         if self._onward is not None:
             self._onward.complete(op.launch)
+        if len(self._tokens) == _LONGEST:
+            self.settle()
         return True
 
     def settle(self) -> None:
         """Write what the batch has done into the state; it goes on no more."""
         if self._members:
-            self._write(self._members)
+            self._write(self._members.values())
             if self._onward is not None:
                 self._onward.settle()
-                self._onward = None
-            self._members, self._tokens, self._opening = [], [], {}
+            self._members, self._records, self._passages, self._tokens = {}, set(), [], []
+            self._opening, self._in_flight = {}, {}
             self._decodes = self._launches = self._completions = 0
-        self._decoded, self._passages = [], None
+        self._decoded, self._onward = [], None
 
-    def _write(self, members: list[Member]) -> None:
-        decodes, launches, completions, came = self._decodes, self._launches, self._completions, self._tokens
+    def _write(self, members: Iterable[Member]) -> None:
         state, withholds = self._state, self._state.config.withholds_rows
         lengths, written, horizon, readers = state.lengths, state.written, state.horizon, state.readers
-        for req, record, row, (protected, committed, allocated), tokens in members:
-            decoded, launched = committed + decodes, committed + launches
+        for req, record, row, (protected, committed, allocated), tokens, since in members:
+            decoded, launched = committed + self._decodes - since, committed + self._launches - since
             lengths[record] = Lengths(protected, decoded, allocated if allocated > decoded else decoded)
-            if decodes > launches:
+            if decoded > launched:
                 state.prepared[req] = Prepared(decoded - 1, decoded, samples=True, drafts=0)
-            if launches:
+            if launched > committed:
                 written[record] = launched
-                horizon[record] += launches
+                horizon[record] += launched - committed
             if withholds:
-                reads = (*readers.pop(row, ()), *range(committed + 1, launched + 1))[completions:]
+                completed = max(0, self._completions - since)
+                reads = (*readers.pop(row, ()), *range(committed + 1, launched + 1)[completed:])
                 if reads:
                     readers[row] = reads
-            tokens.extend([tokens_of[req] for tokens_of in came])
+            tokens.extend(map(itemgetter(req), self._tokens[since:]))
