@@ -37,7 +37,7 @@ class Stream:
 
     def __init__(self, *_: object, **__: object) -> None:
         """A stream with nothing in it."""
-        self.cuda_stream = next(Stream._numbers)
+        self.cuda_stream: int | str = next(Stream._numbers)
         self.done = 0
         self._entries: list[Point | None] = []
         Stream.all.append(self)
@@ -170,6 +170,7 @@ def stood_in(torch: Any) -> Iterator[None]:
         "synchronize": synchronize,
     }.items():
         patches.set(torch.cuda, name, value)
+    patches.set(torch, "Event", Event)
     patches.set(torch.cuda.nvtx, "range", nothing)
     for name in ("empty", "tensor", "zeros"):
         patches.set(torch, name, unpinned(getattr(torch, name)))

@@ -7,7 +7,7 @@ stands for that; if it was a wait, an operation without uses is told in its plac
 from typing import Any
 
 from kvconform.attach.hooks import Hooks
-from kvspec.memory.events import Begin, End, Use, Wait
+from kvspec.memory.events import Begin, End, OpId, Use, Wait
 
 
 class Streams:
@@ -17,9 +17,10 @@ class Streams:
         """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in."""
         self._hooks = hooks
         self._cuda: Any = None
-        self._last: dict[str, int | None] = {}
+        self._last: dict[str, OpId | None] = {}
         """Stream -> what was queued last; `None`: a wait."""
-        self._flying: dict[int, str] = {}
+        self._flying: dict[OpId, str] = {}
+        """What is in flight, in the order in which it was queued, and where."""
         self._queued = 0
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
@@ -52,9 +53,21 @@ class Streams:
         queued = self._queued
         on = self.name(stream)
         self._hooks.tell(Begin(queued, on, reads, writes, copies or [], at=what))
-        self._last[on] = queued
-        self._flying[queued] = on
+        self.queued(queued, on)
         return queued
+
+    def queued(self, operation: OpId, stream: str) -> None:
+        """An operation that is told elsewhere was queued on the stream of that name."""
+        self._last[stream] = operation
+        self._flying[operation] = stream
+
+    def ended(self, operation: OpId) -> None:
+        """An operation was seen complete, and it is told elsewhere: what its stream queued earlier is over as well."""
+        on = self._flying.get(operation)
+        for earlier in [op for op, stream in self._flying.items() if stream == on]:
+            del self._flying[earlier]
+            if earlier == operation:
+                return
 
     def _waits(self, stream: str, other: str) -> None:
         if stream != other:
@@ -76,17 +89,13 @@ class Streams:
         if happened:
             self._seen(_recorded(event))
 
-    def _seen(self, queued: int | None) -> None:
-        on = self._flying.get(queued) if queued is not None else None
-        if on is None or queued is None:
-            return
-        self._hooks.tell(End(queued))
-        # What its stream queued earlier is over as well, and nobody has to say so.
-        for earlier in [op for op, stream in self._flying.items() if stream == on and op <= queued]:
-            del self._flying[earlier]
+    def _seen(self, queued: OpId | None) -> None:
+        if queued is not None and queued in self._flying:
+            self._hooks.tell(End(queued))
+            self.ended(queued)
 
 
-def _recorded(event: Any) -> int | None:
+def _recorded(event: Any) -> OpId | None:
     """What an event stands for; `None` if it was never recorded, 0 if its stream held nothing."""
     return getattr(event, "kvspec_recorded", None)
 

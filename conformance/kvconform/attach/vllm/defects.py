@@ -104,11 +104,19 @@ def defects() -> list[Defect]:
 def names_without_content() -> Defect:
     """What takes a defect of 0.33.0 away.
 
-    A request that is preempted in the step that was to compute its blocks loses their names with them.
+    A request that is preempted in the step that was to compute its blocks loses their names with them: those of its
+    blocks that were computed before stay, and may be on their way to the host.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
     found = "scheduled_running_reqs.remove(preempted_req)"
-    pages = "sum(self.kv_cache_manager.get_block_ids(preempted_req_id), [])"
-    mended = f"{found}; self.kv_cache_manager.evict_blocks(set({pages}))"
+    groups = "zip(self.kv_cache_manager.coordinator.single_type_managers, rows, strict=True)"
+    computed = "preempted_req.num_computed_tokens // group.block_size"
+    mended = "; ".join(
+        (
+            found,
+            "rows = self.kv_cache_manager.get_block_ids(preempted_req_id)",
+            f"self.kv_cache_manager.evict_blocks({{page for group, row in {groups} for page in row[{computed}:]}})",
+        )
+    )
     return Defect("names without content", "names go with the blocks", ((Scheduler, "schedule", found, mended),))

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvconform.attach.vllm.engine import make_request, make_scheduler
+from kvconform.attach.device import Point, stood_in
+from kvconform.attach.vllm.engine import configured, make_request, make_scheduler
+from kvconform.attach.vllm.offloading import Worker
 from kvconform.attach.vllm.workload import Workload
 
 
@@ -16,6 +18,10 @@ class Launch:
 
     output: Any
     sampling: set[str]
+    reported: Any = None
+    """What a worker that plays along says with it."""
+    computed: Point | None = None
+    """Where its stream has computed it, if there is one."""
 
 
 @dataclass
@@ -34,6 +40,7 @@ class Drive:
     def __post_init__(self) -> None:
         self._dice = random.Random(self.work.seed + 2)
         self.scheduler = make_scheduler(self.work)
+        self._worker = Worker(self.work, *configured(self.work)) if self.work.offload else None
 
     def run(self, steps: int = 5000) -> Counter[str]:
         """Run to the end.
@@ -56,7 +63,8 @@ class Drive:
             raise EngineGaveUp(f"{type(error).__name__}: {error}") from error
 
     def _done(self) -> bool:
-        return self._arrived >= self.work.requests and not self.scheduler.requests and not self._in_flight
+        left = self.scheduler.requests if self._worker is None else self.scheduler.has_requests()
+        return self._arrived >= self.work.requests and not left and not self._in_flight
 
     def _step(self) -> None:
         """Launch if there is room; process the oldest launch if there is none, or now and then."""
@@ -67,7 +75,8 @@ class Drive:
             self.happened["launches"] += bool(output.total_num_scheduled_tokens)
             requests = self.scheduler.requests
             sampling = {name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk}
-            self._in_flight.append(Launch(output, sampling))
+            worked = self._engine(self._worker.execute, output) if self._worker is not None else (None, None)
+            self._in_flight.append(Launch(output, sampling, *worked))
         full = len(self._in_flight) == self.work.launches
         if self._in_flight and (full or not self.scheduler.has_requests() or self._dice.random() < 0.3):
             self._complete(self._in_flight.popleft())
@@ -88,8 +97,14 @@ class Drive:
             req_id_to_index={name: number for number, name in enumerate(names)},
             sampled_token_ids=sampled,
         )
-        connector = self.scheduler.connector
-        if connector is not None:
+        if launch.computed is not None:
+            launch.computed.stream.finish(launch.computed.entries)
+            result.kv_connector_output = launch.reported
+            self.happened["loads"] += len(launch.reported.finished_recving or ())
+            stored = launch.reported.kv_connector_worker_meta
+            self.happened["stores"] += len(stored.completed_store_events) if stored is not None else 0
+        elif self.scheduler.connector is not None:
+            connector = self.scheduler.connector
             result.kv_connector_output = connector.arrived(output.kv_connector_metadata)
             if result.kv_connector_output is not None:
                 self.happened["transfers"] += 1
@@ -169,8 +184,22 @@ class Drive:
             self.happened["aborts"] += 1
 
     def _reset(self) -> None:
-        done = self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
+        if self._worker is not None:
+            # Running requests cannot be reset while transfers hold what they have: the engine says so itself.
+            done = self._engine(self.scheduler.reset_prefix_cache, False, True)
+        else:
+            done = self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
         self.happened["resets"] += bool(done)
+
+
+def driven(work: Workload) -> Counter[str]:
+    """Drive one workload; as `Drive.run`."""
+    if not work.offload:
+        return Drive(work).run()
+    import torch
+
+    with stood_in(torch):
+        return Drive(work).run()
 
 
 class StuckError(Exception):

@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from kvconform.attach.vllm import offloading
 from kvconform.attach.vllm.connector import Connector
 from kvconform.attach.vllm.workload import Workload
 
@@ -34,16 +35,20 @@ def make_scheduler(work: Workload) -> Any:
     from vllm.v1.core.sched.scheduler import Scheduler
 
     init_none_hash(sha256)
-    config = _config(work)
+    config, kv_cache_config = configured(work)
     if hasattr(managers, "register_all_kvcache_specs"):
         managers.register_all_kvcache_specs(config)
-    KVConnectorFactory.create_connector = staticmethod(lambda **_: _connector(work))
+    if work.offload:
+        made = offloading.connector(config, kv_cache_config, worker=False)
+    else:
+        made = _connector(work)
+    KVConnectorFactory.create_connector = staticmethod(lambda **_: made)
     kv_events.EventPublisherFactory.create = staticmethod(lambda *_: None)
     sizes = [size for _, size, _ in work.groups]
     kind = AsyncScheduler if work.launches > 1 else Scheduler
     scheduler = kind(
         config,
-        _kv_cache_config(work),
+        kv_cache_config,
         SimpleNamespace(
             accept_tokens=lambda *_, **__: True,
             should_advance=lambda *_, **__: False,
@@ -55,9 +60,14 @@ def make_scheduler(work: Workload) -> Any:
     )
     if not work.fence:
         scheduler.defer_block_free = False
-    if scheduler.connector is not None:
+    if work.connector:
         scheduler.connector.scheduler = scheduler
     return scheduler
+
+
+def configured(work: Workload) -> tuple[Any, Any]:
+    """The engine's configuration, and that of its memory."""
+    return _config(work), _kv_cache_config(work)
 
 
 def _connector(work: Workload) -> Any:
@@ -108,8 +118,9 @@ def _config(work: Workload) -> SimpleNamespace:
             needs_eagle_block_drop=lambda: work.eagle,
         )
     transfer = None
-    if work.connector:
+    if work.connector or work.offload:
         transfer = Options(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
+        transfer.kv_connector_extra_config = offloading.options(work)
     return Options(
         scheduler_config=Options(
             async_scheduling=work.launches > 1,
@@ -139,6 +150,7 @@ def _config(work: Workload) -> SimpleNamespace:
             pipeline_parallel_size=max(1, work.launches - 1),
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
+            world_size=1,
         ),
         model_config=Options(
             uses_mrope=False,
@@ -202,4 +214,5 @@ def _kv_cache_config(work: Workload) -> Any:
                 num_speculative_blocks=work.drafts,
             )
         groups.append(KVCacheGroupSpec([f"layer.{number}"], spec))
-    return KVCacheConfig(num_blocks=work.blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    memory = offloading.tensors(work) if work.offload else []
+    return KVCacheConfig(num_blocks=work.blocks, kv_cache_tensors=memory, kv_cache_groups=groups)

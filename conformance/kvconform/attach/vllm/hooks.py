@@ -14,7 +14,8 @@ from typing import Any
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.vllm.launches import Launches
-from kvconform.attach.vllm.runs import POOL, Group, Run
+from kvconform.attach.vllm.offload import OFFLOAD, Offload
+from kvconform.attach.vllm.runs import HOST, POOL, Group, Run
 from kvspec.memory.events import Count, Drop, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
 
 ENGINE = "engine"
@@ -29,6 +30,8 @@ class Books:
     def __init__(self, attached: "Attached") -> None:
         """Nothing of it is told before it belongs to a scheduler."""
         self.attached = attached
+        self.name = POOL
+        self.pool: Any = None
         self.told = False
         self.taking = False
         self.touched: dict[int, int] = {}
@@ -39,8 +42,11 @@ class Books:
 class Attached:
     """Tells what one scheduler of this process does, from the moment it is made."""
 
-    def __init__(self, trace: Trace) -> None:
-        """Install the hooks; vLLM's modules are imported now."""
+    def __init__(self, trace: Trace, stream: Any = None, event: Any = None) -> None:
+        """Install the hooks; vLLM's modules are imported now.
+
+        With the classes of streams and events its own offloading to the CPU is told, too; without, it is left out.
+        """
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
         import vllm.v1.core.sched.scheduler as scheduling
@@ -50,6 +56,7 @@ class Attached:
         self.groups: list[Group] = []
         self.runs: dict[str, Run] = {}
         self._books: Books | None = None
+        self._host: Books | None = None
         self._making: Books | None = None
         self._who = ENGINE
         self._runs_made = 0
@@ -71,32 +78,35 @@ class Attached:
         hooks.hook(names, "pop", after=self._popped)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
         hooks.hook(scheduler, "__init__", after=self._made)
-        self._within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name, self._copied)
-        self._within(managers, "free", lambda _, request: self._name(request.request_id))
+        self.within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name, self._copied)
+        self.within(managers, "free", lambda _, request: self._name(request.request_id))
         hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
-        self._within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
+        self.within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
         self._count_tokens(Request)
         hooks.hook(scheduler, "_update_request_as_session", before=self._turn_ends, after=self._turn_begins)
         if hasattr(scheduler, "_free_request_blocks"):
             hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
-            self._within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
+            self.within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
         if hasattr(managers, "take_kv_cache_block_copies"):
             hooks.hook(managers, "take_kv_cache_block_copies", before=lambda _: self._copying.clear())
-            self._within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
+            self.within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
             hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
         self._launches.hook(scheduler)
         for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
             hooks.watch(scheduler, name)
+        self._offload = None if stream is None else Offload(self, stream, event)
 
     def tell(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
         if self._books is not None:
             for event in events:
                 self.hooks.tell(event)
+                if self._offload is not None and self._host is not None:
+                    self._offload.told(event)
 
     # Who works for whom
 
-    def _within(self, owner: Any, name: str, who: Callable[..., str], after: Callable[[], None] | None = None) -> None:
+    def within(self, owner: Any, name: str, who: Callable[..., str], after: Callable[[], None] | None = None) -> None:
         """While a function runs, and `after` it, references change for the one that `who(*arguments)` names."""
         original = getattr(owner, name)
 
@@ -161,10 +171,11 @@ class Attached:
             return
         books.touched[block.block_id] = references
         pages: list[Any] = [block.block_id]
+        who, pool = self._who, books.name
         for _ in range(before, references):
-            self.tell(Take(self._who, POOL, pages) if books.taking else Share(self._who, POOL, pages))
+            self.tell(Take(who, pool, pages) if books.taking else Share(who, pool, pages, pin=who == OFFLOAD))
         for _ in range(references, before):
-            self.tell(Release(self._who, POOL, pages))
+            self.tell(Release(who, pool, pages))
 
     def in_use(self, page: int) -> bool:
         """Whether a page has references."""
@@ -172,21 +183,24 @@ class Attached:
 
     def count(self) -> None:
         """Tell the engine's own figures: how many pages are in use, and the counts that changed."""
-        books, pool = self._books, self._pool
-        if books is not None:
-            held = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
-            self.tell(Count(POOL, held=held, references=dict(books.touched)))
-            books.touched.clear()
+        for books in (self._books, self._host):
+            if books is not None:
+                held = books.pool.num_gpu_blocks - 1 - books.pool.get_num_free_blocks()
+                self.tell(Count(books.name, held=held, references=dict(books.touched)))
+                books.touched.clear()
 
     # Names
 
     def _inserted(self, _: None, __: None, names: Any, key: Any, block: Any) -> None:
-        if names._kvspec.told:
-            names._kvspec.inserted.append((key, block.block_id))
+        books = names._kvspec
+        if self._offload is not None and books is self._host:
+            self.tell(self._offload.stored(named(key), key, block.block_id))
+        elif books.told:
+            books.inserted.append((key, block.block_id))
 
     def _popped(self, _: None, block: Any, names: Any, key: Any, __: int) -> None:
         if block is not None and names._kvspec.told:
-            self.tell(Drop(POOL, [block.block_id], [named(key)]))
+            self.tell(Drop(names._kvspec.name, [block.block_id], [named(key)]))
 
     def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
         """Full blocks were published: what their names promise is what the request's tokens say."""
@@ -218,6 +232,8 @@ class Attached:
             promised = label(page)
             labels = None if promised is None else [promised]
             self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
+            if self._offload is not None and self._host is not None:
+                self._offload.promised(key, promised, slots or self.groups[group_of(key)].page_size)
 
     def _resets(self, pool: Any) -> tuple[list[Any], list[str]]:
         names: dict[Any, Any] = pool.cached_block_hash_to_block._cache
@@ -231,27 +247,37 @@ class Attached:
     def _reset(self, seen: tuple[list[Any], list[str]], done: bool, pool: Any) -> None:
         pool.cached_block_hash_to_block._kvspec = pool._kvspec
         if done and seen[0] and pool._kvspec.told:
-            self.tell(Drop(POOL, *seen))
+            self.tell(Drop(pool._kvspec.name, *seen))
 
     # The scheduler
 
     def _made(self, _: None, __: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         """A scheduler is there: its memory is what is told of from now on."""
-        if self._books is not None:
-            self._books.told = False
+        for books in (self._books, self._host):
+            if books is not None:
+                books.told = False
         coordinator = scheduler.kv_cache_manager.coordinator
         managers = coordinator.single_type_managers
         # Only where blocks are hit in part are there copies.
         self._managers = managers if getattr(coordinator, "enable_partial_hash_hits", False) else ()
         self._pool = scheduler.kv_cache_manager.block_pool
         self._books = self._pool._kvspec
+        self._books.pool = self._pool
         size = max(manager.block_size for manager in managers)
         self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
         self.runs.clear()
-        pool = Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])
-        self.hooks.trace.header("vllm", {POOL: pool})
+        pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])}
+        offload = getattr(scheduler.connector, "scheduler_manager", None) if self._offload is not None else None
+        self._host = None
+        if self._offload is not None and offload is not None:
+            host = offload.cpu_block_pool
+            self._host = host._kvspec
+            self._host.name, self._host.pool, self._host.told = HOST, host, True
+            pools[HOST] = Pool(page_size=size, num_pages=host.num_gpu_blocks, first_page=0, sinks=[0])
+            self._offload.start(offload, self._pool)
+        self.hooks.trace.header("vllm", pools)
         self._books.told = True
-        self._launches.start(scheduler)
+        self._launches.start(scheduler, observed=offload is not None)
 
     def _count_tokens(self, request_class: Any) -> None:
         """Tell what is known by a new token. Each token of each request comes by here: nothing else is done."""
@@ -321,7 +347,10 @@ class Attached:
     def idle(self, scheduler: Any) -> None:
         """If no request is left, only what waits for a launch may hold anything."""
         if not scheduler.requests:
-            self.tell(Idle([DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []))
+            keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
+            if self._offload is not None and self._host is not None and self._offload.under_way:
+                keepers.append(OFFLOAD)
+            self.tell(Idle(keepers))
 
 
 def _group(number: int, manager: Any, page_size: int) -> Group:

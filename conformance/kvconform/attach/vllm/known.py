@@ -15,8 +15,8 @@ from kvconform.attach.judged import Judge
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
 from kvconform.attach.vllm.defects import names_without_content
-from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
-from kvconform.attach.vllm.release import prepare
+from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
+from kvconform.attach.vllm.offloading import attached, prepared
 from kvconform.attach.vllm.workload import Workload, random_workload
 from kvconform.engines.standins import EngineError
 from kvspec.memory import Finding
@@ -154,6 +154,13 @@ KNOWN = (
         "0.22.1",
         "0.29.0",
     ),
+    Known(
+        "lazy-stores-for-ever",
+        "MEM-FAILED",
+        "0 requests are left",
+        replace(_PLAIN, blocks=44, budget=15, offload="lazy", host=22),
+        "without any request the device's cache is copied to a smaller pool on the host for ever",
+    ),
 )
 
 
@@ -178,16 +185,14 @@ class Watched:
 
 def bring_out(known: Known, runs: int = 200) -> tuple[Watched, Finding] | None:
     """Drive the release of this process until the defect shows; the run's trace, and the finding."""
-    from kvconform.attach.vllm.hooks import Attached
-
     patches, watched = Patches(), Watched()
     if not known.with_names:
         plant(names_without_content(), patches)
-    hooks = Attached(watched).hooks  # type: ignore[arg-type]
+    hooks = attached(watched, offloading=bool(known.workload.offload))  # type: ignore[arg-type]
     try:
         for seed in range(runs):
             try:
-                Drive(known.drawn(seed)).run()
+                driven(known.drawn(seed))
             except StuckError as error:
                 hooks.tell(Failed("stuck", str(error)))
             except EngineGaveUp:
@@ -210,12 +215,15 @@ def main(
     logging.disable(logging.CRITICAL)
     console = Console()
     try:
-        prepare(folder)
+        without = prepared(folder)
     except EngineError as error:
         console.print(str(error), style="red", markup=False)
         raise SystemExit(2) from error
     for known in KNOWN:
         if name in ("", known.name):
+            if known.workload.offload and without:
+                console.print(f"{known.name}: not supported: {without}", markup=False, soft_wrap=True)
+                continue
             shown = bring_out(known)
             told = "not found" if shown is None else f"{shown[1].rule} at event {shown[1].event:,}: {shown[1].what}"
             console.print(f"{known.name}: {told}", markup=False, soft_wrap=True)

@@ -92,8 +92,11 @@ class Launches:
         hooks.hook(scheduler, "update_from_output", before=self._completed, after=self._updated)
         hooks.hook(scheduler, "_update_from_kv_xfer_finished", before=self._transferred)
 
-    def start(self, scheduler: Any) -> None:
-        """A new scheduler: nothing is in flight, and its connector is one of its own."""
+    def start(self, scheduler: Any, observed: bool) -> None:
+        """A new scheduler: nothing is in flight, and its connector is one of its own.
+
+        Of a connector whose copies are observed nothing is told here.
+        """
         self._flying.clear()
         self._asked.clear()
         self._loads.clear()
@@ -102,7 +105,7 @@ class Launches:
         connector, hooks = scheduler.connector, self._attached.hooks
         self._pages_known = connector is not None
         self._flat = all(not group.state and group.size == group.page_size for group in self._attached.groups)
-        if connector is not None:
+        if connector is not None and not observed:
             hooks.hook(connector, "get_num_new_matched_tokens", after=self._matched)
             hooks.hook(connector, "update_state_after_alloc", before=self._loads_next)
             for name in ("request_finished", "request_finished_all_groups"):

@@ -11,6 +11,8 @@ from kvspec.memory.events import Learn, Map, Use
 
 POOL = "kv"
 """The name of the pool that all groups share, in a trace."""
+HOST = "host"
+"""The name of the pool that vLLM's own offloading has on the host."""
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,17 @@ from kvconform.attach.judged import Known, Trial
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
 from kvconform.attach.vllm.defects import defects, names_without_content
-from kvconform.attach.vllm.drive import Drive, EngineGaveUp, StuckError
+from kvconform.attach.vllm.defects_offload import offloading_defects
+from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
 from kvconform.attach.vllm.known import KNOWN
 from kvconform.attach.vllm.known import Known as KnownOfVllm
-from kvconform.attach.vllm.release import prepare
-from kvconform.attach.vllm.workload import Workload, random_workload
+from kvconform.attach.vllm.offloading import attached as attached_to
+from kvconform.attach.vllm.offloading import prepared
+from kvconform.attach.vllm.workload import Workload, offloading_workload, random_workload
 from kvspec.memory.events import Failed
+
+OFFLOADING_EVERY = 4
+"""One seed of so many drives the engine's own offloading to the CPU besides."""
 
 OLDER = (
     Known(
@@ -46,20 +51,18 @@ def trial(folder: Path | None) -> Trial:
     Raises:
         EngineError: it holds none, or the process holds another one.
     """
-    prepare(folder)
+    without = prepared(folder)
     attached: list[Hooks] = []
     avoided: list[Patches] = []
     """As long as the known defects are taken away, workloads bring none of the others out either."""
 
     def attach(trace: Trace) -> Hooks:
-        from kvconform.attach.vllm.hooks import Attached
-
-        attached[:] = [Attached(trace).hooks]
+        attached[:] = [attached_to(trace, offloading=not without)]
         return attached[0]
 
     def drive(work: Workload) -> None:
         try:
-            Drive(work).run()
+            driven(work)
         except StuckError as error:
             attached[0].tell(Failed("stuck", str(error)))
         except EngineGaveUp:
@@ -67,6 +70,8 @@ def trial(folder: Path | None) -> Trial:
 
     def run(seed: int) -> None:
         drive(random_workload(seed, known=not avoided))
+        if seed % OFFLOADING_EVERY == OFFLOADING_EVERY - 1 and not without:
+            drive(offloading_workload(seed, known=not avoided))
 
     def mend(patches: Patches) -> None:
         avoided[:] = [patches]
@@ -88,4 +93,7 @@ def trial(folder: Path | None) -> Trial:
             runs=200,
         )
 
-    return Trial("vLLM", attach, run, defects(), mend, [*(looked_for(known) for known in KNOWN), *OLDER])
+    name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
+    planted = defects() if without else [*defects(), *offloading_defects()]
+    shown = [looked_for(known) for known in KNOWN if not (known.workload.offload and without)]
+    return Trial(name, attach, run, planted, mend, [*shown, *OLDER])

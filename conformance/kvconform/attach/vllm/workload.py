@@ -1,7 +1,7 @@
 """What one drive of vLLM's scheduler looks like: its configuration and how often which event occurs."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Workload:
     """Whether a request is admitted only if all of its prompt fits."""
     connector: str = ""
     """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too."""
+    offload: str = ""
+    """How vLLM's own offloading stores: `eager`, `lazy`, or `` for none. It takes the place of a connector."""
+    host: int = 0
+    """Pages of its pool on the host, the null block counted."""
     stores: float = 0.5
     """How often a finished request's pages are sent away."""
     failing: float = 0.0
@@ -105,5 +109,33 @@ def random_workload(seed: int, known: bool = True) -> Workload:
         abort=dice.choice((0.0, 0.05, 0.15)),
         reset=reset,
         sessions=sessions,
+        documents=documents,
+    )
+
+
+def offloading_workload(seed: int, known: bool = True) -> Workload:
+    """One of all workloads with vLLM's own offloading to the CPU; without `known` as `random_workload`.
+
+    There are a few long documents and little room for them, so that what was evicted is found on the host.
+    """
+    dice = random.Random(seed)
+    groups = dice.choice([groups for groups in GROUPS if groups[0][0] == "full" and groups[-1][0] != "state"])
+    blocks = dice.randrange(14, 30) * len(groups) * (4 if groups[0][1] == 1 else 1)
+    documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(16, 48))) for _ in range(4))
+    offload, host = dice.choice(("eager", "lazy")), blocks * dice.choice((1, 2, 2, 4, 8)) // 4
+    if offload == "lazy" and not known:
+        host = max(host, blocks)
+    return replace(
+        random_workload(seed, known),
+        requests=dice.randrange(40, 90),
+        groups=groups,
+        blocks=blocks,
+        connector="",
+        failing=0.0,
+        whole=False,
+        sessions=0.0,
+        offload=offload,
+        host=host,
+        reset=dice.choice((0.0, 0.0, 0.05)),
         documents=documents,
     )

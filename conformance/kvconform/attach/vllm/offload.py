@@ -1,0 +1,134 @@
+"""Hooks into vLLM's own offloading to the CPU (`simple_kv_offload`): the pool on the host, and copies on their streams.
+
+The host's pool is a `BlockPool` like the device's, and tells of itself in the same way. Its pages are named when a
+store is known to be done, by the key that the device's page has: what that key promises is what it promised there. A
+copy is told when it is queued on its stream, which a thread does some time after it was asked for; what it waits for,
+and who has seen it complete, is what its stream and its events say.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from kvconform.attach.hooks import Hooks
+from kvconform.attach.streams import Streams
+from kvconform.attach.vllm.runs import HOST, POOL, Group
+from kvspec.memory.events import Begin, End, Publish, Use
+
+OFFLOAD = "offload"
+"""Who holds what is being stored or loaded, on both sides, and what was found on the host for a request."""
+WORKING = (
+    "get_num_new_matched_tokens",
+    "update_state_after_alloc",
+    "build_connector_meta",
+    "update_connector_output",
+    "request_finished",
+    "request_finished_all_groups",
+    "reset",
+)
+"""What the scheduler's side of the offloading is asked to do."""
+TRANSFERS = (
+    "_reqs_to_load",
+    "_abandoned_reqs_to_load",
+    "_store_event_to_blocks",
+    "_abandoned_store_event_to_blocks",
+    "_pending_finished_stores",
+)
+"""Where it keeps what is on its way."""
+
+
+class Attached(Protocol):
+    """What the offloading's hooks need to know of the scheduler's."""
+
+    hooks: Hooks
+    groups: list[Group]
+
+    def tell(self, *events: Any) -> None:
+        """Tell events, once there is a scheduler."""
+        ...
+
+    def within(self, owner: Any, name: str, who: Callable[..., str]) -> None:
+        """While a function runs, references change for the one that is named."""
+        ...
+
+
+class Offload:
+    """What is told of the host's pool besides its blocks' references, and of the copies to and from it."""
+
+    def __init__(self, attached: Attached, stream: Any, event: Any) -> None:
+        """Install the hooks. `stream` and `event` are the classes that copies are ordered by."""
+        import torch
+        import vllm.v1.simple_kv_offload.copy_backend as backend
+        from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
+
+        self._attached, self._torch = attached, torch
+        self._manager: Any = None
+        self._backend: Any = None
+        self._promised: dict[Any, tuple[str | None, int]] = {}
+        """What a key promises: a label, and of how many slots of a page."""
+        self._extents: dict[tuple[str, int], int] = {}
+        """How many slots of a page are copied: those that its names promise. What lies behind them is of no use."""
+        hooks = attached.hooks
+        self._streams = Streams(hooks, stream, event)
+        for name in WORKING:
+            attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
+        hooks.hook(backend.DmaCopyBackend, "init", after=self._backend_made)
+        hooks.hook(backend.DmaCopyBackend, "launch_copy", before=self._asked)
+        hooks.hook(backend, "copy_blocks", before=self._copies)
+
+    def start(self, manager: Any, device: Any) -> None:
+        """A new scheduler: nothing is on its way. `device` is the block pool there."""
+        self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
+        self._promised.clear()
+        self._extents.clear()
+        self._streams.clear(self._torch.cuda)
+
+    def told(self, event: Any) -> None:
+        """An operation of the scheduler's was queued, or seen complete."""
+        if isinstance(event, Begin) and event.stream is not None:
+            self._streams.queued(event.id, event.stream)
+        elif isinstance(event, End):
+            self._streams.ended(event.id)
+
+    def promised(self, key: Any, label: str | None, slots: int) -> None:
+        """A page of the device is named: what is stored of it will be found by the same key."""
+        self._promised[key] = label, slots
+
+    def stored(self, name: str, key: Any, page: int) -> Publish:
+        """A page of the host is named."""
+        label, slots = self._promised.get(key, (None, 0))
+        return Publish(HOST, [page], [name], None if label is None else [label], slots)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether transfers hold anything."""
+        return any(getattr(self._manager, name, ()) for name in TRANSFERS)
+
+    # Copies
+
+    def _backend_made(self, _: None, __: None, backend: Any, *___: Any) -> None:
+        self._backend = backend
+
+    def _asked(self, _: Any, sources: list[int], __: Any, is_store: bool, *___: Any, **____: Any) -> None:
+        """What is to be copied has its names now; they may be gone when it is queued."""
+        side = POOL if is_store else HOST
+        for page in sources:
+            self._extents[side, page] = self._extent(self._pools[side], page)
+
+    def _extent(self, pool: Any, page: int) -> int:
+        keys = [pool.blocks[page].block_hash, *getattr(pool, "cached_block_hashes_by_block", {}).get(page, ())]
+        slots = [self._promised.get(key, (None, 0))[1] for key in keys if key is not None]
+        return max(slots, default=0)
+
+    def _copies(self, sources: list[int], targets: list[int], params: Any) -> None:
+        """Pages are copied, in one direction, by an operation on the stream that it is queued on."""
+        is_store = params is self._backend._store_params
+        sides = (POOL, HOST) if is_store else (HOST, POOL)
+        copies = []
+        for source, target in zip(sources, targets, strict=True):
+            stop = self._extents.get((sides[0], source), 0)
+            copies.append(
+                (Use(pool=sides[0], pages=[source], stop=stop), Use(pool=sides[1], pages=[target], stop=stop))
+            )
+        stream = SimpleNamespace(cuda_stream=params.stream_handle)
+        self._streams.begin("store" if is_store else "load", [], [], copies, stream=stream)
