@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from kvconform.attach.vllm.engine import Drafter, Options
 from kvconform.attach.vllm.runs import Group, Run
-from kvconform.attach.vllm.workload import random_workload
+from kvconform.attach.vllm.workload import offloading_workload, random_workload
 from kvconform.cli import app
 from kvconform.engines.releases import folder_of
 
@@ -83,6 +83,15 @@ def test_each_seed_is_one_workload_and_they_differ() -> None:
     assert all(not work.failing or work.connector == "async" for work in map(random_workload, range(60), [False] * 60))
 
 
+def test_workloads_with_offloading_have_both_kinds_and_a_small_pool_on_the_host() -> None:
+    works = [offloading_workload(seed) for seed in range(60)]
+    assert {work.offload for work in works} == {"eager", "lazy"}
+    assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
+    assert any(work.host < work.blocks for work in works) and not any(work.connector for work in works)
+    mended = [offloading_workload(seed, known=False) for seed in range(60)]
+    assert all(work.host >= work.blocks for work in mended if work.offload == "lazy")
+
+
 TRIED = """
 import json, logging, sys
 from pathlib import Path
@@ -131,6 +140,9 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "load taken for done": {"MEM-RACE"},
         "sent pages freed": {"MEM-RACE"},
         "row not told": {"MEM-USE", "MEM-NAME"},
+        "load not waited for": {"MEM-RACE"},
+        "store taken for done": {"MEM-RACE"},
+        "host block not freed": {"MEM-LEAK"},
     }
     events, findings, found = tried("0.33.0", 16, True, *planted)
     assert events > 20_000

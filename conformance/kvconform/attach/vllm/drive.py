@@ -185,8 +185,10 @@ class Drive:
 
     def _reset(self) -> None:
         if self._worker is not None:
-            # Running requests cannot be reset while transfers hold what they have: the engine says so itself.
-            done = self._engine(self.scheduler.reset_prefix_cache, False, True)
+            # Older releases refuse to reset what is offloaded. Running requests cannot be reset in any, while
+            # transfers hold what they have: the engine says so itself.
+            what = (False, True) if self._worker.can_reset else (False,)
+            done = self._engine(self.scheduler.reset_prefix_cache, *what)
         else:
             done = self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
         self.happened["resets"] += bool(done)

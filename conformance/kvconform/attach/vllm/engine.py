@@ -38,10 +38,7 @@ def make_scheduler(work: Workload) -> Any:
     config, kv_cache_config = configured(work)
     if hasattr(managers, "register_all_kvcache_specs"):
         managers.register_all_kvcache_specs(config)
-    if work.offload:
-        made = offloading.connector(config, kv_cache_config, worker=False)
-    else:
-        made = _connector(work)
+    made = offloading.connector(config, kv_cache_config, worker=False) if work.offload else _connector(work)
     KVConnectorFactory.create_connector = staticmethod(lambda **_: made)
     kv_events.EventPublisherFactory.create = staticmethod(lambda *_: None)
     sizes = [size for _, size, _ in work.groups]

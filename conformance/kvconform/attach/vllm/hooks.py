@@ -233,7 +233,7 @@ class Attached:
             labels = None if promised is None else [promised]
             self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
             if self._offload is not None and self._host is not None:
-                self._offload.promised(key, promised, slots or self.groups[group_of(key)].page_size)
+                self._offload.promised(key, promised, slots, self.groups[group_of(key)])
 
     def _resets(self, pool: Any) -> tuple[list[Any], list[str]]:
         names: dict[Any, Any] = pool.cached_block_hash_to_block._cache
@@ -336,7 +336,9 @@ class Attached:
             told = self._copying.get(group.kv_cache_group_id, 0)
             for source, target in pairs[told:]:
                 self._launches.copy(source.block_id, target.block_id)
-                self.tell(PassOn(self._who, COPIES, POOL, [source.block_id, target.block_id]))
+                ends: list[Any] = [source.block_id, target.block_id]
+                # They are only kept from being handed out: a recurrent state moves on in the source behind its copy.
+                self.tell(Share(COPIES, POOL, ends, pin=True), Release(self._who, POOL, ends))
             self._copying[group.kv_cache_group_id] = len(pairs)
 
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:

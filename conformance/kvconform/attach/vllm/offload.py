@@ -26,7 +26,7 @@ WORKING = (
     "request_finished_all_groups",
     "reset",
 )
-"""What the scheduler's side of the offloading is asked to do."""
+"""What the scheduler's side of the offloading is asked to do; older releases lack some of it."""
 TRANSFERS = (
     "_reqs_to_load",
     "_abandoned_reqs_to_load",
@@ -70,7 +70,7 @@ class Offload:
         """How many slots of a page are copied: those that its names promise. What lies behind them is of no use."""
         hooks = attached.hooks
         self._streams = Streams(hooks, stream, event)
-        for name in WORKING:
+        for name in filter(vars(SimpleCPUOffloadScheduler).__contains__, WORKING):
             attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
         hooks.hook(backend.DmaCopyBackend, "init", after=self._backend_made)
         hooks.hook(backend.DmaCopyBackend, "launch_copy", before=self._asked)
@@ -90,9 +90,13 @@ class Offload:
         elif isinstance(event, End):
             self._streams.ended(event.id)
 
-    def promised(self, key: Any, label: str | None, slots: int) -> None:
-        """A page of the device is named: what is stored of it will be found by the same key."""
-        self._promised[key] = label, slots
+    def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
+        """A page of the device is named: what is stored of it will be found by the same key.
+
+        A page that is a state is so as a whole. A name that moves to another page says what it said before.
+        """
+        if label is not None or key not in self._promised:
+            self._promised[key] = label, group.page_size if group.state else slots or group.page_size
 
     def stored(self, name: str, key: Any, page: int) -> Publish:
         """A page of the host is named."""

@@ -125,7 +125,10 @@ class Worker:
     def __init__(self, work: Workload, config: Any, kv_cache_config: Any) -> None:
         """Its streams are empty. `torch.cuda` is stood in for."""
         from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
+        from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
 
+        self.can_reset = hasattr(SimpleCPUOffloadScheduler, "reset")
+        """Whether this release can forget what it has on the host."""
         self._dice = random.Random(work.seed + 3)
         self._connector = connector(config, kv_cache_config, worker=True)
         Stream.current.cuda_stream = STREAM

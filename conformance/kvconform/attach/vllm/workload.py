@@ -119,14 +119,17 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
     There are a few long documents and little room for them, so that what was evicted is found on the host.
     """
     dice = random.Random(seed)
-    groups = dice.choice([groups for groups in GROUPS if groups[0][0] == "full" and groups[-1][0] != "state"])
+    groups = dice.choice([groups for groups in GROUPS if groups[0][0] == "full"])
     blocks = dice.randrange(14, 30) * len(groups) * (4 if groups[0][1] == 1 else 1)
     documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(16, 48))) for _ in range(4))
     offload, host = dice.choice(("eager", "lazy")), blocks * dice.choice((1, 2, 2, 4, 8)) // 4
     if offload == "lazy" and not known:
         host = max(host, blocks)
+    base, states = random_workload(seed, known), groups[-1][0] == "state"
     return replace(
-        random_workload(seed, known),
+        base,
+        drafts=0 if states else base.drafts,
+        eagle=base.eagle and not states,
         requests=dice.randrange(40, 90),
         groups=groups,
         blocks=blocks,
