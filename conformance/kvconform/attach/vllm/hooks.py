@@ -390,8 +390,11 @@ def counted(block: Any, attached: Attached) -> Any:
 
 
 def named(key: Any) -> str:
-    """A key of the prefix cache as a trace has it: the hash, cut, and its group."""
-    return f"{key[:8].hex()}.{group_of(key)}"
+    """A key of the prefix cache as a trace has it: the end of the hash, and its group.
+
+    The hash of a block that is several links of the chain long is theirs one after the other in older releases.
+    """
+    return f"{key[-12:-4].hex()}.{group_of(key)}"
 
 
 def group_of(key: Any) -> int:

@@ -17,7 +17,7 @@ from kvconform.attach.planting import plant
 from kvconform.attach.vllm.defects import names_without_content
 from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
 from kvconform.attach.vllm.offloading import attached, prepared
-from kvconform.attach.vllm.workload import Workload, random_workload
+from kvconform.attach.vllm.workload import Workload, offloading_workload, random_workload
 from kvconform.engines.standins import EngineError
 from kvspec.memory import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
@@ -35,13 +35,21 @@ class Known(NamedTuple):
     """The release that it was found in."""
     before: str = ""
     """The first release that is without it."""
+    at: tuple[str, ...] = ()
+    """Where one of its operations was queued; none: anywhere."""
     with_names: bool = False
     """Whether names that outlive a preemption stay: they are taken away where another defect is looked for."""
+
+    def fits(self, finding: Finding) -> bool:
+        """Whether a finding shows it."""
+        place = not self.at or finding.at in self.at or finding.earlier in self.at
+        return finding.rule == self.rule and self.words in finding.what and place
 
     def drawn(self, seed: int) -> Workload:
         """The workload with the dice of a seed."""
         seed += self.workload.seed
-        return replace(self.workload, seed=seed, documents=random_workload(seed).documents)
+        other = offloading_workload(seed) if self.workload.offload else random_workload(seed)
+        return replace(self.workload, seed=seed, documents=other.documents)
 
 
 _PLAIN = Workload(running=6, requests=40, blocks=40, abort=0.0, stores=0.0)
@@ -52,8 +60,73 @@ _TWO_GROUPS = replace(
     _PLAIN, groups=(("full", 4, 0), ("window", 4, 6)), connector="async", stores=0.5, failing=0.0, launches=1, blocks=30
 )
 _HYBRID = replace(_PLAIN, groups=(("full", 4, 0), ("state", 4, 0)), blocks=80)
+_HOST = replace(_PLAIN, offload="eager", blocks=24, host=48, requests=80, budget=15)
+_HOST_HYBRID = replace(_HOST, groups=(("full", 4, 0), ("state", 8, 0)), blocks=48, host=96)
 
 KNOWN = (
+    Known(
+        "lazy-stores-for-ever",
+        "MEM-FAILED",
+        "stuck: 0 requests",
+        replace(_HOST, blocks=44, offload="lazy", host=22, requests=40),
+        "without any request the device's cache is copied to a smaller pool on the host for ever",
+    ),
+    Known(
+        "loads-stand-still",
+        "MEM-FAILED",
+        "requests are left",
+        replace(_HOST, blocks=17, host=24, policy="priority", drafts=1, budget=13, chunk=6, running=5, reserve=False),
+        "what was loaded waits behind a request that waits for what was loaded",
+        "0.29.0",
+        "0.31.0",
+    ),
+    Known(
+        "host-hit-not-aligned",
+        "MEM-FAILED",
+        "schedule: AssertionError",
+        replace(_HOST_HYBRID, offload="lazy"),
+        "a hit on the host ends inside a block, and the scheduler's side of the offloading asserts that it does not",
+        "0.26.0",
+        "0.30.0",
+    ),
+    Known(
+        "hit-without-state",
+        "MEM-USE",
+        "states reads padding",
+        _HOST_HYBRID,
+        "a connector is asked behind the longest hit of any group, and where it has nothing there is no state",
+        "0.24.0",
+        "0.27.0",
+    ),
+    Known(
+        "zeroed-while-loaded",
+        "MEM-RACE",
+        "which stream gpu writes",
+        _HOST_HYBRID,
+        "blocks that are being loaded are cleared by the next step",
+        "0.24.0",
+        "0.26.0",
+        ("zero",),
+    ),
+    Known(
+        "store-not-fenced",
+        "MEM-RACE",
+        "which stream gpu writes",
+        replace(_HOST, abort=0.2, drafts=1),
+        "a store waits for no launch, and copies what one still writes; issue 45704 of vLLM",
+        "0.22.1",
+        "0.24.0",
+        ("store",),
+    ),
+    Known(
+        "stored-twice",
+        "MEM-COUNT",
+        "are told to be held",
+        offloading_workload(5, known=False),  # it takes two requests that hit the same blocks in one step
+        "one step stores a block twice, and when that is done it is put twice into the list of free ones",
+        "0.23.0",
+        "0.24.0",
+    ),
     Known(
         "aborted-load",
         "MEM-NAME",
@@ -154,13 +227,6 @@ KNOWN = (
         "0.22.1",
         "0.29.0",
     ),
-    Known(
-        "lazy-stores-for-ever",
-        "MEM-FAILED",
-        "0 requests are left",
-        replace(_PLAIN, blocks=44, budget=15, offload="lazy", host=22),
-        "without any request the device's cache is copied to a smaller pool on the host for ever",
-    ),
 )
 
 
@@ -198,7 +264,7 @@ def bring_out(known: Known, runs: int = 200) -> tuple[Watched, Finding] | None:
             except EngineGaveUp:
                 pass  # the hooks have told it
             for _, finding in watched.judge.found:
-                if finding.rule == known.rule and known.words in finding.what:
+                if known.fits(finding):
                     return watched, finding
             watched.judge.found.clear()
     finally:

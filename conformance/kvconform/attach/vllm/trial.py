@@ -21,6 +21,27 @@ OFFLOADING_EVERY = 4
 
 OLDER = (
     Known(
+        "hybrid-not-verified",
+        "a connector beside recurrent states: the release refuses it by an assertion that says so",
+        "MEM-FAILED",
+        "not verified yet",
+        before="0.23.0",
+    ),
+    Known(
+        "finished-while-preempted",
+        "a preempted request that its last launch finishes stays in the second queue of waiting ones",
+        "MEM-FAILED",
+        "Invalid request status",
+        before="0.27.0",
+    ),
+    Known(
+        "tail-named-again on the host",
+        "a state under the wrong name is stored under that name",
+        "MEM-NAME",
+        "but that holds",
+        before="0.32.0",
+    ),
+    Known(
         "freed-in-flight",
         "blocks go back while a launch still uses them: any run shows it",
         "MEM-RACE",
@@ -87,6 +108,7 @@ def trial(folder: Path | None) -> Trial:
             known.what,
             known.rule,
             known.words,
+            known.at,
             before=known.before,
             run=lambda seed: drive(known.drawn(seed)),
             mend=alone,
