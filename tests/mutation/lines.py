@@ -18,13 +18,15 @@ from typing import Any
 ALL = -1
 """Every line."""
 PATIENCE = 60
-"""After so many calls that ran no new line of it a function is not looked at any more: noting lines takes long. A test
-that gets to a line only then counts as one that does not."""
+"""After so many calls that ran no new line of it a function is not looked at any more: noting lines takes long."""
 
 
 @contextmanager
 def traced(codes: Iterable[CodeType]) -> Iterator[dict[CodeType, int]]:
-    """The lines of these functions that are run in the meantime; a function that is not called is not there."""
+    """The lines of these functions that are run in the meantime; a function that is not called is not there.
+
+    One that was not looked at to its end may have run any: `ALL`.
+    """
     run: dict[CodeType, int] = {}
     missing = {code: set(_lines_of(code)) for code in codes}
     in_vain = dict.fromkeys(missing, 0)
@@ -50,6 +52,7 @@ def traced(codes: Iterable[CodeType]) -> Iterator[dict[CodeType, int]]:
         yield run
     finally:
         sys.settrace(None)
+        run |= {code: ALL for code in run if missing[code] and in_vain[code] > PATIENCE}
 
 
 @cache

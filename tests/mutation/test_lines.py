@@ -64,6 +64,20 @@ def test_a_test_is_run_if_it_gets_to_what_is_changed(
     assert (leading == lines.ALL or run[code(original)] & leading != 0) == reached
 
 
+def test_one_that_is_not_looked_at_to_its_end_may_have_run_any_line() -> None:
+    with lines.traced([code(original)]) as run:
+        for _ in range(lines.PATIENCE + 2):
+            original([1])
+        assert run[code(original)] > 0
+    assert run == {code(original): lines.ALL}
+    with lines.traced([code(original)]) as run:
+        for values in ([4], [1], [-1]):
+            original(values)
+        for _ in range(lines.PATIENCE + 2):
+            original([1])
+    assert run[code(original)] > 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

@@ -630,6 +630,13 @@ def test_blame_a_release_of_who_has_left_names_the_page() -> None:
     assert free.rule.id == "PAGE-1" and "there is no request r; page 1 was freed, but it is free already" in free.what
 
 
+def test_blame_a_withheld_row_that_counts_as_free_is_race_1() -> None:
+    withheld = [*prefilled("r", [0, 1, 2, 3, 4], 1)[:-1], events.Retract("r")]
+    for available, rule in ((3, "RACE-1"), (2, "ACC-1"), (None, "ACC-1")):
+        seen = events.Report("busy", obs=events.Figures(rows_available=available, rows_withheld=0))
+        assert told(*withheld, seen).rule.id == rule, available
+
+
 def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> None:
     chunk: list[events.Event] = [
         events.Submit("r", list(range(13))),

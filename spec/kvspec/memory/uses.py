@@ -410,7 +410,7 @@ def _view_own(flight: Flight, table: Table, start: int, stop: int) -> bool:
     return True
 
 
-def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None) -> None:
+def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None = None) -> None:
     """Judge the write of slots of one page, and let it take effect. `table`: through which it is written."""
     pool, number, start, stop, _, holder, _ = part
     if number in pool.sinks:
@@ -473,13 +473,12 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
         length += stop - start
     if (room := sum(stop - start for _, _, start, stop, *_ in written)) != length:
         raise Malformed(f"a copy of {length} slots to {room}")
-    table = state.tables.get(target.table or "")
     for part in written:
         _, _, start, stop, *_, meant = part
         until = done + stop - start
         cuts = [piece.cut(done, until) for piece in _within(carried, Content(done, until, None)) if done < piece.stop]
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
-        _write_part(state, flight, part, new, table)
+        _write_part(state, flight, part, new)
         done = until
     if found := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
         for page in (pool.page(number) for pool, number, *_ in written if number not in pool.sinks):

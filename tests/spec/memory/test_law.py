@@ -1,5 +1,7 @@
 """Each rule of the law on the fewest events that break it, beside the same events done right."""
 
+import re
+
 import pytest
 
 from kvspec.memory import Law, Malformed, Pool
@@ -25,6 +27,7 @@ from kvspec.memory.events import (
     Use,
     Wait,
 )
+from kvspec.memory.races import used
 
 POOLS = {
     "kv": Pool(page_size=4, num_pages=8, sinks=[8]),
@@ -217,6 +220,15 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
 def test_broken(name: str) -> None:
     events, due = BROKEN[name]
     assert found(*events) == [due]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_finding_has_the_page_and_the_pool_that_it_speaks_of(name: str) -> None:
+    law = Law(POOLS)
+    for finding in [finding for event in BROKEN[name][0] for finding in law.step(event)]:
+        pages = re.findall(r"\bpage (\w+)|\bpages \w+ and (\w+)|still holds 1 page.* (\w+)$", finding.what)
+        assert [str(finding.page)] * len(pages) == ["".join(page) for page in pages]
+        assert finding.page is None if not pages else finding.pool == ("disk" if finding.page == "k" else "kv")
 
 
 def test_worthless_results_are_delivered() -> None:
@@ -483,3 +495,24 @@ def test_only_rivals_that_use_the_same_slots_are_looked_at() -> None:
     for number in range(1, 101):
         law.step(End(number))
     assert (law.state.clocks.users, law.state.clocks.writers) == ({}, {})
+
+
+def test_what_an_operation_in_flight_uses_of_a_page_is_known_by_number_and_by_table() -> None:
+    law = Law(POOLS)
+    for event in (
+        take("a", 1),
+        take("a", 2),
+        Map("t", "a", "kv", 0, [2, 1]),
+        Begin(1, "s", writes=[Use(pool="kv", pages=[1], stop=3, holder="a")]),
+        Begin(2, "s", writes=[Use("t", start=0, stop=5)], reads=[Use(pool="kv", pages=[1], stop=2, holder="a")]),
+    ):
+        assert law.step(event) == []
+    pool, flights = law.state.pool("kv"), law.state.clocks.flights
+    for flight in flights.values():
+        law.state.clocks.sort(flight)
+    uses = {
+        (id, number): sorted({(max(i, 0), min(j, 4), w) for i, j, w in used(flight, pool, number, pool.page(number))})
+        for id, flight in flights.items()
+        for number in (1, 2)
+    }
+    assert uses == {(1, 1): [(0, 3, True)], (1, 2): [], (2, 1): [(0, 1, True), (0, 2, False)], (2, 2): [(0, 4, True)]}
