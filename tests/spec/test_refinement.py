@@ -181,9 +181,12 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
     for seed in SEEDS:
         draw = RandomDraw(seed)
         drawn = memory(draw)
+        model, law = listening(config or drawn)
         try:
-            for _ in walk(Model(config or drawn, law=True), draw, books=books, steps=steps):
+            for _ in walk(model, draw, books=books, steps=steps):
                 pass
+            if not model.state.config.num_states:  # of states the law is not told what is in them
+                yield from (f"{rule} unjudged" for rule in law.state.unjudged)
         except Violation as violation:
             yield violation.rule.id
         except KeyError:

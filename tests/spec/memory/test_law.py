@@ -222,6 +222,27 @@ def test_broken(name: str) -> None:
     assert found(*events) == [due]
 
 
+def holder_of(law: Law, event: Event) -> str | None:
+    """For whom an event is, or what it uses first."""
+    if isinstance(event, Begin):
+        use = [*event.reads, *event.writes][0]
+        return law.state.tables[use.table].holder if use.table in law.state.tables else use.holder
+    return "b" if isinstance(event, PassOn) else getattr(event, "holder", None)
+
+
+OF_NOBODY = ("MEM-COUNT", "MEM-NAME", "MEM-OVERWRITE", "MEM-ORDER", "MEM-RESERVE", "MEM-FAILED")
+"""Rules that are about a page, or an operation, whoever has it."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_finding_has_the_holder_that_it_speaks_of(name: str) -> None:
+    law = Law(POOLS)
+    for event in BROKEN[name][0]:
+        for finding in law.step(event):
+            due = "a" if isinstance(event, Idle) else holder_of(law, event)
+            assert finding.holder == (None if finding.rule in OF_NOBODY else due)
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_finding_has_the_page_and_the_pool_that_it_speaks_of(name: str) -> None:
     law = Law(POOLS)
