@@ -11,7 +11,7 @@ import pytest
 from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
 from kvspec import events
-from kvspec.events import Config, Operation, Refusal, Refused
+from kvspec.events import Config, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, Model
 from kvspec.model.state import State
@@ -554,9 +554,12 @@ def test_spec_2_a_request_that_stops_drops_the_step_behind() -> None:
     assert not model.state.records
 
 
-def told(*ops: events.Event) -> Violation:
-    """What the last of some operations breaks, with P = 4; the others conform."""
-    model = Model(events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64))
+MEMORY = events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64)
+
+
+def told(*ops: events.Event, config: events.Config = MEMORY) -> Violation:
+    """What the last of some operations breaks; the others conform."""
+    model = Model(config)
     *before, last = copy.deepcopy(ops)
     for op in before:
         model.step(op)
@@ -635,6 +638,31 @@ def test_blame_a_withheld_row_that_counts_as_free_is_race_1() -> None:
     for available, rule in ((3, "RACE-1"), (2, "ACC-1"), (None, "ACC-1")):
         seen = events.Report("busy", obs=events.Figures(rows_available=available, rows_withheld=0))
         assert told(*withheld, seen).rule.id == rule, available
+
+
+@pytest.mark.parametrize("turns_count_as", ["sessions", "requests"])
+@pytest.mark.parametrize(
+    ("told_too", "rows_too", "own", "rule"),
+    [
+        (8, 1, 8, "SESS-3"),
+        (8, 0, 8, "SESS-3"),
+        (8, None, 8, "SESS-3"),
+        (8, 1, None, "SESS-3"),
+        (8, 0, None, "ACC-1"),
+        (8, None, None, "ACC-1"),
+        (4, 1, 8, "ACC-1"),
+    ],
+)
+def test_blame_a_turn_that_counts_twice_is_sess_3(
+    turns_count_as: TurnsCountAs, told_too: int, rows_too: int | None, own: int | None, rule: str
+) -> None:
+    """`too` is counted by who has not to count it; `own` is the figure of who has."""
+    turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6], 2, "s")]
+    figures = events.Figures(rows_requests=rows_too, rows_sessions=1, uncached=told_too, session_held=own)
+    if turns_count_as == "requests":
+        figures = events.Figures(rows_requests=1, rows_sessions=rows_too, uncached=own, session_held=told_too)
+    config = msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as)
+    assert told(*turn, events.Report("busy", obs=figures), config=config).rule.id == rule
 
 
 def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> None:
