@@ -690,6 +690,21 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
     assert told(*chunk, *later, last).rule.id == "STORE-5"
 
 
+def test_a_chunk_within_a_page_has_nothing_to_put_off() -> None:
+    model = Model(MEMORY)
+    ops: list[events.Event] = [events.Submit("r", list(range(13))), events.MatchPrefix("r")]
+    for launch, end, protected in ((1, 4, 4), (2, 7, 4), (3, 8, 8)):
+        ops += [
+            events.Extend([("r", end)]),
+            events.Launch(launch, ["r"]),
+            events.Complete(launch),
+            events.CacheUnfinished("r", chunked=True, obs=events.PublishAnswer(protected, [])),
+        ]
+    for op in ops:
+        model.step(op)
+    assert model.lengths_of("r") == (8, 8, 8) and model.state.chosen["chunk not published"] == 0
+
+
 def test_a_set_of_pages_is_told_as_runs_and_singly_in_any_order() -> None:
     model = Model(Config(2, 8, 2, 16))
     model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=[(3, 6), 2, 1])))
