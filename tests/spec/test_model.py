@@ -690,6 +690,22 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
     assert told(*chunk, *later, last).rule.id == "STORE-5"
 
 
+@pytest.mark.parametrize(
+    ("pages", "rule", "words"),
+    [
+        ([1, 1], "PAGE-1", "page 1 was evicted twice"),
+        ([3, 1], "STORE-3", "page 3 was evicted, but it is a holder's private page"),
+        ([9], "STORE-3", "page 9 was evicted, but it is free"),
+        ([17], "STORE-3", "page 17 was evicted, but it does not exist"),
+        ([0], "STORE-3", "page 0 was evicted, but it does not exist"),
+    ],
+)
+def test_of_an_eviction_of_what_is_not_the_stores_the_page_is_named(pages: list[int], rule: str, words: str) -> None:
+    ops = [*prefilled("a", [0, 1, 2, 3, 4], 1), events.Finish("a"), *prefilled("b", [7, 7, 7, 7, 7], 2)]
+    found = told(*ops, events.Evict(1, obs=events.EvictAnswer([*pages])))
+    assert (found.rule.id, found.what, found.observed) == (rule, words, pages)
+
+
 def test_a_chunk_within_a_page_has_nothing_to_put_off() -> None:
     model = Model(MEMORY)
     ops: list[events.Event] = [events.Submit("r", list(range(13))), events.MatchPrefix("r")]

@@ -292,6 +292,32 @@ def test_what_was_copied_from_where_something_was_found_is_its_consequence() -> 
     assert findings == [("MEM-WRITTEN", None), ("MEM-WRITTEN", 4), ("MEM-DELIVER", 4)]
 
 
+def test_a_slot_after_content_of_another_place_has_its_own() -> None:
+    """A copy brought slot 1 of x to slot 0; slot 1 is then written through the table, and holds slot 1 of x."""
+    events = [
+        take("a", 1, 2),
+        write(1, "a", 1, "x"),
+        Begin(2, "s", copies=[(of("a", 1, start=1, stop=2), of("a", 2, stop=1))]),
+        table("t", "a", 2, labels=["x"]),
+        Begin(3, "s", writes=[Use("t", start=1, stop=2)]),
+    ]
+    assert found(*events, Begin(4, "u", [Use("t", start=1, stop=2)], after=[3])) == []
+    assert found(*events, Begin(4, "u", [Use("t", stop=1)], after=[3])) == [("MEM-CONTENT", 6)]
+
+
+def test_a_slot_after_worthless_content_is_none() -> None:
+    events: list[Event] = [
+        take("a", 1, 2),
+        table("t", "a", 2),
+        Begin(1, "t", writes=[of("a", 1)]),
+        Begin(2, "s", [of("a", 1)], [Use("t", stop=1)], after=[1]),
+        End(1, unwritten=[of("a", 1)]),
+        Begin(3, "s", writes=[Use("t", start=1, stop=2)]),
+    ]
+    assert found(*events, Begin(4, "s", [Use("t", start=1, stop=2)]), Deliver(4, "a")) == []
+    assert found(*events, Begin(4, "s", [Use("t", stop=1)]), Deliver(4, "a")) == [("MEM-DELIVER", 8)]
+
+
 def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
     law = Law(POOLS)
     events = [
