@@ -7,6 +7,7 @@ prefix covers all shorter ones. Locking, unlocking and eviction cost one step a 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -84,7 +85,7 @@ class PrefixStore:
             self.window_pins[inside] = self.window_pins.get(inside, 0) + 1
         pins, parents = self.pins, self.parents
         if new:
-            pins.update(dict.fromkeys(new, 1))
+            pins.update(zip(new, repeat(1)))
             key = parents[new[0]]
         while key:
             count = pins.get(key, 0)
@@ -102,11 +103,10 @@ class PrefixStore:
             _take_one(self.window_pins, inside)
         pins, parents = self.pins, self.parents
         while key:
-            count = pins[key] - 1
+            count = pins.pop(key) - 1
             if count:
                 pins[key] = count
                 return
-            del pins[key]
             key = parents[key]
 
     def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:

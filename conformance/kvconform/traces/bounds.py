@@ -197,10 +197,11 @@ def _check_extended(obs: ExtendAnswer, config: Config) -> None:
 
 
 def _check_given(obs: ExtendAnswer | DecodeAnswer, config: Config) -> None:
+    pages, windows = _pages(config), _windows(config)
     for given in (obs.pages or {}).values():
-        _runs("page", given, _pages(config))
+        _runs("page", given, pages)
     for given in (obs.window_pages or {}).values():
-        _runs("window page", given, _windows(config))
+        _runs("window page", given, windows)
 
 
 def _pages(config: Config) -> range:

@@ -113,7 +113,7 @@ class TraceReader:
 
     def __iter__(self) -> Iterator[tuple[int, Operation[Any]]]:
         """Each operation with its answer."""
-        path, number, allowance = self.lines.path, 1, Allowance()
+        path, number, allowance, config = self.lines.path, 1, Allowance(), self.header.config
         for number, line in self.lines:
             op = decode_line(_line, path, number, line)
             allowance.read(len(line))
@@ -122,7 +122,7 @@ class TraceReader:
             if (op.obs is None) == (op.refused is None):
                 reason = "no answer (obs) and no refusal (refused)" if op.obs is None else "both obs and refused"
                 raise InputError(path, number, f"the operation has {reason}")
-            _check_bounds(path, number, op, self.header.config, allowance)
+            _check_bounds(path, number, op, config, allowance)
             yield number, op
         if number == 1:
             raise InputError(path, 1, "no operation follows the header")

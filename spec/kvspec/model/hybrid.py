@@ -44,7 +44,8 @@ def longest_match(state: State, tokens: Tokens) -> Match:
     windowed, has_states = bool(state.config.sliding_window), bool(state.config.num_states)
     best = walked = 0
     tombstone = -state.store.reach  # the number of pages up to the last one without a window side
-    while walked < (len(tokens) - 1) // state.config.page_size:
+    most = (len(tokens) - 1) // state.config.page_size
+    while walked < most:
         key = tokens.key(walked)
         page = pages.get(key)
         if page is None:

@@ -1,6 +1,7 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
 from itertools import repeat
+from operator import eq
 from typing import cast
 
 from kvspec import lengths
@@ -75,10 +76,12 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
 
 def _check_written(state: State, record: int, pages: list[int], first: int) -> None:
     """Pages of a record hold its tokens, from page index `first` on."""
-    due = list(zip(repeat(record), range(first, first + len(pages))))
     held = [*map(state.content.get, pages)]
-    if held != due:
-        page, content = next((page, one) for page, one, it in zip(pages, held, due, strict=True) if one != it)
+    due = zip(repeat(record), range(first, first + len(pages)))
+    if not all(map(eq, held, due)):
+        page, content = next(
+            one for index, one in enumerate(zip(pages, held, strict=True), first) if one[1] != (record, index)
+        )
         raise Violation("DATA-1", f"page {page} is published, but does not hold its tokens", observed=content)
 
 

@@ -6,6 +6,7 @@ Rows and pages that are free appear nowhere, so every dictionary is as large as 
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from kvspec.events import Config, Refusal
@@ -260,7 +261,7 @@ class State:
         if self.memory is not None and pages:
             self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
         self.tables[record].extend(pages)
-        self.owner.update(dict.fromkeys(pages, record))
+        self.owner.update(zip(pages, repeat(record)))
         content = self.content
         for page in pages:
             content.pop(page, None)
