@@ -7,7 +7,7 @@ prefix covers all shorter ones. Locking, unlocking and eviction cost one step a 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import filterfalse, repeat
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -156,9 +156,8 @@ class PrefixStore:
             del pages[key]
         for key in children.keys() & keys.keys():
             del children[key]
-        for parent in map(self.parents.pop, keys):
-            if parent not in keys:
-                self._count_longer(parent, -1)
+        for parent in filterfalse(keys.__contains__, map(self.parents.pop, keys)):
+            self._count_longer(parent, -1)
 
     @property
     def evictable(self) -> int:

@@ -23,6 +23,7 @@ from kvspec.events import (
     MatchPrefix,
     Operation,
     Refusal,
+    Refused,
     Report,
     Retract,
     Submit,
@@ -201,6 +202,7 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
             decoded, steady = [*model._steady._decoded], bool(model._steady._members)
             in_flight = [*model._state.flights]
             attempts: list[Event] = [Decode(decoded, obs=DecodeAnswer())]
+            attempts += [Decode(decoded, refused=Refused(rule="CAP-1", pages_short=short)) for short in (0, 1)]
             others = [req for req in model._state.requests if req not in decoded]
             attempts += [Decode([*decoded, req], obs=DecodeAnswer()) for req in others]
             attempts += [

@@ -84,11 +84,11 @@ class Model:
             Refusal: there was no answer to judge, and the operation must be refused.
         """
         self.steps += 1
-        if self._steady.step(op):
-            return
         state = self._state
-        self._steady.make_way(op)
         try:
+            if self._steady.step(op):
+                return
+            self._steady.make_way(op)
             answer = OPERATIONS[type(op)](state, op)
         except Refusal as refusal:
             if op.refused is None:

@@ -17,7 +17,7 @@ def figures(state: State) -> Figures:
     """The accounting as the specification counts it, each figure by its own definition (20070, 22213)."""
     page_size = state.config.page_size
     slots = [session.record for session in state.sessions.values() if session.record is not None]
-    requests = [*state.records.keys() - slots]
+    requests = [*state.records.keys() - slots] if slots else [*state.records]
     if state.config.turns_count_as == "sessions":
         turns = _turns(state)
         slots, requests = slots + turns, [record for record in requests if record not in turns]

@@ -32,6 +32,7 @@ from kvspec.events import (
 from kvspec.lengths import Lengths
 from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
 from kvspec.model.onward import Onward
+from kvspec.model.running import check_room
 from kvspec.model.state import Passage, Prepared, State
 from kvspec.pages import beginning
 from kvspec.tokens import Tokens
@@ -84,11 +85,14 @@ class Steady:
 
         Raises:
             Violation: the answer is not allowed.
+            Refusal: it must be refused, for want of room.
         """
-        if not self._decoded or op.obs is None or op.refused is not None:
+        if not self._decoded or (op.obs is None and op.refused is None):
             return False
         if isinstance(op, Decode):
             return op.n == 1 and op.reqs[: len(self._decoded)] == self._decoded and self._decode(op)
+        if op.refused is not None:
+            return False
         if isinstance(op, Launch):
             return bool(self._members) and op.reqs == self._decoded and self._launch(op)
         return isinstance(op, Complete) and op.launch in self._in_flight and self._complete(op)
@@ -180,9 +184,9 @@ class Steady:
             return False
         opening = self._opens(step)
         needs = [(member.req, 1) for member, index in opening if index == len(state.tables[member.record])]
-        short = len(needs) > state.free_pages or (state.config.sliding_window and len(needs) > state.free_window_pages)
-        if step > self._last or short:
+        if step > self._last:
             return False
+        check_room(state, len(needs), 0, 0)
         carried_out(state, op)
         obs = op.obs or DecodeAnswer()
         pages = judge_new(state, pages_of(state), needs, obs.pages)
