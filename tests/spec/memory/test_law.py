@@ -174,6 +174,14 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), write(1, "a", 1, "x"), Share("b", "kv", [1]), write(2, "b", 1, "y")],
         ("MEM-OVERWRITE", 4),
     ),
+    "an object read that was withdrawn": (
+        [
+            Begin(1, "s", writes=[Use(pool="disk", pages=["k"])]),
+            Drop("disk", ["k"]),
+            Begin(2, "s", [Use(pool="disk", pages=["k"])]),
+        ],
+        ("MEM-WRITTEN", 3),
+    ),
     "an object overwritten": (
         [
             Begin(1, "s", writes=[Use(pool="disk", pages=["k"], labels=["x"])]),
