@@ -571,3 +571,43 @@ def test_what_an_operation_in_flight_uses_of_a_page_is_known_by_number_and_by_ta
         for number in (1, 2)
     }
     assert uses == {(1, 1): [(0, 3, True)], (1, 2): [], (2, 1): [(0, 1, True), (0, 2, False)], (2, 2): [(0, 4, True)]}
+
+
+STORY: list[tuple[Event, str]] = [
+    (take("a", 1, 2), "TAKE 2"),
+    (table("t", "a", 1, 2, labels=["x", "y"]), ""),
+    (Begin(1, "s", writes=[Use("t", stop=1)]), "CONTENT 1 ORDER 1 USE 1"),
+    (Begin(2, "s", [Use("t", stop=2)], [Use("t", start=1, stop=2)]), "ORDER 1 RACE 2 REWRITE 1 USE 2 WRITTEN 1"),
+    (Begin(3, "s", writes=[Use("t", start=2, stop=4, labels=["x"])]), "CONTENT 1 ORDER 1 RACE 1 REWRITE 1 USE 1"),
+    (Begin(4, "s", [Use("t", stop=4)]), "ORDER 1 RACE 1 USE 1 WRITTEN 1"),
+    (Begin(5, "s", copies=[(of("a", 1), of("a", 2))]), "ORDER 1 RACE 2 REWRITE 1 USE 2 WRITTEN 1 not CONTENT 1"),
+    (End(5), "ORDER 1"),
+    (read(6, "a", 2, "x"), "CONTENT 1 ORDER 1 RACE 1 USE 1 WRITTEN 1"),
+    (Deliver(6, "a"), "DELIVER 1"),
+    (Publish("kv", [1], ["k"], ["x"]), "NAME 1"),
+    (Publish("kv", [2], ["l"]), "NAME 1 not NAME 1"),
+    (Share("b", "kv", [1], ["k"]), "SHARE 1"),
+    (Share("b", "kv", [2], pin=True), "SHARE 1"),
+    (Release("a", "kv", [1, 2]), "RELEASE 2"),
+    (PassOn("b", "c"), "RELEASE 2"),
+    (Drop("kv", [1], ["k"]), "NAME 1"),
+    (Release("c", "kv", [1]), "RELEASE 1"),
+    (Count("kv", free=6, held=1), "COUNT 2"),
+    (Reserve("d", "kv", 2), "RESERVE 1"),
+    (Leave("a"), "LEAK 1"),
+    (Idle(["c"]), "LEAK 1"),
+    (Begin(7, "s", writes=[Use(pool="disk", pages=["k"])]), "ORDER 1 OVERWRITE 1 RACE 1 REWRITE 1 USE 1"),
+    (Wait("u", on="s"), ""),
+]
+"""Events that break nothing, each with how often it judges which rule, and how often it could not."""
+
+
+def test_how_often_each_rule_is_judged_is_counted() -> None:
+    law = Law(POOLS)
+    for event, due in STORY:
+        before = law.state.judged.copy(), law.state.unjudged.copy()
+        assert law.step(event) == []
+        judged, unjudged = law.state.judged - before[0], law.state.unjudged - before[1]
+        told = [f"{rule[4:]} {times}" for rule, times in sorted(judged.items())]
+        told += [f"not {rule[4:]} {times}" for rule, times in sorted(unjudged.items())]
+        assert " ".join(told) == due, event
