@@ -100,6 +100,16 @@ def test_swa_2_publishing_leaves_what_is_read(freed: list[int], evicted_len: int
     assert error.value.rule.id == rule
 
 
+def test_swa_2_a_snapshot_tells_the_cursor_or_the_protected_length_where_that_is_more() -> None:
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16))
+    carried_out(model, prefill("a", PROMPT[:14], 1))
+    for op, cursor in ((None, 0), (SwaEvict("a"), 8), (CacheUnfinished("a"), 12)):
+        carried_out(model, [op] if op else [])
+        carried_out(model, [Snapshot(obs=SnapshotAnswer(requests={"a": HolderView(swa_evicted_len=cursor)}))])
+        with pytest.raises(Violation, match="SWA-2: swa_evicted_len of request a is wrong"):
+            model.step(Snapshot(obs=SnapshotAnswer(requests={"a": HolderView(swa_evicted_len=cursor + 4)})))
+
+
 def test_the_window_is_left_once_where_the_rest_of_the_answer_is_wrong() -> None:
     model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=True)
     carried_out(model, prefill("a", PROMPT[:14], 1))

@@ -690,6 +690,14 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
     assert told(*chunk, *later, last).rule.id == "STORE-5"
 
 
+@pytest.mark.parametrize(("turns_count_as", "counted"), [("sessions", 1), ("requests", 0)])
+def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountAs, counted: int) -> None:
+    model = Model(msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as))
+    for op in copy.deepcopy([*prefilled("r", [9] * 5, 2), events.Report("busy"), *TURN, events.Report("busy")]):
+        model.step(op)
+    assert model.state.chosen["turn counted as its session's"] == counted
+
+
 @pytest.mark.parametrize(
     ("pages", "rule", "words"),
     [
