@@ -690,6 +690,14 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
     assert told(*chunk, *later, last).rule.id == "STORE-5"
 
 
+@pytest.mark.parametrize(("turns_count_as", "rule"), [("sessions", "SESS-3"), ("requests", "ACC-1")])
+def test_blame_a_first_turn_that_counts_twice(turns_count_as: TurnsCountAs, rule: str) -> None:
+    """What it has is not lent by its session, but where its session counts it."""
+    config = msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as)
+    seen = events.Report("busy", obs=events.Figures(uncached=8, session_held=8))
+    assert told(*TURN, seen, config=config).rule.id == rule
+
+
 @pytest.mark.parametrize(("turns_count_as", "counted"), [("sessions", 1), ("requests", 0)])
 def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountAs, counted: int) -> None:
     model = Model(msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as))
