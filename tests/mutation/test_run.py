@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mutation import switch
+from tests.mutation import equivalent, switch
 from tests.mutation.run import ROOT, TARGETS
 from tests.mutation.undecorated import undecorated
 
@@ -17,6 +17,23 @@ def test_what_a_target_names_is_there(name: str) -> None:
     for test in (*target.tests, *target.deselected, *target.golden):
         file, _, function = test.partition("::")
         assert (ROOT / file).exists() and (not function or f"def {function}(" in (ROOT / file).read_text()), test
+
+
+@pytest.mark.parametrize("one", equivalent.KNOWN)
+def test_what_is_known_to_change_nothing_is_a_line_of_its_module(one: equivalent.Equivalent) -> None:
+    parts = one.function.split(".")
+    files = [ROOT / "spec/kvspec" / "/".join(parts[:end]) for end in range(1, len(parts))]
+    sources = [path for file in files for path in (file.with_suffix(".py"), file / "__init__.py") if path.exists()]
+    assert f"{one.was}\n" in sources[-1].read_text() and f"def {parts[-1]}(" in sources[-1].read_text()
+
+
+def test_what_is_known_to_change_nothing_is_known_by_function_and_line() -> None:
+    change = ["-        if first < after:", "+        if first <= after:"]
+    assert equivalent.known("kvspec.model.running.x_launch", change).endswith(equivalent.EMPTY)
+    assert equivalent.known("kvspec.model.running.x_extend", change) == ""
+    assert equivalent.known("kvspec.model.running.x_launch", [*change, "+        pass"]) == ""
+    changed = [f"-    {equivalent.KNOWN[0].was}", f"+    {equivalent.KNOWN[0].becomes}"]
+    assert equivalent.known("kvspec.memory.clocks.xǁClocksǁ_forget", changed).endswith(equivalent.BOUND)
 
 
 @pytest.fixture

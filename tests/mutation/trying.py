@@ -18,7 +18,7 @@ from _pytest.runner import runtestprotocol
 from hypothesis import Phase
 from hypothesis import settings as hypothesis_settings
 
-from tests.mutation import lines, switch
+from tests.mutation import equivalent, lines, switch
 
 MEMORY = 6_000_000_000
 """Bytes that a mutant may have; one that eats more fails."""
@@ -228,10 +228,11 @@ def _try_all(items: list[pytest.Item], tests: list[Test], mutants: list[Mutant],
     while running or (waiting and time.monotonic() < deadline):
         while waiting and len(running) < score.settings.processes and time.monotonic() < deadline:
             mutant = waiting.pop()
-            if why := lines.unjudged(mutant.original, mutant.changed):
+            function = function_of(mutant.name)
+            why = lines.unjudged(mutant.original, mutant.changed)
+            if why := why or equivalent.known(function, lines.difference(mutant.original, mutant.changed)):
                 score.left_out[why] += 1
                 continue
-            function = function_of(mutant.name)
             leading = lines.leading_to(mutant.original, mutant.changed)
             known = kills[function] + kills[mutant.original.co_filename]
             chosen = sorted(

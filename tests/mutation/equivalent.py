@@ -1,0 +1,124 @@
+"""Mutants of which no test can see anything, each with the reason: they are counted apart.
+
+A line is changed to another that does the same, or does it a longer way. What says another text, counts something else
+or refuses something else is none of these.
+"""
+
+from typing import NamedTuple
+
+LONGER = "the long way to the same"
+NO_TIE = "equal numbers, of which it makes no difference which is taken"
+EMPTY = "nothing lies between two equal numbers"
+BOUND = "how much is remembered or looked at, which is bounded for its cost alone"
+TRUTH = "only asked whether it is true"
+NEVER = "what the types allow and the model never makes"
+
+
+class Equivalent(NamedTuple):
+    """A changed line of a function, named `module.function` or `module.Class.function` of its package."""
+
+    function: str
+    was: str
+    becomes: str
+    why: str
+
+
+KNOWN = (
+    Equivalent(
+        "memory.clocks.Clocks._forget",
+        "while len(self._seen) > _REMEMBERED:",
+        "while len(self._seen) >= _REMEMBERED:",
+        BOUND,
+    ),
+    Equivalent(
+        "memory.clocks.Clocks.sort",
+        "flight.spans.setdefault(place, {})[first, last, writes] = None",
+        'flight.spans.setdefault(place, {})[first, last, writes] = ""',
+        "the values of an ordered set",
+    ),
+    Equivalent("memory.uses._look", "if start < last and first < stop:", "if start <= last and first < stop:", EMPTY),
+    Equivalent("memory.uses._look", "if start < last and first < stop:", "if start < last and first <= stop:", EMPTY),
+    Equivalent("memory.uses._append", "state.changed(page, table, stream)", "state.changed(page, table, None)", LONGER),
+    Equivalent("memory.uses._append", "state.changed(page, table, stream)", "state.changed(page, table, )", LONGER),
+    Equivalent(
+        "memory.uses._append", "state.changed(page, table, stream)", "state.changed(page, None, stream)", LONGER
+    ),
+    Equivalent(
+        "memory.state.State.changed",
+        "table.changed(link.index, stream if table is by else None)",
+        "table.changed(link.index, )",
+        LONGER,
+    ),
+    Equivalent(
+        "memory.state.State.changed",
+        "table.changed(link.index, stream if table is by else None)",
+        "table.changed(link.index, None)",
+        LONGER,
+    ),
+    Equivalent(
+        "model.leaving.evict",
+        "pages = beginning(obs.evicted, len(state.store.pages) + 1)",
+        "pages = beginning(obs.evicted, len(state.store.pages) + 2)",
+        BOUND,
+    ),
+    Equivalent(
+        "model.leaving._hand_to_slot",
+        "if not obs.freed or returned >= before.allocated:",
+        "if not obs.freed or returned > before.allocated:",
+        EMPTY,
+    ),
+    Equivalent(
+        "model.judging._judge_free",
+        "for number in () if fine and min(new) >= 1 and max(new) <= pool.size else numbers:",
+        "for number in () if fine and min(new) > 1 and max(new) <= pool.size else numbers:",
+        LONGER,
+    ),
+    Equivalent(
+        "model.judging._judge_free",
+        "for number in () if fine and min(new) >= 1 and max(new) <= pool.size else numbers:",
+        "for number in () if fine and min(new) >= 1 and max(new) < pool.size else numbers:",
+        LONGER,
+    ),
+    Equivalent(
+        "model.onward.Onward._admit",
+        "if self._appending.admit(names.table, names.row, self._batch[record] + steps):",
+        "if self._appending.admit(names.table, names.row, self._batch[record] - steps):",
+        LONGER,
+    ),
+    Equivalent("model.running.launch", "if first < after:", "if first <= after:", EMPTY),
+    Equivalent(
+        "lengths.decode",
+        "return Lengths(protected, room if n == 1 else committed, allocated if allocated > room else room)",
+        "return Lengths(protected, room if n == 1 else committed, allocated if allocated >= room else room)",
+        NO_TIE,
+    ),
+    Equivalent("pages.compress", "first = count = 0", "first = count = None", "a run is begun before it is read"),
+    Equivalent(
+        "invariants.a_lend_is_one_holder",
+        'if lent and state.sessions[request.session or ""].record is not None:',
+        'if lent and state.sessions[request.session or "XXXX"].record is not None:',
+        NEVER,
+    ),
+    Equivalent("model._judge_refusal", 'rule = expected.rule or "OP-1"', 'rule = expected.rule or "XXOP-1XX"', NEVER),
+    Equivalent("model._judge_refusal", 'rule = expected.rule or "OP-1"', 'rule = expected.rule or "op-1"', NEVER),
+    Equivalent("model.judging.record_name", 'return "nobody"', 'return "XXnobodyXX"', NEVER),
+    Equivalent("model.judging.record_name", 'return "nobody"', 'return "NOBODY"', NEVER),
+    Equivalent(
+        "model.recurrent.publish_own",
+        "if key is not None and given is not None:",
+        "if key is not None or given is not None:",
+        NEVER,
+    ),
+)
+
+
+def known(function: str, difference: list[str]) -> str:
+    """Why a mutant of a function, named as mutmut does, changes nothing; empty where it is not known to."""
+    module, _, mangled = function.partition(".")[2].rpartition(".")
+    name = mangled[1:].strip("ǁ").replace("ǁ", ".") if "ǁ" in mangled else mangled.removeprefix("x_")
+    was, becomes = ([line[1:].strip() for line in difference if line[0] == sign] for sign in "-+")
+    told = {(one.function, one.was, one.becomes): one.why for one in KNOWN}
+    if len(was) != 1 or len(becomes) != 1:
+        return ""
+    why = told.get((f"{module}.{name}".lstrip("."), was[0], becomes[0]))
+    return f"known to change nothing: {why}" if why else ""
