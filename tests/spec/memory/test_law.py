@@ -88,6 +88,10 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "a hole": ([take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 3)),
     "no table": ([Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 1)),
     "padding read": ([Begin(1, "s", reads=[of(None, 8)])], ("MEM-USE", 1)),
+    "padding in a table, read twice and told once": (
+        [take("a", 1), table("t", "a", 8, 1), write(1, "a", 1), Begin(2, "s", [Use("t")]), Begin(3, "s", [Use("t")])],
+        ("MEM-USE", 4),
+    ),
     "left with a page": ([take("a", 1), Leave("a")], ("MEM-LEAK", 2)),
     "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK", 2)),
     "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT", 2)),
