@@ -1,6 +1,7 @@
 """What all attachments share: hooks that never disturb the engine, and the trace that they tell."""
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -81,7 +82,7 @@ class Hooks:
             except LawBroken:
                 raise
             except Exception as error:
-                self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {error}"))
+                self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {error}", at=_raised_in(error)))
                 raise
 
         self._patches.set(owner, name, watched)
@@ -102,6 +103,12 @@ class Hooks:
     def detach(self) -> None:
         """Take the hooks out."""
         self._patches.undo()
+
+
+def _raised_in(error: BaseException) -> str:
+    """The function that raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_name
 
 
 def chained(label: str, tokens: object) -> str:

@@ -61,7 +61,7 @@ def test_an_engine_that_gives_up_is_a_finding(judge: Judge) -> None:
         Engine().fail()
     hooks.detach()
     assert judge.first is not None
-    assert judge.first[1].rule == "MEM-FAILED"
+    assert (judge.first[1].rule, judge.first[1].at) == ("MEM-FAILED", "fail")
 
 
 def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:

@@ -36,7 +36,7 @@ class Known(NamedTuple):
     before: str = ""
     """The first release that is without it."""
     at: tuple[str, ...] = ()
-    """Where one of its operations was queued; none: anywhere."""
+    """Where one of its operations was queued, or what raised the error; none: anywhere."""
     with_names: bool = False
     """Whether names that outlive a preemption stay: they are taken away where another defect is looked for."""
 
@@ -88,6 +88,7 @@ KNOWN = (
         "a hit on the host ends inside a block, and the scheduler's side of the offloading asserts that it does not",
         "0.26.0",
         "0.30.0",
+        ("update_state_after_alloc",),
     ),
     Known(
         "hit-without-state",
