@@ -4,13 +4,14 @@ from kvconform.attach.planting import Defect
 
 
 def offloading_defects() -> list[Defect]:
-    """Eight of them, for 0.33.0."""
+    """Ten of them, for 0.33.0."""
     from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
     from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker
 
     loaded = "for j in [j for j in self._pending_load_event_indices if j <= load_wm]:"
     stored = "for j in [j for j in self._pending_store_event_indices if j <= store_wm]:"
     held = "gpu_block_pool.touch(\n                [gpu_block_pool.blocks[bid] for bid in gpu_block_ids]\n            )"
+    sources = "load_state.transfer_meta.cpu_block_ids"
     completed = (SimpleCPUOffloadScheduler, "_process_store_completion")
     return [
         Defect(
@@ -41,6 +42,18 @@ def offloading_defects() -> list[Defect]:
             ),
         ),
         Defect(
+            "host hit not held",
+            "what was found on the host for a request may be evicted before it has room for it",
+            (
+                (
+                    SimpleCPUOffloadScheduler,
+                    "get_num_new_matched_tokens",
+                    "self.cpu_block_pool.touch(pin_blocks)",
+                    "pass",
+                ),
+            ),
+        ),
+        Defect(
             "stored block not held",
             "what is being stored may be handed out on the device",
             ((SimpleCPUOffloadScheduler, "_prepare_eager_store_specs", held, "pass"),),
@@ -61,6 +74,11 @@ def offloading_defects() -> list[Defect]:
                     "group_gpu_ids[i]",
                 ),
             ),
+        ),
+        Defect(
+            "loaded from other blocks",
+            "blocks that are loaded together come from each other's places on the host",
+            ((SimpleCPUOffloadScheduler, "build_connector_meta", sources, f"{sources}[::-1]"),),
         ),
         Defect(
             "names of other blocks",
