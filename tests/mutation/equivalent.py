@@ -10,7 +10,7 @@ LONGER = "the long way to the same"
 NO_TIE = "equal numbers, of which it makes no difference which is taken"
 EMPTY = "nothing lies between two equal numbers"
 BOUND = "how much is remembered or looked at, which is bounded for its cost alone"
-TRUTH = "only asked whether it is true"
+DEFAULT = "what is left out is what it is without being said"
 NEVER = "what the types allow and the model never makes"
 
 

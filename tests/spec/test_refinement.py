@@ -12,7 +12,7 @@ from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
 from kvspec.memory import Finding, Law
-from kvspec.memory.events import Begin, Event, Take
+from kvspec.memory.events import Begin, Event, Map, Take
 from kvspec.model import Model
 from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, State
@@ -187,6 +187,9 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
                 pass
             if not model.state.config.num_states:  # of states the law is not told what is in them
                 yield from (f"{rule} unjudged" for rule in law.state.unjudged)
+            yield from (
+                f"table {event.table} of nobody" for event in law.told if isinstance(event, Map) and not event.holder
+            )
         except Violation as violation:
             yield violation.rule.id
         except KeyError:

@@ -66,6 +66,7 @@ def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) 
 
 BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
+    "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE", 1)),
     "taken while published": (
         [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1]), take("b", 1)],
         ("MEM-TAKE", 5),
