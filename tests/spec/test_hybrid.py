@@ -110,6 +110,22 @@ def test_swa_2_a_snapshot_tells_the_cursor_or_the_protected_length_where_that_is
             model.step(Snapshot(obs=SnapshotAnswer(requests={"a": HolderView(swa_evicted_len=cursor + 4)})))
 
 
+@pytest.mark.parametrize(
+    ("evicted", "rule", "words"),
+    [
+        ([9], "SWA-3", "window page 9 was evicted, but it is free already"),
+        ([6], "SWA-3", "window page 6 was evicted, but it is behind page 6 of request b, which is still read"),
+        ([1, 1], "SWA-3", "the window pages of evicted pages stay, or leave twice"),
+    ],
+)
+def test_of_an_eviction_of_what_no_window_side_of_the_store_is(evicted: list[int], rule: str, words: str) -> None:
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16))
+    carried_out(model, [*prefill("a", PROMPT, 1), Finish("a"), *prefill("b", [90, 91, 92], 2)])
+    with pytest.raises(Violation) as raised:
+        model.step(Evict(0, window=1, obs=EvictAnswer([], [*evicted])))
+    assert (raised.value.what, raised.value.observed) == (words, evicted)
+
+
 def test_the_window_is_left_once_where_the_rest_of_the_answer_is_wrong() -> None:
     model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=True)
     carried_out(model, prefill("a", PROMPT[:14], 1))

@@ -15,7 +15,7 @@ from kvspec.events import Config, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, Model
 from kvspec.model.state import State
-from kvspec.pages import expand
+from kvspec.pages import Runs, expand
 from kvspec.rules import RULES, Violation
 from tests.walk import SEEDS, RandomDraw, proposals
 
@@ -704,6 +704,45 @@ def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountA
     for op in copy.deepcopy([*prefilled("r", [9] * 5, 2), events.Report("busy"), *TURN, events.Report("busy")]):
         model.step(op)
     assert model.state.chosen["turn counted as its session's"] == counted
+
+
+@pytest.mark.parametrize("short", ["pages_short", "rows_short", "window_short", "states_short", None])
+def test_what_is_refused_for_room_where_there_is_room_is_cap_1(short: str | None) -> None:
+    refused = Refused("no", "OP-1", **({short: 1} if short else {}))
+    extend = events.Extend([("r", 2)], refused=refused)
+    assert told(events.Submit("r", [1, 2]), events.MatchPrefix("r"), extend).rule.id == ("CAP-1" if short else "OP-1")
+
+
+@pytest.mark.parametrize(
+    ("states", "window", "words"),
+    [
+        (0, 0, "9 pages and 1 rows are needed, 8 and 3 are free"),
+        (2, 0, "9 pages and 1 rows are needed, 8 and 3 are free; 3 state slots are needed, 2 are free"),
+        (0, 6, "9 pages and 1 rows are needed, 8 and 3 are free; 6 window pages are free"),
+    ],
+)
+def test_a_refusal_for_room_says_what_is_needed_and_what_is_free(states: int, window: int, words: str) -> None:
+    config = Config(2, 8, 3, 64, num_states=states, sliding_window=2 * bool(window), num_window_pages=window)
+    model = Model(config)
+    for op in (events.Submit("r", list(range(18))), events.MatchPrefix("r")):
+        model.step(op)
+    with pytest.raises(Refusal, match=f"{words}$"):
+        model.step(events.Extend([("r", 18)]))
+
+
+@pytest.mark.parametrize(
+    ("pages", "expected", "observed"),
+    [
+        ([(1, 6), 9], "no others", "also [9]"),
+        ([1, 2, 3], "also [(4, 3)]", "no others"),
+        ([0, (1, 5)], "also [6]", "also [0]"),
+    ],
+)
+def test_a_wrong_set_is_told_by_what_lacks_and_what_is_strange(pages: Runs, expected: str, observed: str) -> None:
+    model = Model(Config(2, 6, 2, 16))
+    with pytest.raises(Violation) as raised:
+        model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=pages)))
+    assert (raised.value.expected, raised.value.observed) == (expected, observed)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
 from kvspec.memory import Finding, Law
-from kvspec.memory.events import Begin, Event, Map, Take
+from kvspec.memory.events import Begin, Event, Map, Share, Take
 from kvspec.model import Model
 from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, State
@@ -60,6 +60,8 @@ def _short(event: Event) -> str:
             for use in (*event.reads, *event.writes)
         ]
         return f"{name} on {event.stream}: {', '.join(uses)}"
+    if isinstance(event, Share) and event.pin:
+        name = "pin"
     pool, pages = getattr(event, "pool", None), getattr(event, "pages", None)
     return " ".join(str(part) for part in (name, pool, pages) if part not in (None, []))
 
@@ -86,7 +88,7 @@ def test_what_the_operations_of_a_request_mean() -> None:
         "unmap",
         "unmap",
         "release pages [1, 2]",
-        "share rows [0]",
+        "pin rows [0]",
         "release rows [0]",
         "leave",
     ]
@@ -153,7 +155,7 @@ def test_what_the_operations_on_states_mean() -> None:
         "publish states [4]",
         "release states [4]",
         "publish pages [1]",
-        "share states [4]",
+        "pin states [4]",
     ]
     for op in (events.Finish("a"), events.Submit("b", [1, 2, 3, 4]), events.MatchPrefix("b")):
         model.step(op)
@@ -212,9 +214,10 @@ def test_walks_reach_what_the_law_is_about() -> None:
                 model.step(op)  # type: ignore[arg-type]
             met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in law.told}
             law.told.clear()
-    for kind in ("share", "publish", "drop", "take", "release"):
+    for kind in ("publish", "drop", "take", "release"):
         assert {f"{kind} pages", f"{kind} window", f"{kind} states"} <= met, kind
-    assert {"pass_on", "end", "leave", "learn", "unmap", "share rows", "begin on forward"} <= met
+    assert {"share pages", "share window", "pin states"} <= met
+    assert {"pass_on", "end", "leave", "learn", "unmap", "pin rows", "begin on forward"} <= met
 
 
 def _resume_past_what_is_written(before: Lengths, key_len: int, page_size: int) -> Lengths:

@@ -607,6 +607,16 @@ STORY: list[tuple[Event, str]] = [
 """Events that break nothing, each with how often it judges which rule, and how often it could not."""
 
 
+@pytest.mark.parametrize(
+    ("holds", "promised", "unjudged"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
+)
+def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promised: str | None, unjudged: int) -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
+        assert law.step(event) == []
+    assert law.state.unjudged["MEM-NAME"] == unjudged
+
+
 def test_how_often_each_rule_is_judged_is_counted() -> None:
     law = Law(POOLS)
     for event, due in STORY:
