@@ -216,8 +216,8 @@ class Attached:
         group = self.groups[more["kv_cache_group_id"]]
         run = self.runs.get(request.request_id)
         slots = tokens % group.size
-        if run is not None and not group.state:
-            self.tell(Learn(run.label(group, tokens // group.size), run.part(group, tokens), slots))
+        if run is not None:
+            self.tell(*run.begun(group, tokens))
         self._publish(pool._kvspec, lambda _: None if run is None else run.part(group, tokens), slots)
 
     def _names_moved(self, _: None, __: None, pool: Any, source: Any, target: Any) -> None:
@@ -335,11 +335,17 @@ class Attached:
             pairs = group._pending_cow_copies
             told = self._copying.get(group.kv_cache_group_id, 0)
             for source, target in pairs[told:]:
-                self._launches.copy(source.block_id, target.block_id)
+                self._launches.copy(source.block_id, target.block_id, self._named_slots(group, source, target))
                 ends: list[Any] = [source.block_id, target.block_id]
                 # They are only kept from being handed out: a recurrent state moves on in the source behind its copy.
                 self.tell(Share(COPIES, POOL, ends, pin=True), Release(self._who, POOL, ends))
             self._copying[group.kv_cache_group_id] = len(pairs)
+
+    def _named_slots(self, manager: Any, *ends: Any) -> int:
+        """How many slots of a page that is copied are of use: those that its name promises; 0: all."""
+        group = self.groups[manager.kv_cache_group_id]
+        tokens = next((known for end in ends if (known := getattr(end, "block_hash_num_tokens", None))), 0)
+        return 0 if group.state else tokens % group.size
 
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
         with suppress(IndexError):

@@ -68,7 +68,7 @@ KNOWN = (
         "lazy-stores-for-ever",
         "MEM-FAILED",
         "stuck: 0 requests",
-        replace(_HOST, blocks=44, offload="lazy", host=22, requests=40),
+        replace(_HOST, seed=4, blocks=44, offload="lazy", host=22, requests=40),
         "without any request the device's cache is copied to a smaller pool on the host for ever",
     ),
     Known(

@@ -183,13 +183,17 @@ class Launches:
         """Tell the tables as the workers get them; where each request's pass begins."""
         attached, computed = self._attached, {}
         for new in output.scheduled_new_reqs:
-            self._row(attached.runs[new.req_id], new.block_ids, fresh=True)
+            run = attached.runs[new.req_id]
+            attached.tell(*run.hit(new.num_computed_tokens))
+            self._row(run, new.block_ids, fresh=True)
             computed[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         rows = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
         for name, pages, position in rows:
             computed[name] = position
             fresh = name in cached.resumed_req_ids
+            if fresh:
+                attached.tell(*attached.runs[name].hit(position))
             if pages or fresh:
                 self._row(attached.runs[name], pages or (), fresh)
         return computed
@@ -212,10 +216,10 @@ class Launches:
             use = Use(pool=POOL, pages=[*zeros])
             self._attached.tell(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
 
-    def copy(self, source: int, target: int) -> None:
-        """A page is copied before the pass that is being scheduled, on its stream."""
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """The first slots of a page, or all (0), are copied before the pass that is being scheduled, on its stream."""
         self._copied.add(target)
-        uses = Use(pool=POOL, pages=[source]), Use(pool=POOL, pages=[target])
+        uses = Use(pool=POOL, pages=[source], stop=slots), Use(pool=POOL, pages=[target], stop=slots)
         self._attached.tell(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
 
     def _completed(self, _: Any, output: Any, result: Any) -> None:

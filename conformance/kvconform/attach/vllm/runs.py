@@ -88,6 +88,18 @@ class Run:
         """The label of a page whose first part the request's first `tokens` tokens end."""
         return self._known(group, tokens, self.request._all_token_ids)
 
+    def hit(self, tokens: int) -> Iterator[Learn]:
+        """What is the same where the first `tokens` tokens were found."""
+        for group in self.groups:
+            yield from self.begun(group, tokens)
+
+    def begun(self, group: Group, tokens: int) -> Iterator[Learn]:
+        """What the page that the first `tokens` tokens end inside of has in common with every page that begins so."""
+        page, inside = divmod(tokens, group.size)
+        if not group.state:
+            for slots in range(self._unit, inside + 1, self._unit):
+                yield Learn(self.label(group, page), self.part(group, page * group.size + slots), slots)
+
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""
         if tokens % self._unit == 0 and tokens <= len(self.request._all_token_ids):
