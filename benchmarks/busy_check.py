@@ -19,7 +19,7 @@ from kvconform.attach.device import Event, Stream
 from kvconform.attach.judged import Judge
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, plant
-from kvconform.attach.sglang import driver
+from kvconform.attach.sglang import walk as walking
 from kvconform.attach.sglang.defects import defects
 from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.release import Release, load
@@ -93,7 +93,7 @@ class Checked:
 def walks(release: Release, attached: Attached | None, checked: Checked | None, stop: Callable[[], bool]) -> float:
     """Walk, and answer the processor time of it in seconds."""
     patches, start = Patches(), time.thread_time()
-    original = driver.Walk.run
+    original = walking.Walk.run
 
     def run(walk: Any) -> None:
         if checked is not None:
@@ -108,10 +108,10 @@ def walks(release: Release, attached: Attached | None, checked: Checked | None, 
 
     if checked is not None:
         patches.set(checked.module, "get_parallel", lambda: SimpleNamespace(dcp_enabled=False))
-    patches.set(driver.Walk, "run", run)
+    patches.set(walking.Walk, "run", run)
     try:
         for seed in range(WALKS):
-            driver.run(release, seed, attached)
+            walking.run(release, seed, attached)
             if stop():
                 break
     finally:

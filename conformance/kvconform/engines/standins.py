@@ -53,6 +53,12 @@ class StandIn(metaclass=_StandInType):
     def __iter__(self) -> Any:
         return iter(())
 
+    def __getitem__(self, key: object) -> Any:
+        return StandIn()
+
+    def __len__(self) -> int:
+        return 0
+
     def __enter__(self) -> Any:
         return self
 
@@ -78,7 +84,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     def __init__(self, stood_in: Sequence[str], real: Sequence[str], root: Path) -> None:
-        """Stand in for what lies at or below `stood_in`, except what lies at or below `real`.
+        """Stand in for what lies at or below `stood_in`, except what lies at or below `real`; who says it closer wins.
 
         `root` is the folder in which the engine's package lies.
         """
@@ -90,7 +96,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """A stand-in's spec; `None` for what is real, or none of its business."""
-        if not below(fullname, self._stood_in) or below(fullname, self._real):
+        if _closest(fullname, self._stood_in) <= _closest(fullname, self._real):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -107,3 +113,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def below(name: str, roots: Sequence[str]) -> bool:
     """Whether a module is one of `roots` or lies below one."""
     return any(name == root or name.startswith(f"{root}.") for root in roots)
+
+
+def _closest(name: str, roots: Sequence[str]) -> int:
+    """How long the longest of `roots` is that a module is one of or lies below; 0 for none."""
+    return max((len(root) for root in roots if below(name, (root,))), default=0)

@@ -1,4 +1,4 @@
-"""Defects for the host cache of SGLang 0.5.23, in its own tree, allocators and transfer controller."""
+"""Defects for SGLang 0.5.23, in its own scheduler, tree, allocators and transfer controller."""
 
 from kvconform.attach.planting import Defect
 from kvconform.attach.sglang.release import Release
@@ -7,7 +7,107 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Ten of them."""
+    """Twenty of them."""
+    return _in_scheduler(release) + _in_host_cache(release)
+
+
+def _in_scheduler(release: Release) -> list[Defect]:
+    scheduler, batches = release.scheduler.Scheduler, release.batches
+    results = release.scheduler.SchedulerBatchResultProcessor
+    adder = release.scheduler.PrefillAdder
+    release_chunk = "release_kv_cache(req, self.tree_cache, checkpoint=False)"
+    tail = "self.tree_cache.free_kv_row(req.kv, [(req.kv.cache_protected_len, req.kv.kv_allocated_len)])"
+    return [
+        Defect(
+            "aborted chunk freed twice",
+            "a prompt that is aborted between two chunks gives its pages back twice",
+            ((scheduler, "process_pending_chunked_abort", release_chunk, f"{tail}; {release_chunk}"),),
+        ),
+        Defect(
+            "aborted chunk kept",
+            "a prompt that is aborted between two chunks keeps its pages",
+            ((scheduler, "process_pending_chunked_abort", release_chunk, "pass"),),
+        ),
+        Defect(
+            "retracted and kept",
+            "a request that is retracted keeps the pages after its prefix",
+            (
+                (
+                    batches,
+                    "release_req",
+                    "release_kv_cache(req, tree_cache, checkpoint=False)",
+                    "req.kv.kv_allocated_len = req.kv.kv_committed_len = req.kv.cache_protected_len; "
+                    "release_kv_cache(req, tree_cache, checkpoint=False)",
+                ),
+            ),
+        ),
+        Defect(
+            "pause forgets the prefilled",
+            "a pause forgets who was prefilled last",
+            (
+                (
+                    scheduler,
+                    "pause_generation",
+                    "retract_reqs += [r for r in self.last_batch.reqs if not r.finished()]",
+                    "pass",
+                ),
+            ),
+        ),
+        Defect(
+            "pause keeps who is retracted",
+            "a pause leaves whom it retracts among the running requests",
+            ((scheduler, "pause_generation", "self.running_batch.reqs = []", "pass"),),
+        ),
+        Defect(
+            "result of the retracted",
+            "the result of the launch in flight is taken for a request that was retracted",
+            (
+                (
+                    results,
+                    "process_batch_result_decode",
+                    "    req.finished() or req.is_retracted\n",
+                    "    req.finished()\n",
+                ),
+            ),
+        ),
+        Defect(
+            "finished and kept",
+            "a request that finishes gives nothing back",
+            (
+                (
+                    results,
+                    "_handle_finish_state_updated_req",
+                    "release_kv_cache(req, self.tree_cache, checkpoint=checkpoint)",
+                    "pass",
+                ),
+            ),
+        ),
+        Defect(
+            "no look for room",
+            "nobody looks whether the next token of each request has room",
+            ((scheduler, "update_running_batch", "not batch.check_decode_mem()", "False"),),
+        ),
+        Defect(
+            "chunk begins too late",
+            "a prompt goes on one token after what it has published",
+            (
+                (
+                    release.scheduler,
+                    "checkpoint_kv_cache",
+                    "req.prefix_len = req.extend_end",
+                    "req.prefix_len = req.extend_end + 1",
+                ),
+            ),
+        ),
+        Defect(
+            "admitted without a lock",
+            "a request is admitted without a lock on what it found",
+            ((adder, "_commit_prefill_admission", "req.lock = self.tree_cache.lock(req.last_node)", "pass"),),
+        ),
+    ]
+
+
+def _in_host_cache(release: Release) -> list[Defect]:
     base, counter = release.controller.HiCacheController, release.controller.LayerDoneCounter
     cache, common = release.cache_class, release.common
     paged, full = release.allocators.PagedTokenToKVPoolAllocator, release.full_component

@@ -1,299 +1,288 @@
-"""Random overlapping walks over a release's host cache, in the order in which its scheduler does things.
+"""Runs a release's own scheduler, in its normal or its overlapping loop, on random requests, aborts and pauses.
 
-A walk schedules, launches on the forward stream, and takes in the results of the launch before: one launch is in
-flight while requests finish, publish and are retracted, prompts are cut into chunks, pages are written to the host and
-loaded back. How far the streams have got is drawn at random.
+The scheduler, its batches and policy, tables, allocators, tree, host pool and transfer controller are the release's.
+What stands in is what needs a GPU or another process: a forward pass samples at random, and streams and events are
+those of `kvconform.attach.device`, whose progress is drawn.
 """
 
 import random
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvconform.attach.device import Event, Stream, advance, stood_in
+from kvconform.attach.device import advance, stood_in
 from kvconform.attach.patches import Patches
+from kvconform.attach.sglang import memory as memories
 from kvconform.attach.sglang.hooks import Attached
-from kvconform.attach.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
 from kvconform.attach.sglang.release import Release
+from kvconform.attach.sglang.server import EOS, Worker, configured, request, scheduler, told
 
-MOST_STEPS = 5_000
+MOST_LOOPS = 10_000
+STILL = 300
+"""Loops without a launch after which nobody will go on, unless the server pauses."""
 STUCK = "the requests never finish"
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What requests look like; lengths in tokens."""
+class Shape:
+    """How big one run is; lengths in tokens."""
 
+    page_size: int
+    pages: int
+    host_pages: int
+    write_policy: str
     requests: int
-    alphabet: int
+    running: int
     chunk: int
+    budget: int
+    alphabet: int
+    prompts: int
+    """How many of the longest prompts fill the memory."""
+    outputs: int
+    """How many of the longest outputs fill the memory."""
+    ends: float
+    """How often a request ends by itself with a token."""
     overlap: bool
-    retracts: float
+    mixed: bool
+    """Whether requests decode in the launches that prefill."""
+    policy: str
+    priorities: bool
+    """Whether a request that matters more takes the place of one that matters less."""
+    conservativeness: float
+    retracts: int
+    """Each so many launches, requests that run are retracted, whether there is room or not; 0: only without room."""
+    aborts: float
+    pauses: float
+    """How often the server is told to pause; requests that run stay, or are all retracted."""
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Shape":
+        """A memory so small that prompts are evicted and requests retracted, an alphabet so small that they share."""
+        page_size = rng.choice([1, 2, 4])
+        pages = rng.randint(10, 30) * (4 if page_size == 1 else 1)
+        priorities = rng.random() < 0.2
+        return cls(
+            page_size=page_size,
+            pages=pages,
+            host_pages=pages * 2 + rng.randint(0, 20),
+            write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
+            requests=rng.randint(8, 20),
+            running=rng.randint(2, 8),
+            chunk=page_size * rng.choice([1, 2, 4, 50]) if rng.random() < 0.8 else -1,
+            budget=rng.choice([16, 64, 256]),
+            alphabet=rng.choice([2, 3, 50, 50]),
+            prompts=rng.choice([2, 3, 8]),
+            outputs=rng.choice([2, 3, 6]),
+            ends=rng.choice([0.0, 0.02, 0.1]),
+            overlap=rng.random() < 0.8,
+            mixed=rng.random() < 0.3,
+            policy="fcfs" if priorities else rng.choice(["lpm", "fcfs", "dfs-weight", "lof"]),
+            priorities=priorities,
+            conservativeness=rng.choice([0.0, 0.0, 0.1, 1.0]),
+            retracts=rng.choice([0, 0, 0, 2, 5]),
+            aborts=rng.choice([0.0, 0.05, 0.2]),
+            pauses=rng.choice([0.0, 0.05, 0.1]),
+        )
 
 
 @dataclass
 class Seen:
-    """What a walk has reached, so that nobody takes an idle one for a proof."""
+    """What a run has reached, so that nobody takes an idle one for a proof."""
 
-    steps: int = 0
+    loops: int = 0
     finished: int = 0
+    aborted: int = 0
+    paused: int = 0
     retracted: int = 0
+    """For want of room."""
+    preempted: int = 0
     chunks: int = 0
     hits: int = 0
-    host_hits: int = 0
+    mixed: int = 0
     failed: list[str] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class Turn:
-    """A request, as the walk sees it."""
-
-    req: Any
-    tokens: list[int]
-    output: int
-    done: int = 0
-    """Positions that a launch has been queued for."""
-    gone: bool = False
+class _Done(BaseException):
+    """Nothing arrives any more, and nothing is left to do."""
 
 
-@dataclass
-class Batch:
-    """What one launch works on, with the names of the release's own batch."""
+class _Traffic:
+    """What the scheduler receives: requests that share prompts, aborts of any of them, and pauses, at any moment."""
 
-    reqs: list[Any]
-    prefix_lens: list[int]
-    seq_lens: list[int]
-    turns: list[Turn]
-    hicache_consumer_index: int = -1
+    def __init__(self, release: Release, shape: Shape, rng: random.Random, seen: Seen) -> None:
+        self._release, self._shape, self._rng, self._seen = release, shape, rng, seen
+        self._left = shape.requests
+        self._longest = shape.pages * shape.page_size - 2 * shape.page_size
+        self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(6)]
+        self._live: list[str] = []
+        self._next = 0
+        self._paused = False
+        self._idled = self._still = 0
+        self.idle: Callable[[], bool] = lambda: False
+        self.idles: Callable[[], None] = lambda: None
 
-
-class Worker:
-    """Stands in for `TpModelWorker`: a forward pass waits for its load layer by layer, and samples."""
-
-    def __init__(self, memory: UnifiedMemory | RadixMemory) -> None:
-        """The forward stream of one memory."""
-        self._counter = memory.controller.layer_done_counter
-        self.forward_stream = Stream()
-        self.launched: Callable[[Batch], None] = lambda _: None
-
-    def forward_batch_generation(self, batch: Batch) -> None:
-        """Queue one forward pass."""
-        self._counter.set_consumer(batch.hicache_consumer_index)
-        for layer in range(LAYERS):
-            self._counter.wait_until(layer)
-            Stream.current.queue()
-        self.launched(batch)
-
-
-class Walk:
-    """One walk."""
-
-    def __init__(self, release: Release, rng: random.Random) -> None:
-        """A memory, small enough that pages are evicted and loaded back."""
-        page_size = rng.choice([1, 2, 4])
-        pages = rng.randint(10, 30)
-        self._shape = Shape(
-            page_size=page_size,
-            pages=pages,
-            host_pages=pages * 2 + rng.randint(0, 20),
-            rows=6,
-            context=pages * page_size + page_size,
-            write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
-        )
-        self._traffic = Traffic(
-            requests=rng.randint(10, 40),
-            alphabet=rng.choice([2, 3, 50]),
-            chunk=page_size * rng.choice([1, 2, 4, 50]),
-            overlap=rng.random() < 0.8,
-            retracts=rng.choice([0.0, 0.05]),
-        )
-        self._rng = rng
-        self.memory = make(release, self._shape)
-        self.worker = Worker(self.memory)
-        # The scheduler's own wiring, in the releases that have it.
-        for fence in ("load_fence_stream", "write_fence_stream"):
-            if hasattr(self.memory.controller, fence):
-                setattr(self.memory.controller, fence, self.worker.forward_stream)
-        longest = pages * page_size // 2
-        self._longest = longest
-        self._stems = [[rng.randint(1, self._traffic.alphabet) for _ in range(longest)] for _ in range(4)]
-        self._waiting: deque[Turn] = deque()
-        self._running: list[Turn] = []
-        self._chunked: Turn | None = None
-        self._flying: deque[tuple[Batch, Event]] = deque()
-        self._left = self._traffic.requests
-        self._count = 0
-        self.seen = Seen()
-        self.idled: Callable[[], None] = lambda: None
-
-    def run(self) -> None:
-        """Walk until all requests have finished."""
-        while self._left or self._waiting or self._running or self._chunked or self._flying:
-            self.seen.steps += 1
-            if self.seen.steps > MOST_STEPS:
-                raise RuntimeError(STUCK)
-            self.memory.cache.check_hicache_events()
-            while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
-                self._arrive()
-            batch = self._schedule()
-            if batch is not None:
-                self._launch(batch)
-            while len(self._flying) > (1 if self._traffic.overlap and batch else 0):
-                self._take_in(*self._flying.popleft())
-            advance(self._rng, 6)
-        self.idle()
-
-    def idle(self) -> None:
-        """All transfers come to their end."""
-        for _ in range(3):
-            for stream in Stream.all:
-                stream.synchronize()
-            self.memory.cache.check_hicache_events()
-        self.idled()
-
-    def _arrive(self) -> None:
+    def receive(self, **_: Any) -> list[Any]:
         rng = self._rng
-        output = rng.randint(1, max(1, self._longest // 3))
-        prompt = rng.randint(2, max(2, self._longest - output))
-        shared = rng.randint(0, prompt)
+        self._seen.loops += 1
+        self._still = 0 if self._paused else self._still + 1
+        if self._seen.loops > MOST_LOOPS or (self._live and self._still > STILL):
+            raise RuntimeError(STUCK)
+        advance(rng, 6)
+        self._idled = self._idled + 1 if self.idle() and not self._paused else 0
+        if self._idled > 2 and not self._left:
+            self.idles()
+            if self._live:
+                raise RuntimeError(f"{STUCK}: {len(self._live)} were forgotten")
+            raise _Done
+        messages: list[Any] = []
+        while self._left and rng.random() < 0.4:
+            messages.append(self._request())
+            self._left -= 1
+        if self._live and rng.random() < self._shape.aborts:
+            self._seen.aborted += 1
+            # Of those that came first some run.
+            among = self._live[: rng.choice([2, len(self._live)])]
+            messages.append(self._release.messages.AbortReq(rid=rng.choice(among)))
+        if self._paused or rng.random() < self._shape.pauses:
+            messages += self._pause()
+        return messages
+
+    def _pause(self) -> list[Any]:
+        """The server pauses, or it goes on, sooner or later."""
+        if not self._paused:
+            self._seen.paused += 1
+            self._paused = True
+            mode = self._rng.choice(["in_place", "retract"])
+            return [self._release.messages.PauseGenerationReqInput(mode=mode)]
+        self._paused = self._rng.random() < 0.7
+        return [] if self._paused else [self._release.messages.ContinueGenerationReqInput()]
+
+    def _request(self) -> Any:
+        rng = self._rng
+        output = rng.randint(1, max(1, self._longest // self._shape.outputs))
+        prompt = rng.randint(1, max(1, self._longest // self._shape.prompts))
+        shared = rng.randint(0, prompt) if rng.random() < 0.5 else prompt - 1
         tokens = rng.choice(self._stems)[:shared]
-        tokens = tokens + [rng.randint(1, self._traffic.alphabet) for _ in range(prompt - len(tokens))]
-        self._left -= 1
-        self._count += 1
-        self._waiting.append(Turn(self.memory.request(f"r{self._count}", tokens), tokens, output))
+        tokens = tokens + [rng.randint(1, self._shape.alphabet) for _ in range(prompt - shared)]
+        self._next += 1
+        # A name ends where it ends: an abort is for all that begin with its name.
+        rid = f"r{self._next}."
+        self._live.append(rid)
+        priority = rng.randint(0, 3) if self._shape.priorities else None
+        return request(self._release, rid, tokens, output=output, ignore_eos=rng.random() < 0.1, priority=priority)
 
-    def _schedule(self) -> Batch | None:
-        prefill = self._prefill() if self._chunked or self._rng.random() < 0.7 else None
-        return prefill or self._decode()
+    def finished(self, rid: str) -> None:
+        if rid in self._live:
+            self._live.remove(rid)
+            self._seen.finished += 1
 
-    def _prefill(self) -> Batch | None:
-        memory, batch = self.memory, Batch([], [], [], [])
-        if self._chunked is not None:
-            # The chunk before is published while its launch may still be in flight.
-            memory.publish(self._chunked.req, self._chunked.done)
-            if not self._add(self._chunked, batch):
-                self._retract(self._chunked)
-        while self._waiting and self._chunked is None and len(self._running) + len(batch.turns) < self._shape.rows:
-            turn = self._waiting[0]
-            found = memory.match(turn.req)
-            need = memory.pages(len(turn.tokens)) * self._shape.page_size + self._shape.page_size * len(self._running)
-            if need > memory.room:
-                break
-            self._waiting.popleft()
-            device = turn.req.host_hit_length
-            turn.done = memory.admit(turn.req)
-            self.seen.hits += turn.done > 0
-            self.seen.host_hits += device > 0 and turn.done == found
-            memory.start(turn.req)
-            if not self._add(turn, batch):
-                self._retract(turn)
-                break
-        if not batch.turns:
-            # A load that was queued is started all the same, with the next batch that runs.
-            return None
-        batch.hicache_consumer_index = memory.cache.ready_to_load_host_cache()
-        return batch
+    def requeued(self, *, without_room: bool) -> None:
+        self._seen.retracted += without_room
+        self._seen.preempted += not without_room and not self._paused
 
-    def _add(self, turn: Turn, batch: Batch) -> bool:
-        """One chunk of a prompt; whether there was room."""
-        upto = min(len(turn.tokens), turn.done + self._traffic.chunk)
-        if not self.memory.extend(turn.req, upto):
-            return False
-        batch.reqs.append(turn.req)
-        batch.turns.append(turn)
-        batch.prefix_lens.append(turn.done)
-        batch.seq_lens.append(upto)
-        turn.done = upto
-        self._chunked = turn if upto < len(turn.tokens) else None
-        if self._chunked is None:
-            self._running.append(turn)
-        self.seen.chunks += self._chunked is not None
-        return True
+    def launched(self, reqs: list[Any], starts: list[int], stops: list[int], *, mixed: bool) -> None:
+        """A forward pass was queued."""
+        self._still = 0
+        known = [len(req.origin_input_ids) + len(req.output_ids) for req in reqs]
+        self._seen.chunks += any(stop < tokens for stop, tokens in zip(stops, known, strict=True))
+        self._seen.hits += any(0 < start < stop - 1 for start, stop in zip(starts, stops, strict=True))
+        self._seen.mixed += mixed
 
-    def _decode(self) -> Batch | None:
-        if self._running and self._rng.random() < self._traffic.retracts:
-            self._retract(self._rng.choice(self._running))
-        batch = Batch([], [], [], [])
-        for turn in list(self._running):
-            if not self._room_for_one(turn):
-                continue
-            batch.reqs.append(turn.req)
-            batch.turns.append(turn)
-            batch.prefix_lens.append(turn.done)
-            turn.done += 1
-            batch.seq_lens.append(turn.done)
-        keep = [index for index, turn in enumerate(batch.turns) if not turn.gone]
-        for name in ("reqs", "turns", "prefix_lens", "seq_lens"):
-            setattr(batch, name, [getattr(batch, name)[index] for index in keep])
-        return batch if batch.turns else None
-
-    def _room_for_one(self, turn: Turn) -> bool:
-        """Room for one more token, if need be from who came last; whether the request is still there."""
-        while not turn.gone and not self.memory.extend(turn.req, turn.done + 1):
-            self._retract(self._running[-1])
-        return not turn.gone
-
-    def _retract(self, turn: Turn) -> None:
-        """Its pages go back while a launch may still write them; it waits again."""
-        self.seen.retracted += 1
-        turn.gone = True
-        if turn in self._running:
-            self._running.remove(turn)
-        if turn is self._chunked:
-            self._chunked = None
-        self.memory.let_go(turn.req, publish=False)
-        self._waiting.appendleft(Turn(self.memory.again(turn.req), turn.tokens, turn.output))
-
-    def _launch(self, batch: Batch) -> None:
-        schedule, forward = Stream.current, self.worker.forward_stream
-        forward.wait_stream(schedule)
-        Stream.current = forward
-        try:
-            self.worker.forward_batch_generation(batch)
-            done = Event()
-            done.record()
-        finally:
-            Stream.current = schedule
-        self._flying.append((batch, done))
-
-    def _take_in(self, batch: Batch, done: Event) -> None:
-        done.synchronize()
-        for turn, upto in zip(batch.turns, batch.seq_lens, strict=True):
-            if turn.gone or upto < len(turn.tokens):
-                continue
-            token = self._rng.randint(1, self._traffic.alphabet)
-            turn.tokens.append(token)
-            self.memory.grow(turn.req, token)
-            turn.output -= 1
-            if turn.output <= 0 or self._rng.random() < 0.05:
-                turn.gone = True
-                self._running.remove(turn)
-                self.memory.let_go(turn.req, publish=True)
-                self.seen.finished += 1
-            elif upto > batch.prefix_lens[batch.turns.index(turn)] + 1:
-                self.memory.publish(turn.req, upto)
-        flush = getattr(self.memory.cache, "flush_pending_backups", None)
-        if flush is not None:
-            flush()
+    def sampled(self) -> int:
+        """A request's next token."""
+        return EOS if self._rng.random() < self._shape.ends else self._rng.randint(1, self._shape.alphabet)
 
 
-def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
-    """One walk; the same seed gives the same one. What the release itself raises ends it and is told in `failed`."""
+def run(release: Release, seed: int, attached: Attached | None = None, shape: Shape | None = None) -> Seen:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+
+    What the release itself raises ends the run and is told in `failed`.
+    """
     rng = random.Random(seed)
+    drawn = Shape.drawn(rng)
+    shape = shape or drawn
+    seen = Seen()
     with stood_in(release.torch):
         patches = Patches()
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
-        walk = Walk(release, rng)
-        if attached is not None:
-            attached.watch(walk.memory)
-            walk.worker.launched, walk.idled = attached.launch, attached.idle
+        # The release's own switch for tests of its own.
+        patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
+        patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
         try:
-            with walk.memory.configured():
-                walk.run()
-        except (AssertionError, RuntimeError, KeyError, IndexError) as error:
-            walk.seen.failed.append(f"{type(error).__name__}: {error}")
+            with _made(release, shape, rng, seen, attached) as made:
+                _loop(made, seen)
         finally:
             patches.undo()
-    return walk.seen
+    return seen
+
+
+def _loop(made: Any, seen: Seen) -> None:
+    try:
+        (made.event_loop_overlap if made.enable_overlap else made.event_loop_normal)()
+    except _Done:
+        pass
+    except Exception as error:
+        seen.failed.append(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attached: Attached | None) -> Iterator[Any]:
+    """The scheduler, and all that it works on."""
+    memory = memories.make(
+        release,
+        memories.Shape(
+            page_size=shape.page_size,
+            pages=shape.pages,
+            host_pages=shape.host_pages,
+            rows=shape.running + 1,
+            context=shape.pages * shape.page_size + shape.page_size,
+            write_policy=shape.write_policy,
+        ),
+    )
+    server = told(
+        chunked_prefill_size=shape.chunk,
+        disable_overlap_schedule=not shape.overlap,
+        enable_hierarchical_cache=True,
+        enable_mixed_chunk=shape.mixed,
+        enable_priority_scheduling=shape.priorities,
+        hicache_write_policy=shape.write_policy,
+        max_prefill_tokens=shape.budget,
+        max_running_requests=shape.running,
+        page_size=shape.page_size,
+        pp_max_micro_batch_size=shape.running,
+        priority_scheduling_preemption_threshold=1,
+        schedule_conservativeness=shape.conservativeness,
+        schedule_policy=shape.policy,
+    )
+    traffic = _Traffic(release, shape, rng, seen)
+    worker = Worker(release, memory, rng, traffic.sampled, shape.overlap)
+
+    def launched(batch: Any) -> None:
+        starts, stops = _spans(batch)
+        traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
+        if attached is not None:
+            attached.launch(batch.reqs, starts, stops)
+
+    worker.launched = launched
+    # The scheduler's own wiring, in the releases that have it.
+    for fence in ("load_fence_stream", "write_fence_stream"):
+        if hasattr(memory.controller, fence):
+            setattr(memory.controller, fence, worker.forward_stream)
+    with configured(release, server):
+        made = scheduler(release, memory, worker, server, traffic)
+        traffic.idle = made.is_fully_idle
+        if attached is not None:
+            attached.watch(memory)
+            traffic.idles = attached.idle
+        yield made
+
+
+def _spans(batch: Any) -> tuple[list[int], list[int]]:
+    """From where to where each request of a batch is computed."""
+    stops = batch.seq_lens_cpu.tolist()
+    if not batch.forward_mode.is_extend():
+        return [stop - 1 for stop in stops], stops
+    # Older releases hand their worker a batch of its own.
+    return batch.extend_prefix_lens if hasattr(batch, "extend_prefix_lens") else batch.prefix_lens, stops

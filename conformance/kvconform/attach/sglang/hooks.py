@@ -1,4 +1,4 @@
-"""Hooks into SGLang's host cache: allocators, locks, inserts, transfers and launches, in the law's events.
+"""Hooks into SGLang: allocators, locks, inserts, transfers and launches, in the law's events.
 
 Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
 each page on its path. A transfer is a holder of its own: it holds what it was given until it is acknowledged. Locks do
@@ -6,14 +6,14 @@ not say who asked for them; who does is known by the function that is under way,
 when it is first launched.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from kvconform.attach.hooks import Hooks, Trace
-from kvconform.attach.run import Run
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.view import Ids, Tree
+from kvconform.attach.sglang.view import Ids, Stay, Tree
 from kvconform.attach.streams import Streams
 from kvspec.memory.events import (
     Count,
@@ -42,16 +42,6 @@ TREE = "tree"
 """Who gives back what the tree itself no longer has. It never holds anything."""
 
 
-class Stay(Run):
-    """A request while it has a row."""
-
-    def __init__(self, name: str, page_size: int) -> None:
-        """It has no pages yet."""
-        super().__init__(name, page_size)
-        self.pages: Ids = []
-        self.row = -1
-
-
 class Attached:
     """Tells what one host cache does, from the moment it is complete."""
 
@@ -68,6 +58,8 @@ class Attached:
         self._who: list[str] = [NEW]
         """Who acts, the innermost function last."""
         self._stays: dict[str, Stay] = {}
+        self._stretches: Counter[str] = Counter()
+        """Request -> how often it had a row."""
         self._rows: dict[int, Stay] = {}
         self._fresh: set[int] = set()
         """Pages that were allocated and belong to no request yet."""
@@ -87,7 +79,7 @@ class Attached:
         self._size = size
         self._tree = Tree(self._release, memory.cache, size)
         self._who = [NEW]
-        for kept in (self._stays, self._rows, self._fresh, self._transfers, self._locked):
+        for kept in (self._stays, self._stretches, self._rows, self._fresh, self._transfers, self._locked):
             kept.clear()
         self._keys = {KV: {}, HOST: {}}
         pools = {
@@ -109,6 +101,7 @@ class Attached:
             for name in ("free", "free_page_ids", "free_segment"):
                 if name in vars(allocator):
                     self._free_hook(allocator, name)
+            self._group_hook(allocator)
         hooks.hook(release.host.HostKVCache, "alloc", after=lambda _, slots, *__: self._host_allocated(slots))
         hooks.hook(release.host.HostKVCache, "free", before=lambda _, slots: self._freed(HOST, self._tree.pages(slots)))
         hooks.hook(release.host_class, "backup_from_device_all_layer", before=self._writes)
@@ -189,6 +182,11 @@ class Attached:
                 return original(made, indices, **kwargs)
 
         self.hooks.set(allocator, name, free)
+
+    def _group_hook(self, allocator: Any) -> None:
+        """What was freed one by one while frees were held together is not told a second time."""
+        original = allocator.free_group_end
+        self.hooks.set(allocator, "free_group_end", self._once()(original))
 
     _inside = False
 
@@ -377,13 +375,14 @@ class Attached:
 
     # Requests
 
-    def launch(self, batch: Any) -> None:
+    def launch(self, reqs: list[Any], starts: list[int], stops: list[int]) -> None:
         """A forward pass was queued on the current stream: what it waits for, it has asked for by now."""
         reads, writes = [], []
-        for req, start, stop in zip(batch.reqs, batch.prefix_lens, batch.seq_lens, strict=True):
+        for req, start, stop in zip(reqs, starts, stops, strict=True):
             stay = self._stays.get(req.rid)
             if stay is None:
-                stay = self._stays[req.rid] = Stay(req.rid, self._size)
+                stay = self._stays[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size)
+                self._stretches[req.rid] += 1
                 stay.row = self._row(req)
                 self._rows[stay.row] = stay
                 if not self._release.unified:

@@ -31,7 +31,7 @@ class Shape:
     write_policy: str
 
 
-class _Arguments(SimpleNamespace):
+class Told(SimpleNamespace):
     """What a server is told; whatever a release asks for beside, it is not told."""
 
     def __getattr__(self, name: str) -> None:
@@ -258,7 +258,7 @@ class RadixMemory(Memory):
     def __init__(self, release: Release, shape: Shape) -> None:
         """As the scheduler makes its tree."""
         super().__init__(release, shape)
-        arguments = _Arguments(
+        arguments = Told(
             hicache_ratio=1.0,
             hicache_size=0,
             hicache_mem_layout="layer_first",
@@ -288,7 +288,7 @@ class RadixMemory(Memory):
     def configured(self) -> Iterator[None]:
         """The configuration that a server would have published, while requests are driven."""
         patches = Patches()
-        arguments = _Arguments(page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False)
+        arguments = Told(page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False)
         for module in (self.release.common, self.release.batches):
             for name in ("get_global_server_args", "get_server_args"):
                 if hasattr(module, name):

@@ -1,30 +1,108 @@
-"""Makes the host-cache classes of one SGLang release importable, from a folder that holds its unpacked wheel."""
+"""Makes one SGLang release's scheduler and host cache importable, from a folder that holds its unpacked wheel."""
 
 import importlib
 import importlib.util
 import os
 import sys
 import types
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kvconform.engines.sglang.finder import REAL, STOOD_IN
 from kvconform.engines.standins import EngineError, Finder
 
 _CONTROLLER = "sglang.srt.managers.cache_controller"
 _HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"
 
-OWN_CHECKS = tuple(
-    f"sglang.srt.managers.scheduler_components.{name}" for name in ("invariant_checker", "pool_stats_observer")
+REAL = (
+    *(
+        f"sglang.srt.managers.{name}"
+        for name in (
+            "io_struct",
+            "min_free_slots_delayer",
+            "overlap_utils",
+            "prefill_delayer",
+            "schedule_batch",
+            "schedule_policy",
+            "scheduler",
+            "scheduler_components",
+            "scheduler_input_blocker",
+            "scheduler_metrics_mixin",
+            "scheduler_output_processor_mixin",
+            "scheduler_runtime_checker_mixin",
+            "scheduler_update_weights_mixin",
+            "session_controller",
+            "utils",
+        )
+    ),
+    _CONTROLLER,
+    "sglang.srt.beam_search",
+    "sglang.srt.constants",
+    "sglang.srt.disaggregation.utils",
+    "sglang.srt.dllm",
+    "sglang.srt.environ",
+    "sglang.srt.lora.lora_registry",
+    "sglang.srt.mem_cache",
+    "sglang.srt.model_executor.forward_batch_info",
+    "sglang.srt.observability.req_time_stats",
+    "sglang.srt.runtime_context",
+    "sglang.srt.sampling",
+    "sglang.srt.session",
+    "sglang.srt.speculative.spec_info",
+    "sglang.srt.utils",
 )
-"""The release's own check of its pools, where that is a module; `benchmarks/busy_check.py` compares with it."""
+"""What schedules requests and keeps their memory. Models, kernels and servers are stood in for."""
 
-ABSENT = ("IPython", "tqdm")
-"""Packages that some releases import and the bookkeeping does not use; stood in for where missing."""
+STOOD_IN = (
+    "sgl_kernel",
+    "sglang.jit_kernel",
+    "sglang.kernels.jit",
+    "sglang.srt",
+    "sglang.srt.utils.custom_op",
+    "sglang.srt.utils.hf_transformers",
+    "sglang.srt.utils.hf_transformers_utils",
+    "torchaudio",
+    "torchvision",
+    "transformers",
+)
+
+ABSENT = (
+    "IPython",
+    "PIL",
+    "aiohttp",
+    "compressed_tensors",
+    "dill",
+    "einops",
+    "fastapi",
+    "gguf",
+    "huggingface_hub",
+    "interegular",
+    "openai",
+    "orjson",
+    "packaging",
+    "partial_json_parser",
+    "prometheus_client",
+    "psutil",
+    "pybase64",
+    "pydantic",
+    "requests",
+    "scipy",
+    "sentencepiece",
+    "setproctitle",
+    "soundfile",
+    "starlette",
+    "tiktoken",
+    "tqdm",
+    "uvicorn",
+    "uvloop",
+    "xgrammar",
+    "zmq",
+)
+"""Packages that a release imports and the bookkeeping does not use; stood in for where missing."""
 
 
 def load(folder: Path) -> "Release":
-    """The classes of the release in `folder`. A process can hold one.
+    """The release in `folder`. A process can hold one.
 
     Raises:
         EngineError: there is none, it has no host cache that can be driven, or it cannot be imported.
@@ -40,14 +118,13 @@ def load(folder: Path) -> "Release":
         package.__path__ = [str(root)]
         sys.modules["sglang"] = package
         absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
-        stood_in = [*(name for name in STOOD_IN if name != _HOST_POOL), *absent]
-        sys.meta_path.insert(0, Finder(stood_in, (*REAL, _CONTROLLER, *OWN_CHECKS), folder))
+        sys.meta_path.insert(0, Finder((*STOOD_IN, *absent), REAL, folder))
     elif [str(root)] != list(loaded.__path__):
         raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
     try:
         return Release(root)
     except (ImportError, AttributeError) as error:
-        raise EngineError(f"its host cache cannot be imported: {type(error).__name__}: {error}") from error
+        raise EngineError(f"its scheduler cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -70,6 +147,11 @@ class Release:
         self.base = importlib.import_module(f"{memory}.base_prefix_cache")
         self.init_params = importlib.import_module(f"{memory}.cache_init_params")
         self.radix = importlib.import_module(f"{memory}.radix_cache")
+        self.messages = importlib.import_module("sglang.srt.managers.io_struct")
+        self.results = importlib.import_module("sglang.srt.managers.utils")
+        self.sampling = importlib.import_module("sglang.srt.sampling.sampling_params")
+        self.speculative = importlib.import_module("sglang.srt.speculative.spec_info")
+        self.disaggregation = importlib.import_module("sglang.srt.disaggregation.utils")
         self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
         transfers = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
         self.transfer = importlib.import_module(f"{memory}.l2_transfer") if transfers else None
@@ -90,6 +172,11 @@ class Release:
         base = self.host.HostKVCache
         self.host_class = type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
         """The release's host pool without a buffer: what it would copy is not copied."""
+
+    @cached_property
+    def scheduler(self) -> Any:
+        """The module of its scheduler, and with it all that schedules."""
+        return importlib.import_module("sglang.srt.managers.scheduler")
 
     @property
     def cache_class(self) -> Any:

@@ -4,10 +4,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvconform.attach.hooks import chained
+from kvconform.attach.run import Run
 from kvconform.attach.sglang.release import Release
 
 Ids = list[int]
 """Numbers of pages."""
+
+
+class Stay(Run):
+    """A request while it has a row."""
+
+    def __init__(self, name: str, page_size: int) -> None:
+        """It has no pages yet."""
+        super().__init__(name, page_size)
+        self.pages: Ids = []
+        self.row = -1
 
 
 class Tree:
