@@ -41,10 +41,6 @@ class Appending:
         view = table.views.get(self._stream)
         return view is not None and view.low == 0 and stop <= view.high and not view.changed
 
-    def disturbed(self, name: str) -> bool:
-        """Whether another event has touched where a counted table is written on."""
-        return self._state.tables[name].tail is not self._tails[name][0]
-
     def count(self) -> None:
         """One more operation has begun: all that it does to the tables here."""
         self._operations += 1

@@ -59,8 +59,7 @@ def map_table(state: State, event: events.Map) -> None:
         if number not in sinks:
             page = pages.get(number) or pool.page(number)
             if page.tables:
-                for other in page.tables:
-                    state.tables[other].tail = None
+                _share_tail(state, page)
                 page.tables[name] = Link(index, begun)
             else:
                 page.tables = {name: Link(index, begun)}
@@ -68,6 +67,14 @@ def map_table(state: State, event: events.Map) -> None:
         view.changed.update(range(event.index, min(event.index + len(numbers), -(-view.high // pool.size))))
     start = event.index * units
     table.labels[start : start + len(numbers) * units] = [*labels, *[None] * (len(numbers) * units - len(labels))]
+
+
+def _share_tail(state: State, page: PageState) -> None:
+    """Another table will name a page: who writes on in it is not alone there any more. Where two do, nobody was."""
+    if len(page.tables) == 1 and page.content:
+        (table,) = map(state.tables.__getitem__, page.tables)
+        if table.tail is not None and table.tail.content is page.content[-1]:
+            table.tail = None
 
 
 def unmap(state: State, event: events.Unmap) -> None:

@@ -30,12 +30,6 @@ class Onward:
         self._batch[record], self._since[record], self._whole[record] = committed - step, step, None
         self._admit(step)
 
-    def look(self) -> None:
-        """Something was done beside the batch: where that touched a table, the next launch is told whole."""
-        for record in self._batch:
-            if record not in self._whole and self._appending.disturbed(self._memory.names(record).table):
-                self._leave(record)
-
     def _admit(self, steps: int) -> None:
         for record in [*self._whole]:
             names = self._memory.names(record)

@@ -147,8 +147,6 @@ class Steady:
             memory, config = self._state.memory, self._state.config
             if op.n == 1 and not config.num_states and (memory is None or memory.appends()):
                 self._decoded = [*op.reqs]
-        elif self._onward is not None:
-            self._onward.look()
 
     def _join(self, reqs: Sequence[str]) -> bool:
         """Requests of a decode step that nothing stands in the way of join the batch; false if there are others."""
