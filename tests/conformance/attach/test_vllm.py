@@ -20,6 +20,7 @@ from kvconform.attach.vllm.runs import Group, Run
 from kvconform.attach.vllm.workload import offloading_workload, random_workload
 from kvconform.cli import app
 from kvconform.engines.releases import folder_of
+from kvspec.memory.labels import Labels
 
 FULL = Group(0, 4, 0, False, 8)
 WINDOW = Group(1, 4, 6, False, 4)
@@ -72,6 +73,19 @@ def test_a_promised_page_is_learnt_when_its_last_token_is_known() -> None:
     (learnt,) = run.grown()
     assert (learnt.label, learnt.same) == (run.promise(FULL, 0), run_of(1, 2, 3, 4).label(FULL, 0))
     assert list(run.grown()) == []
+
+
+def test_a_hit_inside_a_page_says_what_that_page_has_in_common_with_the_one_that_was_found() -> None:
+    large, small = Group(0, 8, 0, False, 8), Group(1, 2, 0, False, 8)
+    found, other = (
+        Run(name, SimpleNamespace(_all_token_ids=tokens, mm_features=()), [large, small])
+        for name, tokens in (("r0.1", [*range(12)]), ("r1.2", [*range(12), 99, 99, 99, 99]))
+    )
+    labels = Labels()
+    for learnt in [*found.begun(large, 12), *other.hit(10)]:
+        labels.learn(learnt.label, learnt.same, learnt.slots)
+    assert labels.alike(found.label(large, 1), other.label(large, 1), 0, 8) == 2, "ten tokens were found, two in page 1"
+    assert not [*other.hit(8)], "the hit ends with a page"
 
 
 def test_each_seed_is_one_workload_and_they_differ() -> None:
