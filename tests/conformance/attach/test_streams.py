@@ -65,18 +65,23 @@ def test_a_stream_that_waits_does_not_race(told: Told, streams: Streams) -> None
 def test_an_event_stands_for_an_operation_that_is_told_elsewhere_until_that_has_ended(
     told: Told, streams: Streams
 ) -> None:
-    one, other, event = Stream(), Stream(), Event()
+    one, other, event, recorded = Stream(), Stream(), Event(), (Event(), Event())
     one.cuda_stream = "gpu"
     told.tell(Begin("step 1", "gpu", [], [Use(pool="kv", pages=[1], holder="a")]))
     streams.queued("step 1", "gpu")
     event.record(one)
     other.wait_event(event)
     written(streams, other)
-    told.tell(End("step 1"))
-    streams.ended("step 1")
-    other.wait_event(event)
+    for step, behind in zip(("step 2", "step 3"), recorded, strict=True):
+        told.tell(Begin(step, "gpu"))
+        streams.queued(step, "gpu")
+        behind.record(one)
+    told.tell(End("step 2"))
+    streams.ended("step 2")
+    for earlier in (event, *recorded):
+        other.wait_event(earlier)
     assert told.rules == []
-    assert [wait.id for wait in told.events if isinstance(wait, Wait)] == ["step 1"]
+    assert [wait.id for wait in told.events if isinstance(wait, Wait)] == ["step 1", "step 3"]
 
 
 def test_an_event_orders_only_what_came_before_it(told: Told, streams: Streams) -> None:
