@@ -169,10 +169,11 @@ def _remembered(items: list[pytest.Item], processes: int, functions: dict[CodeTy
 
 def _measured(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
     """How long each test takes, and what it runs; measured in other processes, so that nothing is kept."""
-    pipes = []
+    pipes, children = [], []
     for part in range(processes):
         reader, writer = os.pipe()
-        if not os.fork():
+        child = os.fork()
+        if not child:
             with os.fdopen(writer, "w") as out:
                 _silence()
                 for number in range(part, len(items), processes):
@@ -180,11 +181,14 @@ def _measured(items: list[pytest.Item], processes: int, functions: dict[CodeType
             os._exit(0)
         os.close(writer)
         pipes.append(reader)
+        children.append(child)
     tests = []
     for reader in pipes:
         with os.fdopen(reader) as told:
             for number, seconds, failed, run in map(json.loads, told):
                 if failed:
+                    for child in children:
+                        os.kill(child, signal.SIGKILL)
                     raise pytest.UsageError(f"it fails without a mutant: {items[number].nodeid}")
                 tests.append(Test(number, seconds, {function: int(bits, 16) for function, bits in run.items()}))
     for _ in pipes:
