@@ -75,6 +75,18 @@ def test_a_promised_page_is_learnt_when_its_last_token_is_known() -> None:
     assert list(run.grown()) == []
 
 
+def test_a_promise_comes_true_before_any_table_has_its_page() -> None:
+    """A turn begins, or a load starts, inside a page; an output that is late makes it whole before it is mapped."""
+    run = run_of(1, 2, 3)
+    assert run.label(FULL, 0) == run.label(FULL, 0) == run.promise(FULL, 0)
+    run.request._all_token_ids.append(4)
+    assert run.due == 4
+    (learnt,) = run.grown()
+    assert (learnt.label, learnt.same) == (run.promise(FULL, 0), run_of(1, 2, 3, 4).label(FULL, 0))
+    assert run.mapped(FULL, [5]).labels == [learnt.same]
+    assert list(run.grown()) == []
+
+
 def test_a_hit_inside_a_page_says_what_that_page_has_in_common_with_the_one_that_was_found() -> None:
     large, small = Group(0, 8, 0, False, 8), Group(1, 2, 0, False, 8)
     found, other = (

@@ -69,7 +69,14 @@ class Run:
         return self.tables[group.number]
 
     def label(self, group: Group, index: int) -> str:
-        """What page `index` of a group's table means: the tokens up to its end, or a promise of them."""
+        """What page `index` of a group's table means: the tokens up to its end, or a promise of them.
+
+        Whoever tells a promise has it kept: `grown` says what it has become, whether a table has the page yet or not.
+        """
+        end, page = (index + 1) * group.size, (group.number, index)
+        if end > len(self.request._all_token_ids) and page not in self._promised:
+            self._promised.append(page)
+            self.due = min(self.due, end)
         return self.last_label(group, index, self.request._all_token_ids)
 
     def _known(self, group: Group, end: int, tokens: list[int]) -> str:
@@ -127,14 +134,8 @@ class Run:
         self.rows[group.number] += len(pages)
         labels = None
         if not group.state:
-            labels = [self._mean(group, index) for index in range(first, first + len(pages))]
+            labels = [self.label(group, index) for index in range(first, first + len(pages))]
         return Map(self.table(group), self.name, POOL, first, list(pages), labels)
-
-    def _mean(self, group: Group, index: int) -> str:
-        if (index + 1) * group.size > len(self.request._all_token_ids):
-            self._promised.append((group.number, index))
-            self.due = min(self.due, (index + 1) * group.size)
-        return self.label(group, index)
 
     def grown(self) -> Iterator[Learn]:
         """The promises that have come true with the tokens that are known now."""
