@@ -20,7 +20,7 @@ from kvconform.attach.judged import Judge
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, plant
 from kvconform.attach.sglang import walk as walking
-from kvconform.attach.sglang.defects import defects
+from kvconform.attach.sglang.defects import in_host_cache
 from kvconform.attach.sglang.hooks import Attached
 from kvconform.attach.sglang.release import Release, load
 from kvspec.memory.events import MemoryEvent, Pool
@@ -175,7 +175,7 @@ def main(folder: Path) -> None:
     logging.disable(logging.CRITICAL)
     release = load(folder)
     measure(release)
-    for defect in defects(release):
+    for defect in in_host_cache(release):
         own = [checked_with(release, defect, pages=pages) for pages in (False, True)]
         print(" | ".join([defect.name, *own, judged_with(release, defect)]), flush=True)
 

@@ -55,3 +55,16 @@ def test_what_is_mixed_into_a_real_class_answers_for_nothing_that_it_lacks(engin
     kernels = importlib.import_module("someengine.kernels.fast")
     mixed = type("Mixed", (kernels.LaunchMixin,), {})
     assert getattr(mixed(), "launches", None) is None
+
+
+def test_who_says_it_closer_wins() -> None:
+    finder = Finder(["someengine", "someengine.core.slow"], ["someengine.core"], Path())
+    assert finder.find_spec("someengine.kernels", None) is not None
+    assert finder.find_spec("someengine.core.pool", None) is None
+    assert finder.find_spec("someengine.core.slow.kernel", None) is not None
+    assert finder.find_spec("anotherengine", None) is None
+
+
+def test_a_stand_in_holds_nothing() -> None:
+    assert len(StandIn()) == 0
+    assert not StandIn().handlers[:]

@@ -8,7 +8,7 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 def defects(release: Release) -> list[Defect]:
     """Twenty of them."""
-    return _in_scheduler(release) + _in_host_cache(release)
+    return _in_scheduler(release) + in_host_cache(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:
@@ -107,7 +107,8 @@ def _in_scheduler(release: Release) -> list[Defect]:
     ]
 
 
-def _in_host_cache(release: Release) -> list[Defect]:
+def in_host_cache(release: Release) -> list[Defect]:
+    """Ten of them, outside the scheduler."""
     base, counter = release.controller.HiCacheController, release.controller.LayerDoneCounter
     cache, common = release.cache_class, release.common
     paged, full = release.allocators.PagedTokenToKVPoolAllocator, release.full_component

@@ -139,6 +139,8 @@ class Release:
         self.torch = importlib.import_module("torch")
         self.unified = not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
         """Whether the tree is `UnifiedRadixCache` and transfers are those of `L2TransferEngine`."""
+        self.scheduled = (root / "srt" / "runtime_context.py").is_file()
+        """Whether its own scheduler is driven: from 0.5.14 on."""
         memory = "sglang.srt.mem_cache"
         self.controller = importlib.import_module(_CONTROLLER)
         self.pools = importlib.import_module(f"{memory}.memory_pool")

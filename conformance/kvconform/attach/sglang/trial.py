@@ -37,11 +37,10 @@ def trial(folder: Path) -> Trial:
         EngineError: it holds none that can be driven.
     """
     release = load(folder)
-    scheduled = release.unified
     try:
         planted = defects(release) if release.unified else []
         # A release in between changes names that only a run comes to.
-        (driver.run if scheduled else walk.run)(release, 0)
+        (driver.run if release.scheduled else walk.run)(release, 0)
     except Exception as error:
         raise EngineError(f"its scheduler cannot be driven: {type(error).__name__}: {error}") from error
     attached: list[Attached] = []
@@ -52,7 +51,7 @@ def trial(folder: Path) -> Trial:
 
     def run(seed: int) -> None:
         # By turns: its scheduler, and a walk, in which transfers are closer to launches than its barriers let them be.
-        walks = seed % 2 or not scheduled
+        walks = seed % 2 or not release.scheduled
         failed = (walk.run if walks else driver.run)(release, seed, attached[0]).failed
         for error in failed:
             attached[0].hooks.tell(Failed("stuck" if driver.STUCK in error else "assertion", error))
