@@ -306,6 +306,19 @@ def test_data_2_what_slots_are_used_for_is_learned_where_it_is_told_and_holds_fr
         model.step(seen(2, {4: 3}))
 
 
+def test_data_2_the_slot_that_keeps_the_border_before_keeps_it_when_another_is_passed() -> None:
+    def kept(tracking: dict[int, int]) -> Snapshot:
+        view = HolderView(states=[1, 2, 3], computing=2, tracking=tracking)
+        return Snapshot(obs=SnapshotAnswer(requests={"a": view}))
+
+    model = carried_out(told_by_the_engine(), [seen(2, {8: 3})])
+    for launch in (2, 3, 4):
+        carried_out(model, [Decode(["a"]), Launch(launch, ["a"]), Complete(launch, {"a": 60})])
+    with pytest.raises(Violation, match="DATA-2: request a keeps in state slot 1"):
+        model.step(kept({8: 1, 12: 3}))
+    carried_out(model, [kept({8: 3, 12: 1})])
+
+
 @pytest.mark.parametrize("cached", [1, 2])
 def test_data_2_the_slot_that_is_published_has_kept_the_border(cached: int) -> None:
     publish = CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, 4))

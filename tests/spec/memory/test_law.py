@@ -331,6 +331,13 @@ def test_a_slot_after_worthless_content_is_none() -> None:
     assert found(*events, Begin(4, "s", [Use("t", stop=1)]), Deliver(4, "a")) == [("MEM-DELIVER", 8)]
 
 
+def test_what_a_holder_does_wrong_next_is_a_consequence() -> None:
+    law = Law(POOLS)
+    for holder, page, cause in (("a", 1, None), ("a", 2, 1), ("b", 3, None), ("b", 4, 3), ("a", 4, 1)):
+        (finding,) = law.step(Release(holder, "kv", [page]))
+        assert finding.cause == cause
+
+
 def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
     law = Law(POOLS)
     events = [
