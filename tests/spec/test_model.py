@@ -706,6 +706,21 @@ def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountA
     assert model.state.chosen["turn counted as its session's"] == counted
 
 
+@pytest.mark.parametrize(
+    ("pages", "words"),
+    [
+        ({"a": [1], "b": [1]}, "page 1 was given to b, but it was given out already"),
+        ({"a": [17], "b": [1]}, "page 17 was given to a, but it does not exist"),
+        ({"a": [1], "b": [0]}, "page 0 was given to b, but it does not exist"),
+        ({"a": [17], "b": [17]}, "page 17 was given to a, but it does not exist"),
+    ],
+)
+def test_a_page_that_may_not_be_given_is_named_with_the_reason(pages: dict[str, Runs], words: str) -> None:
+    waiting = [op for req in "ab" for op in (events.Submit(req, [1, 2]), events.MatchPrefix(req))]
+    extend = events.Extend([("a", 2), ("b", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, pages))
+    assert told(*waiting, extend).what == words
+
+
 @pytest.mark.parametrize("short", ["pages_short", "rows_short", "window_short", "states_short", None])
 def test_what_is_refused_for_room_where_there_is_room_is_cap_1(short: str | None) -> None:
     refused = Refused("no", "OP-1", **({short: 1} if short else {}))

@@ -257,9 +257,10 @@ def test_a_finding_has_the_holder_that_it_speaks_of(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_finding_has_the_page_and_the_pool_that_it_speaks_of(name: str) -> None:
+def test_a_finding_is_a_sentence_and_has_the_page_and_the_pool_that_it_speaks_of(name: str) -> None:
     law = Law(POOLS)
     for finding in [finding for event in BROKEN[name][0] for finding in law.step(event)]:
+        assert re.match(r"[a-z0-9]", finding.what) and not re.search(r"[A-Z]{2}", finding.what)
         pages = re.findall(r"\bpage (\w+)|\bpages \w+ and (\w+)|still holds 1 page.* (\w+)$", finding.what)
         assert [str(finding.page)] * len(pages) == ["".join(page) for page in pages]
         assert finding.page is None if not pages else finding.pool == ("disk" if finding.page == "k" else "kv")
