@@ -721,6 +721,16 @@ def test_a_page_that_may_not_be_given_is_named_with_the_reason(pages: dict[str, 
     assert told(*waiting, extend).what == words
 
 
+def test_who_has_no_rows_is_never_short_of_one() -> None:
+    model = Model(Config(2, 8, 0, 16))
+    for op in [*prefilled("a", [1, 2, 3], 1), *prefilled("b", [4, 5], 2), events.Decode(["a", "b"])]:
+        model.step(op)
+    with pytest.raises(Refusal, match="8 pages are needed, [0-9] are free") as raised:
+        for op in (events.Submit("c", list(range(16))), events.MatchPrefix("c"), events.Extend([("c", 16)])):
+            model.step(op)
+    assert raised.value.refused.rows_short == 0
+
+
 @pytest.mark.parametrize("short", ["pages_short", "rows_short", "window_short", "states_short", None])
 def test_what_is_refused_for_room_where_there_is_room_is_cap_1(short: str | None) -> None:
     refused = Refused("no", "OP-1", **({short: 1} if short else {}))
