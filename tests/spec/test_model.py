@@ -698,6 +698,15 @@ def test_blame_a_first_turn_that_counts_twice(turns_count_as: TurnsCountAs, rule
     assert told(*TURN, seen, config=config).rule.id == rule
 
 
+def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:
+    turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6], 2, "s")]
+    for ops, judged in ((prefilled("r", [9] * 5, 1), 0), (TURN, 0), (turn, 1)):
+        model = Model(MEMORY)
+        for op in copy.deepcopy([*ops, events.Report("busy")]):
+            model.step(op)
+        assert model.judged["SESS-3"] == judged
+
+
 @pytest.mark.parametrize(("turns_count_as", "counted"), [("sessions", 1), ("requests", 0)])
 def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountAs, counted: int) -> None:
     model = Model(msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as))

@@ -232,7 +232,7 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         if req in speculating:
             if n == 1 or len(speculating[req]) > 1 or _waits_for_verify(op):
                 raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
-            ahead = state.unverified(req)
+            ahead = sum(step.positions for step in speculating[req])
             overlaps += 1
         before = held[record]
         _, committed, had = before

@@ -317,10 +317,6 @@ class State:
         """
         return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
 
-    def unverified(self, req: str) -> int:
-        """Positions of the speculative steps of a request that are launched and not verified yet."""
-        return sum(step.positions for step in self.speculating.get(req, ()))
-
     def speculates_ahead(self, req: str) -> bool:
         """Whether a request has prepared or launched a step before the one before it is verified (SPEC-2)."""
         return len(self.speculating.get(req, ())) + (req in self.prepared) > 1
