@@ -1,4 +1,4 @@
-"""Runs a release's own scheduler, in its normal or its overlapping loop, on random requests, aborts and pauses.
+"""Runs a release's own scheduler, in its normal or its overlapping loop, on random requests, aborts, pauses and flushes.
 
 The scheduler, its batches and policy, tables, allocators, tree, host pool and transfer controller are the release's.
 What stands in is what needs a GPU or another process: a forward pass samples at random, and streams and events are
@@ -94,6 +94,7 @@ class Seen:
     finished: int = 0
     aborted: int = 0
     paused: int = 0
+    flushed: int = 0
     retracted: int = 0
     """For want of room."""
     preempted: int = 0
@@ -156,6 +157,9 @@ class _Traffic:
             mode = self._rng.choice(["in_place", "retract"])
             return [self._release.messages.PauseGenerationReqInput(mode=mode)]
         self._paused = self._rng.random() < 0.7
+        if self._paused and self._rng.random() < 0.3:
+            # As before new weights are loaded; with requests that run it is refused.
+            return [self._release.messages.FlushCacheReqInput()]
         return [] if self._paused else [self._release.messages.ContinueGenerationReqInput()]
 
     def _request(self) -> Any:
@@ -176,6 +180,9 @@ class _Traffic:
         if rid in self._live:
             self._live.remove(rid)
             self._seen.finished += 1
+
+    def flushed(self) -> None:
+        self._seen.flushed += 1
 
     def requeued(self, *, without_room: bool) -> None:
         self._seen.retracted += without_room

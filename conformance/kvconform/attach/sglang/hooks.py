@@ -13,7 +13,7 @@ from typing import Any
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.view import Ids, Stay, Tree
+from kvconform.attach.sglang.view import HOST, KV, NEW, TREE, Ids, Stay, Tree
 from kvconform.attach.streams import Streams
 from kvspec.memory.events import (
     Count,
@@ -33,13 +33,6 @@ from kvspec.memory.events import (
 from kvspec.memory.events import (
     Release as Released,
 )
-
-KV = "kv"
-HOST = "host"
-NEW = "admission"
-"""Who holds what was allocated or locked for requests that no launch has shown yet."""
-TREE = "tree"
-"""Who gives back what the tree itself no longer has. It never holds anything."""
 
 
 class Attached:
@@ -70,6 +63,7 @@ class Attached:
         self._locked: list[tuple[str, Any]] = []
         """Each lock: who has it, and its node."""
         self._launched = 0
+        self._cache: Any = None
         self._install()
 
     def watch(self, memory: Any) -> None:
@@ -109,6 +103,7 @@ class Attached:
         hooks.hook(cache, "insert", after=lambda _, answer, __, params: self._inserted(answer, params))
         hooks.hook(cache, "writing_check", before=self._waiting, after=self._acknowledged)
         hooks.hook(cache, "loading_check", before=self._waiting, after=self._acknowledged)
+        hooks.hook(cache, "reset", before=self._emptied)
         hooks.hook(cache, "check_hicache_events", after=lambda *_: self._looked())
         hooks.hook(release.pools.ReqToTokenPool, "free", before=lambda _, req: self._left(req))
         self._acting(cache, "writing_check", lambda *_, **__: "writing")
@@ -296,6 +291,14 @@ class Attached:
             if not planned:
                 giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
                 self.hooks.tell(Released(giver, KV, [*new]))
+
+    def _emptied(self, cache: Any) -> None:
+        """The server was told to forget what it has: nobody may hold anything then."""
+        if cache is self._cache:
+            self.hooks.tell(Idle())
+            for pool, keys in self._keys.items():
+                self.hooks.tell(Drop(pool, [*keys]))
+                keys.clear()
 
     def _inserted(self, answer: Any, params: Any) -> None:
         if self._release.unified:

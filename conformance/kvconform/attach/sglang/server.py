@@ -29,6 +29,9 @@ class Watching(Protocol):
     def finished(self, rid: str) -> None:
         """A request was answered for the last time."""
 
+    def flushed(self) -> None:
+        """The server has forgotten what it had cached."""
+
     def requeued(self, *, without_room: bool) -> None:
         """A request that ran waits again."""
 
@@ -150,6 +153,8 @@ class _Answers:
     def send_output(self, said: Any, *_: Any) -> None:
         if getattr(said, "rid", None):
             self._watching.finished(said.rid)
+        elif getattr(said, "success", False):
+            self._watching.flushed()
 
     def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
         for req in reqs:

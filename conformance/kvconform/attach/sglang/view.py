@@ -11,6 +11,14 @@ Ids = list[int]
 """Numbers of pages."""
 
 
+KV = "kv"
+HOST = "host"
+NEW = "admission"
+"""Who holds what was allocated or locked for requests that no launch has shown yet."""
+TREE = "tree"
+"""Who gives back what the tree itself no longer has. It never holds anything."""
+
+
 class Stay(Run):
     """A request while it has a row."""
 
