@@ -1,4 +1,4 @@
-"""Runs a release's own scheduler, in its normal or its overlapping loop, on random requests, aborts, pauses and flushes.
+"""Runs a release's own scheduler, in either of its loops, on random requests, aborts, pauses and flushes.
 
 The scheduler, its batches and policy, tables, allocators, tree, host pool and transfer controller are the release's.
 What stands in is what needs a GPU or another process: a forward pass samples at random, and streams and events are
