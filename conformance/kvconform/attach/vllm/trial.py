@@ -42,6 +42,13 @@ OLDER = (
         before="0.32.0",
     ),
     Known(
+        "discarded-token-hash, twice",
+        "the block that really has this hash is cached, too",
+        "MEM-NAME",
+        "names two contents",
+        before="0.32.0",
+    ),
+    Known(
         "freed-in-flight",
         "blocks go back while a launch still uses them: any run shows it",
         "MEM-RACE",
