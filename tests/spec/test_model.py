@@ -734,7 +734,7 @@ def test_who_has_no_rows_is_never_short_of_one() -> None:
     model = Model(Config(2, 8, 0, 16))
     for op in [*prefilled("a", [1, 2, 3], 1), *prefilled("b", [4, 5], 2), events.Decode(["a", "b"])]:
         model.step(op)
-    with pytest.raises(Refusal, match="8 pages are needed, [0-9] are free") as raised:
+    with pytest.raises(Refusal, match=r"8 pages are needed, \d are free") as raised:
         for op in (events.Submit("c", list(range(16))), events.MatchPrefix("c"), events.Extend([("c", 16)])):
             model.step(op)
     assert raised.value.refused.rows_short == 0

@@ -211,6 +211,9 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
             ]
             attempts += [Launch(number, decoded, obs=Done()) for number in (*in_flight, 999)]
             attempts += [Complete(number, {}, obs=CompleteAnswer()) for number in (*in_flight, 999)]
+            no = Refused("no", "OP-1")
+            attempts += [Launch(999, decoded, refused=no), Complete(next(iter(in_flight), 999), {}, refused=no)]
+            attempts += [Finish(req, refused=no) for req in decoded[:1]] + [Submit("new", [1], refused=no)]
             for attempt in attempts if steady else ():
                 goes_on, one_by_one = copy.deepcopy(model), copy.deepcopy(model)
                 one_by_one.figures()  # whoever looks at it ends the batch
