@@ -85,6 +85,13 @@ KNOWN = (
         "if self._appending.admit(names.table, names.row, self._batch[record] - steps):",
         LONGER,
     ),
+    Equivalent(
+        "model.leaving.apply_publication",
+        "state.store.lock(plan.keys[-1], new)",
+        "state.store.lock(plan.keys[-1], None)",
+        LONGER,
+    ),
+    Equivalent("model.steady.Steady._write", "if launched > committed:", "if launched >= committed:", EMPTY),
     Equivalent("model.running.launch", "if first < after:", "if first <= after:", EMPTY),
     Equivalent(
         "lengths.decode",

@@ -319,6 +319,16 @@ def test_data_2_the_slot_that_keeps_the_border_before_keeps_it_when_another_is_p
     carried_out(model, [kept({8: 3, 12: 1})])
 
 
+@pytest.mark.parametrize(("pages", "states", "left"), [(0, 1, 1), (0, 2, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)])
+def test_the_model_itself_evicts_as_many_states_as_are_asked_for(pages: int, states: int, left: int) -> None:
+    model = Model(Config(4, 20, 4, 64, num_states=8))
+    for launch, tokens in ((1, PROMPT[:5]), (2, [90, 91, 92, 93, 94])):
+        carried_out(model, [*prefill("a", tokens, launch), Finish("a")])
+    assert len(model.state.store.states) == 2
+    carried_out(model, [Evict(pages, states=states)])
+    assert len(model.state.store.states) == left
+
+
 @pytest.mark.parametrize("cached", [1, 2])
 def test_data_2_the_slot_that_is_published_has_kept_the_border(cached: int) -> None:
     publish = CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, 4))

@@ -14,6 +14,7 @@ from kvspec import events
 from kvspec.events import Config, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, Model
+from kvspec.model.looking import figures
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import RULES, Violation
@@ -696,6 +697,15 @@ def test_blame_a_first_turn_that_counts_twice(turns_count_as: TurnsCountAs, rule
     config = msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as)
     seen = events.Report("busy", obs=events.Figures(uncached=8, session_held=8))
     assert told(*TURN, seen, config=config).rule.id == rule
+
+
+def test_each_figure_that_is_not_told_is_unjudged_once() -> None:
+    model = Model(MEMORY)
+    whole = msgspec.structs.asdict(figures(model.state))
+    for name in ("available", "protected", "rows_withheld"):
+        before = model.unjudged["ACC-1"]
+        model.step(events.Report("busy", obs=events.Figures(**(whole | {name: None}))))
+        assert model.unjudged["ACC-1"] == before + 1
 
 
 def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:

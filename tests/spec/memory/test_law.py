@@ -97,6 +97,10 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK", 2)),
     "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT", 2)),
     "held and in the free list": ([take("a", 1), Count("kv", free=[1, (3, 5)])], ("MEM-COUNT", 2)),
+    "held and at the beginning of a run of free pages": (
+        [take("a", 3), Count("kv", free=[(1, 2), (3, 4)])],
+        ("MEM-COUNT", 2),
+    ),
     "twice in the free list": ([take("a", 1), Count("kv", free=[(2, 5), 3])], ("MEM-COUNT", 2)),
     "a reference too many": ([take("a", 1), Count("kv", references={1: 2})], ("MEM-COUNT", 2)),
     "read before written": ([take("a", 1), read(1, "a", 1)], ("MEM-WRITTEN", 2)),
@@ -481,7 +485,7 @@ MALFORMED: dict[str, Event] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(Malformed, match=r"^-?[a-z0-9]"):
         found(MALFORMED[name])
 
 
@@ -623,6 +627,24 @@ def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promis
     for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
         assert law.step(event) == []
     assert law.state.unjudged["MEM-NAME"] == unjudged
+
+
+def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None:
+    law = Law(POOLS)
+    law.step(take("a", 1))
+    for told in (["5 pages of kv are told to be free", "0 pages of kv are told to be held"], []):
+        assert [finding.what.partition(",")[0] for finding in law.step(Count("kv", free=5, held=0))] == told
+
+
+def test_the_content_of_each_page_that_is_written_is_judged() -> None:
+    law = Law(POOLS)
+    for event in (
+        take("a", 1, 2, 3),
+        table("t", "a", 1, 2, 3, labels=["x", "y", "z"]),
+        Begin(1, "s", writes=[Use("t", stop=12)]),
+    ):
+        law.step(event)
+    assert law.state.judged["MEM-CONTENT"] == 3
 
 
 def test_how_often_each_rule_is_judged_is_counted() -> None:
