@@ -92,6 +92,25 @@ KNOWN = (
         LONGER,
     ),
     Equivalent("model.steady.Steady._write", "if launched > committed:", "if launched >= committed:", EMPTY),
+    Equivalent(
+        "memory.uses._look",
+        "if start <= max(first, view.low) and min(last, view.high) <= stop:",
+        "if start <= max(first, view.low) and min(last, view.high) < stop:",
+        LONGER,
+    ),
+    Equivalent(
+        "memory.uses._write",
+        "view = table.views.get(flight.stream) or table.look(flight.stream, start)",
+        "view = table.views.get(flight.stream) or table.look(None, start)",
+        LONGER,
+    ),
+    Equivalent("memory.holding._unrefer", "state.changed(page, holder=holder)", "state.changed(page, )", LONGER),
+    Equivalent(
+        "model.judging.judge_freed",
+        "untold = any(number < 0 for number in due)",
+        "untold = any(number <= 0 for number in due)",
+        "numbers of pages begin with 1",
+    ),
     Equivalent("model.running.launch", "if first < after:", "if first <= after:", EMPTY),
     Equivalent(
         "lengths.decode",

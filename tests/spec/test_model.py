@@ -708,6 +708,38 @@ def test_each_figure_that_is_not_told_is_unjudged_once() -> None:
         assert model.unjudged["ACC-1"] == before + 1
 
 
+def test_tokens_past_a_stop_are_nobody_elses() -> None:
+    """Two requests alike keep 8 of 12 committed positions, and publish three pages each: two are the same."""
+    model = Model(msgspec.structs.replace(MEMORY, overshoot="published"))
+    for launch, req in ((1, "a"), (3, "b")):
+        for op in (
+            *prefilled(req, [0, 1, 2, 3, 4, 5], launch),
+            events.Decode([req], 7),
+            events.Launch(launch + 1, [req]),
+            events.Complete(launch + 1, {}),
+            events.Verify(req, 6, [1]),
+            events.Finish(req),
+        ):
+            model.step(op)
+    assert len(model.state.store.pages) == 4
+
+
+def test_steps_and_refusals_are_counted_each_once() -> None:
+    model = Model(MEMORY)
+    for op in (events.Submit("a", [1]), events.Submit("a", [1], refused=Refused("a is there", "OP-1"))):
+        before = model.judged["OP-1"]
+        model.step(op)
+        assert model.judged["OP-1"] == before + 1
+    assert model.steps == 2
+
+
+def test_blame_a_chunk_of_a_later_turn_that_is_published_is_sess_6() -> None:
+    turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6, 7, 8], 2, "s")]
+    assert told(*turn, events.CacheUnfinished("u", obs=events.PublishAnswer(8, []))).rule.id == "SESS-6"
+    plain = prefilled("r", [9] * 9, 1)
+    assert told(*plain, events.CacheUnfinished("r", obs=events.PublishAnswer(4, []))).rule.id == "STORE-5"
+
+
 def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:
     turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6], 2, "s")]
     for ops, judged in ((prefilled("r", [9] * 5, 1), 0), (TURN, 0), (turn, 1)):

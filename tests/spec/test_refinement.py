@@ -195,6 +195,9 @@ def half_told(event: Event) -> bool:
     match event:
         case Map(holder=None) | Unmap(table=None) | Drop(keys=None):
             return True
+        case Begin():
+            uses = [*event.reads, *event.writes, *(use for pair in event.copies for use in pair)]
+            return any(use.table is None and use.holder is None for use in uses)
         case PassOn():
             return (event.pool is None) != (event.pages is None)
     return False

@@ -377,7 +377,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
 
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
-    size, pages, stream, position, parts, begun = table.pool.size, table.pool.pages, flight.stream, start, 0, 0
+    size, pages, stream, position, parts, begun = table.pool.size, table.pool.pages, flight.stream, start, 0, False
     view = table.views.get(stream)
     alone = len(table.views) == (view is not None)
     while 0 <= position < stop and (index := position // size) < len(table.pages):
@@ -394,7 +394,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
         elif position == base:
             last = Content(0, end, label)
             page.content = (last,)
-            begun += 1
+            begun = True
         else:
             break
         if len(page.tables) > 1 or not alone:

@@ -636,6 +636,11 @@ def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None
         assert [finding.what.partition(",")[0] for finding in law.step(Count("kv", free=5, held=0))] == told
 
 
+def test_a_use_of_nothing_is_well_formed() -> None:
+    nothing = Use("t", start=2, stop=2)
+    assert found(take("a", 1), table("t", "a", 1), Begin(1, "s", [nothing], [nothing])) == []
+
+
 def test_the_content_of_each_page_that_is_written_is_judged() -> None:
     law = Law(POOLS)
     for event in (
