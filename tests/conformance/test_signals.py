@@ -136,11 +136,11 @@ def mooncake(folder: Path) -> Path:
 
 
 def sleeping_engine(folder: Path) -> Path:
-    """A checkout of an engine that takes its time to be imported."""
+    """A checkout of an engine that takes its time to be imported, and computes for some of it."""
     package = folder / "checkout" / "nanovllm" / "engine"
     package.mkdir(parents=True)
     for module in ("scheduler", "block_manager"):
-        (package / f"{module}.py").write_text("import time\ntime.sleep(600)\n")
+        (package / f"{module}.py").write_text("import time\nwhile time.process_time() < 0.5: pass\ntime.sleep(600)\n")
     return folder / "checkout"
 
 
