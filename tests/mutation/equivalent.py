@@ -111,6 +111,21 @@ KNOWN = (
         "untold = any(number <= 0 for number in due)",
         "numbers of pages begin with 1",
     ),
+    Equivalent(
+        "memory.state.PoolState.expand",
+        'out = cast("list[Page]", [*pages])',
+        'out = cast("XXlist[Page]XX", [*pages])',
+        "said for the type checker",
+    ),
+    Equivalent(
+        "model.judging._virtual_page", "state.virtual_page -= 1", "state.virtual_page -= 2", "numbers that are made up"
+    ),
+    Equivalent(
+        "model.leaving._with_unkept",
+        "tokens.extend(-(request.run << 32) - number for number in range(1, count + 1))",
+        "tokens.extend(-(request.run << 33) - number for number in range(1, count + 1))",
+        "numbers that are made up",
+    ),
     Equivalent("model.running.launch", "if first < after:", "if first <= after:", EMPTY),
     Equivalent(
         "lengths.decode",

@@ -28,6 +28,7 @@ from kvspec.memory.events import (
     Wait,
 )
 from kvspec.memory.races import used
+from kvspec.memory.state import LONGEST
 
 POOLS = {
     "kv": Pool(page_size=4, num_pages=8, sinks=[8]),
@@ -637,8 +638,18 @@ def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None
 
 
 def test_a_use_of_nothing_is_well_formed() -> None:
-    nothing = Use("t", start=2, stop=2)
-    assert found(take("a", 1), table("t", "a", 1), Begin(1, "s", [nothing], [nothing])) == []
+    for nothing in (Use("t", start=2, stop=2), Use("t", start=2, stop=2, labels=[])):
+        assert found(take("a", 1), table("t", "a", 1), Begin(1, "s", [nothing], [nothing])) == []
+    assert found(Reserve("a", "kv", 0)) == []
+
+
+def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
+    law = Law(POOLS)
+    law.step(take("a", 1, 2, 3))
+    assert law.step(Leave("a"))[0].what == "a has left and still holds 3 page(s) of kv: 1, 2, 3"
+    law.step(take("b" * 5000, 4))
+    what = law.step(take("c", 4))[0].what
+    assert len(what) == LONGEST and what.startswith("page 4 is handed out, but bbb") and what.endswith("b holds it")
 
 
 def test_the_content_of_each_page_that_is_written_is_judged() -> None:
