@@ -643,6 +643,11 @@ def test_a_use_of_nothing_is_well_formed() -> None:
     assert found(Reserve("a", "kv", 0)) == []
 
 
+def test_a_table_names_pages_of_one_pool() -> None:
+    with pytest.raises(Malformed, match="table t names pages of pool kv, not of rows"):
+        found(table("t", "a", 1), Map("t", "a", "rows", 1, [1]))
+
+
 def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
     law = Law(POOLS)
     law.step(take("a", 1, 2, 3))
