@@ -139,6 +139,16 @@ def test_what_the_operations_of_a_session_mean() -> None:
     ]
 
 
+def test_a_launch_reads_the_row_up_to_the_page_that_it_writes() -> None:
+    model, law = listening(Config(2, 8, 2, 16))
+    for op in (*prefill("a", [1, 2, 3], 1), events.Complete(1, {"a": 4})):
+        model.step(op)
+    for launch, row in ((2, "0:4"), (3, "0:6"), (4, "0:6"), (5, "0:8")):
+        model.step(events.Decode(["a"]))
+        assert meaning(model, law, events.Launch(launch, ["a"]))[0].startswith(f"begin on forward: row 1 {row}, ")
+        model.step(events.Complete(launch, {"a": 5}))
+
+
 def test_what_the_operations_on_states_mean() -> None:
     model, law = listening(Config(2, 16, 3, 16, num_states=6))
     for op in prefill("a", [1, 2, 3], 1)[:-2]:
