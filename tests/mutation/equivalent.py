@@ -126,6 +126,48 @@ KNOWN = (
         "tokens.extend(-(request.run << 33) - number for number in range(1, count + 1))",
         "numbers that are made up",
     ),
+    Equivalent(
+        "memory.uses._writes",
+        "and tail.view.high == use.start < use.stop <= tail.end",
+        "and tail.view.high == use.start <= use.stop <= tail.end",
+        EMPTY,
+    ),
+    Equivalent(
+        "memory.state.Table.changed",
+        "if viewer != stream and index * self.pool.size < view.high:",
+        "if viewer != stream and index * self.pool.size <= view.high:",
+        LONGER,
+    ),
+    Equivalent(
+        "memory.clocks.Clocks.begin",
+        "clock[stream] = clock.get(stream, 0) + 2",
+        "clock[stream] = clock.get(stream, 0) + 3",
+        "moments are only compared",
+    ),
+    Equivalent(
+        "tokens.Tokens.key",
+        'content = b"k" + page.encode() if isinstance(page, str) else b"t" + dumps(page, 2)',
+        'content = b"XXkXX" + page.encode() if isinstance(page, str) else b"t" + dumps(page, 2)',
+        "names of prefixes are only compared",
+    ),
+    Equivalent(
+        "tokens.Tokens.key",
+        'content = b"k" + page.encode() if isinstance(page, str) else b"t" + dumps(page, 2)',
+        'content = b"k" + page.encode() if isinstance(page, str) else b"t" + dumps(page, )',
+        "names of prefixes are only compared",
+    ),
+    Equivalent(
+        "memory.uses._reads",
+        'table, start, stop = state.tables.get(use.table or ""), use.start, use.stop',
+        "table, start, stop = state.tables.get(None), use.start, use.stop",
+        LONGER,
+    ),
+    Equivalent(
+        "model.running._extend_one",
+        "state.lengths[record] = lengths.extend(state.lengths[record], seq_len, page_size)",
+        "state.lengths[record] = lengths.extend(state.lengths[record], seq_len, None)",
+        "read by the contract alone, which a mutation run leaves out",
+    ),
     Equivalent("model.running.launch", "if first < after:", "if first <= after:", EMPTY),
     Equivalent(
         "lengths.decode",

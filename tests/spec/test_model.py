@@ -740,6 +740,26 @@ def test_blame_a_chunk_of_a_later_turn_that_is_published_is_sess_6() -> None:
     assert told(*plain, events.CacheUnfinished("r", obs=events.PublishAnswer(4, []))).rule.id == "STORE-5"
 
 
+def test_len_3_is_blamed_only_for_less_than_what_is_protected() -> None:
+    turn = [*prefilled("t", [*range(9)], 1, "s"), events.CacheUnfinished("t"), events.Finish("t")]
+    later = [events.OpenSession("s"), *turn, events.Submit("u", [*range(9), 50, 6], "s")]
+    for prefix_len, rule in ((4, "LEN-3"), (8, "SESS-2")):
+        answer = events.MatchAnswer(prefix_len, 8, [])
+        assert told(*later, events.MatchPrefix("u", obs=answer)).rule.id == rule, prefix_len
+
+
+@pytest.mark.parametrize(
+    ("left", "tokens", "words"),
+    [
+        (False, {"a": 50, "b": 50}, "a token came for b, which this launch did not sample for"),
+        (True, {"a": 50}, "a token came for a request that left, which this launch did not sample for"),
+    ],
+)
+def test_a_token_for_whom_a_launch_sampled_nothing_is_named(left: bool, tokens: dict[str, int], words: str) -> None:
+    ops = [*prefilled("b", [3, 4], 1), *prefilled("a", [1, 2], 2)[:-1], *[events.Abort("a")] * left]
+    assert told(*ops, events.Complete(2, tokens, obs=events.CompleteAnswer())).what.endswith(f": {words}")
+
+
 def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:
     turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6], 2, "s")]
     for ops, judged in ((prefilled("r", [9] * 5, 1), 0), (TURN, 0), (turn, 1)):

@@ -648,6 +648,14 @@ def test_a_table_names_pages_of_one_pool() -> None:
         found(table("t", "a", 1), Map("t", "a", "rows", 1, [1]))
 
 
+@pytest.mark.parametrize(("holders", "words"), [(1, "a holds it"), (2, "a, b hold it"), (5, "a, b, c, d, ... hold it")])
+def test_of_a_page_that_others_have_four_of_them_are_named(holders: int, words: str) -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1), *(Share(holder, "kv", [1]) for holder in "bcdef"[: holders - 1])):
+        assert law.step(event) == []
+    assert law.step(take("z", 1))[0].what == f"page 1 is handed out, but {words}"
+
+
 def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
     law = Law(POOLS)
     law.step(take("a", 1, 2, 3))
