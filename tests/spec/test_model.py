@@ -636,8 +636,8 @@ def test_blame_a_release_of_who_has_left_names_the_page() -> None:
 
 def test_blame_a_withheld_row_that_counts_as_free_is_race_1() -> None:
     withheld = [*prefilled("r", [0, 1, 2, 3, 4], 1)[:-1], events.Retract("r")]
-    for available, rule in ((3, "RACE-1"), (2, "ACC-1"), (None, "ACC-1")):
-        seen = events.Report("busy", obs=events.Figures(rows_available=available, rows_withheld=0))
+    for available, others, rule in ((3, 0, "RACE-1"), (2, 0, "ACC-1"), (None, 0, "ACC-1"), (1, 2, "ACC-1")):
+        seen = events.Report("busy", obs=events.Figures(rows_available=available, rows_withheld=others))
         assert told(*withheld, seen).rule.id == rule, available
 
 

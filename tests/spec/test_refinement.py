@@ -346,6 +346,15 @@ def publish_in_flight(config: Config) -> tuple[Config, list[events.Event]]:
     ]
 
 
+def test_of_pages_that_take_the_place_of_duplicates_all_is_told() -> None:
+    config, operations = publish_in_flight(Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8))
+    model, law = listening(config)
+    for op in operations:
+        model.step(op)
+    assert [event.pages for event in law.told if isinstance(event, Map) and event.table == "table 2"][-1] == [1]
+    assert not [event for event in law.told if half_told(event)]
+
+
 def row_handed_on() -> tuple[Config, list[events.Event]]:
     """A request is retracted in flight, and another one is given a row."""
     return Config(2, 8, 2, 16), [
