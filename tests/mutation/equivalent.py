@@ -195,13 +195,15 @@ KNOWN = (
 )
 
 
+_WHY = {(one.function, one.was, one.becomes): one.why for one in KNOWN}
+
+
 def known(function: str, difference: list[str]) -> str:
     """Why a mutant of a function, named as mutmut does, changes nothing; empty where it is not known to."""
     module, _, mangled = function.partition(".")[2].rpartition(".")
     name = mangled[1:].strip("ǁ").replace("ǁ", ".") if "ǁ" in mangled else mangled.removeprefix("x_")
     was, becomes = ([line[1:].strip() for line in difference if line[0] == sign] for sign in "-+")
-    told = {(one.function, one.was, one.becomes): one.why for one in KNOWN}
     if len(was) != 1 or len(becomes) != 1:
         return ""
-    why = told.get((f"{module}.{name}".lstrip("."), was[0], becomes[0]))
+    why = _WHY.get((f"{module}.{name}".lstrip("."), was[0], becomes[0]))
     return f"known to change nothing: {why}" if why else ""
