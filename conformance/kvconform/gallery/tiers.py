@@ -152,7 +152,7 @@ class _HostNameKept(TieredEngine):
 @_defect("backup-published-early", "the host page of a backup has a name before it is taken", "MEM-NAME")
 class _BackupPublishedEarly(Transfers):
     def backup(self, id: int, node: Node) -> None:
-        self.tell(Publish(HOST, [self.free.pages[0]], [node.key], [node.key]))
+        self.tell(Publish(HOST, [self.free.pages[0]], [node.key], [node.label]))
         super().backup(id, node)
 
 
@@ -163,7 +163,7 @@ class _PrefetchPublishedEarly(Transfers):
     def prefetch(self, id: int, node: Node) -> None:
         super().prefetch(id, node)
         target = self.in_flight[id].target
-        self.tell(Publish(HOST, [target], [node.key], [node.key], planned=True))
+        self.tell(Publish(HOST, [target], [node.key], [node.label], planned=True))
 
 
 @_defect("failed-load-keeps-name", "the name of a failed load stays", "MEM-NAME", "MEM-COUNT")
@@ -228,7 +228,7 @@ class _DuplicateKept(TieredEngine):
         self.share(request.run, node)
         request.table[index] = self.page_of(node)
         request.loads += self.loads_of(node)
-        self.tell(Map(request.run.name, request.run.name, DEVICE, index, [request.table[index]], [node.key]))
+        self.tell(Map(request.run.name, request.run.name, DEVICE, index, [request.table[index]], [node.label]))
 
 
 @_defect("duplicate-in-table", "a freed duplicate stays in the table", "MEM-USE", "MEM-CONTENT")
@@ -334,22 +334,16 @@ class _PublishedTooEarly(TieredEngine):
         request.computed = computed
 
 
-@_defect("published-under-wrong-name", "a page's name leaves out what stands before it", "MEM-NAME")
+@_defect("published-under-wrong-name", "a page's name leaves out what stands before it", "MEM-NAME", "MEM-CONTENT")
 class _PublishedUnderTheWrongName(TieredEngine):
-    """The name of a page leaves out what stands before it."""
+    def key(self, parent: str, page: list[int]) -> str:
+        return super().key("", page)
 
-    def publish(self, request: Request) -> None:
-        assert request.run is not None
-        tell, first = self.tell, len(request.locked)
 
-        def misnamed(event: Any) -> object:
-            if isinstance(event, Publish) and first:
-                event = Publish(event.pool, event.pages, event.keys, [f"of the page alone: {event.keys[0]}"])
-            return tell(event)
-
-        self.tell = misnamed
-        super().publish(request)
-        self.tell = tell
+@_defect("hit-on-other-tokens", "a page is found by its first token alone", "MEM-NAME", "MEM-CONTENT")
+class _HitOnOtherTokens(TieredEngine):
+    def key(self, parent: str, page: list[int]) -> str:
+        return super().key(parent, page[:1])
 
 
 @_defect("rejected-tokens-published", "what a page holds is not what it is published for", "MEM-NAME")
@@ -403,7 +397,7 @@ class _TargetNotReleased(Transfers):
         self.unpin(id, DEVICE, transfer.source)
         if transfer.node.host is None:
             transfer.node.host = int(transfer.target)
-            self.tell(Publish(HOST, [transfer.target], [transfer.node.key], [transfer.node.key]))
+            self.tell(Publish(HOST, [transfer.target], [transfer.node.key], [transfer.node.label]))
 
 
 @_defect("pin-forgotten", "a transfer's host page stays pinned", "MEM-LEAK", "MEM-COUNT", "MEM-TAKE")

@@ -47,7 +47,7 @@ class TieredEngine:
         self.sizes, self.tell = sizes, tell
         self.transfers = self.transfers_type(sizes, tell)
         self.free = FreeList(sizes.device_pages)
-        self.root = Node("", None)
+        self.root = Node("", None, "")
         self.requests: dict[str, Request] = {}
         self.passes: dict[int, list[Part]] = {}
         self._ids = 0
@@ -84,7 +84,8 @@ class TieredEngine:
             request.loads += self.loads_of(node)
         request.locked = nodes
         request.queued = request.computed = len(nodes) * self.sizes.page_size
-        self.tell(Map(run.name, run.name, DEVICE, 0, [*request.table], [node.key for node in nodes]))
+        labels = [self.content(request.tokens, index) for index in range(len(nodes))]
+        self.tell(Map(run.name, run.name, DEVICE, 0, [*request.table], labels))
         return True
 
     def queue_pass(self, names: list[str]) -> int | None:
@@ -195,15 +196,16 @@ class TieredEngine:
         run, size = request.run, self.sizes.page_size
         for index in range(len(request.locked), request.computed // size):
             parent = request.locked[-1] if request.locked else self.root
-            key = _key(parent.key, request.tokens[index * size : (index + 1) * size])
-            self.tell(Learn(f"{run.name}/{index}", key))
-            node = parent.children.setdefault(key, Node(key, parent))
+            key = self.key(parent.key, request.tokens[index * size : (index + 1) * size])
+            label = self.content(request.tokens, index)
+            self.tell(Learn(f"{run.name}/{index}", label))
+            node = parent.children.setdefault(key, Node(key, parent, label))
             node.locks += 1
             request.locked.append(node)
             own = request.table[index]
             if node.device is None:
                 node.device = own
-                self.tell(Publish(DEVICE, [own], [key], [key]))
+                self.tell(Publish(DEVICE, [own], [key], [label]))
                 if self.sizes.write_through:
                     self.back_up(node)
             else:
@@ -216,7 +218,8 @@ class TieredEngine:
         self.share(run, node)
         request.table[index] = self.page_of(node)
         request.loads += self.loads_of(node)
-        self.tell(Map(run.name, run.name, DEVICE, index, [request.table[index]], [node.key]))
+        label = self.content(request.tokens, index)
+        self.tell(Map(run.name, run.name, DEVICE, index, [request.table[index]], [label]))
         self.tell(Release(run.name, DEVICE, [own]))
         self.free.give_back(own)
 
@@ -243,7 +246,7 @@ class TieredEngine:
         """The longest cached prefix of whole pages, on the device or on the host."""
         size, nodes, node = self.sizes.page_size, list[Node](), self.root
         for start in range(0, len(tokens) - size + 1, size):
-            child = node.children.get(_key(node.key, tokens[start : start + size]))
+            child = node.children.get(self.key(node.key, tokens[start : start + size]))
             if child is None or (child.device is None and child.host is None):
                 break
             nodes.append(child)
@@ -315,12 +318,12 @@ class TieredEngine:
         """Bring the first page of a prompt that is nowhere else from the storage to the host."""
         nodes, size = self.match(tokens), self.sizes.page_size
         parent, rest = nodes[-1] if nodes else self.root, tokens[len(nodes) * size :][:size]
-        key = _key(parent.key, rest)
+        key = self.key(parent.key, rest)
         if len(rest) < size or key not in self.transfers.stored or not (self.transfers.free.pages or self.evict_host()):
             return False
         if parent.parent is not None and parent.device is None and parent.host is None:
             return False
-        node = parent.children.setdefault(key, Node(key, parent))
+        node = parent.children.setdefault(key, Node(key, parent, self.content(tokens, len(nodes))))
         if node.moving:
             return False
         self.transfers.prefetch(self.new_id(), node)
@@ -335,6 +338,14 @@ class TieredEngine:
     def share(self, run: Run, node: Node) -> None:
         """A run refers to a cached page."""
         self.tell(Share(run.name, DEVICE, [self.page_of(node)], [node.key]))
+
+    def key(self, parent: str, page: list[int]) -> str:
+        """The name of the prefix that ends with a page of tokens."""
+        return blake2b(f"{parent}/{page}".encode(), digest_size=4).hexdigest()
+
+    def content(self, tokens: list[int], index: int) -> str:
+        """What page `index` of a request with these tokens holds: all up to its end, whatever the page is named."""
+        return " ".join(map(str, tokens[: (index + 1) * self.sizes.page_size]))
 
     def page_of(self, node: Node) -> int:
         """The device page of a node that has one."""
@@ -367,11 +378,6 @@ class TieredEngine:
         """The number of the next operation."""
         self._ids += 1
         return self._ids
-
-
-def _key(parent: str, page: list[int]) -> str:
-    """The name of the prefix that ends with a page of tokens."""
-    return blake2b(f"{parent}/{page}".encode(), digest_size=4).hexdigest()
 
 
 def _sample(tokens: list[int]) -> int:

@@ -39,6 +39,8 @@ class Node:
 
     key: str
     parent: "Node | None"
+    label: str
+    """What the page holds."""
     device: int | None = None
     """Its page on the device."""
     host: int | None = None

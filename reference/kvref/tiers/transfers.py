@@ -54,7 +54,7 @@ class Transfers:
         self.pin(id, HOST, node.host)
         node.device = page
         self._start(id, Transfer("load", node, node.host, page))
-        self.tell(Publish(DEVICE, [page], [node.key], [node.key]))
+        self.tell(Publish(DEVICE, [page], [node.key], [node.label]))
 
     def store(self, id: int, node: Node) -> None:
         """Copy a host page to the storage."""
@@ -84,7 +84,7 @@ class Transfers:
         self.unpin(id, DEVICE, transfer.source)
         if node.host is None:
             node.host = int(page)
-            self.tell(Publish(HOST, [page], [node.key], [node.key]))
+            self.tell(Publish(HOST, [page], [node.key], [node.label]))
         else:
             self.free.give_back(int(page))
         self.tell(Release(holder(id), HOST, [page]))
@@ -104,7 +104,7 @@ class Transfers:
         node, page = transfer.node, transfer.target
         if node.host is None:
             node.host = int(page)
-            self.tell(Publish(HOST, [page], [node.key], [node.key]))
+            self.tell(Publish(HOST, [page], [node.key], [node.label]))
         else:
             self.free.give_back(int(page))
         self.tell(Release(holder(id), HOST, [page]))
@@ -152,7 +152,7 @@ class Transfers:
         source, target = _pools(transfer)
         # The storage's pages belong to nobody.
         uses = [
-            Use(pool=pool, pages=[page], labels=[transfer.node.key], holder=None if pool == STORAGE else holder(id))
+            Use(pool=pool, pages=[page], labels=[transfer.node.label], holder=None if pool == STORAGE else holder(id))
             for pool, page in ((source, transfer.source), (target, transfer.target))
         ]
         self.tell(Begin(id, stream(transfer), copies=[(uses[0], uses[1])], at=transfer.kind))
