@@ -82,7 +82,8 @@ class Hooks:
             except LawBroken:
                 raise
             except Exception as error:
-                self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {error}", at=_raised_in(error)))
+                line, function = _raised_at(error)
+                self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
                 raise
 
         self._patches.set(owner, name, watched)
@@ -105,10 +106,10 @@ class Hooks:
         self._patches.undo()
 
 
-def _raised_in(error: BaseException) -> str:
-    """The function that raised an error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_code.co_name
+def _raised_at(error: BaseException) -> tuple[str, str]:
+    """The line that raised an error, which says something where the error has no words, and its function."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.line or "", last.name
 
 
 def chained(label: str, tokens: object) -> str:

@@ -30,12 +30,15 @@ def plant(defect: Defect, patches: Patches) -> None:
     """
     for owner, name, old, new in defect.places:
         original = inspect.unwrap(vars(owner)[name])
-        source = textwrap.dedent(inspect.getsource(original))
+        lines, first = inspect.getsourcelines(original)
+        source = textwrap.dedent("".join(lines))
         if source.count(old) != 1:
             raise NotPlanted(f"{defect.name}: {name} has {source.count(old)} places like {old!r}")
         made: dict[str, Any] = {}
         # Annotations may name what only a type checker imports.
         flags = __future__.annotations.compiler_flag
-        code = compile(source.replace(old, new), inspect.getfile(original), "exec", flags, dont_inherit=True)
+        # Behind so many empty lines an error names the line that the file has.
+        text = "\n" * (first - 1) + source.replace(old, new)
+        code = compile(text, inspect.getfile(original), "exec", flags, dont_inherit=True)
         exec(code, original.__globals__, made)
         patches.set(owner, name, made[name])

@@ -18,6 +18,11 @@ class Engine:
     def fail(self) -> None:
         raise ValueError("no pages")
 
+    def hand_out(self, page: int) -> int:
+        if not page:
+            raise AssertionError
+        return page
+
 
 @pytest.fixture
 def judge() -> Judge:
@@ -64,6 +69,16 @@ def test_an_engine_that_gives_up_is_a_finding(judge: Judge) -> None:
     assert (judge.first[1].rule, judge.first[1].at) == ("MEM-FAILED", "fail")
 
 
+def test_an_assertion_without_words_is_told_by_its_line(judge: Judge) -> None:
+    hooks = Hooks(judge)
+    hooks.watch(Engine, "hand_out")
+    with pytest.raises(AssertionError):
+        Engine().hand_out(0)
+    hooks.detach()
+    assert judge.first is not None
+    assert judge.first[1].what.endswith("hand_out: AssertionError: raise AssertionError")
+
+
 def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
     judge.tell(Take("a", "kv", [1]))
     assert judge.first is None
@@ -79,6 +94,17 @@ def test_a_planted_defect_can_be_taken_out_again() -> None:
     assert Engine().free(1) == 3
     patches.undo()
     assert Engine().free(1) == 2
+
+
+def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> None:
+    patches = Patches()
+    with pytest.raises(AssertionError) as raised:
+        Engine().hand_out(0)
+    plant(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    with pytest.raises(AssertionError) as planted:
+        Engine().hand_out(0)
+    patches.undo()
+    assert planted.traceback[-1].lineno == raised.traceback[-1].lineno
 
 
 def test_a_defect_for_other_code_is_not_planted() -> None:

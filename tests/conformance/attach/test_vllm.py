@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kvconform.attach.hooks import Hooks
+from kvconform.attach.judged import Judge
+from kvconform.attach.vllm.drive import Drive, StuckError
 from kvconform.attach.vllm.engine import Drafter, Options
+from kvconform.attach.vllm.launches import Launches
 from kvconform.attach.vllm.runs import Group, Run
 from kvconform.attach.vllm.workload import offloading_workload, random_workload
 from kvconform.cli import app
@@ -98,6 +102,84 @@ def test_a_hit_inside_a_page_says_what_that_page_has_in_common_with_the_one_that
         labels.learn(learnt.label, learnt.same, learnt.slots)
     assert labels.alike(found.label(large, 1), other.label(large, 1), 0, 8) == 2, "ten tokens were found, two in page 1"
     assert not [*other.hit(8)], "the hit ends with a page"
+
+
+def test_a_state_behind_more_tokens_than_there_are_is_none_that_anybody_means() -> None:
+    state = Group(0, 4, 0, True, 4)
+    run = run_of(1, 2, 3, 4, 5, 6, group=state)
+    (read, write), (again, _) = run.states(state, 5, 7, 6), run.states(state, 7, 8, 8)
+    assert read is not None and again is not None
+    assert write.labels != again.labels, "what the next pass means to go on from was never there"
+    assert run.states(state, 5, 7, 7)[1].labels == again.labels
+
+
+class Told:
+    """What launches need of the hooks, with one request in one pool."""
+
+    def __init__(self, run: Run, group: Group) -> None:
+        self.hooks, self.groups, self.runs = Hooks(Judge()), [group], {"r0": run}
+        self.told: list[Any] = []
+
+    def tell(self, *events: Any) -> None:
+        self.told += events
+
+    def count(self) -> None: ...
+
+    def in_use(self, page: int) -> bool:
+        return bool(page)
+
+    def idle(self, scheduler: Any) -> None: ...
+
+
+def test_what_is_computed_for_a_token_that_nobody_has_is_not_what_a_page_means() -> None:
+    group = Group(0, 4, 0, False, 4)
+    run = run_of(1, 2, 3, group=group)
+    run.request.request_id, run.request.is_prefill_chunk, run.rows[0] = "r0", False, 2
+    told = Told(run, group)
+    launches = Launches(told)
+    manager = SimpleNamespace(get_block_ids=lambda _: ([7, 8],))
+    scheduler = SimpleNamespace(connector=None, num_lookahead_tokens=0, kv_cache_manager=manager)
+    launches.start(scheduler, observed=False)
+
+    def scheduled(start: int, tokens: int) -> list[tuple[int, int, list[str] | None]]:
+        cached = SimpleNamespace(req_ids=["r0"], new_block_ids=[None], num_computed_tokens=[start], resumed_req_ids=())
+        launches._scheduled(
+            None,
+            SimpleNamespace(
+                scheduled_new_reqs=[],
+                scheduled_cached_reqs=cached,
+                scheduled_spec_decode_tokens={},
+                num_scheduled_tokens={"r0": tokens},
+            ),
+            scheduler,
+        )
+        return [(use.start, use.stop, use.labels) for use in told.told[-1].writes]
+
+    assert scheduled(0, 3) == [(0, 3, None)]
+    assert scheduled(3, 1) == [(3, 4, None)], "the launch in flight samples its token"
+    assert scheduled(4, 2) == [(1, 2, ["no token of r0.1/0"]), (4, 5, None)]
+
+
+@pytest.mark.parametrize(
+    ("queues", "idle", "where"),
+    [
+        ({"running": ["r1"], "skipped_waiting": ["r2"]}, False, "2 requests are left after 0 steps: each in a queue"),
+        ({"waiting": ["r2"]}, False, "2 requests are left after 0 steps: 1 in no queue"),
+        ({"waiting": ["r1", "r2"]}, True, "each in a queue, but the scheduler says that it has none"),
+    ],
+)
+def test_a_run_that_stands_still_says_where_its_requests_are(
+    queues: dict[str, list[str]], idle: bool, where: str
+) -> None:
+    requests = {name: SimpleNamespace(request_id=name, is_finished=lambda: False) for name in ("r1", "r2")}
+    drive = object.__new__(Drive)
+    drive.scheduler = SimpleNamespace(
+        requests=requests,
+        has_requests=lambda: not idle,
+        **{queue: [requests[name] for name in names] for queue, names in queues.items()},
+    )
+    with pytest.raises(StuckError, match=re.escape(where) + "$"):
+        drive.run(steps=0)
 
 
 def test_each_seed_is_one_workload_and_they_differ() -> None:

@@ -11,6 +11,9 @@ from kvconform.attach.vllm.engine import configured, make_request, make_schedule
 from kvconform.attach.vllm.offloading import Worker
 from kvconform.attach.vllm.workload import Workload
 
+QUEUES = ("running", "waiting", "skipped_waiting", "kv_holding_waiting")
+"""Where releases keep their requests."""
+
 
 @dataclass
 class Launch:
@@ -54,7 +57,15 @@ class Drive:
             self._step()
             if self._done():
                 return self.happened
-        raise StuckError(f"{len(self.scheduler.requests)} requests are left after {steps} steps")
+        lost = len(self._lost())
+        idle = "" if self.scheduler.has_requests() else ", but the scheduler says that it has none"
+        where = f"{lost} in no queue" if lost else f"each in a queue{idle}"
+        raise StuckError(f"{len(self.scheduler.requests)} requests are left after {steps} steps: {where}")
+
+    def _lost(self) -> set[str]:
+        """Requests that have not ended and that no queue has: nothing will ever take them up."""
+        queued = {request.request_id for name in QUEUES for request in getattr(self.scheduler, name, ())}
+        return {name for name, request in self.scheduler.requests.items() if not request.is_finished()} - queued
 
     def _engine(self, do: Callable[..., Any], *args: Any) -> Any:
         try:

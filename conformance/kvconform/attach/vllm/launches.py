@@ -39,8 +39,8 @@ class Launch:
     """One pass in flight."""
 
     id: str
-    runs: dict[str, tuple[Run, int, int]]
-    """Request -> its run, the first token that may be written, and how many drafts there are."""
+    runs: dict[str, tuple[Run, int, int, bool]]
+    """Request -> its run, the first token that may be written, how many drafts there are, whether it gets a token."""
     loads: list["Load"] = field(default_factory=list)
     """Loads that are part of the step."""
 
@@ -139,9 +139,15 @@ class Launches:
         for name, tokens in output.num_scheduled_tokens.items():
             run = attached.runs[name]
             start, stop = computed[name], computed[name] + tokens
+            samples = not run.request.is_prefill_chunk
+            known = len(run.request._all_token_ids) + run.sampling
             if self._flat and not (drafted or lookahead or run.drafts):
                 # Nearly all of a server's passes: told without a call for each group, as each request pays for it.
-                launch.runs[name] = run, start, 0
+                launch.runs[name] = run, start, 0, samples
+                run.sampling += samples
+                if stop > known:
+                    writes += self._of_no_token(scheduler, run, max(start, known), stop)
+                    stop = known
                 for group, table, pages in zip(attached.groups, run.tables, run.rows, strict=True):
                     first = group.first_read(start) if group.window else 0
                     end = min(stop, pages * group.size)
@@ -152,10 +158,15 @@ class Launches:
                 continue
             drafts = len(drafted.get(name, ()))
             certain = max(0, start - run.drafts)
-            launch.runs[name] = run, certain, drafts
+            launch.runs[name] = run, certain, drafts, samples
+            run.sampling += samples
+            end = stop
+            if stop > known and not (drafts or run.drafts or lookahead):
+                writes += self._of_no_token(scheduler, run, max(start, known), stop)
+                stop = known
             for group in attached.groups:
                 if group.state:
-                    states.append(run.states(group, start, stop))
+                    states.append(run.states(group, start, end, known))
                 else:
                     reads.append(run.reads(group, start, certain))
                     writes += self._writes(scheduler, run, group, start, stop, drafts)
@@ -178,6 +189,19 @@ class Launches:
         if run.drafts:
             return [run.writes(group, max(0, start - run.drafts), stop, may=True), beyond]
         return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, may=True), beyond]
+
+    def _of_no_token(self, scheduler: Any, run: Run, start: int, stop: int) -> list[Use | None]:
+        """What a pass writes for places whose tokens nobody has, and no launch in flight samples: not what is meant."""
+        uses: list[Use | None] = []
+        rows = scheduler.kv_cache_manager.get_block_ids(run.request.request_id)
+        for group, row in zip(self._attached.groups, rows, strict=True):
+            first = start // group.size
+            pages, base = row[first : -(-stop // group.size)], first * group.page_size
+            if pages and not group.state:
+                labels = [f"no token of {run.table(group)}"] * len(pages)
+                end = min(group.slot(stop) - base, len(pages) * group.page_size)
+                uses.append(Use(None, POOL, pages, group.slot(start) - base, end, labels, run.name))
+        return uses
 
     def _rows(self, output: Any) -> dict[str, int]:
         """Tell the tables as the workers get them; where each request's pass begins."""
@@ -239,8 +263,9 @@ class Launches:
             attached.tell(End(load.id, unwritten=load.unwritten))
         if launch.runs:
             attached.tell(End(launch.id))
-        for run, _certain, drafts in launch.runs.values():
+        for run, _certain, drafts, samples in launch.runs.values():
             run.drafts -= drafts
+            run.sampling -= samples
         self._delivering = launch
 
     def _updated(self, _: None, outputs: Any, scheduler: Any, *__: Any) -> None:

@@ -47,6 +47,8 @@ class Run:
     """Pages in each table, as the workers were told."""
     drafts: int = 0
     """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
+    sampling: int = 0
+    """Launches in flight that sample a token of it."""
     tables: list[str] = field(init=False)
     """The name of each group's block table."""
     _unit: int = field(init=False)
@@ -117,12 +119,16 @@ class Run:
             self.due = min(self.due, tokens)
         return label
 
-    def states(self, group: Group, start: int, stop: int) -> tuple[Use | None, Use]:
-        """What a pass over tokens `start` to `stop` reads and writes of a recurrent state: a page each."""
+    def states(self, group: Group, start: int, stop: int, known: int) -> tuple[Use | None, Use]:
+        """What a pass over tokens `start` to `stop` reads and writes of a recurrent state: a page each.
+
+        Of the tokens `known` are there, or on their way.
+        """
         size, table = group.page_size, self.table(group)
         old, new = (start - 1) // group.size * size, (stop - 1) // group.size * size
         read = Use(table, start=old, stop=old + size, labels=[self.state_label(group, start)]) if start else None
-        return read, Use(table, start=new, stop=new + size, labels=[self.state_label(group, stop)])
+        label = self.state_label(group, stop) if stop <= known else f"no token of {table}@{stop}"
+        return read, Use(table, start=new, stop=new + size, labels=[label])
 
     def promise(self, group: Group, index: int) -> str:
         """The label of a page some tokens of which are still to be sampled."""
