@@ -16,7 +16,7 @@ def defects(engine: Engine) -> list[Defect]:
     Raises:
         EngineError: the release is older.
     """
-    if not isinstance(engine, (UnifiedEngine, BetweenEngine)):
+    if not isinstance(engine, (UnifiedEngine, BetweenEngine)) or getattr(engine, "has_plain_tree", False):
         raise EngineError("the defects are for releases from 0.5.19 on")
     full = importlib.import_module("sglang.srt.mem_cache.unified_cache.components.full").FullComponent
     session = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession

@@ -7,7 +7,7 @@ adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `look
 engine    where releases differ
 records   the older names of what a request's record has
 pools     what is free in each pool
-between   the releases from 0.5.19 to 0.5.21, with one tree and the older functions around it
+between   the releases from 0.5.16 to 0.5.21, with one tree and the older functions around it
 unified   the releases from 0.5.22 on, with one tree
 finder    a release made importable
 

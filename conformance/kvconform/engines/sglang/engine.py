@@ -49,7 +49,7 @@ class Engine:
             self.torch = importlib.import_module("torch")
             self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
             self.common = importlib.import_module("sglang.srt.mem_cache.common")
-            self.allocation = _module("sglang.srt.mem_cache.allocation", "alloc_for_extend") or self.common
+            self.allocation = module_with("sglang.srt.mem_cache.allocation", "alloc_for_extend") or self.common
             self.allocators = importlib.import_module("sglang.srt.mem_cache.allocator")
             self.pools = importlib.import_module("sglang.srt.mem_cache.memory_pool")
             self.radix = importlib.import_module("sglang.srt.mem_cache.radix_cache")
@@ -61,12 +61,12 @@ class Engine:
             self.state_radix = self._built("mamba_radix_cache", "MambaRadixCache")
         except Exception as error:
             raise EngineError(f"this SGLang cannot be imported: {type(error).__name__}: {error}") from error
-        session_cache = _first(
+        session_cache = first(
             ("sglang.srt.session.streaming_session", "StreamingSession"),
             ("sglang.srt.mem_cache.session_aware_cache", "SessionAwareCache"),
         )
         self.session_cache: Any = session_cache
-        self.session_controller: Any = session_cache and _first(
+        self.session_controller: Any = session_cache and first(
             ("sglang.srt.session.session_controller", "SessionController"),
             ("sglang.srt.managers.session_controller", "SessionController"),
         )
@@ -78,7 +78,7 @@ class Engine:
             "active_pool_idxs" in inspect.signature(session_cache.session_held_tokens).parameters
         )
         """Whether the session figures leave out slots that a running request owns (22213)."""
-        self.window_allocator: Any = _first(
+        self.window_allocator: Any = first(
             ("sglang.srt.mem_cache.allocator.swa", "SWATokenToKVPoolAllocator"),
             ("sglang.srt.mem_cache.swa_memory_pool", "SWATokenToKVPoolAllocator"),
         )
@@ -133,7 +133,7 @@ class Engine:
         registry = Path(str(self.common.__file__)).with_name("registry.py")
         if registry.is_file() and f"mem_cache.{name} import" not in registry.read_text(encoding="utf-8"):
             return None
-        return _module(f"sglang.srt.mem_cache.{name}", has)
+        return module_with(f"sglang.srt.mem_cache.{name}", has)
 
     @property
     def lacks(self) -> set[str]:
@@ -400,7 +400,7 @@ def _state_shapes(torch: Any) -> Any:
     )
 
 
-def _first(*places: tuple[str, str]) -> Any:
+def first(*places: tuple[str, str]) -> Any:
     """The first of several classes that exists; `None` if none does."""
     for module, name in places:
         try:
@@ -416,7 +416,7 @@ def of_keywords(owner: Any, values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in known}
 
 
-def _module(name: str, has: str) -> Any:
+def module_with(name: str, has: str = "__name__") -> Any:
     """A module that some releases have, if it has this; else `None`."""
     try:
         found = importlib.import_module(name)

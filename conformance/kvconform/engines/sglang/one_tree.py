@@ -1,4 +1,4 @@
-"""What the one tree of SGLang's releases since 0.5.19 holds, whatever language its core is in."""
+"""What the one tree of SGLang's releases since 0.5.16 holds, whatever language its core is in."""
 
 from collections.abc import Iterable
 from typing import Any
