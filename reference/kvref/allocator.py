@@ -38,8 +38,7 @@ class TokenAllocator:
 
     def short_of(self, count: int) -> int:
         """How many pages are missing for `count` free ones."""
-        missing = count - self.available
-        return missing if missing > 0 else 0
+        return max(0, count - self.available)
 
     def pages_missing(self, held: int, length: int) -> int:
         """How many pages a block table of `held` pages lacks to hold `length` tokens."""

@@ -22,7 +22,6 @@ class ReqToTokenPool:
         With `withholds` a launch reads its rows at any moment until it completes; else nothing that is written to a row
         later can reach it.
         """
-        self.num_rows = num_rows
         self._withholds = withholds
         self.states = StatePool(num_states, tracking_states)
         """The state slots. Freeing a row does not free its holder's states, nor the other way round (17850)."""

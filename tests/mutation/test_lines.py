@@ -2,14 +2,14 @@
 
 import inspect
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.mutation import lines
 
 
-def original(values: list[int], limit: int = 3) -> int:
+def original(values: list[int], limit: int = 3) -> float:
     total = 0
     for value, other in zip(values, values, strict=True):
         if value > limit:
@@ -20,7 +20,7 @@ def original(values: list[int], limit: int = 3) -> int:
                 other,
             )
     assert total >= 0 or total < 0, "a number"
-    return total
+    return cast("float", total)
 
 
 def code(function: Any) -> CodeType:
@@ -34,7 +34,7 @@ def mutant(old: str, new: str, tmp_path: Any) -> CodeType:
     assert text.count(old) == 1, old
     file = tmp_path / "changed.py"
     file.write_text(text.replace(old, new))
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"cast": cast}
     exec(compile(file.read_text(), str(file), "exec"), names)
     return code(names["f"])
 
@@ -51,7 +51,7 @@ def mutant(old: str, new: str, tmp_path: Any) -> CodeType:
         ("other < 0", "other <= 0", [3], True),
         ("            other,\n", "            2 * other,\n", [-1], True),
         ("            other,\n", "            2 * other,\n", [1], False),
-        ("return total", "return None", [], True),
+        ('return cast("float", total)', "return None", [], True),
         ("limit: int = 3", "limit: int = 4", [], True),
     ],
 )
@@ -84,6 +84,9 @@ def test_one_that_is_not_looked_at_to_its_end_may_have_run_any_line() -> None:
         ("strict=True", "strict=None", "strict="),
         (", strict=True", ", ", "strict="),
         ("zip(values, values", "zip(values, None", ""),
+        ('cast("float", total)', "cast(None, total)", "strict="),
+        ('cast("float", total)', "cast(total)", ""),
+        ('cast("float", total)', 'cast("float", None)', ""),
         ("or total", "and total", "an assertion"),
         ("total -=", "total +=", ""),
     ],

@@ -32,6 +32,14 @@ def test_who_may_not_go_leaves_the_queue_until_it_is_offered_again() -> None:
     assert queue.pop() is only
 
 
+def test_who_is_not_queued_can_be_forgotten() -> None:
+    queue = EvictionQueue(lambda _: True)
+    stays = node(1)
+    queue.offer(stays)
+    queue.forget(node(2))
+    assert queue.pop() is stays
+
+
 def test_nodes_that_left_the_tree_do_not_pile_up() -> None:
     queue = EvictionQueue(lambda _: True)
     stays = node(0)

@@ -65,9 +65,12 @@ def test_a_row_is_withheld_alone() -> None:
 
 
 def test_the_positions_in_flight_are_those_of_the_launch_that_reads_furthest() -> None:
-    pool = ReqToTokenPool(1)
-    (row,) = alloc(pool, None)
+    pool = ReqToTokenPool(2)
+    row, other = alloc(pool, None, None)
     assert pool.read_len(row) == 0
+    pool.begin_read({other: 3})
+    assert pool.read_len(row) == 0
+    pool.end_read()
     pool.begin_read({row: 9})
     pool.begin_read({row: 6})
     assert pool.read_len(row) == 9

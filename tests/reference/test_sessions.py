@@ -1,9 +1,10 @@
 """Streaming sessions: what a slot keeps, lends, and loses (20476, 20070, 22213, 22862)."""
 
 import pytest
+from msgspec.structs import replace
 
 from kvref import Manager
-from kvspec.events import Config, Refusal
+from kvspec.events import Config, FirstTurnChunks, Refusal
 from kvspec.pages import expand
 from kvspec.tokens import Element
 
@@ -124,15 +125,18 @@ def test_a_turn_must_begin_with_the_history(manager: Manager) -> None:
         assert caught.value.refused.rule == "SESS-6"
 
 
-def test_only_the_last_chunk_of_a_first_turn_is_published() -> None:
-    manager = Manager(CONFIG)
+@pytest.mark.parametrize(("first_turn_chunks", "published"), [("private", 0), ("published", 8)])
+def test_of_a_first_turn_the_last_chunk_is_published_and_the_others_only_where_that_is_declared(
+    first_turn_chunks: FirstTurnChunks, published: int
+) -> None:
+    manager = Manager(replace(CONFIG, first_turn_chunks=first_turn_chunks))
     manager.open_session("s")
     manager.submit("t1", [*range(12)], "s")
     manager.match_prefix("t1")
     manager.extend([("t1", 8)])
     manager.launch(0, ["t1"])
     manager.complete(0, {})
-    assert manager.cache_unfinished("t1", chunked=True).protected_len == 0
+    assert manager.cache_unfinished("t1", chunked=True).protected_len == published
     manager.extend([("t1", 12)])
     manager.launch(0, ["t1"])
     manager.complete(0, {"t1": 50})

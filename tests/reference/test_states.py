@@ -1,6 +1,7 @@
 """Recurrent states: who has which slot, what the store takes over, where a match and a turn go on (MAMBA-1 to 5)."""
 
 import pytest
+from msgspec.structs import replace
 
 from kvref import Manager
 from kvref.eviction_queue import MAX_STALE
@@ -234,3 +235,24 @@ def test_a_state_that_the_store_has_is_not_taken_again() -> None:
     answer = manager.finish("b")
     assert answer.state_cached is None
     assert len(expand(answer.states_freed or ())) == 3
+
+
+def test_a_state_slot_is_taken_where_no_page_is_free() -> None:
+    manager = Manager(replace(CONFIG, num_pages=1))
+    begin(manager, "first", [1])
+    manager.extend([("first", 1)])
+    begin(manager, "waits", [2])
+    assert manager.take_state("waits").state not in manager.holders["first"].states
+
+
+def test_states_are_evicted_until_so_many_are_free_and_no_more() -> None:
+    manager = Manager(CONFIG)
+    for req in "abc":
+        begin(manager, req, [ord(req), 2, 3])
+        prefill(manager, req)
+        manager.finish(req)
+    manager.tree_cache.evict(0)
+    assert manager.report().states_evictable == 3
+    for left in (2, 1, 0):
+        assert len(expand(manager.evict(0, states=1).states_evicted or ())) == 1
+        assert manager.report().states_evictable == left

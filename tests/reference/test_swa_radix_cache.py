@@ -107,7 +107,10 @@ def test_the_least_recently_used_window_goes_first_and_its_page_stays() -> None:
     for key in ("xa", "xb", "xc"):
         tree.insert(tuple(key), 0)
     tree.match(tuple("xb"), lock=False)
+    tree.cache.evict(0)
+    tree.check()
     tree.evict(0, 1)
+    assert len(tree.live) == 3
     tree.evict(0, 1)
     tree.check()
     assert tree.live == {tuple("x"), tuple("xb")}

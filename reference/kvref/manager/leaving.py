@@ -179,6 +179,6 @@ class Leaving(ManagerState):
         run, swa = self._run(req), self._swa
         if swa is None:
             raise Refusal("OP-1", "there is no sliding window")
-        next_position = min(run.kv.kv_committed_len, run.launched_len, len(run.tokens) - 1)
+        next_position = min(run.launched_len, len(run.tokens) - 1)
         evict_swa(run.kv, next_position, self.config.sliding_window, self.pool, swa)
         return SwaEvictAnswer(run.kv.swa_evicted_seqlen, self._window_freed())

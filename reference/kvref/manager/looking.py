@@ -96,7 +96,9 @@ class Looking(ManagerState):
         return slots_of(self.pool.req_to_token[kv.req_pool_idx], kv.kv_allocated_len, self.config.page_size)
 
     def _view(self, kv: KvRecord) -> HolderView:
-        cursor = None if self._swa is None else max(kv.cache_protected_len, kv.swa_evicted_seqlen)
-        if not self.config.num_states:
-            return HolderView(kv.req_pool_idx, *kv.lengths, cursor)
-        return HolderView(kv.req_pool_idx, *kv.lengths, cursor, compress(sorted(kv.states)), kv.states[0], kv.tracked)
+        view = HolderView(kv.req_pool_idx, *kv.lengths)
+        if self._swa is not None:
+            view.swa_evicted_len = max(kv.cache_protected_len, kv.swa_evicted_seqlen)
+        if self.config.num_states:
+            view.states, view.computing, view.tracking = compress(sorted(kv.states)), kv.states[0], kv.tracked
+        return view
