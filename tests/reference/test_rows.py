@@ -1,6 +1,8 @@
 """Rows: reused, all or nothing, and withheld while a launch in flight reads them (17850)."""
 
 from kvref.req_to_token_pool import ReqToTokenPool
+from kvref.request import Request
+from kvspec.tokens import Tokens
 
 
 def alloc(pool: ReqToTokenPool, *brought: int | None) -> list[int]:
@@ -76,6 +78,12 @@ def test_the_positions_in_flight_are_those_of_the_launch_that_reads_furthest() -
     assert pool.read_len(row) == 9
     pool.end_read()
     assert pool.read_len(row) == 6
+
+
+def test_without_state_slots_nobody_needs_one() -> None:
+    pool = ReqToTokenPool(1)
+    assert pool.states.available == 0
+    assert pool.states.states_missing(Request("r", Tokens(1, [1]), None)) == 0
 
 
 def test_a_row_that_is_handed_out_again_has_an_empty_block_table() -> None:

@@ -11,7 +11,7 @@ import pytest
 from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
 from kvspec import events
-from kvspec.events import Config, Operation, Refusal, Refused, TurnsCountAs
+from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, Model
 from kvspec.model.looking import figures
@@ -617,6 +617,35 @@ def test_blame_committed_past_allocated_is_len_1() -> None:
     ops = prefilled("r", [0, 1, 2, 3, 4], 1)
     assert told(*ops, seen(6, 5)).rule.id == "LEN-1"
     assert told(*ops, seen(6, 6)).rule.id == "DATA-1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "rule"),
+    [("requests", "waits", "ROW-3"), ("requests", "left", "ROW-4"), ("sessions", "s", "ROW-1")],
+)
+def test_blame_a_row_too_many(kind: str, name: str, rule: str) -> None:
+    seen = events.Snapshot(obs=events.SnapshotAnswer(**{"requests": {}, "sessions": {}, kind: {name: HolderView(1)}}))
+    left = [*prefilled("left", [7, 7], 1), events.Finish("left")]
+    found = told(events.OpenSession("s"), events.Submit("waits", [0, 1]), *left, seen)
+    assert (found.rule.id, found.observed) == (rule, HolderView(1))
+
+
+@pytest.mark.parametrize(("ahead", "rule"), [(False, "LEN-1"), (True, "SPEC-2")])
+def test_blame_the_lengths_of_who_speculates_ahead_is_spec_2(ahead: bool, rule: str) -> None:
+    step: list[events.Event] = [events.Decode(["r"], 2), events.Launch(2, ["r"])]
+    more: list[events.Event] = [events.Decode(["r"], 2)] if ahead else []
+    seen = events.Snapshot(obs=events.SnapshotAnswer(requests={"r": HolderView(0, 0, 4)}))
+    assert told(*prefilled("r", [0, 1, 2, 3, 4], 1), *step, *more, seen).rule.id == rule
+
+
+def test_a_window_that_is_left_while_publishing_is_counted_each_time() -> None:
+    model = Model(events.Config(4, 16, 4, 64, sliding_window=4, num_window_pages=16))
+    for launch, req in enumerate("ab"):
+        for op in prefilled(req, [launch] * 13, launch):
+            model.step(op)
+        obs = events.PublishAnswer(12, [], evicted_len=8)
+        model.step(events.CacheUnfinished(req, obs=obs))
+        assert model.state.chosen["window left when publishing"] == launch + 1
 
 
 def test_blame_a_mark_that_stays_with_its_session_is_sess_1() -> None:

@@ -76,7 +76,7 @@ class ManagerState:
         swa = self._swa
         pages_short = self.allocator.short_of(pages)
         window_short = 0 if swa is None else swa.window.short_of(pages)
-        states_short = self.pool.states.short_of(states) if states else 0
+        states_short = self.pool.states.short_of(states)
         if pages_short or rows_short or window_short or states_short:
             raise Refusal(
                 "CAP-1",
