@@ -5,10 +5,13 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import signal
+import tempfile
 import time
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -25,6 +28,8 @@ MEMORY = 6_000_000_000
 PATIENCE = 3
 """A test that takes so many times as long as without a mutant, and `GRACE` seconds more, hangs."""
 GRACE = 1.0
+FOLDER = Path.cwd().parent / "measured"
+"""Where what was measured is kept; a run is in the copy of the tree beside it."""
 EXAMPLES = 12
 """Hypothesis draws so many, where a test does not say how many."""
 
@@ -41,6 +46,10 @@ class Test(NamedTuple):
     def reaches(self, function: str, leading: int) -> bool:
         """Whether it calls a function and runs one of these lines of it."""
         return function in self.run and (leading == lines.ALL or bool(self.run[function] & leading))
+
+
+Measured = tuple[int, float, bool, dict[str, str]]
+"""The number of a test, its seconds, whether it fails, and the lines that it runs in base 16."""
 
 
 class Mutant(NamedTuple):
@@ -154,49 +163,81 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 
 def _remembered(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
-    """What was measured of the same tests of the same tree, or is now."""
-    tree = hashlib.sha256("\n".join(item.nodeid for item in items).encode())
-    for path in sorted(Path.cwd().rglob("*")):
-        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(Path.cwd()).parts[:-1]):
+    """What was measured of the same tests of the same tree, file by file, or is now."""
+    kept = {item.path: FOLDER / f"{_key(item.path)}.json" for item in items}
+    known: dict[Path, dict[str, tuple[float, dict[str, int]]]] = {
+        path: json.loads(file.read_text()) if file.exists() else {} for path, file in kept.items()
+    }
+    missing = [number for number, item in enumerate(items) if item.nodeid not in known[item.path]]
+    for test in _measured(items, missing, processes, functions):
+        known[items[test.number].path][items[test.number].nodeid] = test.seconds, test.run
+    FOLDER.mkdir(exist_ok=True)
+    for path in {items[number].path for number in missing}:
+        kept[path].write_text(json.dumps(known[path]))
+    return [Test(number, *known[item.path][item.nodeid]) for number, item in enumerate(items)]
+
+
+@cache
+def _key(path: Path) -> str:
+    """What a test's file and all that it may run come to: other tests are none of it, unless some file imports them."""
+    tree = hashlib.sha256(path.read_bytes())
+    tree.update(_shared().encode())
+    return tree.hexdigest()
+
+
+@cache
+def _shared() -> str:
+    parts = {path: path.relative_to(Path.cwd()).parts for path in sorted(Path.cwd().rglob("*")) if path.is_file()}
+    files = [path for path, part in parts.items() if not any(one.startswith((".", "__")) for one in part[:-1])]
+    imported = {
+        f"{name.replace('.', '/')}.py"
+        for path in files
+        if path.suffix == ".py"
+        for name in re.findall(r"\btests\.[\w.]*\btest_\w+", path.read_text())
+    }
+    tree = hashlib.sha256()
+    for path in files:
+        if not path.name.startswith("test_") or str(path.relative_to(Path.cwd())) in imported:
             tree.update(path.read_bytes())
-    known = Path.cwd().parent / "measured" / tree.hexdigest()
-    if not known.exists():
-        tests = _measured(items, processes, functions)
-        known.parent.mkdir(exist_ok=True)
-        known.write_text(json.dumps(tests))
-    return [Test(*measured) for measured in json.loads(known.read_text())]
+    return tree.hexdigest()
 
 
-def _measured(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
+def _measured(
+    items: list[pytest.Item], missing: list[int], processes: int, functions: dict[CodeType, str]
+) -> list[Test]:
     """How long each test takes, and what it runs; measured in other processes, so that nothing is kept."""
-    pipes, children = [], []
-    for part in range(processes):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if not child:
-            with os.fdopen(writer, "w") as out:
-                _silence()
-                for number in range(part, len(items), processes):
-                    out.write(json.dumps(_measure(items, number, functions)) + "\n")
-            os._exit(0)
-        os.close(writer)
-        pipes.append(reader)
-        children.append(child)
+    children: dict[int, Path] = {}
     tests = []
-    for reader in pipes:
-        with os.fdopen(reader) as told:
-            for number, seconds, failed, run in map(json.loads, told):
+    with tempfile.TemporaryDirectory() as folder:
+        for part in range(processes):
+            file = Path(folder, str(part))  # a pipe would be full before anybody reads it
+            child = os.fork()
+            if not child:
+                _silence()
+                file.write_text(json.dumps(_until_one_fails(items, missing[part::processes], functions)))
+                os._exit(0)
+            children[child] = file
+        while children:
+            file = children.pop(os.wait()[0])
+            for number, seconds, failed, run in json.loads(file.read_text()):
                 if failed:
                     for child in children:
                         os.kill(child, signal.SIGKILL)
                     raise pytest.UsageError(f"it fails without a mutant: {items[number].nodeid}")
                 tests.append(Test(number, seconds, {function: int(bits, 16) for function, bits in run.items()}))
-    for _ in pipes:
-        os.wait()
-    return sorted(tests, key=lambda test: test.number)
+    return tests
 
 
-def _measure(items: list[pytest.Item], number: int, functions: dict[CodeType, str]) -> tuple[object, ...]:
+def _until_one_fails(items: list[pytest.Item], numbers: list[int], functions: dict[CodeType, str]) -> list[Measured]:
+    measured: list[Measured] = []
+    for number in numbers:
+        measured.append(_measure(items, number, functions))
+        if measured[-1][2]:
+            break
+    return measured
+
+
+def _measure(items: list[pytest.Item], number: int, functions: dict[CodeType, str]) -> Measured:
     begin = time.process_time()
     with lines.traced(functions) as run:
         failed = _fails(items[number])

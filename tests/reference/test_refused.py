@@ -50,6 +50,22 @@ def test_an_eviction_asks_for_something_and_for_less_than_nothing_of_no_pool(
         manager.evict(*amounts)
 
 
+def test_what_was_matched_and_evicted_since_is_matched_again() -> None:
+    manager = Manager(Config(page_size=2, num_pages=8, num_rows=3, max_context_len=16))
+    for req in ("first", "second"):
+        manager.submit(req, [1, 2, 3])
+        manager.match_prefix(req)
+        if req == "first":
+            manager.extend([(req, 3)])
+            manager.launch(1, [req])
+            manager.complete(1, {req: 4})
+            manager.finish(req)
+    manager.evict(1)
+    with pytest.raises(Refusal, match="what second matched has been evicted: match again") as caught:
+        manager.extend([("second", 3)])
+    assert caught.value.refused.rule == "STORE-5"
+
+
 def test_who_has_grown_past_the_context_cannot_prefill_all_of_it() -> None:
     manager = Manager(Config(page_size=4, num_pages=8, num_rows=3, max_context_len=4))
     manager.submit("r", [1, 2, 3, 4])

@@ -620,14 +620,15 @@ def test_blame_committed_past_allocated_is_len_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "rule"),
-    [("requests", "waits", "ROW-3"), ("requests", "left", "ROW-4"), ("sessions", "s", "ROW-1")],
+    ("requests", "sessions", "rule"),
+    [({"waits"}, set(), "ROW-3"), ({"left"}, set(), "ROW-4"), (set(), {"s"}, "ROW-1")],
 )
-def test_blame_a_row_too_many(kind: str, name: str, rule: str) -> None:
-    seen = events.Snapshot(obs=events.SnapshotAnswer(**{"requests": {}, "sessions": {}, kind: {name: HolderView(1)}}))
+def test_blame_a_row_too_many(requests: set[str], sessions: set[str], rule: str) -> None:
+    row = HolderView(1)
+    obs = events.SnapshotAnswer(requests=dict.fromkeys(requests, row), sessions=dict.fromkeys(sessions, row))
     left = [*prefilled("left", [7, 7], 1), events.Finish("left")]
-    found = told(events.OpenSession("s"), events.Submit("waits", [0, 1]), *left, seen)
-    assert (found.rule.id, found.observed) == (rule, HolderView(1))
+    found = told(events.OpenSession("s"), events.Submit("waits", [0, 1]), *left, events.Snapshot(obs=obs))
+    assert (found.rule.id, found.observed) == (rule, row)
 
 
 @pytest.mark.parametrize(("ahead", "rule"), [(False, "LEN-1"), (True, "SPEC-2")])
