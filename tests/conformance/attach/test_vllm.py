@@ -198,6 +198,7 @@ def test_workloads_with_offloading_have_both_kinds_and_a_small_pool_on_the_host(
     assert any(work.host < work.blocks for work in works) and not any(work.connector for work in works)
     mended = [offloading_workload(seed, known=False) for seed in range(60)]
     assert all(work.host >= work.blocks for work in mended if work.offload == "lazy")
+    assert not any(work.offload == "eager" and work.groups[0][1] > work.groups[-1][1] for work in mended)
 
 
 TRIED = """

@@ -72,6 +72,13 @@ KNOWN = (
         "without any request the device's cache is copied to a smaller pool on the host for ever",
     ),
     Known(
+        "stored-in-part",
+        "MEM-NAME",
+        "but slot 4 was never written",
+        replace(_HOST, groups=(("full", 8, 0), ("window", 4, 9)), blocks=54, host=27, drafts=1, eagle=True),
+        "a block that a prompt ends in is stored, and gets the name on the host that it got when it was full",
+    ),
+    Known(
         "loads-stand-still",
         "MEM-FAILED",
         "each in a queue",
@@ -89,6 +96,26 @@ KNOWN = (
         "0.26.0",
         "0.30.0",
         ("update_state_after_alloc",),
+    ),
+    Known(
+        "hit-cut-short",
+        "MEM-FAILED",
+        "assert num_blocks <= len(group_blocks)",
+        _HOST_HYBRID,
+        "the host has more than a hit that ends inside a block, which is cut back further than its state reaches",
+        "0.27.0",
+        "0.28.0",
+        ("truncate_computed_blocks",),
+    ),
+    Known(
+        "stored-while-it-moves-on",
+        "MEM-RACE",
+        "which stream gpu writes",
+        offloading_workload(2068),  # it takes a prompt that ends inside a block, and a store that is late
+        "a state is stored that the next step moves on in place",
+        "0.27.0",
+        "0.32.0",
+        ("states",),
     ),
     Known(
         "hit-without-state",

@@ -123,6 +123,8 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
     blocks = dice.randrange(14, 30) * len(groups) * (4 if groups[0][1] == 1 else 1)
     documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(16, 48))) for _ in range(4))
     offload, host = dice.choice(("eager", "lazy")), blocks * dice.choice((1, 2, 2, 4, 8)) // 4
+    if not known and any(size < groups[0][1] for _, size, _ in groups):
+        offload = "lazy"  # only eagerly are blocks stored that prompts end in
     if offload == "lazy" and not known:
         host = max(host, blocks)
     base, states = random_workload(seed, known), groups[-1][0] == "state"
