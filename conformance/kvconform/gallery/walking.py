@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kvconform.gallery.tiers import TIER_BUGS, TierBug
 from kvconform.memory.judge import Group
-from kvconform.memory.shrink import Cut, Step, cut
+from kvconform.memory.shrink import Cut, Effort, Step, cut
 from kvconform.memory.vectors import run_memory_vector
 from kvconform.signals import until_interrupted
 from kvconform.traces.memory import read_memory_vector
@@ -33,6 +33,10 @@ WALKS_A_RUN = 9
 """Walks between two runs of the scheduler."""
 WALKS = 2_000
 """Walks after which a mutant counts as not found."""
+LINE = 100
+"""Bytes of an event in a trace, about: what a walk is worth to the search for its shortest part."""
+SECONDS = 10.0
+"""Time spent at most, on a slow machine, on that search."""
 
 
 class Walk(NamedTuple):
@@ -92,13 +96,13 @@ def find_by_walks(bug: TierBug, seed: int = 0, walks: int = WALKS) -> Walked:
     return Walked(walks, events, None)
 
 
-def shortest(one: Walk, rules: Sequence[str], seconds: float = 10.0) -> Cut | None:
+def shortest(one: Walk, rules: Sequence[str]) -> Cut | None:
     """The shortest part of a walk that shows its finding."""
     finding = next(finding for finding in one.findings if finding.rule in rules)
     steps = [Step(line, event) for line, event in enumerate(one.events, start=2)]
     said = {(finding.rule, finding.what) for finding in one.findings}
     group = Group(finding, "", len(steps) + 1, None)
-    return cut(one.pools, steps, group, said, time.monotonic() + seconds)
+    return cut(one.pools, steps, group, said, Effort(LINE * len(steps), SECONDS))
 
 
 def soak(console: Console, progress: Progress, minutes: float, seed: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kvspec.memory import events as e
-from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
+from kvspec.memory.events import MemoryEvent, OpId, Page, Use
 
 Moves = e.Take | e.Share | e.Release | e.PassOn | e.Publish | e.Drop
 """Events after which something else stands of pages."""
@@ -82,94 +82,6 @@ class About:
 
     def _known(self, pool: str, page: Page) -> bool:
         return pool in self._keyed or (pool, page) in self._given
-
-
-class AboutPage:
-    """What is left of events, one by one, if all pages but one had never been used.
-
-    Tables stay as they are, but what is used of them is only what lies in that page.
-    """
-
-    def __init__(self, pool: str, page: Page, sizes: Pool) -> None:
-        """Keep `page` of `pool`."""
-        self._pool, self._page = pool, page
-        self._size = sizes.page_size
-        self._unit = sizes.label_size or sizes.page_size
-        self._tables: dict[str, int] = {}
-        """Table -> the index of the page there."""
-        self._begun: set[OpId] = set()
-
-    def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
-        """The event, narrowed; `None` if nothing of it is left."""
-        match event:
-            case e.PassOn(pages=None):
-                return event
-            case e.Take() | e.Share() | e.Release() | e.PassOn() | e.Publish() | e.Drop():
-                if event.pool != self._pool:
-                    return None
-                kept = [index for index, page in enumerate(singly(event.pages or [])) if page == self._page]
-                return narrowed(event, "pages", kept) if kept else None
-            case e.Map():
-                return self._map(event)
-            case e.Unmap():
-                if self._tables.get(event.table, -1) >= event.index:
-                    del self._tables[event.table]
-                return event
-            case e.Begin():
-                reads = [cut for use in event.reads for cut in self._cut(use)]
-                writes = [cut for use in event.writes for cut in self._cut(use)]
-                # A copy's other end is another page: of it there is left what is read here, or what is written untold.
-                reads += [cut for source, _ in event.copies for cut in self._cut(source)]
-                writes += [cut for _, target in event.copies for cut in self._cut(target)]
-                if not (reads or writes):
-                    self._begun.discard(event.id)
-                    return None
-                self._begun.add(event.id)
-                after = [id for id in event.after if id in self._begun]
-                return replace(event, reads=reads, writes=writes, copies=[], after=after)
-            case e.Wait() | e.Deliver():
-                return event if event.id is None or event.id in self._begun else None
-            case e.End():
-                if event.id not in self._begun:
-                    return None
-                return replace(event, unwritten=[cut for use in event.unwritten for cut in self._cut(use)])
-        return event
-
-    def _map(self, event: e.Map) -> e.Map | None:
-        if event.pool != self._pool:
-            return None
-        for index, page in enumerate(singly(event.pages), event.index):
-            if page == self._page:
-                self._tables[event.table] = index
-            elif self._tables.get(event.table) == index:
-                del self._tables[event.table]
-        return event
-
-    def _cut(self, use: Use) -> list[Use]:
-        """The parts of a use that lie in the page."""
-        if use.table is not None:
-            indices = [self._tables[use.table]] if use.table in self._tables else []
-        elif use.pool == self._pool and use.pages == [self._page]:
-            return [use]
-        else:
-            listed = enumerate(singly(use.pages)) if use.pool == self._pool else ()
-            indices = [index for index, page in listed if page == self._page]
-        cuts = []
-        for index in indices:
-            first = index * self._size
-            start, stop = max(use.start, first), min(use.stop or first + self._size, first + self._size)
-            if start >= stop:
-                continue
-            labels = use.labels
-            if labels is not None:
-                before = use.start // self._unit
-                labels = labels[start // self._unit - before : -(-stop // self._unit) - before]
-            if use.table is None:
-                pages, start, stop = [self._page], start - first, stop - first
-                cuts.append(replace(use, pages=pages, start=start, stop=stop, labels=labels))
-            else:
-                cuts.append(replace(use, start=start, stop=stop, labels=labels))
-        return cuts
 
 
 class Operations:

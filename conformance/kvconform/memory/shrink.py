@@ -15,7 +15,6 @@ from kvconform.findings.shrink import minimize
 from kvconform.memory.cutting import (
     PARTS,
     About,
-    AboutPage,
     Operations,
     holders_in,
     narrowed,
@@ -25,14 +24,22 @@ from kvconform.memory.cutting import (
     standing,
 )
 from kvconform.memory.judge import Group
+from kvconform.memory.slicing import LOOKS, slices, uses_in
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Finding, Law, Malformed
-from kvspec.memory.events import Count, Deliver, Idle, MemoryEvent, Page, Pool, Take
+from kvspec.memory.events import Begin, Count, Idle, Learn, Leave, MemoryEvent, Page, Pages, Pool, Reserve, Wait
 
 LONGEST = 20_000
 """Events that are tried at most, because each attempt judges all of them again."""
+
+LEAST = 100_000
+"""Events that are judged for the smallest file, before a search ends."""
+MACHINE = 10
+"""So many times slower than usual a machine may be before time ends the search, and no longer its effort."""
+PAIRED = 40
+"""Of so many events two at a time are tried at most."""
 
 NEAR = 20
 """Of a longer trace only what the last so many holders of the page did is tried."""
@@ -52,40 +59,82 @@ class Cut(NamedTuple):
     total: int
     """Events up to the finding."""
     complete: bool
-    """Whether leaving out any one event more would lose it; else the time was up."""
+    """Whether leaving out any one event more would lose it; else the search was stopped."""
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether leaving out any two events more was tried as well, and loses it."""
+        return self.complete and len(self.steps) <= PAIRED
 
 
 Said = set[tuple[str, str]]
 
 
+class Effort:
+    """What a search may still cost: so many events judged, so that the same trace is told in the same way anywhere."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        """For the findings of a file of `size` bytes; a machine on which these `seconds` are not enough stops there."""
+        self._left = LEAST + size
+        self._seconds = seconds
+        self._last_moment = time.monotonic() + MACHINE * search_seconds(size)
+        self._own, self._deadline = self._left, self._last_moment
+
+    def next(self) -> None:
+        """The search for the next finding begins: one takes no more than a part of what is left."""
+        self._own = max(LEAST // 2, self._left // 4)
+        self._deadline = min(time.monotonic() + self._seconds, self._last_moment)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more can be tried."""
+        return min(self._own, self._left) <= 0 or time.monotonic() > self._deadline
+
+    def spend(self, steps: Sequence[Step], share: int = 1) -> None:
+        """These events are judged, or only looked at: a `share`th of the cost."""
+        cost = sum(map(_cost, steps)) // share
+        self._own -= cost
+        self._left -= cost
+
+
+def _cost(step: Step) -> int:
+    """What judging an event costs, compared with the simplest."""
+    event = step.event
+    if isinstance(event, Begin):
+        uses = [*uses_in(event)]
+        return 1 + (sum(_numbers(use.pages) + len(use.labels or ()) // 2 for use in uses) + 4 * len(uses)) // 8
+    pages = getattr(event, "pages", None)
+    return 1 + _numbers(pages) // 8 if isinstance(pages, list) else 1
+
+
+def _numbers(pages: Pages) -> int:
+    return sum(abs(run[1]) if isinstance(run, tuple) else 1 for run in pages)
+
+
 def shortest_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float) -> list[Cut | None]:
     """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
 
-    `said` is what was found in the whole; `seconds` are spent on each, and on all of them no more than a file of that
-    size is worth. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the holders of
-    its page, then those who had a page in common with them. The trace is read at most five times, however many groups
-    there are. Once it is interrupted there is what there is.
+    `said` is what was found in the whole. So much is tried as a file of that size is worth; `seconds` are spent on
+    each finding at most. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the
+    holders of its page, then those who had a page in common with them. The trace is read at most five times, however
+    many groups there are. Once it is interrupted there is what there is.
     """
     cuts: dict[int, Cut] = {}
     with until_interrupted():
         if not caught():
-            _find_cuts(path, groups, said, seconds, cuts)
+            _find_cuts(path, groups, said, Effort(path.stat().st_size, seconds), cuts)
     return [cuts.get(id(group)) for group in groups]
 
 
-def _find_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float, cuts: dict[int, Cut]) -> None:
+def _find_cuts(path: Path, groups: Sequence[Group], said: Said, effort: Effort, cuts: dict[int, Cut]) -> None:
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
         pools = trace.header.pools
-    last_moment = time.monotonic() + search_seconds(path.stat().st_size)
-
-    def deadline() -> float:
-        return min(time.monotonic() + seconds, last_moment)
-
     short = [group for group in groups if group.finding.event <= LONGEST]
     steps = list(_read(path, max((group.finding.event for group in short), default=0)))
     for group in short:
-        found = cut(pools, steps[: group.finding.event], group, said, deadline())
+        effort.next()
+        found = cut(pools, steps[: group.finding.event], group, said, effort)
         if found is not None:
             cuts[id(group)] = found
     left = [_Near(group, pools) for group in groups if group.finding.event > LONGEST]
@@ -101,66 +150,79 @@ def _find_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float, 
             for near in left:
                 near.keep(step)
         for near in left:
-            found = near.cut(said, deadline())
+            effort.next()
+            found = near.cut(said, effort)
             if found is not None:
                 cuts[id(near.group)] = found
         left = [near for near in left if id(near.group) not in cuts]
 
 
-def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, deadline: float) -> Cut | None:
+def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, effort: Effort) -> Cut | None:
     """The shortest part of `steps`, whose last event makes the finding; `None` if they do not show it."""
-    search = _Search(pools, group.finding, steps, said, deadline)
-    if time.monotonic() > deadline or not search.shows(steps):
-        return None
+    search = _Search(pools, group.finding, steps, said, effort)
     try:
-        # What changes nothing goes first, then what is not about the page.
-        search.shows([step for step in steps[:-1] if not isinstance(step.event, (Count, Deliver, Idle))] + steps[-1:])
-        if group.finding.pool is not None and group.finding.page is not None:
-            page = group.finding.pool, group.finding.page
-            about = AboutPage(*page, pools[group.finding.pool])
-            part = _kept(search.best, about)
-            # What the last event does with other pages would be found to lack what has been left out.
-            last = about(part[-1].event)
-            if last is None or not search.shows([*part[:-1], Step(part[-1].line, last)]):
-                search.shows(part)
+        if not (search.begins(steps) or search.shows(steps)):
+            return None
+        # What changes nothing goes first, then what seldom matters.
+        for kinds in (LOOKS, Leave | Reserve | Learn, Wait):
+            search.shows([step for step in search.best[:-1] if not isinstance(step.event, kinds)] + search.best[-1:])
         keyed = {name for name, pool in pools.items() if pool.keyed}
-        # What was before the page was handed out the last time is seldom needed.
-        handed_out = [index for index, step in enumerate(search.best) if isinstance(step.event, Take)]
-        if handed_out:
-            since = search.best[handed_out[-1] :]
-            search.shows(_kept(since, About({name for step in since for name in holders_in(step.event)}, keyed)))
         whole = search.best
         names = list(dict.fromkeys(name for step in whole for name in holders_in(step.event)))
         minimize(names, lambda kept: search.shows(_kept(whole, About(set(kept), keyed))))
-        # One by one, neither the begin of an operation nor its end could go.
-        queued = search.best
-        minimize(operations_in(queued[:-1]), lambda kept: search.shows(_kept(queued, Operations(kept))))
-        minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
-        _narrow(search)
-        minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
+        before = None
+        while before is not search.best:
+            before = search.best
+            _leave_out(search)
     except TimeoutError:
-        return Cut(search.best, len(steps), complete=False)
+        return Cut(search.best, len(steps), complete=False) if search.best else None
     return Cut(search.best, len(steps), complete=True)
+
+
+def _leave_out(search: "_Search") -> None:
+    """Leave out whole operations, since neither their begins nor their ends could go, events, uses, and pairs."""
+    queued = search.best
+    minimize(operations_in(queued[:-1]), lambda kept: search.shows(_kept(queued, Operations(kept))))
+    minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
+    _narrow(search)
+    best = search.best
+    if len(best) <= PAIRED:
+        pairs = ({first, second} for second in range(len(best) - 1) for first in range(second))
+        any(search.shows([step for at, step in enumerate(best) if at not in pair]) for pair in pairs)
 
 
 class _Search:
     """The best part so far."""
 
     def __init__(
-        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], said: Said, deadline: float
+        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], said: Said, effort: Effort
     ) -> None:
-        self._pools, self._finding, self._said, self._deadline = pools, finding, said, deadline
+        self._pools, self._finding, self._said, self._effort = pools, finding, said, effort
         self._stands = self._standing(whole)
         self.best: list[Step] = []
+
+    def begins(self, whole: Sequence[Step]) -> bool:
+        """Whether a slice of the whole shows it."""
+        for numbered in slices(whole, self._finding, self._pools):
+            self._effort.spend(whole, share=4)
+            if not numbered or numbered[-1][0] != whole[-1].line:
+                continue
+            part = [Step(*one) for one in numbered]
+            # What the last event does with other pages would be found to lack what has been left out; if it is about
+            # them, all of it is needed.
+            if self.shows(part) or self.shows([*part[:-1], whole[-1]]):
+                return True
+        return False
 
     def shows(self, steps: Sequence[Step]) -> bool:
         """Whether these events show it; if so they are the best so far, since only shorter ones are tried.
 
         Raises:
-            TimeoutError: the time was up before.
+            TimeoutError: the effort was spent before.
         """
-        if self.best and time.monotonic() > self._deadline:
+        if self._effort.is_spent:
             raise TimeoutError
+        self._effort.spend(steps)
         if not (self._standing(steps) <= self._stands and self._judged(steps)):
             return False
         self.best = list(steps)
@@ -187,7 +249,7 @@ def _narrow(search: _Search) -> None:
     for index in range(len(search.best) - 1, -1, -1):
         for field in PARTS:
             before = search.best
-            if index >= len(before) or (count := parts(before[index].event, field)) < 2:
+            if index >= len(before) or (count := parts(before[index].event, field)) < 1 + (field == "pages"):
                 continue
 
             def still(kept: list[int], before: list[Step] = before, index: int = index, field: str = field) -> bool:
@@ -248,10 +310,10 @@ class _Near:
         if event is not None:
             self._steps.append(Step(step.line, event))
 
-    def cut(self, said: Said, deadline: float) -> Cut | None:
+    def cut(self, said: Said, effort: Effort) -> Cut | None:
         """The shortest part, if what was kept shows the finding; if not, look further the next time."""
         found = None
         if len(self._steps) <= LONGEST:
-            found = cut(self._pools, self._steps, self.group, said, deadline)
+            found = cut(self._pools, self._steps, self.group, said, effort)
         self._pages.update(page for step in self._steps for page in pages_in(step.event))
         return None if found is None else found._replace(total=self.group.finding.event)

@@ -175,8 +175,9 @@ def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None
     if cut is not None:
         size = f"{len(cut.steps):,} of {cut.total:,} events"
         note = f"The shortest part that shows it ({size})."
-        if not cut.complete:
-            note = f"A part that shows it ({size}; the search was stopped)."
+        if not cut.is_shortest:
+            why = "no single one can be left out" if cut.complete else "the search was stopped"
+            note = f"A part that shows it ({size}; {why})."
         steps, total = iter(cut.steps), len(cut.steps)
     else:
         note = "No part of the trace was found that shows it by itself. What was before it:"

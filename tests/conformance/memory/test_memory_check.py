@@ -336,6 +336,68 @@ def test_of_a_long_trace_the_holders_of_the_page_are_tried(tmp_path: Path, monke
     assert cut is not None and len(cut.steps) == 3 and cut.total == 213
 
 
+def test_what_was_copied_into_the_page_is_followed_and_nothing_else(tmp_path: Path) -> None:
+    def use(page: int, holder: str, **more: Any) -> dict[str, Any]:
+        return {"pool": "kv", "pages": [page], "holder": holder, **more}
+
+    def lives(first: int) -> list[dict[str, Any]]:
+        """Requests that use pages 1 to 3 by turns, counted now and then."""
+        count = {"op": "count", "pool": "kv", "free": 60, "references": {"9": 1}}
+        return [line for n in range(first, first + 10) for line in (*life(f"r{n}", 1 + n % 3), count)]
+
+    passes = [on_stream(f"{n}", reads=[use(2, "b")], writes=[use(2, "b", labels=[f"{n}"])]) for n in range(20)]
+    copy = on_stream("copy", copies=[[{"pool": "kv", "pages": [8, 2]}, {"pool": "kv", "pages": [10, 11]}]])
+    name = {"op": "publish", "pool": "kv", "pages": [11], "keys": ["k"], "labels": ["18"]}
+    head = [on("x", 9), on("y", 63, 62, 61), *lives(0), on("b", 2), on("z", 8)]
+    path = trace(tmp_path / "t.jsonl", *head, *passes, on("keep", 10, 11), copy, name)
+    group = groups_of(path)[-1]
+    assert group.finding.rule == "MEM-NAME"
+    cut = shortest(path, group)
+    assert cut is not None and cut.is_shortest
+    take, write, kept, copied, published = [step.event for step in cut.steps]
+    assert (take, kept) == (e.Take("b", "kv", [2]), e.Take("keep", "kv", [11]))
+    assert isinstance(write, e.Begin) and not write.reads and write.writes[0].labels == ["19"]
+    assert isinstance(copied, e.Begin) and [[one.pages for one in pair] for pair in copied.copies] == [[[2], [11]]]
+    assert isinstance(published, e.Publish)
+
+
+def test_of_pages_that_were_handed_out_often_only_the_last_time_counts(tmp_path: Path) -> None:
+    turns = [on("keep", 1 + n % 7, op=op) for n in range(70) for op in ("take", "release")]
+    path = trace(tmp_path / "t.jsonl", *turns, on("keep", 3, 4, 5), {"op": "leave", "holder": "keep"})
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None and cut.is_shortest and [step.line for step in cut.steps] == [142, 143]
+
+
+def test_what_can_only_go_together_goes_together(tmp_path: Path) -> None:
+    write, read = ({"pool": "kv", "pages": [1], "holder": holder, "labels": [holder]} for holder in "wr")
+    shared = [on("r", 1, op="share"), on("r", 1, op="release")]
+    events = on("w", 1), *shared, on_stream("1", writes=[write]), shared[0], on_stream("2", reads=[read])
+    path = trace(tmp_path / "t.jsonl", *events)
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None and [step.line for step in cut.steps] == [2, 5, 6, 7]
+
+
+def test_the_search_ends_by_what_it_tried_and_not_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = [on(f"r{number}", number) for number in range(1, 31)]
+    path = trace(tmp_path / "t.jsonl", *held, {"op": "count", "pool": "kv", "free": 6, "held": 31})
+
+    def told(seconds: float) -> str:
+        moments = count(step=seconds)
+        monkeypatch.setattr(shrink, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+        assert run_command(["check", str(path)]) == 1
+        return capsys.readouterr().out
+
+    monkeypatch.setattr(shrink, "LEAST", 0)
+    fast, slow = told(1e-6), told(1e-3)
+    assert "the search was stopped" in fast and fast == slow
+    monkeypatch.undo()
+    assert "the search was stopped" not in told(1e-6)
+
+
 def test_the_search_ends_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = trace(tmp_path / "t.jsonl", *life("r", 1), *RACE)
     (group,) = groups_of(path)

@@ -15,8 +15,8 @@ from kvconform.traces.memory import MemoryHeader
 from kvspec.memory import Finding, Law
 from kvspec.memory.events import MemoryEvent, Pool
 
-SECONDS = 5.0
-"""Time spent on one finding."""
+SECONDS = 60.0
+"""Time spent at most, on a slow machine, on one finding."""
 
 
 def write_shortest(
