@@ -14,6 +14,7 @@ from kvspec import events
 from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, Model
+from kvspec.model.judging import pages_of, states_of, window_pages_of
 from kvspec.model.looking import figures
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
@@ -877,6 +878,7 @@ def test_a_wrong_set_is_told_by_what_lacks_and_what_is_strange(pages: Runs, expe
         ([1, 1], "PAGE-1", "page 1 was evicted twice"),
         ([3, 1], "STORE-3", "page 3 was evicted, but it is a holder's private page"),
         ([9], "STORE-3", "page 9 was evicted, but it is free"),
+        ([16], "STORE-3", "page 16 was evicted, but it is free"),
         ([17], "STORE-3", "page 17 was evicted, but it does not exist"),
         ([0], "STORE-3", "page 0 was evicted, but it does not exist"),
     ],
@@ -885,6 +887,37 @@ def test_of_an_eviction_of_what_is_not_the_stores_the_page_is_named(pages: list[
     ops = [*prefilled("a", [0, 1, 2, 3, 4], 1), events.Finish("a"), *prefilled("b", [7, 7, 7, 7, 7], 2)]
     found = told(*ops, events.Evict(1, obs=events.EvictAnswer([*pages])))
     assert (found.rule.id, found.what, found.observed) == (rule, words, pages)
+
+
+def test_how_much_is_missing_is_asked_only_where_something_is() -> None:
+    model = Model(MEMORY)
+    for rule in ("OP-1", None):
+        refused = Refused("not running", rule, pages_short=1, rows_short=2)
+        model.step(events.Decode(["nobody"], refused=refused))
+
+
+def test_the_numbers_of_a_pool_run_from_one_to_its_size() -> None:
+    windows, states = Config(2, 5, 3, 64, sliding_window=2, num_window_pages=4), Config(2, 5, 3, 64, num_states=6)
+    for config, pool_of, last in ((windows, pages_of, 5), (windows, window_pages_of, 4), (states, states_of, 6)):
+        state = Model(config).state
+        pool = pool_of(state)
+        assert pool is not None
+        used = [number for number in range(-1, last + 3) if pool.use(state, number)[1] != "does not exist"]
+        assert used == list(range(1, last + 1))
+
+
+def test_the_last_row_and_the_last_page_are_given_and_those_behind_are_not() -> None:
+    for row, page, rule in ((2, 5, None), (3, 5, "ROW-1"), (-1, 5, "ROW-1"), (2, 6, "PAGE-1")):
+        model = Model(Config(2, 5, 3, 64))
+        for op in (events.Submit("r", [1]), events.MatchPrefix("r")):
+            model.step(op)
+        extend = events.Extend([("r", 1)], obs=events.ExtendAnswer({"r": row}, {"r": [page]}))
+        if rule is None:
+            model.step(extend)
+        else:
+            with pytest.raises(Violation) as raised:
+                model.step(extend)
+            assert raised.value.rule.id == rule
 
 
 def test_a_chunk_within_a_page_has_nothing_to_put_off() -> None:

@@ -227,6 +227,10 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ("MEM-REWRITE", 5),
     ),
     "ended twice": ([take("a", 1), write(1, "a", 1), End(1), End(1)], ("MEM-ORDER", 4)),
+    "ended twice after a later one": (
+        [take("a", 1), write(1, "a", 1), write(2, "a", 1), End(2), End(1, "reads"), End(1), End(1)],
+        ("MEM-ORDER", 7),
+    ),
     "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER", 3)),
     "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE", 3)),
     "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE", 2)),
@@ -641,6 +645,14 @@ def test_a_use_of_nothing_is_well_formed() -> None:
     for nothing in (Use("t", start=2, stop=2), Use("t", start=2, stop=2, labels=[])):
         assert found(take("a", 1), table("t", "a", 1), Begin(1, "s", [nothing], [nothing])) == []
     assert found(Reserve("a", "kv", 0)) == []
+
+
+def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvspec.memory.state.PAGES_AN_EVENT", 5)
+    assert found(Take("a", "kv", [(1, 3), (7, 0), (4, 2)])) == []
+    for runs in ([(1, 3), (4, 3)], [(1, 6)], [(3, -1)]):
+        with pytest.raises(Malformed, match="an event names 0 to 5"):
+            found(Take("a", "kv", runs))
 
 
 def test_a_table_names_pages_of_one_pool() -> None:
