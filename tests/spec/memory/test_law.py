@@ -17,6 +17,7 @@ from kvspec.memory.events import (
     Learn,
     Leave,
     Map,
+    Pages,
     PassOn,
     Publish,
     Release,
@@ -650,7 +651,8 @@ def test_a_use_of_nothing_is_well_formed() -> None:
 def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvspec.memory.state.PAGES_AN_EVENT", 5)
     assert found(Take("a", "kv", [(1, 3), (7, 0), (4, 2)])) == []
-    for runs in ([(1, 3), (4, 3)], [(1, 6)], [(3, -1)]):
+    wrong: list[Pages] = [[(1, 3), (4, 3)], [(1, 6)], [(3, -1)]]
+    for runs in wrong:
         with pytest.raises(Malformed, match="an event names 0 to 5"):
             found(Take("a", "kv", runs))
 
