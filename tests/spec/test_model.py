@@ -906,6 +906,20 @@ def test_the_numbers_of_a_pool_run_from_one_to_its_size() -> None:
         assert used == list(range(1, last + 1))
 
 
+@pytest.mark.parametrize("seq_len", [0, 4, 6])
+def test_a_prefill_to_where_there_is_nothing_is_refused_with_what_would_be(seq_len: int) -> None:
+    model = Model(MEMORY)
+    chunk: list[events.Event] = [
+        events.Submit("r", [1, 2, 3, 4, 5]),
+        events.MatchPrefix("r"),
+        events.Extend([("r", 4)]),
+    ]
+    for op in (*chunk, events.Launch(1, ["r"]), events.Complete(1)):
+        model.step(op)
+    with pytest.raises(Refusal, match=rf"seq_len {seq_len} of r is not in 5\.\.5$"):
+        model.step(events.Extend([("r", seq_len)]))
+
+
 def test_the_last_row_and_the_last_page_are_given_and_those_behind_are_not() -> None:
     for row, page, rule in ((2, 5, None), (3, 5, "ROW-1"), (-1, 5, "ROW-1"), (2, 6, "PAGE-1")):
         model = Model(Config(2, 5, 3, 64))
@@ -918,6 +932,7 @@ def test_the_last_row_and_the_last_page_are_given_and_those_behind_are_not() -> 
             with pytest.raises(Violation) as raised:
                 model.step(extend)
             assert raised.value.rule.id == rule
+            assert raised.value.expected == ("a free page" if rule == "PAGE-1" else "0..2")
 
 
 def test_a_chunk_within_a_page_has_nothing_to_put_off() -> None:
