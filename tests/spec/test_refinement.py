@@ -205,6 +205,10 @@ def half_told(event: Event) -> bool:
     match event:
         case Map(holder=None) | Unmap(table=None) | Drop(keys=None):
             return True
+        case Map(pool="pages"):
+            return bool(event.pages) and not event.labels
+        case Share(pool="states"):
+            return not event.pin
         case Begin():
             uses = [*event.reads, *event.writes, *(use for pair in event.copies for use in pair)]
             return any(use.table is None and use.holder is None for use in uses)

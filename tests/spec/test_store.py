@@ -117,3 +117,15 @@ def test_without_a_sliding_window_a_lock_reaches_no_window_side() -> None:
     store.insert(ROOT, [key((1,))], [1])
     store.lock(key((1,)))
     assert store.reach == 0 and not store.window_pins and store.state_pins == {key((1,)): 1}
+
+
+def test_a_hole_is_told_with_those_that_need_the_page_still() -> None:
+    store = PrefixStore(0)
+    store.insert(ROOT, [b"a"], [7])
+    for page, longer in ((1, b"ab"), (2, b"ac"), (3, b"ad")):
+        store.insert(b"a", [longer], [page])
+    for leaving, left in (([b"a"], 3), ([b"ab", b"a"], 2), ([b"a", b"ad", b"ab"], 1)):
+        with pytest.raises(Violation) as raised:
+            store.check_evictable({one: store.pages[one] for one in leaving})
+        assert raised.value.what == f"page 7 was evicted, but {left} longer prefix(es) still need it"
+    store.check_evictable({one: store.pages[one] for one in (b"a", b"ad", b"ab", b"ac")})

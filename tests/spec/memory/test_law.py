@@ -29,7 +29,7 @@ from kvspec.memory.events import (
     Wait,
 )
 from kvspec.memory.races import used
-from kvspec.memory.state import LONGEST
+from kvspec.memory.state import LONGEST, Content
 
 POOLS = {
     "kv": Pool(page_size=4, num_pages=8, sinks=[8]),
@@ -154,6 +154,16 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Publish("kv", [1], ["k"]),
             End(1, unwritten=[of("a", 1)]),
             Release("a", "kv", [1]),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "a load fails of what its name alone finds": (
+        [
+            take("a", 1),
+            write(1, "a", 1, "x"),
+            Publish("kv", [1], ["k"], ["x"]),
+            Release("a", "kv", [1]),
+            End(1, unwritten=[of(None, 1)]),
         ],
         ("MEM-NAME", 5),
     ),
@@ -655,6 +665,18 @@ def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatc
     for runs in wrong:
         with pytest.raises(Malformed, match="an event names 0 to 5"):
             found(Take("a", "kv", runs))
+
+
+def test_each_page_of_a_copy_is_what_it_is_a_copy_of() -> None:
+    law = Law(POOLS)
+    for event in (
+        take("a", 1, 2, 3, 4, 5, 6),
+        Begin(1, "s", writes=[Use(None, "kv", [1, 2, 3], labels=["x", "y", "z"], holder="a")]),
+        Begin(2, "s", copies=[(of("a", 1, 2, 3), of("a", 4, 5, 6))]),
+    ):
+        assert law.step(event) == []
+    pages = law.state.pools["kv"].pages
+    assert [[*pages[number].content] for number in (4, 5, 6)] == [[Content(0, 4, label)] for label in "xyz"]
 
 
 def test_a_table_names_pages_of_one_pool() -> None:
