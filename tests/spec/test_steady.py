@@ -31,6 +31,7 @@ from kvspec.events import (
 )
 from kvspec.model import Model, steady
 from kvspec.model.state import State
+from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
 
 CONFIGS = {
@@ -244,6 +245,27 @@ def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_th
             assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
             alone.step(op)  # type: ignore[arg-type]
     assert len(told) > 2 and all(len(said) == 1 for said in told.values())
+
+
+def test_whoever_is_given_a_page_of_a_batch_is_told_what_it_has_by_then() -> None:
+    told = dict[tuple[int, str], set[str]]()
+    for seed in range(4):
+        watched, alone = Model(CONFIGS["plain"]), Model(CONFIGS["plain"])
+        for op in traffic(CONFIGS["plain"], seed, 0):
+            members = [*alone._steady._members.values()]
+            if isinstance(op, Extend) and op.obs is not None and op.obs.pages and members:
+                last = alone._state.tables[members[0].record][-1]
+                pages: dict[str, Runs] = {req: [last, *expand(own)[1:]] for req, own in op.obs.pages.items()}
+                wrong = msgspec.structs.replace(op, obs=msgspec.structs.replace(op.obs, pages=pages))
+                for model in (watched, alone):
+                    with pytest.raises(Violation) as broken:
+                        model.step(wrong)
+                    told.setdefault((seed, str(op.reqs)), set()).add(str(broken.value))
+            watched.step(op)  # type: ignore[arg-type]
+            assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
+            alone.step(op)  # type: ignore[arg-type]
+    assert len(told) > 2 and all(len(said) == 1 for said in told.values())
+    assert any("committed" in one for said in told.values() for one in said)
 
 
 def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
