@@ -8,15 +8,16 @@ those of `kvconform.attach.device`, whose progress is drawn.
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvconform.attach.device import advance, stood_in
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang import memory as memories
 from kvconform.attach.sglang.hooks import Attached
+from kvconform.attach.sglang.pools import PoolMemory, Pools
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.server import EOS, Worker, configured, request, scheduler, told
+from kvconform.attach.sglang.server import EOS, AnyMemory, Worker, configured, request, scheduler, told
 
 MOST_LOOPS = 10_000
 STILL = 300
@@ -55,6 +56,8 @@ class Shape:
     aborts: float
     pauses: float
     """How often the server is told to pause; requests that run stay, or are all retracted."""
+    pools: Pools | None = None
+    """What the memory is of without a host tier; `None`: pages, with a host tier."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -84,6 +87,11 @@ class Shape:
             aborts=rng.choice([0.0, 0.05, 0.2]),
             pauses=rng.choice([0.0, 0.05, 0.1]),
         )
+
+    def without_host(self, rng: random.Random, release: Release) -> "Shape":
+        """The same without a host tier: other pools, which are drawn."""
+        pools = Pools.drawn(rng, release, self.pages, self.page_size, self.running)
+        return replace(self, pools=pools, host_pages=0, write_policy="")
 
 
 @dataclass
@@ -122,9 +130,11 @@ class _Traffic:
         self._idled = self._still = 0
         self.idle: Callable[[], bool] = lambda: False
         self.idles: Callable[[], None] = lambda: None
+        self.looks: Callable[[], None] = lambda: None
 
     def receive(self, **_: Any) -> list[Any]:
         rng = self._rng
+        self.looks()
         self._seen.loops += 1
         self._still = 0 if self._paused else self._still + 1
         if self._seen.loops > MOST_LOOPS or (self._live and self._still > STILL):
@@ -201,13 +211,23 @@ class _Traffic:
         return EOS if self._rng.random() < self._shape.ends else self._rng.randint(1, self._shape.alphabet)
 
 
-def run(release: Release, seed: int, attached: Attached | None = None, shape: Shape | None = None) -> Seen:
+def run(
+    release: Release,
+    seed: int,
+    attached: Attached | None = None,
+    shape: Shape | None = None,
+    *,
+    host: bool = True,
+) -> Seen:
     """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
 
-    What the release itself raises ends the run and is told in `failed`.
+    With a host tier, or without: then its pools are drawn. What the release itself raises ends the run and is told in
+    `failed`.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
+    if not host:
+        drawn = drawn.without_host(rng, release)
     shape = shape or drawn
     seen = Seen()
     with stood_in(release.torch):
@@ -237,21 +257,11 @@ def _loop(made: Any, seen: Seen) -> None:
 @contextmanager
 def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attached: Attached | None) -> Iterator[Any]:
     """The scheduler, and all that it works on."""
-    memory = memories.make(
-        release,
-        memories.Shape(
-            page_size=shape.page_size,
-            pages=shape.pages,
-            host_pages=shape.host_pages,
-            rows=shape.running + 1,
-            context=shape.pages * shape.page_size + shape.page_size,
-            write_policy=shape.write_policy,
-        ),
-    )
     server = told(
         chunked_prefill_size=shape.chunk,
         disable_overlap_schedule=not shape.overlap,
-        enable_hierarchical_cache=True,
+        disable_radix_cache=shape.pools is not None and not shape.pools.cached,
+        enable_hierarchical_cache=shape.pools is None,
         enable_mixed_chunk=shape.mixed,
         enable_priority_scheduling=shape.priorities,
         hicache_write_policy=shape.write_policy,
@@ -264,7 +274,6 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         schedule_policy=shape.policy,
     )
     traffic = _Traffic(release, shape, rng, seen)
-    worker = Worker(release, memory, rng, traffic.sampled, shape.overlap)
 
     def launched(batch: Any) -> None:
         starts, stops = _spans(batch)
@@ -272,18 +281,35 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         if attached is not None:
             attached.launch(batch.reqs, starts, stops)
 
-    worker.launched = launched
-    # The scheduler's own wiring, in the releases that have it.
-    for fence in ("load_fence_stream", "write_fence_stream"):
-        if hasattr(memory.controller, fence):
-            setattr(memory.controller, fence, worker.forward_stream)
     with configured(release, server):
+        memory = _memory(release, shape)
+        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap)
+        worker.launched = launched
+        # The scheduler's own wiring, in the releases that have it.
+        for fence in ("load_fence_stream", "write_fence_stream"):
+            if hasattr(memory.controller, fence):
+                setattr(memory.controller, fence, worker.forward_stream)
         made = scheduler(release, memory, worker, server, traffic)
         traffic.idle = made.is_fully_idle
         if attached is not None:
             attached.watch(memory)
             traffic.idles = attached.idle
+            if memory.host is None:
+                # Nobody looks at transfers.
+                traffic.looks = attached.looked
         yield made
+
+
+def _memory(release: Release, shape: Shape) -> AnyMemory:
+    sizes = memories.Shape(
+        page_size=shape.page_size,
+        pages=shape.pages,
+        rows=shape.running + 1,
+        context=shape.pages * shape.page_size + shape.page_size,
+        host_pages=shape.host_pages,
+        write_policy=shape.write_policy,
+    )
+    return memories.make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)
 
 
 def _spans(batch: Any) -> tuple[list[int], list[int]]:

@@ -9,11 +9,12 @@ when it is first launched.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.view import HOST, KV, NEW, TREE, Ids, Stay, Tree
+from kvconform.attach.sglang.view import HOST, KV, NEW, TREE, Ids, Stay, tree_of
 from kvconform.attach.streams import Streams
 from kvspec.memory.events import (
     Count,
@@ -56,7 +57,7 @@ class Attached:
         self._rows: dict[int, Stay] = {}
         self._fresh: set[int] = set()
         """Pages that were allocated and belong to no request yet."""
-        self._keys: dict[str, dict[int, str]] = {KV: {}, HOST: {}}
+        self._keys: dict[str, dict[int, str]] = {}
         """Pool -> page of the tree -> the name under which it is found."""
         self._transfers: dict[str, dict[str, Ids]] = {}
         """Transfer -> pool -> what it was given."""
@@ -71,15 +72,16 @@ class Attached:
         size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
         self._cache, self._allocator, self._host, self._to_token = memory.cache, allocator, host, memory.rows
         self._size = size
-        self._tree = Tree(self._release, memory.cache, size)
+        self._tree = tree_of(self._release, memory.cache, size)
         self._who = [NEW]
         for kept in (self._stays, self._stretches, self._rows, self._fresh, self._transfers, self._locked):
             kept.clear()
-        self._keys = {KV: {}, HOST: {}}
         pools = {
             KV: Pool(page_size=size, num_pages=allocator.size // size, label_size=size, sinks=[0]),
-            HOST: Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size),
         }
+        if host is not None:
+            pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
+        self._keys = {pool: {} for pool in pools}
         self.hooks.trace.header("sglang", pools)
         self._streams.clear(self._release.torch.cuda)
 
@@ -104,7 +106,7 @@ class Attached:
         hooks.hook(cache, "writing_check", before=self._waiting, after=self._acknowledged)
         hooks.hook(cache, "loading_check", before=self._waiting, after=self._acknowledged)
         hooks.hook(cache, "reset", before=self._emptied)
-        hooks.hook(cache, "check_hicache_events", after=lambda *_: self._looked())
+        hooks.hook(cache, "check_hicache_events", after=lambda *_: self.looked())
         hooks.hook(release.pools.ReqToTokenPool, "free", before=lambda _, req: self._left(req))
         self._acting(cache, "writing_check", lambda *_, **__: "writing")
         self._acting(cache, "loading_check", lambda *_, **__: "loading")
@@ -117,8 +119,9 @@ class Attached:
 
     def _install_unified(self, cache: Any, core: Any) -> None:
         hooks = self.hooks
-        for name in ("inc_lock_ref", "dec_lock_ref"):
-            hooks.hook(core, name, before=lambda _, node, *__, **___: self._path(node), after=self._locks)
+        self._lock_hooks(core)
+        if self._release.opaque_core is not None:
+            self._lock_hooks(self._release.opaque_core)
         hooks.hook(core, "commit_backup", before=lambda _, node, *__: self._publish(node), after=self._backed_up)
         hooks.hook(core, "commit_load_back", after=lambda _, __, ___, node, *____: self._publish(node, planned=True))
         self._acting(cache, "checkpoint", lambda _, req, **__: self._request(req), after=self._settled)
@@ -135,8 +138,7 @@ class Attached:
 
     def _install_radix(self, cache: Any) -> None:
         hooks = self.hooks
-        for name in ("inc_lock_ref", "dec_lock_ref"):
-            hooks.hook(cache, name, before=lambda _, node, *__, **___: self._path(node), after=self._locks)
+        self._lock_hooks(cache)
         self._acting(cache, "cache_unfinished_req", lambda _, req, *__, **___: self._request(req), after=self._settled)
         self._acting(cache, "cache_finished_req", lambda _, req, *__, **___: self._request(req))
         for name in ("evict", "_evict_backuped", "_evict_regular"):
@@ -146,6 +148,11 @@ class Attached:
         before: Callable[..., Any] = lambda _, node, *__, **___: self._publish(node)  # noqa: E731
         hooks.hook(cache, "write_backup", before=before)
         self._acting(cache, "write_backup", lambda _, node, *__, **___: f"write {node.id}", after=self._backed_up)
+
+    def _lock_hooks(self, owner: Any) -> None:
+        before: Callable[..., Any] = lambda _, node, *__, **___: self._path(node)  # noqa: E731
+        for name, sign in (("inc_lock_ref", 1), ("dec_lock_ref", -1)):
+            self.hooks.hook(owner, name, before=before, after=partial(self._locks, sign))
 
     def _acting(self, owner: Any, name: str, who: Callable[..., str], after: Callable[..., None] | None = None) -> None:
         """Note who acts while a function runs, whether it returns or not."""
@@ -301,21 +308,18 @@ class Attached:
                 keys.clear()
 
     def _inserted(self, answer: Any, params: Any) -> None:
-        if self._release.unified:
-            self._publish(answer.last_device_node)
-        else:
-            self._publish(self._tree.walk(params.key))
+        self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), params.key))
 
     def _path(self, named: Any) -> list[tuple[Any, int]]:
         if self._who[-1].startswith("load "):
             self._publish(named, planned=True)
         return [(node, self._tree.locks(node)) for node in self._tree.path(named)]
 
-    def _locks(self, path: list[tuple[Any, int]], _: Any, __: Any, named: Any, *___: Any, **____: Any) -> None:
+    def _locks(self, sign: int, path: list[tuple[Any, int]], _: Any, __: Any, named: Any, *___: Any, **____: Any) -> None:
         who, locked = self._holder(named), 0
         for node, before in path:
             pages = self._tree.device(node)
-            locked = self._tree.locks(node) - before
+            locked = sign if self._tree.opaque else self._tree.locks(node) - before
             names = [self._keys[KV].get(page, "") for page in pages]
             for _again in range(locked if pages else 0):
                 self.hooks.tell(Share(who, KV, [*pages], names))
@@ -429,20 +433,20 @@ class Attached:
         """Nothing runs, and no transfer is under way."""
         self.hooks.tell(Idle())
 
-    def _looked(self) -> None:
+    def looked(self) -> None:
+        """The release's own books, now and then."""
         self._looks += 1
         if self._looks % self._every:
             return
         loading = {page for given in self._transfers.values() for page in given.get(KV, [])}
-        references: dict[int, int] = {}
-        for node in self._tree.nodes():
-            pages = [page for page in self._tree.device(node) if page not in loading]
-            references.update(dict.fromkeys(pages, self._tree.locks(node)))
+        books = self._tree.books(without=loading)
         allocator = self._allocator
         staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
         if getattr(allocator, "release_pages", None) is not None:
             staged.append(allocator.release_pages)
         free = [int(page) for part in staged for page in part.tolist()]
-        self.hooks.tell(Count(KV, free=[*free], references=references))
+        self.hooks.tell(Count(KV, free=[*free], **books))
+        if self._host is None:
+            return
         parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]
         self.hooks.tell(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))

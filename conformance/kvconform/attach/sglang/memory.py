@@ -25,10 +25,10 @@ class Shape:
 
     page_size: int
     pages: int
-    host_pages: int
     rows: int
     context: int
-    write_policy: str
+    host_pages: int = 0
+    write_policy: str = ""
 
 
 class Told(SimpleNamespace):

@@ -46,6 +46,7 @@ REAL = (
     "sglang.srt.model_executor.forward_batch_info",
     "sglang.srt.observability.req_time_stats",
     "sglang.srt.runtime_context",
+    "sglang.srt.rust_extensions",
     "sglang.srt.sampling",
     "sglang.srt.session",
     "sglang.srt.speculative.spec_info",
@@ -127,6 +128,14 @@ def load(folder: Path) -> "Release":
         raise EngineError(f"its scheduler cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def _window_allocator(pools: Any) -> Any:
+    """The allocator of pages with window pages behind them; older releases have it beside its pool."""
+    try:
+        return importlib.import_module("sglang.srt.mem_cache.allocator.swa").SWATokenToKVPoolAllocator
+    except ImportError:
+        return pools.SWATokenToKVPoolAllocator
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -147,6 +156,8 @@ class Release:
         self.allocators = importlib.import_module(f"{memory}.allocator")
         self.common = importlib.import_module(f"{memory}.common")
         self.base = importlib.import_module(f"{memory}.base_prefix_cache")
+        self.window_pools = importlib.import_module(f"{memory}.swa_memory_pool")
+        self.window_allocator = _window_allocator(self.window_pools)
         self.init_params = importlib.import_module(f"{memory}.cache_init_params")
         self.radix = importlib.import_module(f"{memory}.radix_cache")
         self.messages = importlib.import_module("sglang.srt.managers.io_struct")
@@ -179,6 +190,14 @@ class Release:
     def scheduler(self) -> Any:
         """The module of its scheduler, and with it all that schedules."""
         return importlib.import_module("sglang.srt.managers.scheduler")
+
+    @cached_property
+    def opaque_core(self) -> Any:
+        """The tree's core in Rust; `None` in a release that has none."""
+        try:
+            return importlib.import_module("sglang.srt.mem_cache.rust_tree_core.adapter").RustUnifiedTreeCore
+        except ImportError:
+            return None
 
     @property
     def cache_class(self) -> Any:

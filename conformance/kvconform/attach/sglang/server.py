@@ -11,10 +11,13 @@ from typing import Any, Protocol
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang.memory import LAYERS, RadixMemory, Told, UnifiedMemory
+from kvconform.attach.sglang.pools import PoolMemory
 from kvconform.attach.sglang.release import Release
 from kvconform.engines.standins import StandIn
 
 EOS = 0
+
+AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
 
 _ASKED = {"get_global_server_args", "get_server_args"}
 """Functions that answer what the server was told, in the releases that have them."""
@@ -108,14 +111,14 @@ class Worker:
     def __init__(
         self,
         release: Release,
-        memory: UnifiedMemory | RadixMemory,
+        memory: AnyMemory,
         rng: random.Random,
         sample: Callable[[], int],
         overlap: bool,
     ) -> None:
         """The forward stream of one memory."""
         self._release, self._rng, self._sample, self._overlap = release, rng, sample, overlap
-        self._counter = memory.controller.layer_done_counter
+        self._counter = None if memory.controller is None else memory.controller.layer_done_counter
         self.forward_stream = Stream()
         self.launched: Callable[[Any], None] = lambda _: None
         self.model_runner = SimpleNamespace(
@@ -132,9 +135,11 @@ class Worker:
             read.record()
             self.last_shared_read_runner.shared_read_done_event = read
             self.war_fastpath_runner.war_fastpath_read_done_event = read
-        self._counter.set_consumer(batch.hicache_consumer_index)
+        if self._counter is not None:
+            self._counter.set_consumer(batch.hicache_consumer_index)
         for layer in range(LAYERS):
-            self._counter.wait_until(layer)
+            if self._counter is not None:
+                self._counter.wait_until(layer)
             Stream.current.queue()
         self.launched(batch)
         if not self._overlap:
@@ -162,9 +167,7 @@ class _Answers:
                 self._watching.finished(req.rid)
 
 
-def scheduler(
-    release: Release, memory: UnifiedMemory | RadixMemory, worker: Worker, server: Told, watching: Watching
-) -> Any:
+def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Told, watching: Watching) -> Any:
     """The release's own scheduler upon a memory and a worker.
 
     What it would ask of other processes, of metrics, or for models of other kinds, is stood in for.
@@ -237,14 +240,14 @@ def scheduler(
     return made
 
 
-def _tell(made: Any, release: Release, memory: UnifiedMemory | RadixMemory, worker: Worker, server: Told) -> None:
+def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server: Told) -> None:
     """What a scheduler keeps of its arguments, of its model and of its worker."""
     shape = memory.shape
     values = {
         "cur_batch": None,
         "device": "cpu",
         "disaggregation_mode": release.disaggregation.DisaggregationMode.NULL,
-        "enable_hierarchical_cache": True,
+        "enable_hierarchical_cache": server.enable_hierarchical_cache,
         "enable_overlap": not server.disable_overlap_schedule,
         "enable_priority_scheduling": server.enable_priority_scheduling,
         "forward_stream": worker.forward_stream,

@@ -1,6 +1,7 @@
 """What the hooks see of a release's tree: its nodes, their pages on the device and on the host, and their locks."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvconform.attach.hooks import chained
@@ -30,7 +31,10 @@ class Stay(Run):
 
 
 class Tree:
-    """One tree, whichever kind the release has."""
+    """One tree in Python, whichever kind the release has."""
+
+    opaque = False
+    """Whether nobody can see how often a node is locked."""
 
     def __init__(self, release: Release, cache: Any, page_size: int) -> None:
         """A tree of pages of `page_size` tokens."""
@@ -115,3 +119,86 @@ class Tree:
         if indices is None:
             return []
         return [index // self._size for index in indices[:: self._size].tolist()]
+
+    def inserted(self, named: Any, key: Any) -> Any:
+        """The node that an insert of a key has ended at."""
+        return named if self._full is not None else self.walk(key)
+
+    def books(self, without: set[int]) -> dict[str, Any]:
+        """What a count says of the pages of the tree: how often each is locked."""
+        references: dict[int, int] = {}
+        for node in self.nodes():
+            pages = [page for page in self.device(node) if page not in without]
+            references.update(dict.fromkeys(pages, self.locks(node)))
+        return {"references": references}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A node of which only its place on its path is known; in tokens."""
+
+    id: int
+    start: int
+    stop: int
+    pages: tuple[int, ...] = field(compare=False)
+
+
+class OpaqueTree(Tree):
+    """A tree whose core is in Rust: nodes have numbers, and a path has its slots. How often it is locked is not seen."""
+
+    opaque = True
+
+    def __init__(self, release: Release, cache: Any, page_size: int) -> None:
+        """A tree of pages of `page_size` tokens, and nothing in it."""
+        super().__init__(release, cache, page_size)
+        self._core = cache.tree_core
+        self._labels: list[str] = []
+        """The names of the pages that were inserted last, from the root on."""
+
+    def node(self, named: Any) -> Any:
+        """The number itself."""
+        return named
+
+    def path(self, named: Any) -> list[Span]:
+        """The spans from below the root to a node."""
+        (path,) = self._core.collect_path_info([named])
+        pages = self.pages(self._cache.path_device_indices(named))
+        return [
+            Span(node.node_id, node.path_start, node.path_end, tuple(pages[self._in_pages(node)])) for node in path
+        ]
+
+    def _in_pages(self, node: Any) -> slice:
+        return slice(node.path_start // self._size, node.path_end // self._size)
+
+    def device(self, node: Span) -> Ids:
+        """The pages that a span has."""
+        return list(node.pages)
+
+    def locks(self, node: Span) -> int:
+        """Nobody can see it."""
+        return 0
+
+    def labels(self, node: Span) -> list[str]:
+        """The names of a span's pages, after an insert that has gone over it."""
+        return self._labels[node.start // self._size : node.stop // self._size]
+
+    def inserted(self, named: Any, key: Any) -> Any:
+        """The node that an insert of a key has ended at."""
+        tokens = list(key.token_ids)[: len(key)]
+        self._labels = []
+        for start in range(0, len(tokens), self._size):
+            last = self._labels[-1] if self._labels else ""
+            self._labels.append(chained(last, tuple(tokens[start : start + self._size])))
+        return named
+
+    def books(self, without: set[int]) -> dict[str, Any]:
+        """What a count says of the pages of the tree: which are not locked."""
+        unlocked = self._core.walk_for_kv_canary(unlocked_only=True, swa_resident_only=False).slot_indices
+        return {"cached": sorted({slot // self._size for slot in unlocked.tolist()})}
+
+
+def tree_of(release: Release, cache: Any, page_size: int) -> Tree:
+    """The view of a tree, by the language of its core."""
+    core = getattr(cache, "tree_core", None)
+    opaque = type(core).__name__.startswith("Rust")
+    return (OpaqueTree if opaque else Tree)(release, cache, page_size)

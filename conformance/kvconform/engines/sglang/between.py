@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kvconform.engines.sglang.adapter import Adapter
-from kvconform.engines.sglang.engine import ARGUMENTS, Engine, first, module_with, of_keywords, replace
+from kvconform.engines.sglang.building import of_keywords
+from kvconform.engines.sglang.engine import ARGUMENTS, Engine, first, module_with, replace
 from kvconform.engines.sglang.one_tree import OneTree
 from kvconform.engines.sglang.records import window_in_components
 from kvspec.events import Config

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from kvconform.engines.sglang import building
 from kvconform.engines.sglang.finder import prepare
 from kvconform.engines.sglang.records import name_as_before
 from kvconform.engines.standins import EngineError
@@ -145,48 +146,18 @@ class Engine:
 
     def pool(self, config: Config) -> Any:
         """The rows, and the slots for recurrent states if there are any."""
-        sizes = {
-            "size": config.num_rows,
-            "max_context_len": config.max_context_len,
-            "device": "cpu",
-            "enable_memory_saver": False,
-        }
-        if not config.num_states:
-            return self.pools.ReqToTokenPool(**sizes)
-        optional = {"mamba_layer_ids": [0], "enable_overlap_schedule": True}  # newer releases ask for these
-        known = inspect.signature(self.pools.HybridReqToTokenPool.__init__).parameters
-        made = self.pools.HybridReqToTokenPool(
-            **sizes,
-            mamba_size=config.num_states,
-            mamba_spec_state_size=config.num_rows,
-            cache_params=_state_shapes(self.torch),
-            enable_mamba_extra_buffer=config.prefix_cache,
-            **{name: value for name, value in optional.items() if name in known},
+        return building.rows(
+            self,
+            config.num_rows,
+            config.max_context_len,
+            states=config.num_states,
+            extra_buffer=config.prefix_cache,
         )
-        for name in ("req_index_to_mamba_index_mapping", "req_index_to_mamba_ping_pong_track_buffer_mapping"):
-            # Some releases make as many entries as there are states, and look them up by row.
-            table = getattr(made, name, None)
-            if table is not None and len(table) < len(made.req_to_token):
-                setattr(made, name, table.new_zeros((len(made.req_to_token), *table.shape[1:])))
-        return made
 
     def allocator(self, config: Config) -> Any:
         """The pages, and the window pages behind them if there are any."""
-        common = {"dtype": self.torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
-        size = config.num_pages * config.page_size
-        if config.sliding_window:
-            common["kvcache"] = self._window_pool()
-            window_size = config.num_window_pages * config.page_size
-            return self.window_allocator(size, window_size, page_size=config.page_size, **common)
-        if config.page_size == 1:
-            return self.allocators.TokenToKVPoolAllocator(size, **common)
-        return self.allocators.PagedTokenToKVPoolAllocator(size, page_size=config.page_size, **common)
-
-    def _window_pool(self) -> Any:
-        """A pool of two kinds of layers that has none: it only keeps the mapping between them."""
-        pool = type("NoLayers", (self.window_pools.SWAKVPool,), {"__init__": lambda _: None})()
-        pool.full_kv_pool = pool.swa_kv_pool = None
-        return pool
+        windows = config.num_window_pages if config.sliding_window else 0
+        return building.allocator(self, config.num_pages, config.page_size, window_pages=windows)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
         """The prefix store."""
@@ -391,15 +362,6 @@ class _WithoutEviction:
         return getattr(self._tree_cache, name)
 
 
-def _state_shapes(torch: Any) -> Any:
-    """A recurrent state of next to nothing."""
-    return SimpleNamespace(
-        layers=[0],
-        shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
-        dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
-    )
-
-
 def first(*places: tuple[str, str]) -> Any:
     """The first of several classes that exists; `None` if none does."""
     for module, name in places:
@@ -408,12 +370,6 @@ def first(*places: tuple[str, str]) -> Any:
         except (ImportError, AttributeError):
             continue
     return None
-
-
-def of_keywords(owner: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Those of `values` that a class is made with: releases differ in them."""
-    known = inspect.signature(owner.__init__).parameters
-    return {name: value for name, value in values.items() if name in known}
 
 
 def module_with(name: str, has: str = "__name__") -> Any:

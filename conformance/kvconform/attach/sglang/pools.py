@@ -1,0 +1,66 @@
+"""One memory without a host tier, made of a release's own classes: plain, with windows, or with recurrent states.
+
+The pools are those that the request level builds (`kvconform.engines.sglang.building`); the tree is the one that the
+release's servers build, with its core in Python or in Rust, or switched off.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from kvconform.attach.sglang.memory import Shape
+from kvconform.attach.sglang.release import Release
+from kvconform.engines.sglang import building
+
+
+@dataclass(frozen=True)
+class Pools:
+    """What a memory without a host tier is of; the window in tokens."""
+
+    cached: bool
+    """Whether there is a prefix cache."""
+    core: str
+    """The language of the tree's core: python or rust."""
+    window: int = 0
+    window_pages: int = 0
+    states: int = 0
+    """Slots for recurrent states."""
+    tracked: bool = False
+    """Whether each request has slots in which states that are kept are tracked."""
+
+    @classmethod
+    def drawn(cls, rng: random.Random, release: Release, pages: int, page_size: int, running: int) -> "Pools":
+        """One of those that a release can be driven with."""
+        kinds = ["tree", "tree", "none"]
+        kind = rng.choice(kinds)
+        core = rng.choice(["python", "rust"])
+        return cls(cached=kind != "none", core=core)
+
+
+class PoolMemory:
+    """Rows, allocator, tree."""
+
+    host = None
+    controller = None
+
+    def __init__(self, release: Release, pools: Pools, shape: Shape) -> None:
+        """As a server without `--enable-hierarchical-cache` does it; of the shape's host pages there are none."""
+        self.release, self.pools, self.shape = release, pools, shape
+        self.rows = building.rows(release, shape.rows, shape.context, states=pools.states, extra_buffer=pools.tracked)
+        self.allocator = building.allocator(release, shape.pages, shape.page_size, window_pages=pools.window_pages)
+        kinds = release.component.ComponentType
+        params: Any = release.init_params.CacheInitParams(
+            disable=not pools.cached,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=shape.page_size,
+            enable_mamba_extra_buffer=pools.tracked,
+            sliding_window_size=pools.window or None,
+            tree_components=(
+                kinds.FULL,
+                *((kinds.SWA,) if pools.window else ()),
+                *((kinds.MAMBA,) if pools.states else ()),
+            ),
+            tree_core_backend=pools.core,
+        )
+        self.cache = release.tree.UnifiedRadixCache(params)
