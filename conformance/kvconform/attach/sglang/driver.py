@@ -122,7 +122,8 @@ class _Traffic:
     def __init__(self, release: Release, shape: Shape, rng: random.Random, seen: Seen) -> None:
         self._release, self._shape, self._rng, self._seen = release, shape, rng, seen
         self._left = shape.requests
-        self._longest = shape.pages * shape.page_size - 2 * shape.page_size
+        pages = shape.pages if shape.pools is None else shape.pools.fewest(shape.pages)
+        self._longest = pages * shape.page_size - 2 * shape.page_size
         self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(6)]
         self._live: list[str] = []
         self._next = 0

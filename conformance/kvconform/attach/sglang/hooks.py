@@ -1,121 +1,91 @@
 """Hooks into SGLang: allocators, locks, inserts, transfers and launches, in the law's events.
 
 Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
-each page on its path. A transfer is a holder of its own: it holds what it was given until it is acknowledged. Locks do
-not say who asked for them; who does is known by the function that is under way, and a request's own lock passes to it
-when it is first launched.
+each page on its path. Locks do not say who asked for them; who does is known by the function that is under way, and a
+request's own lock passes to it when it is first launched.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.hooks import Trace
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.view import HOST, KV, NEW, TREE, Ids, Stay, tree_of
-from kvconform.attach.streams import Streams
-from kvspec.memory.events import (
-    Count,
-    Drop,
-    Idle,
-    Leave,
-    Map,
-    Pages,
-    PassOn,
-    Pool,
-    Publish,
-    Share,
-    Take,
-    Unmap,
-    Use,
-)
-from kvspec.memory.events import (
-    Release as Released,
-)
+from kvconform.attach.sglang.transfers import Transfers
+from kvconform.attach.sglang.view import HOST, KV, NEW, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvspec.memory.events import Count, Drop, Idle, Leave, Map, Pages, PassOn, Pool, Publish, Share, Unmap, Use
+from kvspec.memory.events import Release as Released
 
 
-class Attached:
-    """Tells what one host cache does, from the moment it is complete."""
+@dataclass
+class Lock:
+    """A lock on the path to a node."""
+
+    who: str
+    node: Any
+    low: int | None = None
+    """From which token on it locks the path's window pages, too; `None`: none of them."""
+
+
+class Attached(Transfers):
+    """Tells what one memory does, from the moment it is complete."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses.
 
-        The release's own books are told each `count_every` looks at the transfers.
+        The release's own books are told each `count_every` looks at them.
         """
-        self.hooks = Hooks(trace)
-        self._release = release
+        super().__init__(release, trace, stream, event)
         self._every = count_every
         self._looks = 0
-        self._streams = Streams(self.hooks, stream, event)
-        self._who: list[str] = [NEW]
-        """Who acts, the innermost function last."""
         self._stays: dict[str, Stay] = {}
         self._stretches: Counter[str] = Counter()
         """Request -> how often it had a row."""
         self._rows: dict[int, Stay] = {}
-        self._fresh: set[int] = set()
-        """Pages that were allocated and belong to no request yet."""
-        self._keys: dict[str, dict[int, str]] = {}
-        """Pool -> page of the tree -> the name under which it is found."""
-        self._transfers: dict[str, dict[str, Ids]] = {}
-        """Transfer -> pool -> what it was given."""
-        self._locked: list[tuple[str, Any]] = []
-        """Each lock: who has it, and its node."""
+        self._locked: list[Lock] = []
         self._launched = 0
-        self._cache: Any = None
         self._install()
 
     def watch(self, memory: Any) -> None:
         """A memory was made: all of it is free."""
         size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
-        self._cache, self._allocator, self._host, self._to_token = memory.cache, allocator, host, memory.rows
+        self._cache, self._host, self._to_token = memory.cache, host, memory.rows
         self._size = size
+        self._allocators = {KV: getattr(allocator, "full_attn_allocator", allocator)}
+        self._window, self._sides = 0, getattr(allocator, "full_to_swa_index_mapping", None)
+        if self._sides is not None:
+            self._allocators[WINDOW] = allocator.swa_attn_allocator
+            self._window = int(memory.cache.sliding_window_size)
         self._tree = tree_of(self._release, memory.cache, size)
         self._who = [NEW]
-        for kept in (self._stays, self._stretches, self._rows, self._fresh, self._transfers, self._locked):
+        for kept in (self._stays, self._stretches, self._rows, self._transfers, self._locked):
             kept.clear()
         pools = {
-            KV: Pool(page_size=size, num_pages=allocator.size // size, label_size=size, sinks=[0]),
+            pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, sinks=[0])
+            for pool, made in self._allocators.items()
         }
         if host is not None:
             pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
         self._keys = {pool: {} for pool in pools}
+        self._fresh = {pool: set() for pool in self._allocators}
         self.hooks.trace.header("sglang", pools)
         self._streams.clear(self._release.torch.cuda)
 
     # Installing
 
     def _install(self) -> None:
-        hooks, release = self.hooks, self._release
-        cache, controller = release.cache_class, release.controller_class
-        for allocator in (release.allocators.TokenToKVPoolAllocator, release.allocators.PagedTokenToKVPoolAllocator):
-            for name in ("alloc", "alloc_extend", "alloc_decode"):
-                if name in vars(allocator):
-                    hooks.hook(allocator, name, after=lambda _, slots, *__, **___: self._allocated(slots))
-            for name in ("free", "free_page_ids", "free_segment"):
-                if name in vars(allocator):
-                    self._free_hook(allocator, name)
-            self._group_hook(allocator)
-        hooks.hook(release.host.HostKVCache, "alloc", after=lambda _, slots, *__: self._host_allocated(slots))
-        hooks.hook(release.host.HostKVCache, "free", before=lambda _, slots: self._freed(HOST, self._tree.pages(slots)))
-        hooks.hook(release.host_class, "backup_from_device_all_layer", before=self._writes)
-        hooks.hook(release.host_class, "load_to_device_per_layer", before=self._loads_layer)
+        hooks, release, cache = self.hooks, self._release, self._release.cache_class
         hooks.hook(cache, "insert", after=lambda _, answer, __, params: self._inserted(answer, params))
-        hooks.hook(cache, "writing_check", before=self._waiting, after=self._acknowledged)
-        hooks.hook(cache, "loading_check", before=self._waiting, after=self._acknowledged)
         hooks.hook(cache, "reset", before=self._emptied)
         hooks.hook(cache, "check_hicache_events", after=lambda *_: self.looked())
         hooks.hook(release.pools.ReqToTokenPool, "free", before=lambda _, req: self._left(req))
-        self._acting(cache, "writing_check", lambda *_, **__: "writing")
-        self._acting(cache, "loading_check", lambda *_, **__: "loading")
+        self._acting(release.batches.ScheduleBatch, "_evict_swa", lambda _, req, *__, **___: self._request(req))
         if release.unified:
             self._install_unified(cache, release.core.UnifiedTreeCore)
         else:
             self._install_radix(cache)
-        self._acting(controller, "load", lambda _, *args, **kwargs: f"load {self._node_id(kwargs)}")
-        self._acting(controller, "write", lambda _, *args, **kwargs: f"write {self._node_id(kwargs)}")
 
     def _install_unified(self, cache: Any, core: Any) -> None:
         hooks = self.hooks
@@ -129,7 +99,9 @@ class Attached:
         self._acting(cache, "_drain_device_frees", lambda *_: TREE)
         self._acting(cache, "_drain_host_frees", lambda *_: TREE)
         self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
-        self._acting(cache, "unlock", lambda _, lock: getattr(lock, "kvspec_owner", NEW))
+        for name in ("unlock", "release_swa"):
+            self._acting(cache, name, lambda _, lock: getattr(lock, "kvspec_owner", NEW))
+        self._acting(cache, "_apply_cache_action", self._applies)
         self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node}")
         self._acting(
             cache, "_execute_and_commit_kv_backup", lambda _, action, *__, **___: f"write {action.node_ids[0]}"
@@ -153,57 +125,17 @@ class Attached:
         before: Callable[..., Any] = lambda _, node, *__, **___: self._path(node)  # noqa: E731
         for name, sign in (("inc_lock_ref", 1), ("dec_lock_ref", -1)):
             self.hooks.hook(owner, name, before=before, after=partial(self._locks, sign))
-
-    def _acting(self, owner: Any, name: str, who: Callable[..., str], after: Callable[..., None] | None = None) -> None:
-        """Note who acts while a function runs, whether it returns or not."""
-        original = getattr(owner, name)
-
-        def acting(*args: Any, **kwargs: Any) -> Any:
-            self._who.append(self.hooks.guarded(who, *args, **kwargs) or NEW)
-            try:
-                answer = original(*args, **kwargs)
-                if after is not None:
-                    self.hooks.guarded(after, None, answer, *args, **kwargs)
-                return answer
-            finally:
-                self._who.pop()
-
-        self.hooks.set(owner, name, acting)
-
-    def _free_hook(self, allocator: Any, name: str) -> None:
-        """Tell what is freed once, whichever of the allocator's functions calls another one."""
-        original, ids = getattr(allocator, name), name == "free_page_ids"
-
-        def free(made: Any, indices: Any, **kwargs: Any) -> Any:
-            if self._inside:
-                return original(made, indices, **kwargs)
-            divide = 1 if ids else made.page_size
-            pages = list(dict.fromkeys(index // divide for index in indices.tolist()))
-            self.hooks.guarded(self._freed, KV, pages)
-            with self._once():
-                return original(made, indices, **kwargs)
-
-        self.hooks.set(allocator, name, free)
-
-    def _group_hook(self, allocator: Any) -> None:
-        """What was freed one by one while frees were held together is not told a second time."""
-        original = allocator.free_group_end
-        self.hooks.set(allocator, "free_group_end", self._once()(original))
-
-    _inside = False
-
-    @contextmanager
-    def _once(self) -> Iterator[None]:
-        self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
+        if hasattr(owner, "dec_swa_lock_only"):
+            self.hooks.hook(owner, "dec_swa_lock_only", before=before, after=partial(self._locks, 0))
 
     # Who
 
-    def _node_id(self, named: dict[str, Any]) -> Any:
-        return named.get("node_id", -1)
+    def _applies(self, _: Any, action: Any) -> str:
+        """A tree gives pages of its own up for others that have their window; else it acts for whom it is asked."""
+        if type(action).__name__ != "FreeDeviceKVFullOnly":
+            return self._who[-1]
+        pages = [page for indices in action.indices for page in self._tree.pages(indices)]
+        return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
 
     def _request(self, req: Any) -> str:
         """Who a request is; what it has said by now is known."""
@@ -232,72 +164,47 @@ class Attached:
         owner = getattr(lock, "kvspec_owner", name)
         if lock is not None and owner != name:
             self.hooks.tell(PassOn(owner, name))
-            self._locked = [(name if who == owner else who, node) for who, node in self._locked]
+            for locked in self._locked:
+                if locked.who == owner:
+                    locked.who = name
             lock.kvspec_owner = name
 
     def _adopt_path(self, req: Any, name: str) -> None:
         """As `_adopt`, once, where a lock is known by its node only."""
-        anonymous = (NEW, req.last_node)
-        if anonymous in self._locked:
-            self._locked[self._locked.index(anonymous)] = (name, req.last_node)
+        lock = self._lock_of(NEW, req.last_node)
+        if lock is not None:
+            lock.who = name
             pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]
             self.hooks.tell(PassOn(NEW, name, KV, pages))
 
-    # Allocators
-
-    def _allocated(self, slots: Any) -> None:
-        if slots is None:
-            return
-        pages: Pages = [slot // self._size for slot in slots.tolist() if slot % self._size == 0]
-        who = self._who[-1]
-        if who.startswith("load "):
-            self._transfers.setdefault(who, {}).setdefault(KV, []).extend(pages)  # type: ignore[arg-type]
-        else:
-            who = NEW
-            self._fresh.update(pages)  # type: ignore[arg-type]
-        if pages:
-            self.hooks.tell(Take(who, KV, pages))
-
-    def _host_allocated(self, slots: Any) -> None:
-        pages = self._tree.pages(slots)
-        if pages:
-            self._transfers.setdefault(self._who[-1], {}).setdefault(HOST, []).extend(pages)
-            self.hooks.tell(Take(self._who[-1], HOST, [*pages]))
-
-    def _freed(self, pool: str, pages: Ids) -> None:
-        who = self._who[-1]
-        if who == TREE:
-            for page in pages:
-                self._keys[pool].pop(page, None)
-            self.hooks.tell(Drop(pool, [*pages]))
-            return
-        fresh = [page for page in pages if pool == KV and page in self._fresh]
-        self._fresh.difference_update(fresh)
-        others = [page for page in pages if page not in fresh]
-        if fresh:
-            self.hooks.tell(Released(NEW, pool, [*fresh]))
-        if others:
-            self.hooks.tell(Released(who, pool, [*others]))
+    def _lock_of(self, who: str, node: Any) -> Lock | None:
+        return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)
 
     # The tree
 
     def _publish(self, named: Any, planned: bool = False) -> None:
         """The pages on a path that the tree has and had not; they are its own from now on."""
+        start = 0
         for node in self._tree.path(named):
-            pages = self._tree.device(node)
-            fresh = [index for index, page in enumerate(pages) if page not in self._keys[KV]]
-            if not fresh:
-                continue
-            labels = self._tree.labels(node)
-            new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
-            self._keys[KV].update(zip(new, names, strict=True))
-            self.hooks.tell(Publish(KV, [*new], names, names, planned=planned))
-            for who, locked in self._locked:
-                if node in self._tree.path(locked):
-                    self.hooks.tell(Share(who, KV, [*new], names))
-            if not planned:
-                giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
-                self.hooks.tell(Released(giver, KV, [*new]))
+            for pool in self._tree.pools:
+                self._publish_node(node, start, pool, planned)
+            start += self._tree.length(node)
+
+    def _publish_node(self, node: Any, start: int, pool: str, planned: bool) -> None:
+        pages, keys = self._tree.device(node, pool), self._keys[pool]
+        fresh = [index for index, page in enumerate(pages) if page not in keys]
+        if not fresh:
+            return
+        labels = self._tree.labels(node)
+        new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
+        keys.update(zip(new, names, strict=True))
+        self.hooks.tell(Publish(pool, [*new], names, names, planned=planned))
+        for lock in self._locked:
+            if node in self._tree.path(lock.node) and (pool == KV or (lock.low is not None and start >= lock.low)):
+                self.hooks.tell(Share(lock.who, pool, [*new], names))
+        if not planned:
+            giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
+            self.hooks.tell(Released(giver, pool, [*new]))
 
     def _emptied(self, cache: Any) -> None:
         """The server was told to forget what it has: nobody may hold anything then."""
@@ -310,26 +217,53 @@ class Attached:
     def _inserted(self, answer: Any, params: Any) -> None:
         self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), params.key))
 
-    def _path(self, named: Any) -> list[tuple[Any, int]]:
+    def _path(self, named: Any) -> list[tuple[Any, str, int, Ids]]:
+        """Before the locks on a path change: what they are, for each node and pool, and on which pages."""
         if self._who[-1].startswith("load "):
             self._publish(named, planned=True)
-        return [(node, self._tree.locks(node)) for node in self._tree.path(named)]
+        tree = self._tree
+        return [
+            (node, pool, tree.locks(node, pool), tree.device(node, pool))
+            for node in tree.path(named)
+            for pool in tree.pools
+        ]
 
-    def _locks(self, sign: int, path: list[tuple[Any, int]], _: Any, __: Any, named: Any, *___: Any, **____: Any) -> None:
-        who, locked = self._holder(named), 0
-        for node, before in path:
-            pages = self._tree.device(node)
-            locked = sign if self._tree.opaque else self._tree.locks(node) - before
-            names = [self._keys[KV].get(page, "") for page in pages]
+    def _locks(
+        self, sign: int, path: list[tuple[Any, str, int, Ids]], _: Any, __: Any, named: Any, *___: Any, **____: Any
+    ) -> None:
+        """The locks on a path have changed: one more, one less, or (0) one less of window pages only."""
+        who, node = self._holder(named), self._tree.node(named)
+        lock = Lock(who, node, self._window_begins(path)) if sign > 0 else self._lock_of(who, node)
+        for at, pool, before, pages in path:
+            locked = self._told(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
+            names = [self._keys[pool].get(page, "") for page in pages]
             for _again in range(locked if pages else 0):
-                self.hooks.tell(Share(who, KV, [*pages], names))
+                self.hooks.tell(Share(who, pool, [*pages], names))
             for _again in range(-locked if pages else 0):
-                self.hooks.tell(Released(who, KV, [*pages]))
-        entry = (who, self._tree.node(named))
-        if locked > 0:
-            self._locked.append(entry)
-        elif entry in self._locked:
-            self._locked.remove(entry)
+                self.hooks.tell(Released(who, pool, [*pages]))
+        if lock is None or not path:
+            return
+        if sign > 0:
+            self._locked.append(lock)
+        elif sign < 0:
+            self._locked.remove(lock)
+        else:
+            lock.low = None
+
+    def _told(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
+        """By how much the locks on a node change, where nobody can see it: as its core is asked to."""
+        if pool == KV:
+            return sign
+        covered = lock is not None and lock.low is not None and node.start >= lock.low
+        return (sign or -1) if covered else 0
+
+    def _window_begins(self, path: list[tuple[Any, str, int, Ids]]) -> int | None:
+        """From which token on a lock on a path covers window pages: whole nodes, until they are a window."""
+        lengths = [self._tree.length(node) for node, pool, _, _ in path if pool == KV]
+        low = stop = sum(lengths)
+        while lengths and stop - low < self._window:
+            low -= lengths.pop()
+        return low if self._window else None
 
     def _holder(self, named: Any) -> str:
         """Who locks or unlocks: whoever acts, and for an acknowledgement its transfer."""
@@ -344,41 +278,7 @@ class Attached:
         stay = self._stays.get(req.rid)
         if stay is not None:
             self._adopt(req, stay.name)
-            self._map(stay, req, len(stay.pages) * self._size)
-
-    # Transfers
-
-    def _backed_up(self, _: Any, __: Any, ___: Any, named: Any, *____: Any, **_____: Any) -> None:
-        node = self._tree.node(named)
-        pages = [page for page in self._tree.host(node) if page not in self._keys[HOST]]
-        if pages:
-            names = self._tree.labels(node)
-            self._keys[HOST].update(zip(pages, names, strict=True))
-            self.hooks.tell(Publish(HOST, [*pages], names, names, planned=True))
-
-    def _writes(self, _: Any, __: Any, host: Any, device: Any, *___: Any) -> None:
-        self._streams.begin("backup_from_device_all_layer", [], [], [(self._use(KV, device), self._use(HOST, host))])
-
-    def _loads_layer(self, _: Any, __: Any, host: Any, device: Any, layer: int, *___: Any, **____: Any) -> None:
-        if layer == 0:
-            copies = [(self._use(HOST, host), self._use(KV, device))]
-            self._streams.begin("load_to_device_per_layer", [], [], copies)
-
-    def _use(self, pool: str, indices: Any) -> Use:
-        return Use(pool=pool, pages=[*self._tree.pages(indices)])
-
-    def _waiting(self, *_: Any, **__: Any) -> tuple[set[Any], set[Any]]:
-        return set(self._cache.ongoing_write_through), set(self._cache.ongoing_load_back)
-
-    def _acknowledged(self, before: tuple[set[Any], set[Any]], *_: Any, **__: Any) -> None:
-        """What transfers were given is theirs no longer."""
-        after = self._waiting()
-        for kind, gone in (("write", before[0] - after[0]), ("load", before[1] - after[1])):
-            for node in sorted(gone):
-                name = f"{kind} {node}"
-                for pool, pages in self._transfers.pop(name, {}).items():
-                    self.hooks.tell(Released(name, pool, [*pages]))
-                self.hooks.tell(Leave(name))
+            self._map(stay, req, len(stay.pages[KV]) * self._size)
 
     # Requests
 
@@ -396,9 +296,14 @@ class Attached:
                     self._adopt_path(req, stay.name)
             self._request(req)
             self._adopt(req, stay.name)
+            first = max(0, start - self._window)
+            stay.reads_from = first // self._size
             self._map(stay, req, stop)
             reads.append(Use(table=stay.name, stop=stop))
             writes.append(Use(table=stay.name, start=start, stop=stop))
+            if self._sides is not None:
+                reads.append(Use(table=stay.table(WINDOW), start=first, stop=stop))
+                writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
         self._streams.begin("forward_batch_generation", reads, writes)
 
     def _row(self, req: Any) -> int:
@@ -406,25 +311,35 @@ class Attached:
         return int(record.req_pool_idx if hasattr(record, "req_pool_idx") else req.req_pool_idx)
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
-        """What a row names now and did not before."""
-        pages = self._tree.pages(self._to_token.req_to_token[stay.row, :stop])
-        first = next((at for at, page in enumerate(pages) if at >= len(stay.pages) or page != stay.pages[at]), None)
+        """What a row names now and did not before, and the window pages behind it from where it is read on."""
+        slots = self._to_token.req_to_token[stay.row, :stop]
+        tokens = [*req.origin_input_ids, *req.output_ids]
+        self._map_pool(stay, KV, self._tree.pages(slots), tokens)
+        if self._sides is not None:
+            first, known = stay.reads_from, stay.pages.get(WINDOW, [])
+            behind = self._sides[slots[:: self._size].long()] // self._size
+            passed = known[:first] + [0] * (min(first, len(behind)) - len(known))
+            self._map_pool(stay, WINDOW, passed + behind.tolist()[first:], tokens)
+
+    def _map_pool(self, stay: Stay, pool: str, pages: Ids, tokens: list[int]) -> None:
+        known, fresh = stay.pages.setdefault(pool, []), self._fresh[pool]
+        first = next((at for at, page in enumerate(pages) if at >= len(known) or page != known[at]), None)
         if first is None:
             return
-        mine = [page for page in pages[first:] if page in self._fresh]
+        mine = [page for page in pages[first:] if page in fresh]
         if mine:
-            self._fresh.difference_update(mine)
-            self.hooks.tell(PassOn(NEW, stay.name, KV, [*mine]))
-        stay.pages[first:] = pages[first:]
-        tokens = [*req.origin_input_ids, *req.output_ids]
-        labels = stay.labels(tokens, first, len(stay.pages))
-        self.hooks.tell(Map(stay.name, stay.name, KV, first, [*stay.pages[first:]], labels))
+            fresh.difference_update(mine)
+            self.hooks.tell(PassOn(NEW, stay.name, pool, [*mine]))
+        known[first:] = pages[first:]
+        labels = stay.labels(tokens, first, len(known))
+        self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
 
     def _left(self, req: Any) -> None:
         stay = self._stays.pop(req.rid, None)
         if stay is not None:
             del self._rows[stay.row]
-            self.hooks.tell(Unmap(stay.name))
+            for pool in stay.pages:
+                self.hooks.tell(Unmap(stay.table(pool)))
             self.hooks.tell(Leave(stay.name))
 
     # The books
@@ -438,14 +353,15 @@ class Attached:
         self._looks += 1
         if self._looks % self._every:
             return
-        loading = {page for given in self._transfers.values() for page in given.get(KV, [])}
-        books = self._tree.books(without=loading)
-        allocator = self._allocator
-        staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
-        if getattr(allocator, "release_pages", None) is not None:
-            staged.append(allocator.release_pages)
-        free = [int(page) for part in staged for page in part.tolist()]
-        self.hooks.tell(Count(KV, free=[*free], **books))
+        for pool, allocator in self._allocators.items():
+            loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
+            staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
+            if getattr(allocator, "release_pages", None) is not None:
+                staged.append(allocator.release_pages)
+            free = [int(page) for part in staged for page in part.tolist()]
+            # A tree that is switched off has nothing to say.
+            books = self._tree.books(pool, without=loading) if pool in self._tree.pools else {}
+            self.hooks.tell(Count(pool, free=[*free], **books))
         if self._host is None:
             return
         parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]

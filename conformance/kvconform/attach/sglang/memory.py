@@ -100,6 +100,9 @@ class Memory:
         return self.cache.cache_controller
 
     cache: Any
+    window: int | None = None
+    """What layers with a window look back, in tokens; `None`: there are none."""
+    window_pages = 0
 
     @property
     def room(self) -> int:

@@ -31,10 +31,18 @@ class Pools:
     @classmethod
     def drawn(cls, rng: random.Random, release: Release, pages: int, page_size: int, running: int) -> "Pools":
         """One of those that a release can be driven with."""
-        kinds = ["tree", "tree", "none"]
-        kind = rng.choice(kinds)
         core = rng.choice(["python", "rust"])
-        return cls(cached=kind != "none", core=core)
+        kind = rng.choice(["plain", "window"])
+        return cls(
+            cached=rng.random() < 0.8,
+            core=core,
+            window=rng.randint(1, 3 * page_size) if kind == "window" else 0,
+            window_pages=rng.randint(pages * 3 // 4, pages) if kind == "window" else 0,
+        )
+
+    def fewest(self, pages: int) -> int:
+        """Pages of the pool that has the fewest."""
+        return min(pages, self.window_pages or pages)
 
 
 class PoolMemory:
@@ -46,6 +54,7 @@ class PoolMemory:
     def __init__(self, release: Release, pools: Pools, shape: Shape) -> None:
         """As a server without `--enable-hierarchical-cache` does it; of the shape's host pages there are none."""
         self.release, self.pools, self.shape = release, pools, shape
+        self.window, self.window_pages = pools.window or None, pools.window_pages
         self.rows = building.rows(release, shape.rows, shape.context, states=pools.states, extra_buffer=pools.tracked)
         self.allocator = building.allocator(release, shape.pages, shape.page_size, window_pages=pools.window_pages)
         kinds = release.component.ComponentType

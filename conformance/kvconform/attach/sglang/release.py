@@ -45,6 +45,7 @@ REAL = (
     "sglang.srt.mem_cache",
     "sglang.srt.model_executor.forward_batch_info",
     "sglang.srt.observability.req_time_stats",
+    "sglang.srt.platforms",
     "sglang.srt.runtime_context",
     "sglang.srt.rust_extensions",
     "sglang.srt.sampling",

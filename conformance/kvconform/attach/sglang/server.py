@@ -242,7 +242,7 @@ def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Told,
 
 def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server: Told) -> None:
     """What a scheduler keeps of its arguments, of its model and of its worker."""
-    shape = memory.shape
+    shape, windows = memory.shape, memory.window_pages
     values = {
         "cur_batch": None,
         "device": "cpu",
@@ -251,7 +251,10 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "enable_overlap": not server.disable_overlap_schedule,
         "enable_priority_scheduling": server.enable_priority_scheduling,
         "forward_stream": worker.forward_stream,
+        "full_tokens_per_layer": shape.pages * shape.page_size if windows else None,
         "is_generation": True,
+        "is_hybrid_ssm": False,
+        "is_hybrid_swa": bool(windows),
         "max_prefill_tokens": server.max_prefill_tokens,
         "max_req_input_len": shape.context - 2,
         "max_req_len": shape.context - 1,
@@ -266,7 +269,9 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "schedule_policy": server.schedule_policy,
         "schedule_stream": Stream.current,
         "server_args": server,
+        "sliding_window_size": memory.window,
         "spec_algorithm": release.speculative.SpeculativeAlgorithm.from_string(None),
+        "swa_tokens_per_layer": windows * shape.page_size if windows else None,
         "token_to_kv_pool_allocator": memory.allocator,
         "tp_worker": worker,
         "tree_cache": memory.cache,
@@ -289,7 +294,6 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "mm_receiver",
         "rust_server",
         "scripted_scheduler_hook",
-        "sliding_window_size",
         "tokenizer",
         "truncation_align_size",
     )

@@ -13,6 +13,7 @@ Ids = list[int]
 
 
 KV = "kv"
+WINDOW = "window"
 HOST = "host"
 NEW = "admission"
 """Who holds what was allocated or locked for requests that no launch has shown yet."""
@@ -26,8 +27,15 @@ class Stay(Run):
     def __init__(self, name: str, page_size: int) -> None:
         """It has no pages yet."""
         super().__init__(name, page_size)
-        self.pages: Ids = []
+        self.pages: dict[str, Ids] = {}
+        """Pool -> what its table names; the table of pages has the request's name."""
         self.row = -1
+        self.reads_from = 0
+        """The first page that layers with a window read at its last launch."""
+
+    def table(self, pool: str) -> str:
+        """The name of its table of a pool."""
+        return self.name if pool == KV else f"{self.name} {pool}"
 
 
 class Tree:
@@ -39,7 +47,11 @@ class Tree:
     def __init__(self, release: Release, cache: Any, page_size: int) -> None:
         """A tree of pages of `page_size` tokens."""
         self._cache, self._size = cache, page_size
-        self._full = release.component.ComponentType.FULL if release.unified else None
+        kinds = release.component.ComponentType if release.unified else None
+        self._full = kinds.FULL if kinds is not None else None
+        self._components = {KV: self._full} if kinds is None else {KV: kinds.FULL, WINDOW: kinds.SWA}
+        self.pools = [KV, *([WINDOW] if self._full is not None and cache.supports_swa() else [])]
+        """The pools of which its nodes have pages."""
 
     def node(self, named: Any) -> Any:
         """The node that a release names: by a number, or as it is."""
@@ -87,17 +99,21 @@ class Tree:
         match = getattr(self._cache, "key_match_fn", None)
         return int(match(one, other) if match is not None else one.match(other, page_size=self._size))
 
-    def device(self, node: Any) -> Ids:
-        """The pages that a node has on the device."""
-        return self.pages(node.value if self._full is None else node.component_data[self._full].value)
+    def device(self, node: Any, pool: str = KV) -> Ids:
+        """The pages of a pool on the device that a node has."""
+        return self.pages(node.value if self._full is None else node.component_data[self._components[pool]].value)
+
+    def length(self, node: Any) -> int:
+        """The tokens of a node."""
+        return len(node.key)
 
     def host(self, node: Any) -> Ids:
         """The pages that a node has on the host."""
         return self.pages(node.host_value if self._full is None else node.component_data[self._full].host_value)
 
-    def locks(self, node: Any) -> int:
-        """How often a node is locked."""
-        return int(node.lock_ref if self._full is None else node.component_data[self._full].lock_ref)
+    def locks(self, node: Any, pool: str = KV) -> int:
+        """How often a node's pages of a pool are locked."""
+        return int(node.lock_ref if self._full is None else node.component_data[self._components[pool]].lock_ref)
 
     def labels(self, node: Any) -> list[str]:
         """The names of a node's pages: what the tree says they hold. Kept with the node until it is split."""
@@ -124,12 +140,12 @@ class Tree:
         """The node that an insert of a key has ended at."""
         return named if self._full is not None else self.walk(key)
 
-    def books(self, without: set[int]) -> dict[str, Any]:
+    def books(self, pool: str, without: set[int]) -> dict[str, Any]:
         """What a count says of the pages of the tree: how often each is locked."""
         references: dict[int, int] = {}
         for node in self.nodes():
-            pages = [page for page in self.device(node) if page not in without]
-            references.update(dict.fromkeys(pages, self.locks(node)))
+            pages = [page for page in self.device(node, pool) if page not in without]
+            references.update(dict.fromkeys(pages, self.locks(node, pool)))
         return {"references": references}
 
 
@@ -144,7 +160,7 @@ class Span:
 
 
 class OpaqueTree(Tree):
-    """A tree whose core is in Rust: nodes have numbers, and a path has its slots. How often it is locked is not seen."""
+    """A tree whose core is in Rust: nodes have numbers, paths have slots; how often they are locked is not seen."""
 
     opaque = True
 
@@ -163,18 +179,22 @@ class OpaqueTree(Tree):
         """The spans from below the root to a node."""
         (path,) = self._core.collect_path_info([named])
         pages = self.pages(self._cache.path_device_indices(named))
-        return [
-            Span(node.node_id, node.path_start, node.path_end, tuple(pages[self._in_pages(node)])) for node in path
-        ]
+        return [Span(node.node_id, node.path_start, node.path_end, tuple(pages[self._in_pages(node)])) for node in path]
 
     def _in_pages(self, node: Any) -> slice:
         return slice(node.path_start // self._size, node.path_end // self._size)
 
-    def device(self, node: Span) -> Ids:
-        """The pages that a span has."""
-        return list(node.pages)
+    def device(self, node: Span, pool: str = KV) -> Ids:
+        """The pages of a pool that a span has."""
+        if pool == KV:
+            return list(node.pages)
+        return self.pages(self._core.get_component_device_value(node.id, self._components[pool]))
 
-    def locks(self, node: Span) -> int:
+    def length(self, node: Span) -> int:
+        """The tokens of a span."""
+        return node.stop - node.start
+
+    def locks(self, node: Span, pool: str = KV) -> int:
         """Nobody can see it."""
         return 0
 
@@ -191,9 +211,12 @@ class OpaqueTree(Tree):
             self._labels.append(chained(last, tuple(tokens[start : start + self._size])))
         return named
 
-    def books(self, without: set[int]) -> dict[str, Any]:
+    def books(self, pool: str, without: set[int]) -> dict[str, Any]:
         """What a count says of the pages of the tree: which are not locked."""
-        unlocked = self._core.walk_for_kv_canary(unlocked_only=True, swa_resident_only=False).slot_indices
+        window = pool == WINDOW
+        unlocked = self._core.walk_for_kv_canary(unlocked_only=True, swa_resident_only=window).slot_indices
+        if window:
+            unlocked = self._cache.token_to_kv_pool_allocator.full_to_swa_index_mapping[unlocked]
         return {"cached": sorted({slot // self._size for slot in unlocked.tolist()})}
 
 
