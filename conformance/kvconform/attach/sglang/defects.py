@@ -1,14 +1,15 @@
 """Defects for SGLang 0.5.23, in its own scheduler, tree, allocators and transfer controller."""
 
 from kvconform.attach.planting import Defect
+from kvconform.attach.sglang.planted_pools import in_pools
 from kvconform.attach.sglang.release import Release
 
 _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.host_indices.flip(0)"
 
 
 def defects(release: Release) -> list[Defect]:
-    """Twenty of them."""
-    return _in_scheduler(release) + in_host_cache(release)
+    """Twenty-eight of them."""
+    return _in_scheduler(release) + in_host_cache(release) + in_pools(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:

@@ -5,11 +5,13 @@ What stands in is what needs a GPU or another process: a forward pass samples at
 those of `kvconform.attach.device`, whose progress is drawn.
 """
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 from kvconform.attach.device import advance, stood_in
 from kvconform.attach.patches import Patches
@@ -239,7 +241,8 @@ def run(
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
         try:
-            with _made(release, shape, rng, seen, attached) as made:
+            told = {} if shape.pools is None else shape.pools.environment
+            with patch.dict(os.environ, told), _made(release, shape, rng, seen, attached) as made:
                 _loop(made, seen)
         finally:
             patches.undo()

@@ -23,6 +23,10 @@ class Pools:
     """The language of the tree's core: python or rust."""
     window: int = 0
     window_pages: int = 0
+    moves_every: int = 128
+    """How many tokens a window is behind before what it has left is given back."""
+    unlocks: bool = False
+    """Whether a request gives its lock on the window that it found back when it has moved on by one window."""
     states: int = 0
     """Slots for recurrent states."""
     tracked: bool = False
@@ -38,7 +42,17 @@ class Pools:
             core=core,
             window=rng.randint(1, 3 * page_size) if kind == "window" else 0,
             window_pages=rng.randint(pages * 3 // 4, pages) if kind == "window" else 0,
+            moves_every=rng.choice([1, 1, 4]),
+            unlocks=rng.random() < 0.5,
         )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a server's environment says of them."""
+        return {
+            "SGLANG_SWA_EVICTION_INTERVAL": str(self.moves_every),
+            "SGLANG_OPT_RELEASE_PREFILL_SWA": str(self.unlocks),
+        }
 
     def fewest(self, pages: int) -> int:
         """Pages of the pool that has the fewest."""

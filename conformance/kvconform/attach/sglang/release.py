@@ -177,6 +177,8 @@ class Release:
             self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
             components = importlib.import_module(f"{memory}.unified_cache.components.full")
             self.full_component = components.FullComponent
+            windows = importlib.import_module(f"{memory}.unified_cache.components.swa")
+            self.window_component = windows.SWAComponent
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
         else:

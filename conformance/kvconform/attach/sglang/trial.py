@@ -8,7 +8,7 @@ from kvconform.attach.judged import Known, Trial
 from kvconform.attach.sglang import driver, walk
 from kvconform.attach.sglang.defects import defects
 from kvconform.attach.sglang.hooks import Attached
-from kvconform.attach.sglang.release import load
+from kvconform.attach.sglang.release import Release, load
 from kvconform.engines.standins import EngineError
 from kvspec.memory.events import Failed
 
@@ -50,10 +50,17 @@ def trial(folder: Path) -> Trial:
         return attached[0].hooks
 
     def run(seed: int) -> None:
-        # By turns: its scheduler, and a walk, in which transfers are closer to launches than its barriers let them be.
-        walks = seed % 2 or not release.scheduled
-        failed = (walk.run if walks else driver.run)(release, seed, attached[0]).failed
-        for error in failed:
+        for error in _run(release, seed, attached[0]).failed:
             attached[0].hooks.tell(Failed("stuck" if driver.STUCK in error else "assertion", error))
 
     return Trial("SGLang", attach, run, planted, known=KNOWN)
+
+
+def _run(release: Release, seed: int, attached: Attached) -> driver.Seen | walk.Seen:
+    """By turns: its scheduler with a host tier; a walk; and its scheduler without a host tier, if it can be driven so.
+
+    In a walk transfers are closer to launches than the scheduler's barriers let them be.
+    """
+    if not release.scheduled or seed % 3 == 1:
+        return walk.run(release, seed, attached)
+    return driver.run(release, seed, attached, host=seed % 3 == 0 or not release.unified)
