@@ -47,12 +47,14 @@ class Streams:
         writes: list[Use],
         copies: list[tuple[Use, Use]] | None = None,
         stream: Any = None,
+        *,
+        sees_own: bool = True,
     ) -> int:
         """Tell that an operation is queued, on the current stream if none is given; its id."""
         self._queued += 1
         queued = self._queued
         on = self.name(stream)
-        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], at=what))
+        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], sees_own=sees_own, at=what))
         self.queued(queued, on)
         return queued
 

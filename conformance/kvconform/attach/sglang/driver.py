@@ -17,9 +17,11 @@ from kvconform.attach.device import advance, stood_in
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang import memory as memories
 from kvconform.attach.sglang.hooks import Attached
+from kvconform.attach.sglang.memory import Told
 from kvconform.attach.sglang.pools import PoolMemory, Pools
 from kvconform.attach.sglang.release import Release
 from kvconform.attach.sglang.server import EOS, AnyMemory, Worker, configured, request, scheduler, told
+from kvconform.attach.sglang.states import Kept
 
 MOST_LOOPS = 10_000
 STILL = 300
@@ -92,7 +94,14 @@ class Shape:
 
     def without_host(self, rng: random.Random, release: Release) -> "Shape":
         """The same without a host tier: other pools, which are drawn."""
-        pools = Pools.drawn(rng, release, self.pages, self.page_size, self.running)
+        pools = Pools.drawn(
+            rng,
+            self.pages,
+            self.page_size,
+            self.running,
+            overlap=self.overlap,
+            states=release.state_allocator is not None,
+        )
         return replace(self, pools=pools, host_pages=0, write_policy="")
 
 
@@ -269,6 +278,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         enable_mixed_chunk=shape.mixed,
         enable_priority_scheduling=shape.priorities,
         hicache_write_policy=shape.write_policy,
+        mamba=Told() if shape.pools is None else shape.pools.told,
         max_prefill_tokens=shape.budget,
         max_running_requests=shape.running,
         page_size=shape.page_size,
@@ -283,7 +293,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         starts, stops = _spans(batch)
         traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
         if attached is not None:
-            attached.launch(batch.reqs, starts, stops)
+            attached.launch(batch.reqs, starts, stops, _kept(batch, stops))
 
     with configured(release, server):
         memory = _memory(release, shape)
@@ -314,6 +324,20 @@ def _memory(release: Release, shape: Shape) -> AnyMemory:
         write_policy=shape.write_policy,
     )
     return memories.make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)
+
+
+def _kept(batch: Any, stops: list[int]) -> list[Kept | None]:
+    """Which state each request's launch keeps, if any."""
+    slots = getattr(batch, "mamba_track_indices", None)
+    if slots is None:
+        return [None] * len(stops)
+    extends = batch.forward_mode.is_extend()
+    mask = batch.mamba_prefill_track_mask_cpu if extends else batch.mamba_track_mask_cpu
+    positions = [req.kv.mamba_last_track_seqlen for req in batch.reqs] if extends else stops
+    return [
+        Kept(slot, position) if keeps else None
+        for slot, position, keeps in zip(slots.tolist(), positions, mask, strict=True)
+    ]
 
 
 def _spans(batch: Any) -> tuple[list[int], list[int]]:

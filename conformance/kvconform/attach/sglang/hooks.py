@@ -13,8 +13,8 @@ from typing import Any
 
 from kvconform.attach.hooks import Trace
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.transfers import Transfers
-from kvconform.attach.sglang.view import HOST, KV, NEW, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvconform.attach.sglang.states import Kept, States
+from kvconform.attach.sglang.view import HOST, KV, NEW, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
 from kvspec.memory.events import Count, Drop, Idle, Leave, Map, Pages, PassOn, Pool, Publish, Share, Unmap, Use
 from kvspec.memory.events import Release as Released
 
@@ -29,7 +29,7 @@ class Lock:
     """From which token on it locks the path's window pages, too; `None`: none of them."""
 
 
-class Attached(Transfers):
+class Attached(States):
     """Tells what one memory does, from the moment it is complete."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
@@ -66,6 +66,10 @@ class Attached(Transfers):
             pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, sinks=[0])
             for pool, made in self._allocators.items()
         }
+        states = getattr(memory.rows, "mamba_allocator", None)
+        if states is not None:
+            self._allocators[STATES] = states
+            pools[STATES] = Pool(num_pages=states.size, label_size=1, sinks=[0])
         if host is not None:
             pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
         self._keys = {pool: {} for pool in pools}
@@ -96,6 +100,7 @@ class Attached(Transfers):
         hooks.hook(core, "commit_load_back", after=lambda _, __, ___, node, *____: self._publish(node, planned=True))
         self._acting(cache, "checkpoint", lambda _, req, **__: self._request(req), after=self._settled)
         self._acting(cache, "free_kv_row", lambda _, kv, *__: self._of_row(kv.req_pool_idx))
+        self._acting(cache, "on_release", lambda _, req, **__: self._request(req))
         self._acting(cache, "_drain_device_frees", lambda *_: TREE)
         self._acting(cache, "_drain_host_frees", lambda *_: TREE)
         self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
@@ -195,7 +200,8 @@ class Attached(Transfers):
         fresh = [index for index, page in enumerate(pages) if page not in keys]
         if not fresh:
             return
-        labels = self._tree.labels(node)
+        # A state is the one at the node's end.
+        labels = self._tree.labels(node)[-1:] if pool == STATES else self._tree.labels(node)
         new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
         keys.update(zip(new, names, strict=True))
         self.hooks.tell(Publish(pool, [*new], names, names, planned=planned))
@@ -204,7 +210,11 @@ class Attached(Transfers):
                 self.hooks.tell(Share(lock.who, pool, [*new], names))
         if not planned:
             giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
-            self.hooks.tell(Released(giver, pool, [*new]))
+            ready = [page for page in new if page in self._fresh[pool]]
+            self._fresh[pool].difference_update(ready)
+            for who, given in ((NEW, ready), (giver, [page for page in new if page not in ready])):
+                if given:
+                    self.hooks.tell(Released(who, pool, [*given]))
 
     def _emptied(self, cache: Any) -> None:
         """The server was told to forget what it has: nobody may hold anything then."""
@@ -254,6 +264,9 @@ class Attached(Transfers):
         """By how much the locks on a node change, where nobody can see it: as its core is asked to."""
         if pool == KV:
             return sign
+        if pool == STATES:
+            # Only the one at its end, which goes with the window where there is one.
+            return sign if lock is not None and node.id == lock.node else 0
         covered = lock is not None and lock.low is not None and node.start >= lock.low
         return (sign or -1) if covered else 0
 
@@ -282,9 +295,14 @@ class Attached(Transfers):
 
     # Requests
 
-    def launch(self, reqs: list[Any], starts: list[int], stops: list[int]) -> None:
-        """A forward pass was queued on the current stream: what it waits for, it has asked for by now."""
-        reads, writes = [], []
+    def launch(
+        self, reqs: list[Any], starts: list[int], stops: list[int], kept: list[Kept | None] | None = None
+    ) -> None:
+        """A forward pass was queued on the current stream: what it waits for, it has asked for by now.
+
+        `kept` are the states that it keeps.
+        """
+        reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
             stay = self._stays.get(req.rid)
             if stay is None:
@@ -304,6 +322,9 @@ class Attached(Transfers):
             if self._sides is not None:
                 reads.append(Use(table=stay.table(WINDOW), start=first, stop=stop))
                 writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
+            moves.append((stay, req, start, stop))
+        if STATES in self._allocators:
+            self._move_states(moves, kept or [None] * len(moves))
         self._streams.begin("forward_batch_generation", reads, writes)
 
     def _row(self, req: Any) -> int:
@@ -355,7 +376,10 @@ class Attached(Transfers):
             return
         for pool, allocator in self._allocators.items():
             loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
-            staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
+            if pool == STATES:
+                staged = [allocator.free_slots]
+            else:
+                staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
             if getattr(allocator, "release_pages", None) is not None:
                 staged.append(allocator.release_pages)
             free = [int(page) for part in staged for page in part.tolist()]

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from kvconform.attach.sglang.memory import Shape
+from kvconform.attach.sglang.memory import Shape, Told
 from kvconform.attach.sglang.release import Release
 from kvconform.engines.sglang import building
 
@@ -31,19 +31,40 @@ class Pools:
     """Slots for recurrent states."""
     tracked: bool = False
     """Whether each request has slots in which states that are kept are tracked."""
+    kept_every: int = 1
+    """Tokens from one state that is kept while decoding to the next one."""
+    path: int = -1
+    """How many states the tree keeps on a path; -1: all of them."""
 
     @classmethod
-    def drawn(cls, rng: random.Random, release: Release, pages: int, page_size: int, running: int) -> "Pools":
-        """One of those that a release can be driven with."""
-        core = rng.choice(["python", "rust"])
-        kind = rng.choice(["plain", "window"])
+    def drawn(
+        cls, rng: random.Random, pages: int, page_size: int, running: int, *, overlap: bool, states: bool
+    ) -> "Pools":
+        """One of those that a server with such sizes has, with states only if they can be driven."""
+        kind = rng.choice(["plain", "window", *(["states"] * states)])
+        # Without further slots only the state at the very end of a prompt is there, and only until the next launch.
+        tracked = overlap or page_size > 1 or rng.random() < 0.5
         return cls(
             cached=rng.random() < 0.8,
-            core=core,
+            core=rng.choice(["python", "rust"]),
             window=rng.randint(1, 3 * page_size) if kind == "window" else 0,
             window_pages=rng.randint(pages * 3 // 4, pages) if kind == "window" else 0,
             moves_every=rng.choice([1, 1, 4]),
             unlocks=rng.random() < 0.5,
+            states=running * (5 if tracked else 3) + rng.randint(0, 6) if kind == "states" else 0,
+            tracked=tracked and kind == "states",
+            kept_every=page_size * rng.choice([1, 1, 3]),
+            path=rng.choice([-1, -1, 2]),
+        )
+
+    @property
+    def told(self) -> Told:
+        """What a server is told of its recurrent states."""
+        return Told(
+            enable_mamba_extra_buffer=self.tracked,
+            enable_mamba_extra_buffer_lazy=False,
+            mamba_max_states_per_path=self.path,
+            mamba_track_interval=self.kept_every,
         )
 
     @property

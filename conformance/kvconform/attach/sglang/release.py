@@ -161,6 +161,8 @@ class Release:
         self.window_allocator = _window_allocator(self.window_pools)
         self.init_params = importlib.import_module(f"{memory}.cache_init_params")
         self.radix = importlib.import_module(f"{memory}.radix_cache")
+        self.state_allocator = getattr(self.pools, "MambaSlotAllocator", None)
+        """Of slots for recurrent states; `None` in older releases, in which they are not driven."""
         self.messages = importlib.import_module("sglang.srt.managers.io_struct")
         self.results = importlib.import_module("sglang.srt.managers.utils")
         self.sampling = importlib.import_module("sglang.srt.sampling.sampling_params")

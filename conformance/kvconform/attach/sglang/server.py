@@ -49,7 +49,6 @@ def told(**more: Any) -> Told:
         enable_mamba_extra_buffer_lazy=lambda: False,
         features=group,
         kernel=group,
-        mamba=group,
         moe=group,
         overlap=group,
         prefill_decode_interval=0,
@@ -58,7 +57,7 @@ def told(**more: Any) -> Told:
         stream_interval=1,
         weight_version="default",
         **dict.fromkeys(("attn_cp_size", "dcp_size", "dp_size", "ep_size", "pp_size", "tp_size"), 1),
-        **more,
+        **({"mamba": group} | more),
     )
 
 
@@ -86,6 +85,8 @@ def _configure(patches: Patches, module: Any, server: Told) -> None:
     for name, value in vars(module).copy().items():
         if name in _ASKED:
             patches.set(module, name, lambda *_: server)
+        elif name == "mamba_cache_chunk_size":
+            patches.set(module, name, lambda *_: server.page_size)
         elif name == "attention_backends":
             patches.set(module, name, lambda *_: ("torch_native", "torch_native"))
         elif isinstance(value, type) and issubclass(value, StandIn) and name.startswith("get_"):
@@ -118,6 +119,7 @@ class Worker:
     ) -> None:
         """The forward stream of one memory."""
         self._release, self._rng, self._sample, self._overlap = release, rng, sample, overlap
+        self._rows = memory.rows
         self._counter = None if memory.controller is None else memory.controller.layer_done_counter
         self.forward_stream = Stream()
         self.launched: Callable[[Any], None] = lambda _: None
@@ -141,12 +143,23 @@ class Worker:
             if self._counter is not None:
                 self._counter.wait_until(layer)
             Stream.current.queue()
+        self._prepare_states(batch)
         self.launched(batch)
         if not self._overlap:
             # The scheduler reads the result at once.
             Stream.current.synchronize()
         tokens = self._release.torch.tensor([self._sample() for _ in batch.reqs], dtype=self._release.torch.int64)
         return self._release.results.GenerationBatchResult(logits_output=Told(), next_token_ids=tokens)
+
+    def _prepare_states(self, batch: Any) -> None:
+        """As the model's runner does before it computes: new states are cleared, found ones are copied."""
+        pool = getattr(self._rows, "mamba_pool", None)
+        if pool is None or not batch.forward_mode.is_extend():
+            return
+        if batch.mamba_clear_indices is not None:
+            pool.clear_slots(batch.mamba_clear_indices)
+        if batch.mamba_cow_src_indices is not None:
+            self._rows.copy_mamba_state(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
 
 
 class _Answers:
@@ -253,14 +266,20 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "forward_stream": worker.forward_stream,
         "full_tokens_per_layer": shape.pages * shape.page_size if windows else None,
         "is_generation": True,
-        "is_hybrid_ssm": False,
+        "is_hybrid_ssm": getattr(memory.rows, "mamba_allocator", None) is not None,
         "is_hybrid_swa": bool(windows),
         "max_prefill_tokens": server.max_prefill_tokens,
         "max_req_input_len": shape.context - 2,
         "max_req_len": shape.context - 1,
         "max_running_requests": server.max_running_requests,
         "max_total_num_tokens": shape.pages * shape.page_size,
-        "model_config": Told(vocab_size=1 << 30, hf_eos_token_id={EOS}, is_generation=True, context_len=shape.context),
+        "model_config": Told(
+            vocab_size=1 << 30,
+            hf_eos_token_id={EOS},
+            hf_text_config=SimpleNamespace(mamba_chunk_size=shape.page_size),
+            is_generation=True,
+            context_len=shape.context,
+        ),
         "model_worker": worker,
         "page_size": shape.page_size,
         "priority_scheduling_preemption_threshold": server.priority_scheduling_preemption_threshold,

@@ -14,6 +14,7 @@ Ids = list[int]
 
 KV = "kv"
 WINDOW = "window"
+STATES = "states"
 HOST = "host"
 NEW = "admission"
 """Who holds what was allocated or locked for requests that no launch has shown yet."""
@@ -32,6 +33,8 @@ class Stay(Run):
         self.row = -1
         self.reads_from = 0
         """The first page that layers with a window read at its last launch."""
+        self.state: tuple[int, str] | None = None
+        """How many tokens its recurrent state has seen after its last launch, and the name of that state."""
 
     def table(self, pool: str) -> str:
         """The name of its table of a pool."""
@@ -49,9 +52,13 @@ class Tree:
         self._cache, self._size = cache, page_size
         kinds = release.component.ComponentType if release.unified else None
         self._full = kinds.FULL if kinds is not None else None
-        self._components = {KV: self._full} if kinds is None else {KV: kinds.FULL, WINDOW: kinds.SWA}
-        self.pools = [KV, *([WINDOW] if self._full is not None and cache.supports_swa() else [])]
+        self._components = {KV: None}
+        if kinds is not None:
+            self._components = {KV: kinds.FULL, WINDOW: kinds.SWA, STATES: kinds.MAMBA}
+        self.pools = [KV]
         """The pools of which its nodes have pages."""
+        if kinds is not None:
+            self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
 
     def node(self, named: Any) -> Any:
         """The node that a release names: by a number, or as it is."""
@@ -101,7 +108,14 @@ class Tree:
 
     def device(self, node: Any, pool: str = KV) -> Ids:
         """The pages of a pool on the device that a node has."""
-        return self.pages(node.value if self._full is None else node.component_data[self._components[pool]].value)
+        value = node.value if self._full is None else node.component_data[self._components[pool]].value
+        return self._of_pool(pool, value)
+
+    def _of_pool(self, pool: str, value: Any) -> Ids:
+        """What a node's value names: slots, of which only states are pages by themselves."""
+        if pool == STATES:
+            return [] if value is None else list(value.tolist())
+        return self.pages(value)
 
     def length(self, node: Any) -> int:
         """The tokens of a node."""
@@ -188,7 +202,7 @@ class OpaqueTree(Tree):
         """The pages of a pool that a span has."""
         if pool == KV:
             return list(node.pages)
-        return self.pages(self._core.get_component_device_value(node.id, self._components[pool]))
+        return self._of_pool(pool, self._core.get_component_device_value(node.id, self._components[pool]))
 
     def length(self, node: Span) -> int:
         """The tokens of a span."""
@@ -212,7 +226,9 @@ class OpaqueTree(Tree):
         return named
 
     def books(self, pool: str, without: set[int]) -> dict[str, Any]:
-        """What a count says of the pages of the tree: which are not locked."""
+        """What a count says of the pages of the tree: which are not locked. Of states nobody can see it."""
+        if pool == STATES:
+            return {}
         window = pool == WINDOW
         unlocked = self._core.walk_for_kv_canary(unlocked_only=True, swa_resident_only=window).slot_indices
         if window:
