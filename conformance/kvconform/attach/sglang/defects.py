@@ -8,7 +8,7 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Twenty-eight of them."""
+    """Thirty-three of them."""
     return _in_scheduler(release) + in_host_cache(release) + in_pools(release)
 
 

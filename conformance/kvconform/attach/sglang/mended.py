@@ -1,7 +1,12 @@
-"""Takes the known defects of SGLang 0.5.22 and 0.5.23 away that are in none of its other lines."""
+"""SGLang without defects of its recurrent states that it is known to have, so that whatever is found is another one.
+
+A release whose lines are others stays as it is.
+"""
+
+from contextlib import suppress
 
 from kvconform.attach.patches import Patches
-from kvconform.attach.planting import Defect, plant
+from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvconform.attach.sglang.release import Release
 
 _PREPARED = "set_mamba_track_indices_from_reqs(self)\n\n"
@@ -13,13 +18,17 @@ _TURNED = """set_mamba_track_indices_from_reqs(self)
 
 """
 
+_MERGED = "self.merge_batch(running_batch)\n"
+_KEPT = """slots, kept = self.mamba_track_indices, self.mamba_prefill_track_mask_cpu
+    self.merge_batch(running_batch)
+    if slots is not None:
+        self.mamba_track_indices = torch.cat([slots, slots.new_full((running_bs,), -1)])
+        self.mamba_prefill_track_mask_cpu = kept + [False] * running_bs
+"""
 
-def mend(release: Release, patches: Patches) -> None:
-    """Let requests take turns with the slots in which they keep states when a launch is prepared, not afterwards.
 
-    Raises:
-        NotPlanted: the release has other lines.
-    """
+def mend_turns(release: Release, patches: Patches) -> None:
+    """Requests take turns with the slots in which they keep states when a launch is prepared, not afterwards."""
     results = release.scheduler.SchedulerBatchResultProcessor
     asked = "completed_mamba_boundary if lazy else known_mamba_boundary"
     turned = "completed_mamba_boundary if lazy or known_mamba_boundary is None else False"
@@ -27,4 +36,13 @@ def mend(release: Release, patches: Patches) -> None:
         (release.batches.ScheduleBatch, "prepare_for_decode", _PREPARED, _TURNED),
         (results, "_handle_finish_state_updated_req", asked, turned),
     )
-    plant(Defect("state overwritten", "", places), patches)
+    with suppress(NotPlanted, AttributeError, KeyError):
+        plant(Defect("turns at once", "", places), patches)
+
+
+def mend_mixed(release: Release, patches: Patches) -> None:
+    """A launch with decode steps in it keeps the states of its prompts: which slots they are is not forgotten."""
+    places = ((release.batches.ScheduleBatch, "mix_with_running", _MERGED, _KEPT),)
+    if "mamba_prefill_track_mask_cpu" not in release.batches.ScheduleBatch.mix_with_running.__code__.co_names:
+        with suppress(NotPlanted):
+            plant(Defect("prompts' states kept", "", places), patches)

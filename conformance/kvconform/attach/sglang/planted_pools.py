@@ -1,11 +1,15 @@
-"""Defects for SGLang 0.5.23 in its window pools: its allocator, its tree's windows, what a request leaves behind."""
+"""Defects for SGLang 0.5.23 in its pools of window pages and of recurrent states."""
 
 from kvconform.attach.planting import Defect
 from kvconform.attach.sglang.release import Release
 
 
 def in_pools(release: Release) -> list[Defect]:
-    """Eight of them."""
+    """Thirteen of them."""
+    return _of_windows(release) + _of_states(release)
+
+
+def _of_windows(release: Release) -> list[Defect]:
     windows, allocator, common = release.window_component, release.window_allocator, release.common
     passed = "free_segment(free_slots, start_pos=evicted_seqlen)"
     grown = "evict_threshold = pre_len - ceil_align("
@@ -48,9 +52,9 @@ def in_pools(release: Release) -> list[Defect]:
             ((windows, "acquire_component_lock", "covered += len(cur.key)", "covered = sliding_window_size"),),
         ),
         Defect(
-            "found without a window",
-            "a prompt is found up to a place whose window is not there any more",
-            ((windows, "create_match_validator", "return False", "return True"),),
+            "window published that is gone",
+            "a request that ends publishes the window that it has given back, too",
+            ((windows, "prepare_for_caching_req", "req.kv.get_evicted_seqlen(self.component_type)", "0"),),
         ),
         Defect(
             "window left in the free list",
@@ -65,5 +69,45 @@ def in_pools(release: Release) -> list[Defect]:
                     "self.swa_attn_allocator.free_pages = free[need_size - 1 :]",
                 ),
             ),
+        ),
+    ]
+
+
+def _of_states(release: Release) -> list[Defect]:
+    rows, states = release.pools.HybridReqToTokenPool, release.state_component
+    freed = "self.mamba_allocator.free(mamba_index.unsqueeze(0))"
+    taken = "self.free_slots = self.free_slots[need_size:]"
+    return [
+        Defect(
+            "state freed twice",
+            "a request that ends gives its state back twice",
+            ((rows, "free_mamba_cache", freed, f"{freed}; {freed}"),),
+        ),
+        Defect(
+            "tracked states kept",
+            "a request that is retracted keeps the slots in which its states are tracked",
+            ((rows, "free_mamba_cache", "self.mamba_allocator.free(row)", "pass"),),
+        ),
+        Defect(
+            "state lock not counted",
+            "two locks on the same state count as one",
+            ((states, "acquire_component_lock", "cd.lock_ref += 1", "cd.lock_ref = 1"),),
+        ),
+        Defect(
+            "found state not copied",
+            "a request goes on from a state of its own that nobody has written",
+            (
+                (
+                    release.batches.ScheduleBatch,
+                    "_collect_deferred_mamba_cow_and_clear",
+                    "if req.kv.mamba_cow_src_index is not None:",
+                    "if False:",
+                ),
+            ),
+        ),
+        Defect(
+            "state left in the free list",
+            "a slot for a state is handed out and stays in the list of free ones",
+            ((release.state_allocator, "_do_alloc", taken, taken.replace("need_size:", "need_size - 1 :")),),
         ),
     ]

@@ -181,6 +181,8 @@ class Release:
             self.full_component = components.FullComponent
             windows = importlib.import_module(f"{memory}.unified_cache.components.swa")
             self.window_component = windows.SWAComponent
+            states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
+            self.state_component = states.MambaComponent
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
         else:

@@ -1,33 +1,19 @@
 """SGLang's scheduler and host cache, to be driven with hooks."""
 
+from functools import partial
 from pathlib import Path
 
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.hooks import Hooks, Trace
-from kvconform.attach.judged import Known, Trial
+from kvconform.attach.judged import Trial
 from kvconform.attach.sglang import driver, walk
 from kvconform.attach.sglang.defects import defects
+from kvconform.attach.sglang.driver import Shape
 from kvconform.attach.sglang.hooks import Attached
+from kvconform.attach.sglang.known import known, mend
 from kvconform.attach.sglang.release import Release, load
 from kvconform.engines.standins import EngineError
 from kvspec.memory.events import Failed
-
-KNOWN = (
-    Known(
-        "write-through-unfenced",
-        "pages are written to the host while the launch in flight still writes them",
-        "MEM-RACE",
-        at=("backup_from_device_all_layer",),
-        before="0.5.23",
-    ),
-    Known(
-        "load-back-unfenced",
-        "pages are loaded while the launch in flight still uses them",
-        "MEM-RACE",
-        at=("load_to_device_per_layer",),
-        before="0.5.19",
-    ),
-)
 
 
 def trial(folder: Path) -> Trial:
@@ -53,7 +39,11 @@ def trial(folder: Path) -> Trial:
         for error in _run(release, seed, attached[0]).failed:
             attached[0].hooks.tell(Failed("stuck" if driver.STUCK in error else "assertion", error))
 
-    return Trial("SGLang", attach, run, planted, known=KNOWN)
+    def drive(seed: int, shape: Shape) -> None:
+        for error in driver.run(release, seed, attached[0], shape).failed:
+            attached[0].hooks.tell(Failed("stuck" if driver.STUCK in error else "assertion", error))
+
+    return Trial("SGLang", attach, run, planted, partial(mend, release), known(release, drive))
 
 
 def _run(release: Release, seed: int, attached: Attached) -> driver.Seen | walk.Seen:
