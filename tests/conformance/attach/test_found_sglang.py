@@ -21,6 +21,8 @@ RULES = {
     "sglang/write-through-unfenced-0.5.10": "MEM-RACE",
     "sglang/write-through-unfenced-0.5.22": "MEM-RACE",
     "sglang/load-back-unfenced-0.5.10": "MEM-RACE",
+    "sglang/state-overwritten-0.5.23": "MEM-NAME",
+    "sglang/mixed-state-dropped-0.5.22": "MEM-NAME",
 }
 
 

@@ -8,14 +8,14 @@ import pytest
 np = pytest.importorskip("numpy")
 
 from kvconform.attach.hooks import chained  # noqa: E402
-from kvconform.attach.sglang.view import KV, WINDOW, OpaqueTree, tree_of  # noqa: E402
+from kvconform.attach.sglang.view import KV, STATES, WINDOW, OpaqueTree, tree_of  # noqa: E402
 
 SIZE = 2
-FULL, SWA = 0, 1
+FULL, SWA, MAMBA = 0, 1, 2
 
 
 class RustCore:
-    """Two nodes, of four and two tokens; the second has window pages."""
+    """Two nodes, of four and two tokens; the second has window pages, and a state."""
 
     def collect_path_info(self, ends: list[int]) -> Any:
         nodes = [
@@ -25,8 +25,7 @@ class RustCore:
         return (nodes,) if ends == [9] else (nodes[:1],)
 
     def get_component_device_value(self, node: int, component: int) -> Any:
-        assert component == SWA
-        return np.array([4, 5]) if node == 9 else None
+        return {SWA: np.array([4, 5]), MAMBA: np.array([8])}[component] if node == 9 else None
 
     def walk_for_kv_canary(self, *, unlocked_only: bool, swa_resident_only: bool) -> Any:
         assert unlocked_only
@@ -45,13 +44,16 @@ class Cache:
     def supports_swa(self) -> bool:
         return True
 
+    def supports_mamba(self) -> bool:
+        return True
+
     def path_device_indices(self, node: int) -> Any:
         return np.array([2, 3, 10, 11, 6, 7][: 6 if node == 9 else 4])
 
 
 @pytest.fixture
 def tree() -> OpaqueTree:
-    kinds = SimpleNamespace(FULL=FULL, SWA=SWA)
+    kinds = SimpleNamespace(FULL=FULL, SWA=SWA, MAMBA=MAMBA)
     release: Any = SimpleNamespace(unified=True, component=SimpleNamespace(ComponentType=kinds))
     made = tree_of(release, Cache(), SIZE)
     assert isinstance(made, OpaqueTree)
@@ -67,11 +69,12 @@ def test_a_path_is_spans_with_their_pages(tree: OpaqueTree) -> None:
     assert first in tree.path(7), "a node is the same one on every path"
 
 
-def test_only_what_has_a_window_has_window_pages(tree: OpaqueTree) -> None:
+def test_only_what_has_a_window_or_a_state_has_their_pages(tree: OpaqueTree) -> None:
     first, second = tree.path(9)
-    assert tree.pools == [KV, WINDOW]
-    assert tree.device(first, WINDOW) == []
+    assert tree.pools == [KV, WINDOW, STATES]
+    assert tree.device(first, WINDOW) == tree.device(first, STATES) == []
     assert tree.device(second, WINDOW) == [2]
+    assert tree.device(second, STATES) == [8], "a state's slot is a page by itself"
 
 
 def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree) -> None:
@@ -90,3 +93,4 @@ def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree
 def test_the_books_tell_what_is_not_locked(tree: OpaqueTree) -> None:
     assert tree.books(KV, without=set()) == {"cached": [3, 5]}
     assert tree.books(WINDOW, without=set()) == {"cached": [2]}
+    assert tree.books(STATES, without=set()) == {}, "of states nobody can see it"

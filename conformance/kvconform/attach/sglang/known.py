@@ -7,7 +7,7 @@ from functools import partial
 from kvconform.attach.judged import Known
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang.driver import Shape
-from kvconform.attach.sglang.mended import mend_mixed, mend_turns
+from kvconform.attach.sglang.mended import mend_chunks, mend_mixed, mend_names, mend_turns, mend_windows
 from kvconform.attach.sglang.pools import Pools
 from kvconform.attach.sglang.release import Release
 
@@ -39,6 +39,26 @@ TURNS = Shape(
 MIXED = replace(TURNS, overlap=False, mixed=True, chunk=64)
 """Without overlap; requests decode in the launches that prefill."""
 
+OFF_PAGES = replace(MIXED, chunk=8)
+"""The same with prompts in chunks, of which the decode steps take their part."""
+
+LONG = replace(
+    TURNS,
+    page_size=2,
+    pages=16,
+    running=3,
+    chunk=4,
+    alphabet=50,
+    mixed=True,
+    pools=Pools(cached=False, core="python", window=5, window_pages=12, moves_every=1),
+)
+"""Prompts that are long for their windows' pool, in chunks."""
+
+WITHIN = replace(
+    TURNS, running=4, prompts=3, pools=Pools(cached=True, core="python", window=5, window_pages=20, moves_every=1)
+)
+"""A window that is no whole number of pages."""
+
 
 def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
     """Its known defects. `drive` runs a seed with a server of a given shape."""
@@ -68,7 +88,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             "MEM-NAME",
             "but that holds",
             run=lambda seed: drive(seed, TURNS),
-            mend=partial(mend_mixed, release),
+            mend=partial(mend, release, but=mend_turns),
             runs=60,
         ),
         Known(
@@ -78,13 +98,44 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             "was never written",
             before="0.5.23",
             run=lambda seed: drive(seed, MIXED),
-            mend=partial(mend_turns, release),
+            mend=partial(mend, release, but=mend_mixed),
+            runs=60,
+        ),
+        Known(
+            "state-off-page",
+            "a state that was kept within a page is found by the name of the page before",
+            "MEM-NAME",
+            "but that holds",
+            run=lambda seed: drive(seed, OFF_PAGES),
+            mend=partial(mend, release, but=mend_names),
+            runs=60,
+        ),
+        Known(
+            "chunk-forgotten",
+            "a launch cuts two prompts off, the first one is forgotten, and is answered from its first chunk",
+            "",
+            run=lambda seed: drive(seed, LONG),
+            mend=partial(mend, release, but=mend_chunks),
+            runs=60,
+        ),
+        Known(
+            "window-within-page",
+            "a request keeps less of its window than can be found, publishes, and goes on without a lock",
+            "",
+            before="0.5.23",
+            run=lambda seed: drive(seed, WITHIN),
+            mend=partial(mend, release, but=mend_windows),
             runs=60,
         ),
     ]
 
 
-def mend(release: Release, patches: Patches) -> None:
-    """Take away what can be: both defects of recurrent states."""
-    mend_turns(release, patches)
-    mend_mixed(release, patches)
+_MENDS = (mend_turns, mend_mixed, mend_chunks, mend_names, mend_windows)
+
+
+def mend(release: Release, patches: Patches, but: Callable[[Release, Patches], None] | None = None) -> None:
+    """Take away what can be: the defects of hybrid pools, all of them or all but one."""
+    if release.unified and release.scheduled and release.state_allocator:
+        for one in _MENDS:
+            if one is not but:
+                one(release, patches)

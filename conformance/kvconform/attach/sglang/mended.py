@@ -1,8 +1,9 @@
-"""SGLang without defects of its recurrent states that it is known to have, so that whatever is found is another one.
+"""SGLang without defects of its hybrid pools that it is known to have, so that whatever is found is another one.
 
 A release whose lines are others stays as it is.
 """
 
+import sys
 from contextlib import suppress
 
 from kvconform.attach.patches import Patches
@@ -26,6 +27,24 @@ _KEPT = """slots, kept = self.mamba_track_indices, self.mamba_prefill_track_mask
         self.mamba_prefill_track_mask_cpu = kept + [False] * running_bs
 """
 
+_ROOM = "no_token = not self.memory_budget.has_capacity()\n"
+_ONE = """if self.new_chunked_req is not None:
+        return AddReqResult.OTHER
+    no_token = not self.memory_budget.has_capacity()
+"""
+
+_SEEN = "cache_len = req.kv.mamba_last_track_seqlen\n"
+_NAMED = """cache_len = req.kv.mamba_last_track_seqlen
+        if cache_len is not None and cache_len % self.cache.page_size:
+            cache_len = None
+"""
+
+_LAST_SEEN = "cache_len = req.kv.mamba_last_track_seqlen or 0\n"
+_LAST_NAMED = """cache_len = req.kv.mamba_last_track_seqlen or 0
+    if cache_len % self.cache.page_size:
+        return None
+"""
+
 
 def mend_turns(release: Release, patches: Patches) -> None:
     """Requests take turns with the slots in which they keep states when a launch is prepared, not afterwards."""
@@ -46,3 +65,37 @@ def mend_mixed(release: Release, patches: Patches) -> None:
     if "mamba_prefill_track_mask_cpu" not in release.batches.ScheduleBatch.mix_with_running.__code__.co_names:
         with suppress(NotPlanted):
             plant(Defect("prompts' states kept", "", places), patches)
+
+
+def mend_chunks(release: Release, patches: Patches) -> None:
+    """One launch cuts one prompt off, and takes no further one in."""
+    places = ((release.scheduler.PrefillAdder, "budget_state", _ROOM, _ONE),)
+    with suppress(NotPlanted):
+        plant(Defect("one chunk", "", places), patches)
+
+
+def mend_names(release: Release, patches: Patches) -> None:
+    """A state that was kept within a page is not given to the tree, which would name it by the page's beginning."""
+    states = release.state_component
+    places = (
+        (states, "prepare_for_caching_req", _SEEN, _NAMED),
+        (states, "_select_finished_checkpoint", _LAST_SEEN, _LAST_NAMED),
+    )
+    with suppress(NotPlanted):
+        plant(Defect("states named", "", places), patches)
+
+
+def mend_windows(release: Release, patches: Patches) -> None:
+    """A request keeps whole pages of its window when it publishes, so that what is published can be found."""
+    name = "free_swa_out_of_window_slots"
+    places = (
+        (
+            release.common,
+            name,
+            "max(sliding_window_size, page_size)",
+            "-(-sliding_window_size // page_size) * page_size",
+        ),
+    )
+    with suppress(NotPlanted):
+        plant(Defect("whole pages of windows", "", places), patches)
+        patches.set(sys.modules[release.window_component.__module__], name, vars(release.common)[name])
