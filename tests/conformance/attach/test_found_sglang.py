@@ -23,6 +23,9 @@ RULES = {
     "sglang/load-back-unfenced-0.5.10": "MEM-RACE",
     "sglang/state-overwritten-0.5.23": "MEM-NAME",
     "sglang/mixed-state-dropped-0.5.22": "MEM-NAME",
+    "sglang/state-off-page-0.5.23": "MEM-NAME",
+    "sglang/chunk-forgotten-0.5.23": "MEM-USE",
+    "sglang/window-within-page-0.5.22": "MEM-USE",
 }
 
 
