@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 from rich.console import Console
 
@@ -22,11 +22,16 @@ CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
 itself failed (sysexits.h calls it EX_SOFTWARE)."""
 
 
+Stories = Literal["none", "causes", "all"]
+"""Of which findings it is shown how they come about: of none, for nobody would read it; of those that follow from no
+other one; of all."""
+
+
 class Forms(NamedTuple):
     """In which forms a command tells what came out."""
 
     verbose: bool = False
-    """Tables of what was judged, too."""
+    """Tables of what was judged, too, and the stories of what may only follow from something else."""
     quiet: bool = False
     """The last line only."""
     json: bool = False
@@ -35,6 +40,13 @@ class Forms(NamedTuple):
     sarif: Path | None = None
     html: Path | None = None
     """Files that are written besides."""
+
+    @property
+    def stories(self) -> Stories:
+        """Which stories are told in these forms."""
+        if self.quiet and not (self.json or self.junit or self.sarif or self.html):
+            return "none"
+        return "all" if self.verbose else "causes"
 
 
 _ODD = re.compile(
@@ -129,6 +141,7 @@ class Told(NamedTuple):
     details: Console
     """All else."""
     verbose: bool = False
+    stories: Stories = "causes"
 
 
 def complain(reason: str) -> None:

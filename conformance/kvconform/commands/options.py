@@ -26,7 +26,14 @@ def flowing(docstring: str | None) -> str:
 
 
 Impl = Annotated[str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the tables of what was judged, too.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print the tables of what was judged, and the stories of what may only follow from something else, too.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what came out: a line for each level.")]
 First = Annotated[bool, typer.Option("--first", "-x", help="Stop at the first finding.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead ('kvspec schema report').")]

@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Told, complain, progress_bar
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Stories, Told, complain, progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted, read_accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.shrink import SECONDS, shortest_of_trace
+from kvconform.findings.shrink import SECONDS, Shortest, shortest_of_trace
 from kvconform.findings.summary import show_accepted, show_check
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
@@ -80,7 +80,8 @@ def check_traces(
 
 def _told_in(out: Console, forms: Forms) -> Told:
     silent = Console(quiet=True)
-    return Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
+    details = silent if forms.json or forms.quiet else out
+    return Told(silent if forms.json else out, details, forms.verbose, forms.stories)
 
 
 def _check_many(
@@ -154,7 +155,7 @@ def _check_requests(
     show_check(out, path, whole.evidence, told.verbose)
     last_moment = time.monotonic() + (search_seconds(path.stat().st_size) if path.is_file() else 0)
     for one in whole.found[:TOLD]:
-        finding = _told(path, config, whole, one, min(SECONDS, last_moment - time.monotonic()))
+        finding = _told(path, config, whole, one, told.stories, min(SECONDS, last_moment - time.monotonic()))
         show_finding(out, finding)
         report.findings.append(finding)
     for one in whole.found[TOLD:]:
@@ -171,11 +172,13 @@ def _check_requests(
     told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
 
 
-def _told(path: Path, config: Config, whole: Whole, one: Found, seconds: float) -> Finding:
+def _told(path: Path, config: Config, whole: Whole, one: Found, stories: Stories, seconds: float) -> Finding:
     first = one.finding is whole.first
+    place = place_of(one.finding, path, one.line)
+    if stories == "none":
+        return finding_of(one.finding, config, place, Shortest(None, ""), [(one.line, one.finding.op)])
     judge = judge_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
     shortest = shortest_of_trace(path, one.finding.step, judge, seconds)
-    place = place_of(one.finding, path, one.line)
     finding = finding_of(one.finding, config, place, shortest, _original(path, one))
     finding.count = one.count
     if not first:

@@ -65,7 +65,8 @@ def check(
         complain(str(problem))
 
     _show_judged(console, path, outcome, law.state)
-    for number, finding in enumerate(tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS), start=1):
+    findings = tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS, told.stories)
+    for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)
         report.findings.append(finding)
     if outcome.beyond:

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from kvconform.console import Stories
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.telling import DRAWN, KEPT, builtins, drawn
@@ -148,13 +149,19 @@ def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
                 yield state.tables[use.table].holder
 
 
-def tell_judged(path: Path, pools: dict[str, Pool], judged: Judged, said: Said, seconds: float) -> list[Finding]:
+def tell_judged(
+    path: Path, pools: dict[str, Pool], judged: Judged, said: Said, seconds: float, stories: Stories = "causes"
+) -> list[Finding]:
     """Each group of findings: causes by the shortest part of the trace that shows them, of the others what they are.
 
-    `seconds` are spent on each. A trace that cannot be read a second time shows nothing but the finding.
+    With `stories` "all" the others are told like causes; with "none" all are only named. `seconds` are spent on each
+    at most. A trace that cannot be read a second time shows nothing but the finding.
     """
-    told = [group for group in judged.groups if group.cause is None][:TOLD]
-    cuts: list[Cut | None] = shortest_cuts(path, told, said, seconds) if path.is_file() else [None] * len(told)
+    told = judged.groups if stories == "all" else [group for group in judged.groups if group.cause is None][:TOLD]
+    told = [] if stories == "none" else told
+    cuts: list[Cut | None] = [None] * len(told)
+    if told and path.is_file():
+        cuts = shortest_cuts(path, told, said, seconds)
     cut_of = {id(group): cut for group, cut in zip(told, cuts, strict=True)}
     numbers = {id(group): number for number, group in enumerate(judged.groups, start=1)}
     findings = []

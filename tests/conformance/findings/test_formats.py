@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sarif_pydantic import Sarif
 
 from kvconform.cli import run_command
+from kvconform.console import FAULTY
 from kvconform.findings.outcome import Report, schema
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
@@ -143,6 +144,12 @@ def test_quiet_prints_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == (
         "left.jsonl: does not conform, 6 operations checked.\ntwice.jsonl: does not conform, 3 events checked.\n"
     )
+
+
+def test_what_nobody_reads_is_not_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvconform.judging.traces.shortest_of_trace", lambda *_: 1 / 0)
+    assert run_command(["check", "left.jsonl", "-q"]) == 1
+    assert run_command(["check", "left.jsonl", "-q", "--junit", "out.xml"]) == FAULTY, "here somebody does"
 
 
 def test_x_stops_at_the_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

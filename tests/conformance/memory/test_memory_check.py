@@ -18,8 +18,9 @@ import pytest
 import zstandard
 
 from kvconform.cli import run_command
+from kvconform.console import FAULTY
 from kvconform.findings.accepted import Accepted
-from kvconform.memory import shrink
+from kvconform.memory import shrink, telling
 from kvconform.memory.judge import Group, Judge
 from kvconform.memory.shrink import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
@@ -134,6 +135,24 @@ def test_who_is_there_at_the_end_is_said(tmp_path: Path, capsys: pytest.CaptureF
     path = trace(tmp_path / "t.jsonl", *life("r", 1))
     assert run_command(["check", str(path)]) == 0
     assert "At the end" not in capsys.readouterr().out
+
+
+def test_what_may_follow_is_told_whole_if_asked_and_nothing_is_where_nobody_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = trace(tmp_path / "t.jsonl", on("a", 2), on("thief", 2), *[on("a", 2, op="release")] * 2)
+
+    def told(*options: str) -> str:
+        assert run_command(["check", str(path), *options]) == 1
+        return capsys.readouterr().out
+
+    assert told().count("The shortest part") == 1
+    asked = told("-v")
+    assert asked.count("The shortest part") == 2 and "It may follow from 1." in asked
+    monkeypatch.setattr(telling, "shortest_cuts", lambda *_: 1 / 0)
+    assert told("-q") == f"{path}: does not conform, 4 events checked.\n"
+    page = tmp_path / "t.html"
+    assert run_command(["check", str(path), "-q", "--html", str(page)]) == FAULTY, "here somebody does"
 
 
 def test_what_was_not_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
