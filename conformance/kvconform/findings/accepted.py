@@ -5,6 +5,8 @@ A TOML file lists them, each as a table `[[accepted]]` with these fields:
 rule    the rule that is broken
 event   the kind of event, or operation, at which it is; any if left out
 words   a part of the finding's words; any if left out
+pool    the pool that it is about, at the memory level; any if left out
+at      a part of the place in the engine that the event tells; any if left out
 reason  why it is accepted
 link    where that is discussed; may be left out
 """
@@ -34,15 +36,19 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     event: str = ""
     words: str = ""
+    pool: str = ""
+    at: str = ""
     link: str = ""
 
-    def covers(self, rule: str, event: str, words: str) -> bool:
-        """Whether it is this finding: of `rule`, at a kind of event, in words."""
-        return rule == self.rule and self.event in ("", event) and self.words in words
+    def covers(self, rule: str, event: str, words: str, pool: str = "", at: str = "") -> bool:
+        """Whether it is this finding: of `rule`, at a kind of event, in words, about a pool, at a place."""
+        known = rule == self.rule and self.event in ("", event) and self.words in words
+        return known and self.pool in ("", pool) and self.at in at
 
     def __str__(self) -> str:
-        parts = (self.rule, self.event and f"at {self.event}", self.words and f'"{self.words}"')
-        return " ".join(part for part in parts if part)
+        place = self.at and f"({self.at})"
+        parts = (self.rule, self.event and f"at {self.event}", place, self.words and f'"{self.words}"')
+        return " ".join(part for part in (*parts, self.pool and f"in pool {self.pool}") if part)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,10 +63,10 @@ class Accepted:
         self.entries = entries or []
         self.count: Counter[Entry] = Counter()
 
-    def take(self, rule: str, event: str, words: str, times: int = 1) -> bool:
+    def take(self, rule: str, event: str, words: str, times: int = 1, *, pool: str = "", at: str = "") -> bool:
         """Whether a finding, made so many times, is known; it is counted for the first entry that covers it."""
         for entry in self.entries:
-            if entry.covers(rule, event, words):
+            if entry.covers(rule, event, words, pool, at):
                 self.count[entry] += times
                 return True
         return False

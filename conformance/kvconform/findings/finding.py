@@ -168,13 +168,16 @@ class Finding(msgspec.Struct, omit_defaults=True):
     """Further places at which the same was met."""
     follows: str = ""
     """Of what it may be a consequence."""
+    pool: str = ""
+    """The pool whose pages it speaks of, where the trace has several."""
 
     @property
     def title(self) -> str:
         """What it is, in a few words."""
         match self.kind:
             case "rule":
-                return f"{self.rule.id if self.rule else 'A rule'} is broken"
+                where = f" in pool {self.pool}" if self.pool else ""
+                return f"{self.rule.id if self.rule else 'A rule'} is broken{where}"
             case "failure":
                 return "The implementation failed"
         return "Not what the vector expects"

@@ -144,7 +144,8 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
 def _fingerprint(finding: Finding) -> str:
     """The same for the same defect in another run: numbers may differ."""
     words = re.sub(r"\d+", "#", finding.what)
-    return hashlib.sha256(f"{_rule_id(finding)}\0{finding.place.operation}\0{words}".encode()).hexdigest()[:32]
+    told = [_rule_id(finding), finding.place.operation, words, *filter(None, [finding.pool])]
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:32]
 
 
 def _location(place: Place) -> dict[str, Any]:

@@ -151,12 +151,12 @@ def _moved(place: Place, url: str) -> Place:
 
 
 def grouped(checked: Iterable[Checked]) -> list[Cause]:
-    """Findings of one rule, at one kind of event and place in the engine, most of them first."""
+    """Findings of one rule, at one kind of event, place in the engine and pool, most of them first."""
     found: dict[object, Cause] = {}
     for one in checked:
         for finding in one.report.findings:
             place = finding.place
-            cause = (finding.rule.id if finding.rule else finding.what, place.operation, place.site)
+            cause = (finding.rule.id if finding.rule else finding.what, place.operation, place.site, finding.pool)
             known = found.get(cause)
             if known is None:
                 found[cause] = Cause(finding, one.modified)

@@ -14,7 +14,7 @@ from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.memory.judge import Group, Judge, Judged
-from kvconform.memory.telling import tell_judged
+from kvconform.memory.telling import pool_told, tell_judged
 from kvconform.signals import Interrupted
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
@@ -46,7 +46,9 @@ def check(
     console = told.details
 
     def met(group: Group) -> None:
-        what = f"{path}:{group.line}: {group.finding.rule}: {group.finding.what}"
+        pool = pool_told(group.finding, len(trace.header.pools))
+        where = f" in pool {pool}" if pool else ""
+        what = f"{path}:{group.line}: {group.finding.rule}{where}: {group.finding.what}"
         console.print(Text(printable(what)), soft_wrap=True)
 
     law = Law(trace.header.pools)

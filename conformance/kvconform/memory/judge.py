@@ -75,7 +75,8 @@ class Judge:
         for finding in findings:
             if len(self.said) < REMEMBERED:
                 self.said.add((finding.rule, finding.what))
-            if not self._accepted.take(finding.rule, kind, finding.what, 1 + finding.more):
+            place = {"pool": finding.pool or "", "at": finding.at or ""}
+            if not self._accepted.take(finding.rule, kind, finding.what, 1 + finding.more, **place):
                 self._sort(finding, kind, line)
         return findings
 

@@ -218,7 +218,13 @@ def _finding(path: Path, group: Group, trace: Trace, note: str, follows: str, be
         known=[] if found.earlier is None else [f"The other use comes from {found.earlier}."],
         count=group.count,
         follows=follows,
+        pool=pool_told(found, len(trace.sizes)),
     )
+
+
+def pool_told(found: law.Finding, pools: int) -> str:
+    """The pool that a finding is about, if that has to be said: its words name pages by their numbers alone."""
+    return found.pool or "" if pools > 1 else ""
 
 
 def _before(state: State, found: law.Finding, event: MemoryEvent) -> Iterator[str]:

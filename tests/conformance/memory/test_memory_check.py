@@ -461,6 +461,46 @@ def test_what_follows_from_what_is_accepted_is_not_accepted(tmp_path: Path, caps
     assert "It may follow from what was found at event 2 and is accepted." in out
 
 
+def two_pools(path: Path) -> Path:
+    """Page 3 of two pools, each read before it was written, at places of their own."""
+    lines: list[dict[str, Any]] = [HEADER | {"pools": {"kv": {"page_size": 4}, "state": {"page_size": 1}}}]
+    for pool in ("kv", "state"):
+        lines.append({"op": "take", "holder": pool[0], "pool": pool, "pages": [3]})
+        read = {"pool": pool, "pages": [3], "holder": pool[0]}
+        lines.append({"op": "begin", "id": pool, "stream": "s", "reads": [read], "at": f"{pool}.py:7"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_where_there_are_several_pools_it_is_said_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, sarif = two_pools(tmp_path / "t.jsonl"), tmp_path / "t.sarif"
+    assert run_command(["check", str(path), "--follow", "--first", "--sarif", str(sarif)]) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:3: MEM-WRITTEN in pool kv: operation kv reads" in out
+    assert f"1. MEM-WRITTEN is broken in pool kv at {path}:3" in out
+    (result,) = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert result["message"]["text"].startswith("MEM-WRITTEN is broken in pool kv at begin: ")
+    assert run_command(["check", str(path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [finding["pool"] for finding in report["findings"]] == ["kv", "state"]
+    assert run_command(["check", str(trace(path, *TWICE))]) == 1
+    assert "MEM-RELEASE is broken at" in capsys.readouterr().out, "with one pool there is no other"
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"), [({"pool": "state"}, "in pool state"), ({"at": "state.py"}, "(state.py)"), ({"at": "x"}, "(x)")]
+)
+def test_what_is_accepted_may_be_of_one_pool_and_one_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str], told: str
+) -> None:
+    path = two_pools(tmp_path / "t.jsonl")
+    known = accepting(tmp_path / "k.toml", **{"rule": "MEM-WRITTEN", "reason": "known"} | entry)
+    assert run_command(["check", str(path), "--accept", known]) == 1
+    out, times = capsys.readouterr().out, "never, so it can go from the file" if told == "(x)" else "1 time"
+    assert f"Accepted: MEM-WRITTEN {told}: {times}. known" in out
+    assert re.findall("broken in pool (.*) at", out) == (["kv", "state"] if told == "(x)" else ["kv"])
+
+
 @pytest.mark.parametrize("entry", [{"event": "take"}, {"words": "by b"}, {"rule": "MEM-TAKE"}])
 def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str]
