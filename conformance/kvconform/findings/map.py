@@ -7,13 +7,14 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, ranks
-from kvconform.findings.wording import filled, printable
+from kvconform.findings.wording import counted, filled, printable
 
 MAP = 40
 """Columns that pages and rows may take beside the sentences."""
 NARROWEST = 24
 """Columns that a sentence has at least."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_UNLETTERED = "?"
 _FIXED = "\xa0"
 """A blank at which no line ends."""
 _SIGNS = {"free": ".", "store": "*", "locked": "#", "withheld": "~"}
@@ -36,15 +37,15 @@ class Part(NamedTuple):
         return moment.cells.get(self.pool, {}).get(self.number, FREE)
 
 
-def show_trace(console: Console, trace: Trace, most: int, first: Sequence[Part] = ()) -> None:
-    """Print the last `most` events of a trace, and who has what after each; `first` are parts that have to be drawn."""
+def show_trace(console: Console, trace: Trace, most: int) -> None:
+    """Print the last `most` events of a trace, and who has what after each."""
     shown = trace.moments[-most:]
     if not shown:
         return
     before = shown[0].step - 1
     if before:
         console.print(f"  ... {before:,} events before these ...", highlight=False)
-    for line in _Map(trace, shown, first, console.width).lines():
+    for line in _Map(trace, shown, console.width).lines():
         console.print(line, soft_wrap=True)
     console.print()
 
@@ -58,30 +59,31 @@ def _widths(parts: Sequence[Part]) -> dict[str, int]:
 class _Map:
     """Which parts are drawn, where, and by which letters."""
 
-    def __init__(self, trace: Trace, shown: list[Moment], first: Sequence[Part], width: int) -> None:
+    def __init__(self, trace: Trace, shown: list[Moment], width: int) -> None:
         self._trace, self._shown, self._width = trace, shown, width
         self._names = list(dict.fromkeys(pool for moment in trace.moments for pool in moment.cells))
         self._used = {pool: ranks([moment.cells.get(pool, {}) for moment in shown]) for pool in self._names}
-        parts = self._chosen(first)
+        parts = self._chosen()
         self._pools = {pool: [part for part in parts if part.pool == pool] for pool in self._names}
         self._pools = {pool: parts for pool, parts in self._pools.items() if parts}
         cells = [part.of(moment) for moment in shown for part in parts]
         holders = dict.fromkeys(cell.holder for cell in cells if cell.kind == "held")
         self._letters = dict(zip(holders, _LETTERS, strict=False))
+        self._unlettered = len(holders) - len(self._letters)
         self._cells = cells
         self._with_lines = any(moment.line != moment.step + 1 and moment.line for moment in shown)
         self._margin = max(4, *(len(str(max(moment.step, moment.line))) for moment in shown)) + 2
 
-    def _chosen(self, first: Sequence[Part]) -> list[Part]:
+    def _chosen(self) -> list[Part]:
         """As many parts as fit, the most interesting ones, in the order of their numbers."""
         ranked = sorted(
             (rank, place, by_number(number), Part(pool, number))
             for place, pool in enumerate(self._names)
             for number, rank in self._used[pool].items()
         )
-        chosen = [*first]
+        chosen: list[Part] = []
         for _, _, _, part in ranked:
-            if part not in chosen and sum(_widths([*chosen, part]).values()) <= MAP:
+            if sum(_widths([*chosen, part]).values()) <= MAP:
                 chosen.append(part)
         return sorted(chosen, key=lambda part: by_number(part.number))
 
@@ -124,7 +126,7 @@ class _Map:
         yield from (Text(" " * indent + line, style) for line in says[1:])
 
     def _cell(self, cell: Cell, width: int) -> Text:
-        sign = self._letters.get(cell.holder, "?") if cell.kind == "held" else _SIGNS[cell.kind]
+        sign = self._letters.get(cell.holder, _UNLETTERED) if cell.kind == "held" else _SIGNS[cell.kind]
         left = "!" if cell.wrong else "[" if cell.named else "(" if cell.used else " "
         right = "!" if cell.wrong else ")" if cell.used else "]" if cell.named else " "
         style = "bold red" if cell.wrong else "dim" if cell.kind == "free" else ""
@@ -137,6 +139,8 @@ class _Map:
         kinds = {cell.kind for cell in cells}
         yield from (f"{sign} {KINDS[self._trace.level][kind]}" for kind, sign in _SIGNS.items() if kind in kinds)
         yield from (f"{letter} {printable(holder)}" for holder, letter in self._letters.items())
+        if self._unlettered:
+            yield f"{_UNLETTERED} one of {counted(self._unlettered, 'further holder')}"
         if any(cell.named and not cell.wrong for cell in cells):
             yield "[ ] named"
         if any(cell.used and not cell.wrong for cell in cells):

@@ -30,7 +30,8 @@ def memory_in_words(config: Config) -> str:
     if config.num_states:
         store += f", {config.num_states} state slots"
     rows = f"{config.num_rows} row{'s'[: config.num_rows != 1]}" if config.num_rows else "no rows"
-    return f"{config.num_pages} pages of {tokens}, {rows}{store}"
+    pages = f"{config.num_pages} page{'s'[: config.num_pages != 1]}"
+    return f"{pages} of {tokens}, {rows}{store}"
 
 
 def known(config: Config, operations: Sequence[Operation[Any]], disputed: Collection[int] = ()) -> Iterator[str]:

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from kvconform.console import progress_bar
 from kvconform.errors import InputError
-from kvconform.findings.finding import Trace
-from kvconform.findings.map import Part, show_trace
+from kvconform.findings.finding import FREE, Trace
+from kvconform.findings.map import show_trace
 from kvconform.findings.page import page_of_trace
 from kvconform.findings.telling import KEPT, Teller, holders, named
 from kvconform.findings.wording import filled, printable
@@ -77,10 +77,7 @@ def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> 
     if shown.description:
         out.print(Text(filled(printable(shown.description), out.width)), soft_wrap=True)
     out.print()
-    part = wanted.part()
-    pools = dict.fromkeys(pool for moment in shown.trace.moments for pool in moment.cells)
-    first = [] if part is None else [Part(pool, part[1]) for pool in pools if part[0] in (None, pool)]
-    show_trace(out, shown.trace, KEPT, first[:1])
+    show_trace(out, shown.trace, KEPT)
     for line in shown.after:
         out.print(Text(filled(printable(line), out.width, "  after it   ", " " * 13)), soft_wrap=True)
 
@@ -113,7 +110,18 @@ def read(path: Path, wanted: Wanted) -> Shown:
     if not trace.moments:
         what = f"page {wanted.page}" if wanted.page is not None else repr(wanted.request)
         raise InputError(path, 0, f"no event is about {what}")
+    if part := wanted.part():
+        _leave_only(trace, *part)
     return Shown(trace, events, len(broken), after, header.description or "", wanted)
+
+
+def _leave_only(trace: Trace, pool: str | None, page: str) -> None:
+    """Draw one page and nothing else; without a pool that of each pool, and not the row of that number."""
+    pools = [name for name in trace.moments[-1].cells if pool in (None, name)]
+    for moment in trace.moments:
+        told = pools[:1] if trace.level == "request" else [name for name in pools if page in moment.cells[name]]
+        moment.cells = {name: {page: moment.cells[name].get(page, FREE)} for name in told}
+    trace.undrawn = {}
 
 
 def _judged(path: Path, levels: "_Requests | _Memory") -> tuple[int, list[int]]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from kvconform.findings.finding import spans
+from kvconform.findings.wording import counted
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, Pages, Use
 
@@ -42,7 +43,7 @@ def _told(event: MemoryEvent) -> str:
         case e.Unmap():
             return f"The table {event.table} is emptied" + (f" from page {event.index} on" if event.index else "")
         case e.Reserve():
-            return f"{event.holder} is promised {event.pages:,} pages{_in(event.pool)}"
+            return f"{event.holder} is promised {counted(event.pages, 'page')}{_in(event.pool)}"
         case e.Begin():
             stream = "" if event.stream is None else f" on stream {event.stream}"
             does = "; ".join(_does(event)) or "it uses nothing"
@@ -77,7 +78,7 @@ def _counts(event: e.Count) -> list[str]:
         for name, figure in figures
         if figure is not None
     ]
-    return told + ([f"references of {len(event.references):,} pages"] if event.references else [])
+    return told + ([f"references of {counted(len(event.references), 'page')}"] if event.references else [])
 
 
 def _does(event: e.Begin) -> list[str]:

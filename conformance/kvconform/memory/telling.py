@@ -11,7 +11,7 @@ from kvconform.console import Stories
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.telling import DRAWN, KEPT, builtins, drawn
-from kvconform.findings.wording import origin
+from kvconform.findings.wording import counted, origin
 from kvconform.memory.cutting import holders_in, pages_in, singly
 from kvconform.memory.judge import Group, Judged
 from kvconform.memory.sentences import sentence
@@ -83,10 +83,10 @@ def memory_in_words(pools: dict[str, Pool]) -> str:
 
 
 def _sizes(pool: Pool) -> str:
-    slots = f"{pool.page_size} slot{'s'[: pool.page_size != 1]}"
+    slots = counted(pool.page_size, "slot")
     if pool.keyed:
         return f"objects of {slots}"
-    return f"pages of {slots}" if pool.num_pages is None else f"{pool.num_pages:,} pages of {slots}"
+    return f"pages of {slots}" if pool.num_pages is None else f"{counted(pool.num_pages, 'page')} of {slots}"
 
 
 def _cells(
@@ -106,9 +106,9 @@ def _cells(
 
 def _cell(page: PageState, named: bool, wrong: bool, uses: str) -> Cell:
     if page.holders:
-        return Cell("held", ", ".join(page.holders), named, wrong, uses)
+        return Cell("held", ", ".join(sorted(page.holders)), named, wrong, uses)
     if page.pins:
-        return Cell("locked", ", ".join(page.pins), named, wrong, uses)
+        return Cell("locked", ", ".join(sorted(page.pins)), named, wrong, uses)
     return Cell("store" if page.keys else "free", ", ".join(page.keys), named, wrong, uses)
 
 
@@ -247,7 +247,8 @@ def holdings(state: State) -> Iterator[str]:
 
 def _holding(state: State, holder: str) -> str:
     held = state.holdings.get(holder, {})
-    return "; ".join(f"pages {_listed([*pages])} of {pool}" for pool, pages in held.items()) or "no page"
+    told = (f"page{'s'[: len(pages) != 1]} {_listed([*pages])} of {pool}" for pool, pages in held.items() if pages)
+    return "; ".join(told) or "no page"
 
 
 def _listed(pages: list[Page]) -> str:

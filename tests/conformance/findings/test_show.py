@@ -74,7 +74,7 @@ def test_a_page_a_request_and_a_step_can_be_followed(tmp_path: Path, capsys: pyt
     path = write(tmp_path / "t.jsonl", HEADER | {"config": config}, *lives(3))
     assert steps(shown(capsys, path, "--request", "r2")) == [7, 8, 9, 10, 11, 12]
     out = shown(capsys, path, "--page", "2")
-    assert steps(out) == [9, 12] and re.search(r"step +1  +2 +1000", out)
+    assert steps(out) == [9, 12] and re.search(r"step +2 +what happens", out), "and no other page"
     assert steps(shown(capsys, path, "--page", "1000")) == [3, 6, 9, 12, 15, 18]
     out = shown(capsys, path, "--step", "9")
     assert steps(out) == list(range(4, 15))
@@ -102,7 +102,35 @@ def test_memory_events_are_followed_by_page_and_holder(tmp_path: Path, capsys: p
     assert steps(shown(capsys, path, "--page", "2")) == [2, 4]
     assert steps(shown(capsys, path, "--page", "kv:3")) == [3]
     assert steps(shown(capsys, path, "--request", "h1")) == [1]
-    assert "after it   h3: pages 3 of kv" in shown(capsys, path, "--step", "4")
+    assert "after it   h3: page 3 of kv" in shown(capsys, path, "--step", "4")
+
+
+def test_who_holds_a_page_has_one_letter_in_whatever_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(*names: str, page: int) -> list[dict[str, Any]]:
+        ops = "take", *["share"] * (len(names) - 1)
+        return [{"op": op, "holder": name, "pool": "kv", "pages": [page]} for op, name in zip(ops, names, strict=True)]
+
+    path = write(tmp_path / "t.jsonl", MEMORY, *lines("r", "trie", page=1), *lines("trie", "r", page=2))
+    assert "A r   B r, trie   C trie" in shown(capsys, path)
+    one_by_one = [
+        {"op": op, "holder": f"h{number}", "pool": "kv", "pages": [1]}
+        for number in range(54)
+        for op in ("take", "release")
+    ]
+    path = write(tmp_path / "t.jsonl", MEMORY, *one_by_one)
+    assert "? one of 2 further holders" in shown(capsys, path)
+
+
+def test_only_the_page_that_is_followed_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pools = {"pools": {name: {"page_size": 1, "num_pages": 1} for name in ("kv", "state")}}
+    events = [{"op": "take", "holder": name, "pool": name, "pages": [1]} for name in ("kv", "state")]
+    beside = {"op": "take", "holder": "x", "pool": "kv", "pages": [7, 1]}
+    path = write(tmp_path / "t.jsonl", MEMORY | pools, *events, beside)
+    out = shown(capsys, path, "--page", "state:1")
+    assert re.search(r"\n +state\n +step +1 +what happens\n", out) and "in use" not in out
+    out = shown(capsys, path, "--page", "1")
+    assert re.search(r"\n +kv +state\n +step +1 +1 +what happens\n", out)
+    assert "kv: 1 page of 1 slot; state: 1 page of 1 slot" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
