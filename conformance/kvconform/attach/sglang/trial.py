@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.hooks import Hooks, Trace
-from kvconform.attach.judged import Trial
+from kvconform.attach.judged import Judge, Trial
 from kvconform.attach.sglang import driver, walk
 from kvconform.attach.sglang.defects import defects
 from kvconform.attach.sglang.driver import Shape
@@ -27,6 +27,8 @@ def trial(folder: Path) -> Trial:
         planted = defects(release) if release.unified else []
         # A release in between changes names that only a run comes to.
         (driver.run if release.scheduled else walk.run)(release, 0)
+        # Or names that hooks need.
+        Attached(release, Judge(), Stream, Event).hooks.detach()
     except Exception as error:
         raise EngineError(f"its scheduler cannot be driven: {type(error).__name__}: {error}") from error
     attached: list[Attached] = []
