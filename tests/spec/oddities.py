@@ -107,6 +107,8 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
             never = name in NEVER_DUE or (name == "evicted_len" and isinstance(outcome.answer, PublishAnswer))
             if value is None and not hybrid and not never:
                 yield f"{outcome.op}: the answer does not tell {name}"
+            if value is not None and hybrid:
+                yield f"{outcome.op}: the answer tells {name}, and there is none"
     # An allocator that estimates may refuse what fits.
     estimated = config.room == "estimated" and outcome.change == "refused, for CAP-1"
     if outcome.sort == "allowed" and not estimated and not LAWFUL.fullmatch(outcome.change):

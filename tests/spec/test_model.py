@@ -812,6 +812,7 @@ def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountA
     ("pages", "words"),
     [
         ({"a": [1], "b": [1]}, "page 1 was given to b, but it was given out already"),
+        ({"a": [16], "b": [16]}, "page 16 was given to b, but it was given out already"),
         ({"a": [17], "b": [1]}, "page 17 was given to a, but it does not exist"),
         ({"a": [1], "b": [0]}, "page 0 was given to b, but it does not exist"),
         ({"a": [17], "b": [17]}, "page 17 was given to a, but it does not exist"),

@@ -49,6 +49,7 @@ def meaning(model: Model, law: Recording, op: events.Event) -> list[str]:
     """What an operation means, in short: the events' names, with their pool or the slots that they use."""
     law.told.clear()
     model.step(op)
+    assert not [event for event in law.told if half_told(event)]
     return [_short(event) for event in law.told]
 
 
@@ -175,6 +176,28 @@ def test_what_the_operations_on_states_mean() -> None:
         "begin on forward: states [4], states [1, 2, 3]",
         "begin on forward: row 2 0:2, row 2 2:4",
     ]
+
+
+def test_who_reads_behind_a_window_side_that_is_gone_reads_padding() -> None:
+    model, _ = listening(Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8))
+    *before, launch = prefill("a", [1, 2, 3], 1)
+    for op in before:
+        model.step(op)
+    model.state.window_of.clear()
+    with pytest.raises(Violation, match="padding page 0"):
+        model.step(launch)
+
+
+def test_whoever_has_locked_a_prefix_pins_its_state_when_it_comes() -> None:
+    model, law = listening(Config(2, 16, 4, 16, num_states=7))
+    for req, launch in (("a", 1), ("b", 2)):
+        for op in (*prefill(req, [1, 2, 3], launch), events.Complete(launch, {req: 4})):
+            model.step(op)
+    for op in (events.Submit("c", [5]), events.MatchPrefix("c"), events.TakeState("c")):
+        model.step(op)
+    assert "publish states [7]" not in meaning(model, law, events.CacheUnfinished("a")), "no slot is free"
+    model.step(events.FreeState("c"))
+    assert meaning(model, law, events.CacheUnfinished("b")).count("pin states [7]") == 2
 
 
 def test_a_copy_of_a_model_is_judged_on_its_own() -> None:

@@ -667,6 +667,23 @@ def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatc
             found(Take("a", "kv", runs))
 
 
+@pytest.mark.parametrize("label", ["x", "y"])
+def test_what_nothing_orders_says_where_the_earlier_use_was(label: str) -> None:
+    for later in (read(2, "a", 1, "x", "t"), write(2, "a", 1, label, "t")):
+        law = Law(POOLS)
+        first = write(1, "a", 1, "x")
+        first.at = "the first"
+        assert [*law.step(take("a", 1)), *law.step(first)] == []
+        assert [finding.earlier for finding in law.step(later)] == ["the first"]
+
+
+def test_two_contents_are_alike_no_further_than_they_overlap() -> None:
+    state = Law(POOLS).state
+    state.labels.learn("x", "y", 0)
+    assert state.alike(Content(4, 8, "x", 4), Content(4, 6, "y")) == 4
+    assert state.alike(Content(4, 8, "x", 0), Content(4, 6, "y", 0)) == 6
+
+
 def test_each_page_of_a_copy_is_what_it_is_a_copy_of() -> None:
     law = Law(POOLS)
     for event in (
