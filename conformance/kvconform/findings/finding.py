@@ -183,6 +183,11 @@ class Finding(msgspec.Struct, omit_defaults=True):
         return "Not what the vector expects"
 
     @property
+    def kin(self) -> tuple[str, ...]:
+        """What findings of several traces have in common that are most likely one defect."""
+        return self.rule.id if self.rule else self.what, self.place.operation, self.place.site, self.pool
+
+    @property
     def last(self) -> Moment | None:
         """The event that shows it; none if the implementation could not be made."""
         return self.trace.moments[-1] if self.trace.moments else None

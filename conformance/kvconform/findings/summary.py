@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kvconform.features import lacked, why_not
 from kvconform.findings.accepted import Accepted
+from kvconform.findings.finding import Finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import Evidence, Outcome, rules_unjudged
@@ -91,6 +92,20 @@ def _show_silence(console: Console, evidence: Evidence) -> None:
         told = ", ".join(f"{rule} ({counted(evidence.unjudged[rule], 'time')})" for rule in silent)
         line = f"Answers told too little to judge by: {told}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
+
+
+def show_kin(console: Console, findings: Sequence[Finding], traces: int) -> None:
+    """Print in how many of several traces the same was found, what is in most of them first."""
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings if traces > 1 else ():
+        alike.setdefault(finding.kin, []).append(finding)
+    files = {kin: len({one.place.file for one in found}) for kin, found in alike.items()}
+    for kin, found in sorted(alike.items(), key=lambda one: -files[one[0]]):
+        place = found[0].place
+        site = f" ({place.site})" if place.site else ""
+        often = counted(sum(one.count for one in found), "time")
+        what = f"{found[0].title} at {place.operation}{site} in {files[kin]:,} of {traces:,} traces, {often}"
+        console.print(Text(filled(printable(f"{what}; first at {place}."), console.width, "", "  ")), soft_wrap=True)
 
 
 def show_accepted(console: Console, accepted: Accepted) -> None:

@@ -155,14 +155,12 @@ def grouped(checked: Iterable[Checked]) -> list[Cause]:
     found: dict[object, Cause] = {}
     for one in checked:
         for finding in one.report.findings:
-            place = finding.place
-            cause = (finding.rule.id if finding.rule else finding.what, place.operation, place.site, finding.pool)
-            known = found.get(cause)
+            known = found.get(finding.kin)
             if known is None:
-                found[cause] = Cause(finding, one.modified)
+                found[finding.kin] = Cause(finding, one.modified)
                 continue
-            known.finding.also += [place, *finding.also]
+            known.finding.also += [finding.place, *finding.also]
             known.finding.count += finding.count
             dates = [date for date in (known.since, one.modified) if date is not None]
-            found[cause] = Cause(known.finding, min(dates, default=None))
+            found[finding.kin] = Cause(known.finding, min(dates, default=None))
     return sorted(found.values(), key=lambda cause: -len(cause.finding.also))

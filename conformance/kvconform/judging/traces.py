@@ -20,7 +20,7 @@ from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.shrink import SECONDS, Shortest, shortest_of_trace
-from kvconform.findings.summary import show_accepted, show_check
+from kvconform.findings.summary import show_accepted, show_check, show_kin
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
 from kvconform.findings.whole import Found, Whole, judge_later, judge_whole
@@ -70,6 +70,7 @@ def check_traces(
         forgive()
     elif caught():
         complain(f"interrupted: {path} and what comes after it is not checked to its end")
+    show_kin(told.details, report.findings, len(traces))
     show_accepted(told.details, accepted)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html)
     if forms.json:

@@ -135,7 +135,7 @@ def _used(use: Use, state: State) -> Iterator[tuple[str, Page]]:
     if table is not None:
         size = table.pool.size
         stop = -(-use.stop // size) if use.stop else None
-        yield from ((table.pool.name, page) for page in table.pages[use.start // size : stop])
+        yield from ((table.pool.name, page) for page in table.pages[max(0, use.start) // size : stop])
     elif use.pool is not None:
         yield from ((use.pool, page) for page in singly(use.pages))
 

@@ -155,6 +155,17 @@ def test_what_may_follow_is_told_whole_if_asked_and_nothing_is_where_nobody_read
     assert run_command(["check", str(path), "-q", "--html", str(page)]) == FAULTY, "here somebody does"
 
 
+def test_of_several_traces_it_is_said_which_show_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = [trace(tmp_path / f"{number}.jsonl", *lines) for number, lines in enumerate((life("r", 1), RACE, TWICE))]
+    both = trace(tmp_path / "both.jsonl", *TWICE, *TWICE[1:], *RACE)
+    assert run_command(["check", *map(str, traces), str(both), "-j", "1"]) == 1
+    told = " ".join(capsys.readouterr().out.rpartition("checked.\n")[2].split())
+    assert told == (
+        f"MEM-RACE is broken at begin (load) in 2 of 4 traces, 2 times; first at {traces[1]}:4. "
+        f"MEM-RELEASE is broken at release (free) in 2 of 4 traces, 4 times; first at {traces[2]}:4."
+    )
+
+
 def test_what_was_not_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     read = {"op": "begin", "id": 7, "stream": "compute", "reads": [{"pool": "kv", "pages": [1], "holder": "r"}]}
     path = trace(tmp_path / "t.jsonl", *life("r", 1)[:4], read)
