@@ -122,7 +122,7 @@ class Event:
         return 0.0
 
 
-class _Entered:
+class Entered:
     """Stands in for `torch.cuda.stream`: the current stream, for a while; it can be entered again."""
 
     def __init__(self, stream: Stream | None) -> None:
@@ -164,7 +164,7 @@ def stood_in(torch: Any) -> Iterator[None]:
     for name, value in {
         "Stream": Stream,
         "Event": Event,
-        "stream": _Entered,
+        "stream": Entered,
         "set_stream": set_stream,
         "current_stream": lambda *_: Stream.current,
         "synchronize": synchronize,

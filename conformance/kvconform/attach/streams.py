@@ -31,7 +31,7 @@ class Streams:
         hooks.hook(event, "query", after=self._queried)
 
     def clear(self, cuda: Any) -> None:
-        """A new trace begins; `cuda` is the module that knows the current stream."""
+        """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not told."""
         self._cuda = cuda
         self._last.clear()
         self._flying.clear()
@@ -72,17 +72,19 @@ class Streams:
                 return
 
     def _waits(self, stream: str, other: str) -> None:
-        if stream != other:
+        if stream != other and self._cuda is not None:
             self._hooks.tell(Wait(stream, on=other))
             self._last[stream] = None
 
     def _waits_for(self, stream: str, event: Any) -> None:
         recorded = _recorded(event)
-        if recorded is not None and self._flying.get(recorded, stream) != stream:
+        if self._cuda is not None and recorded is not None and self._flying.get(recorded, stream) != stream:
             self._hooks.tell(Wait(stream, id=recorded))
             self._last[stream] = None
 
     def _records(self, event: Any, stream: Any) -> None:
+        if self._cuda is None:
+            return
         on = self.name(stream)
         recorded = self._last.get(on, 0)
         event.kvspec_recorded = self.begin("record", [], [], stream=stream) if recorded is None else recorded

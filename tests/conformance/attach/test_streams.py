@@ -121,3 +121,15 @@ def test_an_event_that_was_never_recorded_says_nothing(told: Told, streams: Stre
     assert event.query()
     Stream().wait_event(event)
     assert not any(isinstance(event, (Wait, End)) for event in told.events)
+
+
+def test_streams_that_are_not_told_of_say_nothing(told: Told, streams: Streams) -> None:
+    one, other, event = Stream(), Stream(), Event()
+    streams.clear(None)
+    before = len(told.events)
+    one.queue()
+    other.wait_stream(one)
+    event.record(one)
+    other.wait_event(event)
+    event.synchronize()
+    assert len(told.events) == before

@@ -21,7 +21,7 @@ from kvconform.attach.vllm.drive import Drive, StuckError
 from kvconform.attach.vllm.engine import Drafter, Options
 from kvconform.attach.vllm.launches import Launches
 from kvconform.attach.vllm.runs import Group, Run
-from kvconform.attach.vllm.workload import offloading_workload, random_workload
+from kvconform.attach.vllm.workload import chunks_workload, offloading_workload, random_workload
 from kvconform.cli import app
 from kvconform.engines.releases import folder_of
 from kvspec.memory.labels import Labels
@@ -111,6 +111,14 @@ def test_a_state_behind_more_tokens_than_there_are_is_none_that_anybody_means() 
     assert read is not None and again is not None
     assert write.labels != again.labels, "what the next pass means to go on from was never there"
     assert run.states(state, 5, 7, 7)[1].labels == again.labels
+
+
+def test_workloads_of_kv_offload_have_both_policies_and_avoid_windows_where_that_is_known() -> None:
+    works = [chunks_workload(seed) for seed in range(60)]
+    assert {work.offload for work in works} == {"lru", "arc"}
+    assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
+    mended = [chunks_workload(seed, known=False) for seed in range(60)]
+    assert {kind for work in mended for kind, _, _ in work.groups} == {"full", "state"}
 
 
 class Told:

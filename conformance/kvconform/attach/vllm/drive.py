@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvconform.attach.device import Point, stood_in
-from kvconform.attach.vllm.engine import configured, make_request, make_scheduler
-from kvconform.attach.vllm.offloading import Worker
+from kvconform.attach.vllm.engine import configured, make_request, make_scheduler, offloading_of
 from kvconform.attach.vllm.workload import Workload
 
 QUEUES = ("running", "waiting", "skipped_waiting", "kv_holding_waiting")
@@ -43,7 +42,9 @@ class Drive:
     def __post_init__(self) -> None:
         self._dice = random.Random(self.work.seed + 2)
         self.scheduler = make_scheduler(self.work)
-        self._worker = Worker(self.work, *configured(self.work)) if self.work.offload else None
+        self._worker: Any = None
+        if self.work.offload:
+            self._worker = offloading_of(self.work).Worker(self.work, *configured(self.work))
 
     def run(self, steps: int = 5000) -> Counter[str]:
         """Run to the end.
@@ -113,7 +114,8 @@ class Drive:
             result.kv_connector_output = launch.reported
             self.happened["loads"] += len(launch.reported.finished_recving or ())
             stored = launch.reported.kv_connector_worker_meta
-            self.happened["stores"] += len(stored.completed_store_events) if stored is not None else 0
+            done = getattr(stored, "completed_store_events", None) or getattr(stored, "completed_jobs", None) or ()
+            self.happened["stores"] += len(done)
         elif self.scheduler.connector is not None:
             connector = self.scheduler.connector
             result.kv_connector_output = connector.arrived(output.kv_connector_metadata)

@@ -1,12 +1,12 @@
 """vLLM's own scheduler on a CPU, without a model: configured by plain namespaces."""
 
 import math
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from kvconform.attach.vllm import offloading
+from kvconform.attach.vllm import kv_offloading, offloading
 from kvconform.attach.vllm.connector import Connector
-from kvconform.attach.vllm.workload import Workload
+from kvconform.attach.vllm.workload import POLICIES, Workload
 
 
 class Options(SimpleNamespace):
@@ -38,7 +38,7 @@ def make_scheduler(work: Workload) -> Any:
     config, kv_cache_config = configured(work)
     if hasattr(managers, "register_all_kvcache_specs"):
         managers.register_all_kvcache_specs(config)
-    made = offloading.connector(config, kv_cache_config, worker=False) if work.offload else _connector(work)
+    made = offloading_of(work).connector(config, kv_cache_config, worker=False) if work.offload else _connector(work)
     KVConnectorFactory.create_connector = staticmethod(lambda **_: made)
     kv_events.EventPublisherFactory.create = staticmethod(lambda *_: None)
     sizes = [size for _, size, _ in work.groups]
@@ -60,6 +60,11 @@ def make_scheduler(work: Workload) -> Any:
     if work.connector:
         scheduler.connector.scheduler = scheduler
     return scheduler
+
+
+def offloading_of(work: Workload) -> ModuleType:
+    """Which of the engine's offloadings a workload has."""
+    return kv_offloading if work.offload in POLICIES else offloading
 
 
 def configured(work: Workload) -> tuple[Any, Any]:
@@ -117,7 +122,9 @@ def _config(work: Workload) -> SimpleNamespace:
     transfer = None
     if work.connector or work.offload:
         transfer = Options(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
-        transfer.kv_connector_extra_config = offloading.options(work)
+        if work.offload:
+            transfer.kv_connector_extra_config = offloading_of(work).options(work)
+            transfer.engine_id = "engine"
     return Options(
         scheduler_config=Options(
             async_scheduling=work.launches > 1,
@@ -147,11 +154,14 @@ def _config(work: Workload) -> SimpleNamespace:
             pipeline_parallel_size=max(1, work.launches - 1),
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
+            rank=0,
+            tensor_parallel_size=1,
             world_size=1,
         ),
         model_config=Options(
             uses_mrope=False,
             is_encoder_decoder=False,
+            get_total_num_kv_heads=lambda: 1,
             max_model_len=work.longest,
             runner_type="generate",
             is_diffusion=False,

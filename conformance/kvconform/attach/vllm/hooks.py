@@ -275,6 +275,8 @@ class Attached:
             self._host.name, self._host.pool, self._host.told = HOST, host, True
             pools[HOST] = Pool(page_size=size, num_pages=host.num_gpu_blocks, first_page=0, sinks=[0])
             self._offload.start(offload, self._pool)
+        elif self._offload is not None:
+            self._offload.rest()
         self.hooks.trace.header("vllm", pools)
         self._books.told = True
         self._launches.start(scheduler, observed=offload is not None)

@@ -16,8 +16,8 @@ from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
 from kvconform.attach.vllm.defects import names_without_content
 from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
-from kvconform.attach.vllm.offloading import attached, prepared
-from kvconform.attach.vllm.workload import Workload, offloading_workload, random_workload
+from kvconform.attach.vllm.offloading import attached, lacking, prepared
+from kvconform.attach.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload
 from kvconform.engines.standins import EngineError
 from kvspec.memory import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
@@ -77,6 +77,14 @@ KNOWN = (
         "but slot 4 was never written",
         replace(_HOST, groups=(("full", 8, 0), ("window", 4, 9)), blocks=54, host=27, drafts=1, eagle=True),
         "a block that a prompt ends in is stored, and gets the name on the host that it got when it was full",
+    ),
+    Known(
+        "stale-window-stored",
+        "MEM-FAILED",
+        "KeyError",
+        replace(chunks_workload(10), abort=0.0),  # it takes a chunk that is longer than the window
+        "a block behind the window is stored that was given back, the request has it again, and the engine dies",
+        at=("_remove_pending_job",),
     ),
     Known(
         "loads-stand-still",
@@ -360,8 +368,8 @@ def main(
         raise SystemExit(2) from error
     for known in KNOWN:
         if name in ("", known.name):
-            if known.workload.offload and without:
-                console.print(f"{known.name}: not supported: {without}", markup=False, soft_wrap=True)
+            if why := lacking(known.workload, without):
+                console.print(f"{known.name}: not supported: {why}", markup=False, soft_wrap=True)
                 continue
             shown = bring_out(known)
             told = "not found" if shown is None else f"{shown[1].rule} at event {shown[1].event:,}: {shown[1].what}"

@@ -83,6 +83,10 @@ class Offload:
         self._extents.clear()
         self._streams.clear(self._torch.cuda)
 
+    def rest(self) -> None:
+        """A new scheduler that has another connector, or none."""
+        self._streams.clear(None)
+
     def told(self, event: Any) -> None:
         """An operation of the scheduler's was queued, or seen complete."""
         if isinstance(event, Begin) and event.stream is not None:

@@ -16,9 +16,10 @@ from typing import Any
 
 from kvconform.attach.device import Event, Point, Stream, advance
 from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.vllm import kv_offloading
 from kvconform.attach.vllm.launches import STREAM
 from kvconform.attach.vllm.release import prepare
-from kvconform.attach.vllm.workload import Workload
+from kvconform.attach.vllm.workload import POLICIES, Workload
 
 FROM_WHEEL = (
     "vllm.distributed.kv_transfer.kv_connector.utils",
@@ -74,7 +75,7 @@ def prepared(folder: Path | None) -> str:
     Raises:
         EngineError: as `prepare`.
     """
-    prepare(folder, *FROM_WHEEL)
+    prepare(folder, *FROM_WHEEL, *kv_offloading.FROM_WHEEL)
     if importlib.util.find_spec("vllm.v1.simple_kv_offload") is None:
         return "it has no simple_kv_offload"
     try:
@@ -87,6 +88,13 @@ def prepared(folder: Path | None) -> str:
     backend.threading = SimpleNamespace(Thread=Thread)
     backend.queue = SimpleNamespace(SimpleQueue=Asked)
     return ""
+
+
+def lacking(work: Workload, without: str) -> str:
+    """Why a workload's offloading cannot be driven; `without` is why that of `simple_kv_offload` cannot."""
+    if work.offload in POLICIES:
+        return kv_offloading.prepared()
+    return without if work.offload else ""
 
 
 def attached(trace: Trace, *, offloading: bool) -> Hooks:

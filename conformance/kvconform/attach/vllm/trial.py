@@ -6,18 +6,22 @@ from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.judged import Known, Trial
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
+from kvconform.attach.vllm import kv_offloading
 from kvconform.attach.vllm.defects import defects, names_without_content
 from kvconform.attach.vllm.defects_offload import offloading_defects
 from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
 from kvconform.attach.vllm.known import KNOWN
 from kvconform.attach.vllm.known import Known as KnownOfVllm
 from kvconform.attach.vllm.offloading import attached as attached_to
-from kvconform.attach.vllm.offloading import prepared
-from kvconform.attach.vllm.workload import Workload, offloading_workload, random_workload
+from kvconform.attach.vllm.offloading import lacking, prepared
+from kvconform.attach.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload
 from kvspec.memory.events import Failed
 
 OFFLOADING_EVERY = 4
 """One seed of so many drives the engine's own offloading to the CPU besides."""
+
+CHUNKS_EVERY = 8
+"""One seed of so many drives its `kv_offload` besides."""
 
 OLDER = (
     Known(
@@ -127,6 +131,7 @@ def trial(folder: Path | None) -> Trial:
         EngineError: it holds none, or the process holds another one.
     """
     without = prepared(folder)
+    without_chunks = kv_offloading.prepared()
     attached: list[Hooks] = []
     avoided: list[Patches] = []
     """As long as the known defects are taken away, workloads bring none of the others out either."""
@@ -147,6 +152,8 @@ def trial(folder: Path | None) -> Trial:
         drive(random_workload(seed, known=not avoided))
         if seed % OFFLOADING_EVERY == OFFLOADING_EVERY - 1 and not without:
             drive(offloading_workload(seed, known=not avoided))
+        if seed % CHUNKS_EVERY == CHUNKS_EVERY - 3 and not without_chunks:
+            drive(chunks_workload(seed, known=not avoided))
 
     def mend(patches: Patches) -> None:
         avoided[:] = [patches]
@@ -171,5 +178,5 @@ def trial(folder: Path | None) -> Trial:
 
     name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
     planted = defects() if without else [*defects(), *offloading_defects()]
-    shown = [looked_for(known) for known in KNOWN if not (known.workload.offload and without)]
+    shown = [looked_for(known) for known in KNOWN if not lacking(known.workload, without)]
     return Trial(name, attach, run, planted, mend, [*shown, *OLDER])

@@ -3,6 +3,9 @@
 import random
 from dataclasses import dataclass, field, replace
 
+POLICIES = ("lru", "arc")
+"""How `kv_offload` evicts."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -34,7 +37,8 @@ class Workload:
     connector: str = ""
     """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too."""
     offload: str = ""
-    """How vLLM's own offloading stores: `eager`, `lazy`, or `` for none. It takes the place of a connector."""
+    """vLLM's own offloading, in the place of a connector: how `simple_kv_offload` stores (`eager`, `lazy`), how
+    `kv_offload` evicts (`lru`, `arc`), or `` for none."""
     host: int = 0
     """Pages of its pool on the host, the null block counted."""
     stores: float = 0.5
@@ -144,3 +148,11 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
         reset=dice.choice((0.0, 0.0, 0.05)),
         documents=documents,
     )
+
+
+def chunks_workload(seed: int, known: bool = True) -> Workload:
+    """One of all workloads with `kv_offload`; without `known` as `random_workload`."""
+    base = offloading_workload(seed, known)
+    windowed = any(kind == "window" for kind, _, _ in base.groups)
+    groups = base.groups[:1] if windowed and not known else base.groups
+    return replace(base, groups=groups, offload=random.Random(seed).choice(POLICIES))
