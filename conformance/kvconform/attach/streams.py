@@ -38,6 +38,8 @@ class Streams:
 
     def name(self, stream: Any = None) -> str:
         """A stream's name; of the current one if none is given."""
+        if stream is None and self._cuda is None:
+            return ""
         return name(self._cuda.current_stream() if stream is None else stream)
 
     def begin(
@@ -83,8 +85,6 @@ class Streams:
             self._last[stream] = None
 
     def _records(self, event: Any, stream: Any) -> None:
-        if self._cuda is None:
-            return
         on = self.name(stream)
         recorded = self._last.get(on, 0)
         event.kvspec_recorded = self.begin("record", [], [], stream=stream) if recorded is None else recorded

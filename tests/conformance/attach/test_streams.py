@@ -131,5 +131,7 @@ def test_streams_that_are_not_told_of_say_nothing(told: Told, streams: Streams) 
     other.wait_stream(one)
     event.record(one)
     other.wait_event(event)
+    event.record()
+    event.wait()
     event.synchronize()
     assert len(told.events) == before
