@@ -245,6 +245,16 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER", 3)),
     "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE", 3)),
     "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE", 2)),
+    "delivered without what it was computed from": (
+        [
+            take("a", 1, 2),
+            Begin(1, "t", writes=[of("a", 1)]),
+            Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1]),
+            End(1, unwritten=[of("a", 1)]),
+            Deliver(2, "a"),
+        ],
+        ("MEM-DELIVER", 5),
+    ),
     "gave up": ([Failed("stuck", "no progress")], ("MEM-FAILED", 1)),
 }
 
@@ -684,16 +694,18 @@ def test_two_contents_are_alike_no_further_than_they_overlap() -> None:
     assert state.alike(Content(4, 8, "x", 0), Content(4, 6, "y", 0)) == 6
 
 
-def test_each_page_of_a_copy_is_what_it_is_a_copy_of() -> None:
+@pytest.mark.parametrize("labels", ["x", "xy", "xyz"])
+def test_each_page_of_a_copy_is_what_it_is_a_copy_of(labels: str) -> None:
     law = Law(POOLS)
+    own, copies = range(1, 1 + len(labels)), range(4, 4 + len(labels))
     for event in (
-        take("a", 1, 2, 3, 4, 5, 6),
-        Begin(1, "s", writes=[Use(None, "kv", [1, 2, 3], labels=["x", "y", "z"], holder="a")]),
-        Begin(2, "s", copies=[(of("a", 1, 2, 3), of("a", 4, 5, 6))]),
+        take("a", *own, *copies),
+        Begin(1, "s", writes=[Use(None, "kv", [*own], labels=[*labels], holder="a")]),
+        Begin(2, "s", copies=[(of("a", *own), of("a", *copies))]),
     ):
         assert law.step(event) == []
     pages = law.state.pools["kv"].pages
-    assert [[*pages[number].content] for number in (4, 5, 6)] == [[Content(0, 4, label)] for label in "xyz"]
+    assert [[*pages[number].content] for number in copies] == [[Content(0, 4, label)] for label in labels]
 
 
 def test_a_table_names_pages_of_one_pool() -> None:
