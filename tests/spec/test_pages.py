@@ -57,6 +57,8 @@ def test_page_3_slots_of_a_row_are_those_of_its_positions(table: list[int], page
     assert len(runs) <= len(table) + sum(page <= 0 for page in pages)
 
 
+@example([5, 9, 7], [1, 2, 3])
+@example([1, 2, 3], [5, 9, 7])
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
 def test_two_sequences_are_gone_through_alongside(one: list[int], other: list[int]) -> None:
     both = list(zip(one, other, strict=False))
