@@ -1,4 +1,4 @@
-"""Parts of a trace that may be traces themselves: of some holders, of one page, with less of an event.
+"""Parts of a trace that may be traces themselves: of some holders or operations, with less of an event.
 
 What an operation that is left out would have ended, waited for or delivered is left out too, and a page that nobody
 in the part was given gets no name there.
