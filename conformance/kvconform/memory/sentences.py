@@ -41,6 +41,8 @@ def _told(event: MemoryEvent) -> str:
             pages = pages_of(event.pages, event.pool)
             return f"The table {event.table} of {event.holder} names {pages}{_from(event.index)}"
         case e.Unmap():
+            if event.stop:
+                return f"The table {event.table} names pages {event.index} to {event.stop - 1} of it no longer"
             return f"The table {event.table} is emptied" + (f" from page {event.index} on" if event.index else "")
         case e.Reserve():
             return f"{event.holder} is promised {counted(event.pages, 'page')}{_in(event.pool)}"

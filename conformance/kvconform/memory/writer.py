@@ -146,10 +146,11 @@ class TraceWriter:
         slots: int = 0,
         *,
         planned: bool = False,
+        writer: str | None = None,
         at: str | None = None,
     ) -> None:
         """Pages can be found by a name from now on."""
-        self._tell(events.Publish, pool, pages, keys, labels, slots, planned, at=at)
+        self._tell(events.Publish, pool, pages, keys, labels, slots, planned, writer, at=at)
 
     def drop(self, pool: str, pages: PagesLike, keys: Iterable[str] | None = None, *, at: str | None = None) -> None:
         """Names are withdrawn; without `keys` all of these pages."""
@@ -169,9 +170,9 @@ class TraceWriter:
         """A holder's block table names these pages from page index `index` on."""
         self._tell(events.Map, table, holder, pool, index, pages, labels, at=at)
 
-    def unmap(self, table: str, index: int = 0, *, at: str | None = None) -> None:
-        """A table ends before page index `index`."""
-        self._tell(events.Unmap, table, index, at=at)
+    def unmap(self, table: str, index: int = 0, stop: int = 0, *, at: str | None = None) -> None:
+        """A table ends before page index `index`; with `stop` only the pages from there to before it are gone."""
+        self._tell(events.Unmap, table, index, stop, at=at)
 
     def reserve(self, holder: str, pool: str, pages: int, *, at: str | None = None) -> None:
         """So many further pages are promised to a holder; 0 ends it."""

@@ -214,8 +214,10 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
     Raises:
         InputError: one is.
     """
-    if isinstance(event, (Map, Unmap)):
+    if isinstance(event, Map):
         name, value = "index", event.index
+    elif isinstance(event, Unmap):
+        name, value = ("index", event.index) if event.index < 0 else ("stop", event.stop)
     elif isinstance(event, (Publish, Learn)):
         name, value = "slots", event.slots
     else:

@@ -116,6 +116,8 @@ class Publish(Event, tag="publish", kw_only=False):
     """How many slots of each page the names promise; 0: all."""
     planned: bool = False
     """What the names promise is still to be written."""
+    writer: str | None = None
+    """The holder that is to write what is planned; `None`: whoever refers to the page may be."""
 
 
 class Drop(Event, tag="drop", kw_only=False):
@@ -140,10 +142,12 @@ class Map(Event, tag="map", kw_only=False):
 
 
 class Unmap(Event, tag="unmap", kw_only=False):
-    """A table ends before page index `index`."""
+    """A table ends before page index `index`; or its pages from there to before `stop` are gone, and leave a hole."""
 
     table: str
     index: int = 0
+    stop: int = 0
+    """A page index; 0: the table's end."""
 
 
 class Reserve(Event, tag="reserve", kw_only=False):

@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from itertools import pairwise
 
+import msgspec
+
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
 from kvspec.memory.state import NOTHING, Content, Malformed, PageState, PoolState, Promise, State
@@ -74,10 +76,11 @@ def release(state: State, event: events.Release) -> None:
     state.judged["MEM-RELEASE"] += len(numbers)
     for number in numbers:
         page = pool.page(number)
+        pinned = event.holder not in page.holders
         if not _unrefer(state, pool, number, page, event.holder, "released") or not page.keys:
             state.forget_if_free(pool, number, page)
-        elif not (page.holders or page.pins):
-            check_plans(state, pool, number, page)
+        elif event.holder not in page.holders:
+            check_plans(state, pool, number, page, None if pinned else event.holder)
 
 
 def pass_on(state: State, event: events.PassOn) -> None:
@@ -97,6 +100,11 @@ def pass_on(state: State, event: events.PassOn) -> None:
             pin = event.old not in page.holders
             if _unrefer(state, pool, number, page, event.old, "passed on"):
                 _refer(state, pool, number, page, event.new, pin=pin)
+        if event.old not in page.holders and any(promise.writer == event.old for promise in page.keys.values()):
+            page.keys = {
+                key: msgspec.structs.replace(promise, writer=event.new) if promise.writer == event.old else promise
+                for key, promise in page.keys.items()
+            }
     if event.pool is None:
         for table in state.tables.values():
             if table.holder == event.old:
@@ -123,7 +131,7 @@ def publish(state: State, event: events.Publish) -> None:
             meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
         else:
             meant = (*pool.meant(labels and labels[index * each : (index + 1) * each], 0, slots),)
-        promise = Promise(meant, event.planned)
+        promise = Promise(meant, event.planned, event.writer)
         found = pool.names.get(key)
         if found is None:
             pool.names[key] = {number: None}
@@ -137,7 +145,8 @@ def publish(state: State, event: events.Publish) -> None:
             page.keys[key] = promise
         else:
             page.keys = {key: promise}
-        if not (event.planned and (pool.keyed or held)):
+        left = held if event.writer is None else event.writer in page.holders
+        if not (event.planned and (pool.keyed or left)):
             check_promise(state, pool, number, page, key)
 
 
@@ -265,10 +274,14 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
             state.unjudged["MEM-NAME"] += 1
 
 
-def check_plans(state: State, pool: PoolState, number: Page, page: PageState) -> None:
-    """Nobody is left to write what the names of a page promise: it has to be there."""
+def check_plans(state: State, pool: PoolState, number: Page, page: PageState, gone: str | None = None) -> None:
+    """What the names of a page promise has to be there, if nobody is left to write it: the writer is `gone`.
+
+    Where it is not told who writes, whoever refers to the page may.
+    """
     for key, promise in page.keys.items():
-        if promise.planned:
+        lost = not (page.holders or page.pins) if promise.writer is None else promise.writer == gone
+        if promise.planned and lost:
             check_promise(state, pool, number, page, key)
 
 

@@ -83,11 +83,15 @@ class Content(msgspec.Struct, order=True, gc=False):
 
 
 class Promise(msgspec.Struct, frozen=True, gc=False):
-    """What a name promises of a page: what its first slots hold, and whether that is still to be written."""
+    """What a name promises of a page: what its first slots hold, whether that is still to be written, and by whom."""
 
     meant: tuple[Content, ...]
     planned: bool
+    writer: str | None = None
 
+
+HOLE: Page = "hole"
+"""Stands in a table where it names no page between pages that it names. No page of a table is named by a key."""
 
 NOTHING: dict[Any, Any] = {}
 """Nobody, no name, no table. It stays empty."""

@@ -16,6 +16,7 @@ from kvspec.memory.events import Begin, Page, Use
 from kvspec.memory.holding import check_plans, whose
 from kvspec.memory.races import unordered
 from kvspec.memory.state import (
+    HOLE,
     NOTHING,
     Content,
     Link,
@@ -78,11 +79,19 @@ def _share_tail(state: State, page: PageState) -> None:
 
 
 def unmap(state: State, event: events.Unmap) -> None:
-    """A table ends before page index `index`; without pages it is forgotten."""
+    """A table ends before page index `index`, or has a hole from there on; without pages it is forgotten."""
+    if 0 < event.stop < event.index:
+        raise Malformed(f"page indices {event.index} to {event.stop} of table {event.table} are gone")
     table = state.tables.get(event.table)
     if table is None:
         return
-    _unlink(state, table, event.index, len(table.pages))
+    _unlink(state, table, event.index, min(event.stop, len(table.pages)) if event.stop else len(table.pages))
+    if 0 < event.stop < len(table.pages):
+        hole, table.tail = range(event.index, event.stop), None
+        table.pages[event.index : event.stop] = [HOLE] * len(hole)
+        for view in table.views.values():
+            view.changed.update(index for index in hole if index * table.pool.size < view.high)
+        return
     end, table.tail = event.index * table.pool.size, None
     del table.pages[event.index :], table.labels[end // table.pool.unit :]
     for view in table.views.values():
@@ -194,23 +203,28 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
         raise Malformed("a use names neither a table nor a pool")
     size, unit, room = pool.size, pool.unit, len(pages) * pool.size
     start, stop = use.start, use.stop or room
-    if not 0 <= start <= stop:
+    if start > stop:
         raise Malformed(f"a use of slots {start} to {stop}")
     first = start // unit
     if labels is not None and len(labels) != (-(-stop // unit) - first if start < stop else 0):
         raise Malformed(f"{len(labels)} labels for slots {start} to {stop}, {unit} each")
-    if stop > room:
+    for beyond in [start] * (start < 0) + [stop - 1] * (stop > room):
         if judge:
-            what = f"position {stop - 1} of {use.table or 'the pages'} has no page"
+            what = f"position {beyond} of {use.table or 'the pages'} has no page"
             state.find("MEM-USE", what, pool, holder=holder)
-        stop = room
+    start, stop = max(start, 0), min(stop, room)
     told, first = (table.labels, 0) if table is not None and labels is None else (labels, first)
     parts: list[Part] = []
     while start < stop:
         index, slot = divmod(start, size)
         position = start - slot
         end = size if stop - position > size else stop - position
-        parts.append((pool, pages[index], slot, end, position, holder, pool.meant(told, slot, end, position, first)))
+        if pages[index] is not HOLE:
+            meant = pool.meant(told, slot, end, position, first)
+            parts.append((pool, pages[index], slot, end, position, holder, meant))
+        elif judge:
+            what = f"position {start} of {use.table} has no page"
+            state.find("MEM-USE", what, pool, holder=holder)
         start = position + end
     return parts
 
@@ -262,8 +276,11 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
                     view.changed.add(part[4] // size)
 
 
-def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) -> bool:
-    """Judge the read of slots of one page; whether they hold what was computed from what failed."""
+def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, carried: bool = False) -> bool:
+    """Judge the read of slots of one page; whether they hold what was computed from what failed.
+
+    A copy that does not say what it means to find may have `carried` slots along that were never written.
+    """
     pool, number, start, stop, _, holder, meant = part
     id = flight.event.id
     if number in pool.sinks:
@@ -282,7 +299,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False) 
     spoilt = False
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
-            if pool.writes_told:
+            if pool.writes_told and not (carried and meant[0].label is None and not pool.keyed):
                 what = f"operation {id} reads slot {piece} of page {number}, never written since it was handed out"
                 found = state.find("MEM-WRITTEN", what, pool, number, holder)
                 _spoil(state, flight, holder, found.cause or found.event)
@@ -320,7 +337,8 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
     """Whoever uses a page holds it; if it is not told who, somebody does or a name finds it."""
     pool, number, *_, holder, _ = part
     if not (pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins)):
-        what = f"operation {id} uses page {number} for {holder}, but {whose(page)}"
+        whom = "" if holder is None else f" for {holder}"
+        what = f"operation {id} uses page {number}{whom}, but {whose(page)}"
         state.find("MEM-USE", what, pool, number, holder)
 
 
@@ -358,10 +376,10 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         _write_part(state, flight, part, new, table)
     if table is None or not parts:
         return
-    start, stop = use.start, parts[-1][4] + parts[-1][3]
+    start, stop = max(use.start, 0), parts[-1][4] + parts[-1][3]
     view = table.views.get(flight.stream) or table.look(flight.stream, start)
     if use.labels is not None:
-        size, unit, told = table.pool.size, table.pool.unit, use.labels
+        size, unit, told = table.pool.size, table.pool.unit, use.labels[(start - use.start) // table.pool.unit :]
         units = slice(start // unit, start // unit + len(told))
         # A unit that is written in part means something else in its other slots, too.
         ends = [(start, told[0], table.labels[units][0]), (stop, told[-1], table.labels[units][-1])]
@@ -468,24 +486,27 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
 
 
 def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
-    """Read, and write what was read, slot by slot."""
+    """Read, and write what was read, slot by slot; where nothing was written, nothing is in the target either."""
     carried: list[Content] = []
     length = done = 0
     read, written = _parts(state, source), _parts(state, target)
     for part in read:
         pool, number, start, stop, *_ = part
-        _read_part(state, flight, part, note=True)
+        _read_part(state, flight, part, note=True, carried=True)
         pieces = pool.page(number).pieces(start, stop)
         carried += [piece.shifted(length - start) for piece in pieces if isinstance(piece, Content)]
         length += stop - start
     if (room := sum(stop - start for _, _, start, stop, *_ in written)) != length:
         raise Malformed(f"a copy of {length} slots to {room}")
     for part in written:
-        _, _, start, stop, *_, meant = part
+        pool, number, start, stop, *_, meant = part
         until = done + stop - start
         cuts = [piece.cut(done, until) for piece in _within(carried, Content(done, until, None)) if done < piece.stop]
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new)
+        for first, last in zip([start, *[one.stop for one in new]], [*[one.start for one in new], stop], strict=True):
+            if first < last:
+                pool.page(number).erase(first, last)
         done = until
     if found := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
         for page in (pool.page(number) for pool, number, *_ in written if number not in pool.sinks):

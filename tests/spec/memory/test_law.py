@@ -66,6 +66,19 @@ def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) 
     return Map(name, holder, "kv", 0, list(pages), labels)
 
 
+def mapped(holder: str, *pages: int) -> list[Event]:
+    """Pages that a table t names, all written."""
+    return [take(holder, *pages), table("t", holder, *pages), Begin(1, "s", writes=[Use("t")])]
+
+
+def copy(id: int, source: Use, target: Use) -> Begin:
+    return Begin(id, "s", copies=[(source, target)])
+
+
+def plan(writer: str) -> Publish:
+    return Publish("kv", [1], ["k"], ["x"], planned=True, writer=writer)
+
+
 BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
     "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE", 1)),
@@ -114,6 +127,43 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], sees_own=False)],
         ("MEM-WRITTEN", 2),
     ),
+    "before the first slot": ([take("a", 1), Begin(1, "s", writes=[of("a", 1, start=-3, stop=2)])], ("MEM-USE", 2)),
+    "before the first position": (
+        [*mapped("a", 1, 2), Begin(2, "s", [Use("t", start=-1, stop=1)]), Begin(3, "s", [Use("t", stop=8)])],
+        ("MEM-USE", 4),
+    ),
+    "before the first position, with labels": (
+        [
+            *mapped("a", 1, 2),
+            Begin(2, "s", writes=[Use("t", start=-4, stop=4, labels=["w", "x"])]),
+            Begin(3, "s", [Use("t", stop=4, labels=["x"])]),
+            Begin(4, "s", [Use("t", stop=8)]),
+        ],
+        ("MEM-USE", 4),
+    ),
+    "positions in a hole": (
+        [*mapped("a", 1, 2), Unmap("t", 0, 1), Begin(2, "s", [Use("t", start=3, stop=8)])],
+        ("MEM-USE", 5),
+    ),
+    "what a copy had nothing for": (
+        [
+            take("a", 1, 2),
+            Begin(1, "s", writes=[of("a", 1, stop=3)]),
+            write(2, "a", 2),
+            copy(3, of("a", 1), of("a", 2)),
+            read(4, "a", 2),
+        ],
+        ("MEM-WRITTEN", 5),
+    ),
+    "a plan whose writer has let go": (
+        [take("a", 1), Share("tree", "kv", [1]), plan("a"), Release("a", "kv", [1])],
+        ("MEM-NAME", 4),
+    ),
+    "a plan whose writer has let go, of whom it had it": (
+        [take("a", 1), Share("tree", "kv", [1]), plan("a"), PassOn("a", "b"), Release("b", "kv", [1])],
+        ("MEM-NAME", 5),
+    ),
+    "a plan of somebody else": ([take("a", 1), plan("b")], ("MEM-NAME", 2)),
     "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT", 3)),
     "other content through a table": (
         [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), Begin(2, "s", [Use(table="t")])],
@@ -296,6 +346,13 @@ def test_a_finding_is_a_sentence_and_has_the_page_and_the_pool_that_it_speaks_of
         assert finding.page is None if not pages else finding.pool == ("disk" if finding.page == "k" else "kv")
 
 
+def test_a_copy_of_what_is_meant_to_be_there_finds_it() -> None:
+    """From a page that says what it holds, and from a storage, which has whole pages or none."""
+    filled_in_part: list[Event] = [take("a", 1, 2), Begin(1, "s", writes=[of("a", 1, label="x", stop=3)])]
+    assert found(*filled_in_part, copy(2, of("a", 1, label="x"), of("a", 2))) == [("MEM-WRITTEN", 3)]
+    assert found(take("a", 1), copy(1, Use(None, "disk", ["k"]), of("a", 1, stop=1))) == [("MEM-WRITTEN", 2)]
+
+
 def test_worthless_results_are_delivered() -> None:
     load = Begin(1, "t", writes=[of("a", 1)])
     step = Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1])
@@ -323,11 +380,11 @@ def test_a_delivery_after_other_content_is_its_consequence() -> None:
 def test_what_was_copied_from_where_something_was_found_is_its_consequence() -> None:
     """The copy brings one slot too few to another holder's page, which is read, and what was computed leaves."""
     law = Law(POOLS)
-    copy = Begin(2, "s", copies=[(of("a", 1), of("b", 2))])
+    copy = Begin(2, "s", copies=[(of("a", 1, label="x"), of("b", 2))])
     events = [
         take("a", 1),
         take("b", 2),
-        Begin(1, "s", writes=[of("a", 1, stop=3)]),
+        Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
         copy,
         read(3, "b", 2),
         Deliver(3, "b"),
@@ -475,6 +532,32 @@ RIGHT: dict[str, list[Event]] = {
         Take("a", "rows", [1]),
         Begin(1, "host", writes=[Use(pool="rows", pages=[1], holder="a", stop=6, labels=["17", "4"])]),
         Begin(2, "s", reads=[Use(pool="rows", pages=[1], holder="a", start=4, stop=6, labels=["4"])]),
+    ],
+    "a page that is filled in part is copied": [
+        take("a", 1, 2),
+        Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
+        copy(2, of("a", 1), of("a", 2)),
+        Begin(3, "s", [of("a", 2, label="x", stop=3)]),
+        Deliver(3, "a"),
+    ],
+    "positions behind a hole": [
+        *mapped("a", 1, 2),
+        Unmap("t", 0, 1),
+        Release("a", "kv", [1]),
+        Begin(2, "s", [Use("t", start=4, stop=8)]),
+    ],
+    "a hole is filled": [
+        *mapped("a", 1, 2),
+        Unmap("t", 0, 1),
+        Map("t", "a", "kv", 0, [1], ["x"]),
+        Begin(2, "s", [Use("t", stop=8)]),
+    ],
+    "a plan is kept, and its writer leaves": [
+        take("a", 1),
+        Share("tree", "kv", [1]),
+        plan("a"),
+        write(1, "a", 1, "x"),
+        Release("a", "kv", [1]),
     ],
     "the rest of a page is written later": [
         take("a", 1),
