@@ -54,6 +54,7 @@ from kvspec.model.state import State
 FEATURES = {
     "rows": "rows: a table of the slots of each request, of which there are so many",
     "rowless": "rowless running: without rows, each launch with its own block tables",
+    "larger_pages": "larger pages: of more than one token",
     "sessions": "streaming sessions: memory that stays between the turns of a conversation",
     "preempt": "preemption: taking the memory of an idle session away while the session stays open",
     "speculative": "speculative decoding: decode steps of more than one position, and their verification",
@@ -196,6 +197,7 @@ def needs_of_config(config: Config) -> frozenset[str]:
     """What an implementation must have to be made with these sizes."""
     found = set() if config.prefix_cache else {"chunk_cache"}
     found |= set() if config.num_rows else {"rowless"}
+    found |= {"larger_pages"} if config.page_size > 1 else set()
     found |= {"sliding_window"} if config.sliding_window else set()
     found |= {"recurrent_states"} if config.num_states else set()
     found |= {ways[way] for policy, ways in POLICIES.items() if (way := getattr(config, policy)) in ways}

@@ -81,7 +81,7 @@ def style(draw: Draw) -> Style:
 
 def memory(draw: Draw, lacks: Collection[str] = (), sizes: Sizes = SMALL) -> Config:
     """A memory with one hybrid pool that is not named in `lacks`, or with none."""
-    page_size = draw.choice(sizes.page_sizes)
+    page_size = 1 if "larger_pages" in lacks else draw.choice(sizes.page_sizes)
     plain = Config(
         page_size=page_size,
         num_pages=draw.choice(sizes.pages) + draw.integer(0, 4),

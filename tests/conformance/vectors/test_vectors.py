@@ -7,6 +7,8 @@ import pytest
 
 from kvconform.checked import Checked, RuleBroken
 from kvconform.features import lacks, needs, needs_of_config, under, vector_under
+from kvconform.fuzzing.style import Chance
+from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import Walker
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
@@ -132,6 +134,24 @@ def test_an_engine_without_rows_conforms_to_all_that_needs_none_and_the_report_s
     silent = {rule for vector, outcome in outcomes for rule in rules_unjudged(vector, outcome)}
     assert silent == {"ROW-2", "PAGE-3", "RACE-1"}
     assert "rowless" in lacks(Manager) & needs_of_config(under(Rowless, SMALL)), "nor is who has rows made without"
+
+
+class TokenPages(Manager):
+    """An engine whose pages are single tokens."""
+
+    lacks = frozenset({"larger_pages"})
+
+    def __init__(self, config: Config) -> None:
+        assert config.page_size == 1
+        super().__init__(config)
+
+
+def test_an_engine_whose_pages_are_single_tokens_is_made_with_no_others() -> None:
+    ran = [vector for path in PATHS[::3] if not needs(vector := read_vector(path)) & lacks(TokenPages)]
+    assert {vector.header.config.page_size for vector in ran} == {1}
+    drawn = [swarm(Chance(seed), lacks(TokenPages)).config for seed in range(60)]
+    assert {config.page_size for config in drawn} == {1} and any(config.num_states for config in drawn)
+    assert {swarm(Chance(seed)).config.page_size for seed in range(60)} > {1, 2, 64}
 
 
 def test_walks_find_nothing_in_an_engine_without_rows_and_what_it_forgets_all_the_same() -> None:
