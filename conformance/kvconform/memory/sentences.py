@@ -42,7 +42,8 @@ def _told(event: MemoryEvent) -> str:
             return f"The table {event.table} of {event.holder} names {pages}{_from(event.index)}"
         case e.Unmap():
             if event.stop:
-                return f"The table {event.table} names pages {event.index} to {event.stop - 1} of it no longer"
+                last = "" if event.stop == event.index + 1 else f" to {event.stop - 1}"
+                return f"The table {event.table} names page {event.index}{last} of it no longer"
             return f"The table {event.table} is emptied" + (f" from page {event.index} on" if event.index else "")
         case e.Reserve():
             return f"{event.holder} is promised {counted(event.pages, 'page')}{_in(event.pool)}"

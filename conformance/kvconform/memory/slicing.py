@@ -56,7 +56,9 @@ class Lives:
                 new = singly(event.pages)
                 mapped[event.index : event.index + len(new)] = new
             case e.Unmap() if event.table in self._tables:
-                del self._tables[event.table][1][event.index :]
+                mapped = self._tables[event.table][1]
+                if not 0 < event.stop < len(mapped):  # else the table has a hole: what stood there is what is missed
+                    del mapped[event.index :]
 
     def _pass_on(self, event: e.PassOn) -> None:
         held = self.held[event.old]

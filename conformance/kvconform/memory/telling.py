@@ -21,7 +21,7 @@ from kvspec import memory as law
 from kvspec.memory import Law, Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
 from kvspec.memory.races import used
-from kvspec.memory.state import PageState, PoolState, State
+from kvspec.memory.state import HOLE, PageState, PoolState, State
 from kvspec.memory_rules import MEMORY_RULES
 
 TOLD = 20
@@ -135,7 +135,8 @@ def _used(use: Use, state: State) -> Iterator[tuple[str, Page]]:
     if table is not None:
         size = table.pool.size
         stop = -(-use.stop // size) if use.stop else None
-        yield from ((table.pool.name, page) for page in table.pages[max(0, use.start) // size : stop])
+        pages = table.pages[max(0, use.start) // size : stop]
+        yield from ((table.pool.name, page) for page in pages if page is not HOLE)
     elif use.pool is not None:
         yield from ((use.pool, page) for page in singly(use.pages))
 

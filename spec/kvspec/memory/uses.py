@@ -267,7 +267,7 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
         if start < last and first < stop:
             if start <= max(first, view.low) and min(last, view.high) <= stop:
                 view.changed.discard(index)
-            parts.append((max(start, first), min(stop, last)))
+            parts.append((max(start, view.low, first), min(stop, view.high, last)))
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
         if first < last:

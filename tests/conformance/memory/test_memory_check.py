@@ -718,3 +718,13 @@ def test_the_rules_of_the_law_are_listed(capsys: pytest.CaptureFixture[str]) -> 
     assert run_command(["rules"]) == 0
     out = capsys.readouterr().out
     assert all(f"{rule}\n" in out for rule in MEMORY_RULES)
+
+
+def test_a_hole_is_no_page_in_a_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (vector,) = (path for path in memory_vector_files() if path.stem == "wrong_window_moves_on_too_early")
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("".join(line for line in vector.open() if '"expect"' not in line))
+    assert run_command(["check", str(trace)]) == 1
+    said = capsys.readouterr().out
+    assert "names page 0 of it no longer" in said and "position 3 of r has no page" in said
+    assert "hole" not in said.replace(str(trace), "")

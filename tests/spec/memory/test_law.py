@@ -127,6 +127,16 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], sees_own=False)],
         ("MEM-WRITTEN", 2),
     ),
+    "a hole before what the stream has looked at": (
+        [
+            take("a", 1, 2),
+            table("t", "a", 1, 2),
+            Begin(1, "s", writes=[Use("t", start=4, stop=8)]),
+            Unmap("t", 0, 1),
+            Begin(2, "s", [Use("t", start=3, stop=8)]),
+        ],
+        ("MEM-USE", 5),
+    ),
     "before the first slot": ([take("a", 1), Begin(1, "s", writes=[of("a", 1, start=-3, stop=2)])], ("MEM-USE", 2)),
     "before the first position": (
         [*mapped("a", 1, 2), Begin(2, "s", [Use("t", start=-1, stop=1)]), Begin(3, "s", [Use("t", stop=8)])],
