@@ -391,6 +391,19 @@ def test_what_was_copied_into_the_page_is_followed_and_nothing_else(tmp_path: Pa
     assert isinstance(published, e.Publish)
 
 
+def test_a_hole_in_a_table_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"op": "map", "table": "r", "holder": "r", "pool": "kv", "pages": [1, 2, 3]}
+    hole = {"op": "unmap", "table": "r", "index": 1, "stop": 2}
+    fill, late = (on_stream(name, writes=[{"table": "r", "start": 4 * index}]) for index, name in enumerate("ab"))
+    path = trace(tmp_path / "t.jsonl", *life("q", 2), on("r", 1, 2, 3), table, fill, *life("q", 9), hole, late)
+    (group,) = groups_of(path)
+    cut = shortest(path, group)
+    assert cut is not None and cut.is_shortest
+    assert [type(step.event).__name__ for step in cut.steps] == ["Take", "Map", "Unmap", "Begin"]
+    assert run_command(["show", str(path)]) == 0
+    assert re.search(r" 1  2  3  9 +what happens\n", capsys.readouterr().out)
+
+
 def test_of_pages_that_were_handed_out_often_only_the_last_time_counts(tmp_path: Path) -> None:
     turns = [on("keep", 1 + n % 7, op=op) for n in range(70) for op in ("take", "release")]
     path = trace(tmp_path / "t.jsonl", *turns, on("keep", 3, 4, 5), {"op": "leave", "holder": "keep"})
