@@ -118,6 +118,7 @@ def traffic(requests: int, tokens: int) -> Iterator[MemoryEvent]:
     tables: dict[str, Pages] = {}
     lengths: dict[str, int] = {}
     published: dict[str, int] = {}
+    last: list[str] = []
     born = step = 0
     while True:
         while len(tables) < requests:
@@ -140,10 +141,11 @@ def traffic(requests: int, tokens: int) -> Iterator[MemoryEvent]:
                 yield Map(name, name, "kv", len(pages) - 1, pages[-1:], [f"{name}.{len(pages) - 1}"])
             lengths[name] += 1
         yield decode_step(step, lengths)
-        for name in tables:
-            yield Deliver(step, name)
         if step:
             yield End(step - 1)
+            for name in last:
+                yield Deliver(step - 1, name)
+        last = [*tables]
         step += 1
         if step % 64 == 0:
             name = next(iter(tables))

@@ -86,7 +86,8 @@ _RULES = (
     ),
     Rule(
         "MEM-DELIVER",
-        "Nothing leaves the engine that was computed from what was not written, or from other content.",
+        "Nothing leaves the engine that was computed from what was not written, or from other content, or is not seen "
+        "complete.",
         "The client gets wrong tokens.",
         "22862",
     ),

@@ -231,8 +231,8 @@ MUTANTS = [
     Mutant(
         "a turn that is retracted computes its last token again behind a window that is gone",
         "manager/leaving.py",
-        "next_position = min(run.kv.kv_committed_len, run.launched_len, len(run.tokens) - 1)",
-        "next_position = min(run.kv.kv_committed_len, run.launched_len)",
+        "next_position = min(run.launched_len, len(run.tokens) - 1)",
+        "next_position = run.launched_len",
     ),
     # Recurrent states
     Mutant(

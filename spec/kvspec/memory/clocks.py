@@ -70,6 +70,8 @@ class Clocks:
         """Table, or page -> the operations in flight that use it, of those that an unordered one has asked for."""
         self.writers: dict[Hashable, dict[Flight, None]] = {}
         """The same for those that write there."""
+        self.told: set[str] = set()
+        """Streams of which it is told when their operations end."""
         self._seen: dict[OpId, None] = {}
         """Operations that are complete because a later one is; their own end may still be told."""
         self._free: list[str] = []
@@ -139,6 +141,7 @@ class Clocks:
                 self._seen.pop(id, None)
             return complete
         join(self.host, flight.at(part))
+        self.told.add(flight.stream)
         self._forget()
         if part == "all":
             del self._seen[id]

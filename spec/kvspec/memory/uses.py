@@ -176,6 +176,10 @@ def end(state: State, event: events.End) -> None:
 def deliver(state: State, event: events.Deliver) -> None:
     """What an operation computed for a holder leaves the engine."""
     state.judged["MEM-DELIVER"] += 1
+    flight = state.clocks.flights.get(event.id)
+    if flight is not None and flight.stream in state.clocks.told:
+        what = f"what operation {event.id} computed for {event.holder} is delivered before it is seen complete"
+        state.find("MEM-DELIVER", what, holder=event.holder)
     causes = state.spoilt.get(event.id)
     for holder in (event.holder, None) if causes else ():
         if causes and holder in causes:

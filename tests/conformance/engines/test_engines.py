@@ -142,8 +142,8 @@ def test_a_vector_needs_what_it_is_about(vector: str, feature: str) -> None:
     assert feature in features.needs(read_vector(vector_file(vector)))
 
 
-def test_a_plain_vector_needs_nothing() -> None:
-    assert not features.needs(read_vector(vector_file("decode_capacity_miss")))
+def test_a_plain_vector_needs_nothing_but_pages() -> None:
+    assert features.needs(read_vector(vector_file("decode_capacity_miss"))) == {"larger_pages"}
 
 
 def test_what_is_lacking_must_be_a_known_feature() -> None:

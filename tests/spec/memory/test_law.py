@@ -127,6 +127,10 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], sees_own=False)],
         ("MEM-WRITTEN", 2),
     ),
+    "delivered before it is complete": (
+        [take("a", 1), write(1, "a", 1), End(1), read(2, "a", 1), Deliver(2, "a")],
+        ("MEM-DELIVER", 5),
+    ),
     "a hole before what the stream has looked at": (
         [
             take("a", 1, 2),
@@ -543,6 +547,22 @@ RIGHT: dict[str, list[Event]] = {
         Begin(1, "host", writes=[Use(pool="rows", pages=[1], holder="a", stop=6, labels=["17", "4"])]),
         Begin(2, "s", reads=[Use(pool="rows", pages=[1], holder="a", start=4, stop=6, labels=["4"])]),
     ],
+    "delivered where no end is told": [take("a", 1), write(1, "a", 1), Deliver(1, "a")],
+    "delivered from a stream of which no end is told": [
+        take("a", 1),
+        write(1, "a", 1),
+        End(1),
+        read(2, "a", 1, stream="t"),
+        Deliver(2, "a"),
+    ],
+    "delivered once the host has waited": [
+        take("a", 1),
+        write(1, "a", 1),
+        End(1),
+        read(2, "a", 1),
+        Wait("host", 2),
+        Deliver(2, "a"),
+    ],
     "a page that is filled in part is copied": [
         take("a", 1, 2),
         Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
@@ -719,6 +739,7 @@ STORY: list[tuple[Event, str]] = [
     (Begin(5, "s", copies=[(of("a", 1), of("a", 2))]), "ORDER 1 RACE 2 REWRITE 1 USE 2 WRITTEN 1 not CONTENT 1"),
     (End(5), "ORDER 1"),
     (read(6, "a", 2, "x"), "CONTENT 1 ORDER 1 RACE 1 USE 1 WRITTEN 1"),
+    (End(6), "ORDER 1"),
     (Deliver(6, "a"), "DELIVER 1"),
     (Publish("kv", [1], ["k"], ["x"]), "NAME 1"),
     (Publish("kv", [2], ["l"]), "NAME 1 not NAME 1"),
