@@ -177,6 +177,17 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), Share("tree", "kv", [1]), plan("a"), PassOn("a", "b"), Release("b", "kv", [1])],
         ("MEM-NAME", 5),
     ),
+    "a plan of one of two writers": (
+        [
+            take("a", 1),
+            Share("c", "kv", [1]),
+            plan("a"),
+            Publish("kv", [1], ["l"], ["x"], planned=True, writer="c"),
+            PassOn("a", "b"),
+            Release("c", "kv", [1]),
+        ],
+        ("MEM-NAME", 6),
+    ),
     "a plan of somebody else": ([take("a", 1), plan("b")], ("MEM-NAME", 2)),
     "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT", 3)),
     "other content through a table": (
@@ -563,6 +574,7 @@ RIGHT: dict[str, list[Event]] = {
         Wait("host", 2),
         Deliver(2, "a"),
     ],
+    "what was promised to who has left": [Reserve("a", "kv", 7), Leave("a"), take("b", 1, 2)],
     "a page that is filled in part is copied": [
         take("a", 1, 2),
         Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
@@ -864,3 +876,35 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
         told = [f"{rule[4:]} {times}" for rule, times in sorted(judged.items())]
         told += [f"not {rule[4:]} {times}" for rule, times in sorted(unjudged.items())]
         assert " ".join(told) == due, event
+
+
+def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
+    assert Law(POOLS).step(take("a", 8))[0].what == "page 8 is handed out, but is padding"
+    assert Law(POOLS).step(take("a", 9))[0].what == "page 9 is handed out, but does not exist"
+    assert Law(POOLS).step(Release("b", "kv", [1]))[0].what == "page 1 is released by b, but nobody holds it"
+    for name in ("before the first position", "positions in a hole"):
+        law = Law(POOLS)
+        assert {finding.pool for event in BROKEN[name][0] for finding in law.step(event)} == {"kv"}
+
+
+def test_a_write_of_the_same_without_an_order_is_nobodys_cause() -> None:
+    law = Law(POOLS)
+    events = [take("a", 1), write(1, "a", 1, "x", stream="s"), write(2, "a", 1, "x", stream="t"), take("b", 1)]
+    assert [(finding.rule, finding.cause) for event in events for finding in law.step(event)] == [
+        ("MEM-REWRITE", None),
+        ("MEM-TAKE", None),
+    ]
+
+
+def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot() -> None:
+    failed: list[Event] = [
+        take("a", 1, 2),
+        Begin(1, "t", writes=[of("a", 1)]),
+        Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1]),
+        End(1, unwritten=[of("a", 1)]),
+        take("b", 3),
+        copy(3, of("a", 2, stop=2), of("b", 3, start=2)),
+        Begin(4, "s", [of("b", 3, start=2)]),
+        End(4),
+    ]
+    assert found(*failed, Deliver(4, "b")) == [("MEM-DELIVER", 9)]
