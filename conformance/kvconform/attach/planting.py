@@ -18,12 +18,16 @@ class Defect(NamedTuple):
     """Class or module, function, what stands there, and what is to stand there instead."""
 
 
+_SOURCE = "__planted__"
+"""An attribute of a function with a defect: its source, which the file does not have."""
+
+
 class NotPlanted(Exception):
     """The engine's source has no such place: it is another version than the defect was written for."""
 
 
 def plant(defect: Defect, patches: Patches) -> None:
-    """Put a defect in; undoing `patches` takes it out.
+    """Put a defect in; undoing `patches` takes it out. Where another one is in the same function, both are.
 
     Raises:
         NotPlanted: the engine's source has changed.
@@ -31,14 +35,15 @@ def plant(defect: Defect, patches: Patches) -> None:
     for owner, name, old, new in defect.places:
         original = inspect.unwrap(vars(owner)[name])
         lines, first = inspect.getsourcelines(original)
-        source = textwrap.dedent("".join(lines))
+        source: str = getattr(original, _SOURCE, textwrap.dedent("".join(lines)))
         if source.count(old) != 1:
             raise NotPlanted(f"{defect.name}: {name} has {source.count(old)} places like {old!r}")
         made: dict[str, Any] = {}
         # Annotations may name what only a type checker imports.
         flags = __future__.annotations.compiler_flag
         # Behind so many empty lines an error names the line that the file has.
-        text = "\n" * (first - 1) + source.replace(old, new)
-        code = compile(text, inspect.getfile(original), "exec", flags, dont_inherit=True)
+        source = source.replace(old, new)
+        code = compile("\n" * (first - 1) + source, inspect.getfile(original), "exec", flags, dont_inherit=True)
         exec(code, original.__globals__, made)
+        setattr(inspect.unwrap(made[name]), _SOURCE, source)
         patches.set(owner, name, made[name])

@@ -96,6 +96,16 @@ def test_a_planted_defect_can_be_taken_out_again() -> None:
     assert Engine().free(1) == 2
 
 
+def test_two_defects_in_one_function_are_both_there() -> None:
+    """A known defect that is mended in the same function takes no planted one out."""
+    patches = Patches()
+    plant(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    plant(Defect("page 0 is handed out", "", ((Engine, "hand_out", "if not page", "if page < 0"),)), patches)
+    assert Engine().hand_out(0) == 1
+    patches.undo()
+    assert Engine().hand_out(2) == 2
+
+
 def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> None:
     patches = Patches()
     with pytest.raises(AssertionError) as raised:
