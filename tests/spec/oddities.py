@@ -78,21 +78,6 @@ OFTEN = {("reached", "tombstone left"), ("chosen", "some of several evicted")}
 """What one operation on one request may count several times: it has several pages, or evicts from two pools."""
 NOTHING_TOLD = {"ACC-1", "ACC-2", "ACC-3", "LEN-1", "ROW-1", "SESS-2", "SESS-4", "STORE-5"}
 """What may be unjudged several times where nothing is told."""
-OFTEN_JUDGED = {
-    "snapshot": {"DATA-2", "LEN-1", "MAMBA-1", "ROW-1", "ROW-2", "ROW-4", "SPEC-2", "SWA-2"},
-    "cache_unfinished": {"DATA-1", "STORE-5"},
-    "close_session": {"SESS-4"},
-    "extend": {"ROW-1"},
-    "finish": {"DATA-1"},
-    "match_prefix": {"SESS-2"},
-}
-"""What one operation may be judged by several times, where it is on one request."""
-OF_A_STATE = re.compile(r"no state|the state after \d+ tokens")
-
-OFTEN = {
-    ("unjudged", rule) for rule in ("ACC-1", "ACC-2", "ACC-3", "LEN-1", "MAMBA-1", "SESS-2", "SESS-4", "STORE-5")
-} | {("reached", "tombstone left"), ("chosen", "some of several evicted")}
-"""What one operation on one request may count several times: it tells several figures, or has several pages."""
 
 
 NEVER_DUE = {"state_cached", "state_taken", "tokens"}
