@@ -43,7 +43,7 @@ def _told(event: MemoryEvent) -> str:
         case e.Unmap():
             if event.stop:
                 last = "" if event.stop == event.index + 1 else f" to {event.stop - 1}"
-                return f"The table {event.table} names page {event.index}{last} of it no longer"
+                return f"The table {event.table} has a hole from now on, at page index {event.index}{last}"
             return f"The table {event.table} is emptied" + (f" from page {event.index} on" if event.index else "")
         case e.Reserve():
             return f"{event.holder} is promised {counted(event.pages, 'page')}{_in(event.pool)}"

@@ -136,7 +136,7 @@ def _used(use: Use, state: State) -> Iterator[tuple[str, Page]]:
         size = table.pool.size
         stop = -(-use.stop // size) if use.stop else None
         pages = table.pages[max(0, use.start) // size : stop]
-        yield from ((table.pool.name, page) for page in pages if page is not HOLE)
+        yield from ((table.pool.name, page) for page in pages if page != HOLE)
     elif use.pool is not None:
         yield from ((use.pool, page) for page in singly(use.pages))
 

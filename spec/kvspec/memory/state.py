@@ -90,8 +90,8 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
     writer: str | None = None
 
 
-HOLE: Page = "hole"
-"""Stands in a table where it names no page between pages that it names. No page of a table is named by a key."""
+HOLE: Page = "\0hole"
+"""Stands in a table where it names no page, before pages that it names."""
 
 NOTHING: dict[Any, Any] = {}
 """Nobody, no name, no table. It stays empty."""

@@ -90,7 +90,11 @@ def unmap(state: State, event: events.Unmap) -> None:
         hole, table.tail = range(event.index, event.stop), None
         table.pages[event.index : event.stop] = [HOLE] * len(hole)
         for view in table.views.values():
-            view.changed.update(index for index in hole if index * table.pool.size < view.high)
+            if hole.start * table.pool.size <= view.low:  # a window moves on: nothing is left there to be checked
+                view.low = min(max(view.low, hole.stop * table.pool.size), view.high)
+                view.changed.difference_update(range(hole.stop))
+            else:
+                view.changed.update(index for index in hole if index * table.pool.size < view.high)
         return
     end, table.tail = event.index * table.pool.size, None
     del table.pages[event.index :], table.labels[end // table.pool.unit :]
@@ -223,7 +227,7 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
         index, slot = divmod(start, size)
         position = start - slot
         end = size if stop - position > size else stop - position
-        if pages[index] is not HOLE:
+        if pages[index] != HOLE:
             meant = pool.meant(told, slot, end, position, first)
             parts.append((pool, pages[index], slot, end, position, holder, meant))
         elif judge:
@@ -493,7 +497,9 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
     """Read, and write what was read, slot by slot; where nothing was written, nothing is in the target either."""
     carried: list[Content] = []
     length = done = 0
+    found_before = len(state.findings)
     read, written = _parts(state, source), _parts(state, target)
+    without_page = len(state.findings) > found_before
     for part in read:
         pool, number, start, stop, *_ = part
         _read_part(state, flight, part, note=True, carried=True)
@@ -501,6 +507,8 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
         carried += [piece.shifted(length - start) for piece in pieces if isinstance(piece, Content)]
         length += stop - start
     if (room := sum(stop - start for _, _, start, stop, *_ in written)) != length:
+        if without_page:
+            return
         raise Malformed(f"a copy of {length} slots to {room}")
     for part in written:
         pool, number, start, stop, *_, meant = part
@@ -509,12 +517,22 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new)
         for first, last in zip([start, *[one.stop for one in new]], [*[one.start for one in new], stop], strict=True):
-            if first < last:
-                pool.page(number).erase(first, last)
+            if first < last and number not in pool.sinks:
+                _leave_unwritten(state, flight, pool, number, first, last)
         done = until
     if found := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
         for page in (pool.page(number) for pool, number, *_ in written if number not in pool.sinks):
             page.cause = page.cause or found[0]  # what was wrong there is wrong here
+
+
+def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page, start: int, stop: int) -> None:
+    """A copy brings nothing to some slots, as nothing was written where it comes from."""
+    page = pool.page(number)
+    guarded = len(page.holders) > 1 or not all(promise.planned for promise in page.keys.values())
+    if guarded and any(isinstance(piece, Content) for piece in page.pieces(start, stop)):
+        what = f"operation {flight.event.id} overwrites page {number} from slot {start} on with what was never written"
+        state.find("MEM-OVERWRITE", what, pool, number)
+    page.erase(start, stop)
 
 
 def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) -> None:

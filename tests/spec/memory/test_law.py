@@ -908,3 +908,30 @@ def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot() -> 
         End(4),
     ]
     assert found(*failed, Deliver(4, "b")) == [("MEM-DELIVER", 9)]
+
+
+def test_a_window_that_has_moved_on_leaves_nothing_to_be_checked() -> None:
+    """Else each step would go over all that was ever left behind."""
+    law = Law(POOLS)
+    for event in (*mapped("a", 1, 2, 3), Unmap("t", 0, 1), Unmap("t", 0, 2)):
+        law.step(event)
+    view = law.state.tables["t"].views["s"]
+    assert (view.low, view.high, view.changed) == (8, 12, set())
+    assert law.step(Begin(2, "s", [Use("t", start=8, stop=12)])) == []
+    assert [finding.what for finding in law.step(Begin(3, "s", [Use("t", start=7, stop=12)]))] == [
+        "position 7 of t has no page"
+    ]
+
+
+def test_nothing_is_copied_to_padding() -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1), copy(1, of("a", 1), of("a", 8))):
+        assert law.step(event) == []
+    assert 8 not in law.state.pools["kv"].pages
+
+
+def test_a_copy_through_a_hole_is_a_finding_and_so_is_nothing_copied_over_what_a_name_finds() -> None:
+    through = [*mapped("a", 1, 2), take("b", 3, 4), Unmap("t", 0, 1), copy(2, Use("t"), of("b", 3, 4))]
+    assert found(*through) == [("MEM-USE", 6)]
+    named: list[Event] = [take("a", 1, 2), write(1, "a", 2, "x"), Publish("kv", [2], ["k"], ["x"])]
+    assert found(*named, copy(2, of("a", 1), of("a", 2))) == [("MEM-OVERWRITE", 4)]
