@@ -60,6 +60,10 @@ WITHIN = replace(
 """A window that is no whole number of pages."""
 
 
+Mend = Callable[[Release, Patches], None]
+"""Takes a defect away."""
+
+
 def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
     """Its known defects. `drive` runs a seed with a server of a given shape."""
     races = [
@@ -80,52 +84,61 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
     ]
     if not (release.unified and release.scheduled and release.state_allocator):
         return races
+
+    def alone(
+        shape: Shape, mended: Mend, name: str, what: str, rule: str = "", words: str = "", before: str = ""
+    ) -> Known:
+        """A defect that servers of this shape bring out while the others are mended."""
+        return Known(
+            name,
+            what,
+            rule,
+            words,
+            before=before,
+            run=lambda seed: drive(seed, shape),
+            mend=partial(mend, release, but=mended),
+            runs=60,
+        )
+
     return [
         *races,
-        Known(
+        alone(
+            TURNS,
+            mend_turns,
             "state-overwritten",
             "the launch in flight keeps a later state in the slot from which the tree takes an earlier one",
             "MEM-NAME",
             "but that holds",
-            run=lambda seed: drive(seed, TURNS),
-            mend=partial(mend, release, but=mend_turns),
-            runs=60,
         ),
-        Known(
+        alone(
+            MIXED,
+            mend_mixed,
             "mixed-state-dropped",
             "a launch with decode steps in it does not keep the states of its prompts, and the tree takes their slots",
             "MEM-NAME",
             "was never written",
             before="0.5.23",
-            run=lambda seed: drive(seed, MIXED),
-            mend=partial(mend, release, but=mend_mixed),
-            runs=60,
         ),
-        Known(
+        alone(
+            OFF_PAGES,
+            mend_names,
             "state-off-page",
             "a state that was kept within a page is found by the name of the page before",
             "MEM-NAME",
             "but that holds",
-            run=lambda seed: drive(seed, OFF_PAGES),
-            mend=partial(mend, release, but=mend_names),
-            runs=60,
         ),
-        Known(
+        alone(
+            LONG,
+            mend_chunks,
             "chunk-forgotten",
             "a launch cuts two prompts off, the first one is forgotten, and is answered from its first chunk",
-            "",
-            run=lambda seed: drive(seed, LONG),
-            mend=partial(mend, release, but=mend_chunks),
-            runs=60,
         ),
-        Known(
+        alone(
+            WITHIN,
+            mend_windows,
             "window-within-page",
             "a request keeps less of its window than can be found, publishes, and goes on without a lock",
-            "",
             before="0.5.23",
-            run=lambda seed: drive(seed, WITHIN),
-            mend=partial(mend, release, but=mend_windows),
-            runs=60,
         ),
     ]
 
@@ -133,7 +146,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
 _MENDS = (mend_turns, mend_mixed, mend_chunks, mend_names, mend_windows)
 
 
-def mend(release: Release, patches: Patches, but: Callable[[Release, Patches], None] | None = None) -> None:
+def mend(release: Release, patches: Patches, but: Mend | None = None) -> None:
     """Take away what can be: the defects of hybrid pools, all of them or all but one."""
     if release.unified and release.scheduled and release.state_allocator:
         for one in _MENDS:
