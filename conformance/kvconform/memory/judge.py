@@ -7,6 +7,7 @@ from typing import NamedTuple, get_args
 from kvconform.findings.accepted import Accepted
 from kvspec.memory import Finding, Law
 from kvspec.memory.events import MemoryEvent
+from kvspec.memory.state import CONTENT, OWNERS
 
 GROUPS = 1000
 """Kinds of findings that are kept apart; of more than these only the number is told."""
@@ -55,9 +56,9 @@ class Judge:
         self._accepted = accepted
         self._found = found
         self._groups: dict[tuple[object, ...], Group] = {}
-        self._at: dict[int, Group] = {}
-        """Event -> the group of its first finding."""
-        self._order: deque[int] = deque()
+        self._at: dict[tuple[int, str], Group] = {}
+        """Event, and what a finding is about -> the group of its first such finding."""
+        self._order: deque[tuple[int, str]] = deque()
         self._events: Counter[str] = Counter()
         self._beyond = 0
         self.said: set[tuple[str, str]] = set()
@@ -81,7 +82,9 @@ class Judge:
         return findings
 
     def _sort(self, finding: Finding, kind: str, line: int) -> None:
-        cause = self._at.get(finding.cause or 0)
+        kinds = (OWNERS,) if finding.about == OWNERS else (CONTENT, OWNERS)
+        events = ((finding.cause or 0, kind) for kind in kinds)
+        cause = next((self._at[event] for event in events if event in self._at), None)
         same = (finding.rule, finding.at or kind, finding.pool, finding.earlier)
         group = self._groups.get((*same, None if cause is None else id(cause)))
         if group is None and cause is not None and cause is self._groups.get((*same, None)):
@@ -97,10 +100,11 @@ class Judge:
             self._groups[(*same, None if cause is None else id(cause))] = group
             if self._found is not None:
                 self._found(group)
-        if finding.event not in self._at:
+        event = finding.event, finding.about
+        if event not in self._at:
             # What follows from a consequence follows from its cause.
-            self._at[finding.event] = group.cause or group
-            self._order.append(finding.event)
+            self._at[event] = group.cause or group
+            self._order.append(event)
             if len(self._order) > REMEMBERED:
                 del self._at[self._order.popleft()]
 

@@ -7,7 +7,7 @@ import msgspec
 
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
-from kvspec.memory.state import NOTHING, Content, Malformed, PageState, PoolState, Promise, State
+from kvspec.memory.state import NOTHING, OWNERS, Content, Malformed, PageState, PoolState, Promise, State
 
 
 def take(state: State, event: events.Take) -> None:
@@ -30,7 +30,7 @@ def take(state: State, event: events.Take) -> None:
             continue
         page = pool.page(number)
         if page.kind == "free":
-            page.cause = None
+            state.renew(pool, number)
         else:
             state.find("MEM-TAKE", f"page {number} is handed out, but {whose(page)}", pool, number, event.holder)
             _unname(pool, number, page, [*page.keys])
@@ -126,7 +126,8 @@ def publish(state: State, event: events.Publish) -> None:
         if not (held or page.keys):
             pool.kinds["cached"] += 1
             if not pool.keyed:
-                state.find("MEM-NAME", f"page {number} is published as {key}, but it is free", pool, number)
+                what = f"page {number} is published as {key}, but it is free"
+                state.find("MEM-NAME", what, pool, number, about=OWNERS)
         if each == 1:
             meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
         else:
@@ -160,7 +161,7 @@ def drop(state: State, event: events.Drop) -> None:
         named = [*page.keys] if key is None else [key] * (key in page.keys)
         if not (named or (pool.keyed and page.content)):
             what = f"page {number} is not published{' as ' + key if key else ''}, but the name is withdrawn"
-            state.find("MEM-NAME", what, pool, number)
+            state.find("MEM-NAME", what, pool, number, about=OWNERS)
         _unname(pool, number, page, named)
         if pool.keyed:
             page.content = ()

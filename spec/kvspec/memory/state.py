@@ -26,6 +26,19 @@ FINDINGS = 1000
 """Findings of one event and rule that are told one by one; of further ones the number."""
 
 
+MARKS = 10_000
+"""Places of findings from which later ones can be told to follow; the oldest are forgotten first."""
+
+
+OWNERS, CONTENT = "owners", "content"
+"""What a finding is about, if others can follow from it: from who has a page all that happens to it, from what is in a
+page only what is found there. Nothing follows from an order that is missing, or from what has left the engine."""
+
+
+ABOUT = dict.fromkeys(("MEM-TAKE", "MEM-SHARE", "MEM-RELEASE", "MEM-USE", "MEM-LEAK", "MEM-COUNT"), OWNERS)
+ABOUT |= dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), CONTENT)
+
+
 class Malformed(ValueError):
     """An event that no engine can mean: the file is wrong."""
 
@@ -41,6 +54,8 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     pool: str | None = None
     page: Page | None = None
     holder: str | None = None
+    about: str = ""
+    """`OWNERS`, `CONTENT`, or neither."""
     cause: int | None = None
     """The event of an earlier finding on the same page or holder, of which this may be a consequence."""
     earlier: str | None = None
@@ -90,6 +105,10 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
     writer: str | None = None
 
 
+Mark = tuple[str, str | None, Page | None, str | None]
+"""Of a finding: what it is about, and the pool and the page, or the holder, and for contents the pool."""
+
+
 HOLE: Page = "\0hole"
 """Stands in a table where it names no page, before pages that it names."""
 
@@ -122,8 +141,6 @@ class PageState(msgspec.Struct, gc=False):
     """Tables that named it: the page index, and how many operations had begun when that began and ended."""
     content: tuple[Content, ...] | list[Content] = ()
     """In order of slots; what is missing was never written since the page was handed out. At most one, or a list."""
-    cause: int | None = None
-    """The event of the first finding on it since it was handed out."""
 
     @property
     def kind(self) -> str:
@@ -314,8 +331,8 @@ class State:
         """Holder -> pool -> the pages to which it refers, pins included."""
         self.gone: set[str] = set()
         """Holders whose leak was told."""
-        self.causes: dict[str, int] = {}
-        """Holder -> the event of the first finding on it."""
+        self.causes: dict[Mark, int] = {}
+        """The event of the first finding that left such a mark."""
         self.spoilt: dict[OpId, dict[str | None, int | None]] = {}
         """Operation -> the holders whose results are worthless, with the event of the finding, if there was one."""
         self.event = 0
@@ -341,31 +358,60 @@ class State:
         return self.holdings.setdefault(holder, {}).setdefault(pool.name, {})
 
     def find(
-        self, rule: str, what: str, pool: PoolState | None = None, number: Page | None = None, holder: str | None = None
+        self,
+        rule: str,
+        what: str,
+        pool: PoolState | None = None,
+        number: Page | None = None,
+        holder: str | None = None,
+        *,
+        about: str | None = None,
     ) -> Finding:
         """Note a finding, and mark page and holder, so that what follows from it is told as a consequence.
 
-        A race marks nothing, and is nobody's consequence: what hides behind it is a finding of its own.
+        What is found of contents may follow from what was found of owners, and not the other way round; from what was
+        found of contents for the same holder only within a pool. A race marks nothing, and is nobody's consequence:
+        what hides behind it is a finding of its own. `about`: what it is about, where its rule is about both.
         """
         if len(what) > LONGEST:
             what = f"{what[: LONGEST - 55]} ... {what[-50:]}"
-        found = Finding(rule, what, self.event, self.at, None if pool is None else pool.name, number, holder)
+        about, name = about or ABOUT.get(rule, ""), None if pool is None else pool.name
+        found = Finding(rule, what, self.event, self.at, name, number, holder, about)
         alike = self.by_rule.setdefault(rule, [])
         if len(alike) < FINDINGS:
             alike.append(found)
             self.findings.append(found)
         else:
             alike[0].more += 1
-        if rule in ("MEM-RACE", "MEM-REWRITE"):
-            return found
-        page = None if pool is None or number is None else pool.page(number)
-        if holder is not None:
-            found.cause = self.causes.get(holder)
-            self.causes.setdefault(holder, self.event)
-        if page is not None:
-            found.cause = found.cause if page.cause is None else page.cause
-            page.cause = page.cause or self.event
+        if about and holder is not None:
+            found.cause = self._mark(about, name if about == CONTENT else None, None, holder)
+        if about and number is not None:
+            found.cause = self._mark(about, name, number) or found.cause
         return found
+
+    def _mark(self, about: str, pool: str | None, page: Page | None, holder: str | None = None) -> int | None:
+        """A finding is on this page or holder; the event of the first from which it may follow, if any."""
+        mark = (about, pool, page, holder)
+        owners = OWNERS, None if page is None else pool, page, holder
+        first = min((self.causes[one] for one in (mark, owners) if one in self.causes), default=None)
+        self.causes.setdefault(mark, self.event)
+        if len(self.causes) > MARKS:
+            del self.causes[next(iter(self.causes))]
+        return first
+
+    def cause(self, pool: PoolState, number: Page) -> int | None:
+        """The event of the first finding on a page since it was handed out."""
+        marks = ((about, pool.name, number, None) for about in (OWNERS, CONTENT))
+        return min((self.causes[mark] for mark in marks if mark in self.causes), default=None)
+
+    def comes_from(self, cause: int, pool: PoolState, number: Page) -> None:
+        """What is written to a page comes from where something was found."""
+        self.causes.setdefault((CONTENT, pool.name, number, None), cause)
+
+    def renew(self, pool: PoolState, number: Page) -> None:
+        """A page is free: what is found on it from now on follows from nothing that was."""
+        for about in (OWNERS, CONTENT) if self.causes else ():
+            self.causes.pop((about, pool.name, number, None), None)
 
     def changed(
         self, page: PageState, by: Table | None = None, stream: str | None = None, holder: str | None = None
@@ -385,6 +431,7 @@ class State:
             return
         if not (page.left and page.left[-1][-1] >= self.clocks.oldest):
             pool.pages.pop(number, None)
+            self.renew(pool, number)
 
     def agree(self, one: Content, other: Content) -> bool | None:
         """Whether two contents are the same where they overlap; `None`: not told."""

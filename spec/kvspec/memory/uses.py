@@ -314,7 +314,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
                 break
             continue
         if piece.failed:
-            _spoil(state, flight, holder, page.cause)
+            _spoil(state, flight, holder, state.cause(pool, number))
             spoilt = True
         if piece.label is None or meant[0].label is None:
             state.unjudged["MEM-CONTENT"] += 1
@@ -521,8 +521,8 @@ def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
                 _leave_unwritten(state, flight, pool, number, first, last)
         done = until
     if found := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
-        for page in (pool.page(number) for pool, number, *_ in written if number not in pool.sinks):
-            page.cause = page.cause or found[0]  # what was wrong there is wrong here
+        for pool, number in ((part[0], part[1]) for part in written if part[1] not in part[0].sinks):
+            state.comes_from(found[0], pool, number)
 
 
 def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page, start: int, stop: int) -> None:
@@ -558,8 +558,11 @@ def _written(state: State, event: Begin) -> Iterator[Part]:
 
 def _spoil_writes(state: State, event: Begin) -> None:
     """What was computed from what is not there is worthless too."""
-    for pool, number, start, stop, *_ in _written(state, event):
-        page = pool.page(number)
+    causes = state.spoilt[event.id]
+    for pool, number, start, stop, _, holder, _ in _written(state, event):
+        page, cause = pool.page(number), causes.get(holder) or causes.get(None)
+        if cause is not None:
+            state.comes_from(cause, pool, number)
         for piece in list(page.pieces(start, stop)):
             if isinstance(piece, Content):
                 page.put(msgspec.structs.replace(piece, failed=True))

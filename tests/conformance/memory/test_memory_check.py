@@ -122,6 +122,21 @@ def test_what_may_follow_says_so_and_a_race_has_no_cause(tmp_path: Path) -> None
     assert last.finding.rule == "MEM-RACE" and last.cause is None
 
 
+def test_what_is_found_of_owners_does_not_follow_from_contents_nor_from_the_race_told_with_it(tmp_path: Path) -> None:
+    """One operation races, uses a page for a stranger, and reads what was never written there."""
+    pages = [{"pool": "kv", "pages": [page], "holder": "b"} for page in (2, 3)]
+    load = {"op": "begin", "id": 8, "stream": "u", "writes": pages[:1]}
+    step = {"op": "begin", "id": 9, "stream": "s", "reads": pages}
+    path = trace(tmp_path / "t.jsonl", on("b", 2), on("a", 3), load, step, on("c", 3), step | {"id": 10})
+    race, use, written, take = groups_of(path)[:4]
+    rules = [one.finding.rule for one in (race, use, written, take)]
+    assert rules == ["MEM-RACE", "MEM-USE", "MEM-WRITTEN", "MEM-TAKE"]
+    assert (race.cause, use.cause, written.cause, take.cause) == (None, None, use, use)
+    path = trace(tmp_path / "u.jsonl", on("b", 3), step | {"reads": pages[1:]}, on("c", 3), on("b", 3, op="release"))
+    written, take = groups_of(path)
+    assert (written.cause, take.finding.rule, take.cause) == (None, "MEM-TAKE", None)
+
+
 def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", 1), *[on("thief", 1, at="alloc")] * 5)
     (group,) = groups_of(path)
@@ -673,6 +688,7 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
         return tracemalloc.get_traced_memory()[0]
 
     monkeypatch.setattr("kvconform.memory.judge.REMEMBERED", 100)
+    monkeypatch.setattr("kvspec.memory.state.MARKS", 100)
     tracemalloc.start()
     try:
         start = held(0, 500)

@@ -402,6 +402,14 @@ def test_a_delivery_after_other_content_is_its_consequence() -> None:
     assert [(finding.rule, finding.cause) for finding in findings] == [("MEM-CONTENT", None), ("MEM-DELIVER", 3)]
 
 
+def test_what_was_computed_from_other_content_is_its_consequence_in_another_page() -> None:
+    law = Law(POOLS)
+    wrong = Begin(2, "s", [of("a", 1, label="y")], [of("a", 2)])
+    events = [take("a", 1, 2), write(1, "a", 1, "x"), wrong, read(3, "a", 2), Deliver(3, "a")]
+    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
+    assert findings == [("MEM-CONTENT", None), ("MEM-DELIVER", 3)]
+
+
 def test_what_was_copied_from_where_something_was_found_is_its_consequence() -> None:
     """The copy brings one slot too few to another holder's page, which is read, and what was computed leaves."""
     law = Law(POOLS)
