@@ -1,0 +1,103 @@
+"""What the law keeps up to date beside its pages is what one would find by going over them all."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from kvspec.memory import Law, Pool
+from kvspec.memory.clocks import Clocks
+from kvspec.memory.events import Event
+from kvspec.memory.state import HOLE, NOTHING, PoolState, State
+from tests.spec.memory.test_law import POOLS, RIGHT
+from tests.spec.memory.test_naive import POOLS as SIZES
+from tests.spec.memory.test_naive import Decoding, Writer
+
+
+def check(state: State) -> None:
+    """Hold every figure and every index against the pages and the operations."""
+    assert not NOTHING
+    holdings: dict[str, dict[str, set[object]]] = {}
+    for name, pool in state.pools.items():
+        check_pool(pool)
+        for number, page in pool.pages.items():
+            for holder in [*page.holders, *page.pins]:
+                holdings.setdefault(holder, {}).setdefault(name, set()).add(number)
+    assert {who: {name: {*pages} for name, pages in held.items()} for who, held in state.holdings.items()} == holdings
+    check_tables(state)
+    check_clocks(state.clocks)
+
+
+def check_pool(pool: PoolState) -> None:
+    """Kinds, names, and the content of each page."""
+    kinds = Counter(page.kind for page in pool.pages.values() if page.kind != "free")
+    assert {kind: number for kind, number in pool.kinds.items() if number} == kinds
+    names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
+    assert {(key, number) for key, numbers in pool.names.items() for number in numbers} == names
+    assert all(pool.names.values())
+    for page in pool.pages.values():
+        assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
+        at = 0
+        for content in page.content:
+            assert at <= content.start < content.stop <= pool.size
+            at = content.stop
+
+
+def check_tables(state: State) -> None:
+    """A page knows the tables that name it, and where; no stream has looked past the end of a table."""
+    links = {
+        (name, pool.name, number, link.index)
+        for pool in state.pools.values()
+        for number, page in pool.pages.items()
+        for name, link in page.tables.items()
+    }
+    named = {
+        (table.name, table.pool.name, number, index)
+        for table in state.tables.values()
+        for index, number in enumerate(table.pages)
+        if number != HOLE and number not in table.pool.sinks
+    }
+    assert links == named
+    for name, table in state.tables.items():
+        assert (table.name, len(table.labels)) == (name, len(table.pages) * (table.pool.size // table.pool.unit))
+        assert table.pages
+        for view in table.views.values():
+            assert 0 <= view.low <= view.high <= len(table.pages) * table.pool.size
+            assert view.changed <= {*range(len(table.pages))}
+
+
+def check_clocks(clocks: Clocks) -> None:
+    """Lanes, rivals and users are of operations in flight."""
+    flying = {flight for lane in clocks.lanes.values() for flight in lane}
+    assert {flight for flight in flying if clocks.flights.get(flight.event.id) is flight} == {*clocks.flights.values()}
+    assert clocks.oldest == min((flight.number for flight in flying), default=clocks.begun + 1)
+    for lane in clocks.lanes.values():
+        assert [flight.number for flight in lane] == sorted(flight.number for flight in lane)
+    for index, writing in ((clocks.users, False), (clocks.writers, True)):
+        spans = {
+            (place, flight)
+            for flight in flying
+            for place, uses in flight.spans.items()
+            if not writing or any(writes for _, _, writes in uses)
+        }
+        assert {(place, flight) for place, users in index.items() for flight in users} == spans
+        assert all(index.values())
+
+
+@pytest.mark.parametrize("writes", [Writer, Decoding])
+@pytest.mark.parametrize("pool", SIZES.values(), ids=SIZES)
+def test_what_is_kept_is_what_going_over_all_finds(pool: Pool, writes: type[Writer]) -> None:
+    for seed in range(30):
+        law, writer = Law({"kv": pool}), writes(Random(seed), pool)
+        for _ in range(40):
+            law.step(writer.event())
+            check(law.state)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_it_is_after_each_event_of_what_is_right(name: str) -> None:
+    events: list[Event] = RIGHT[name]
+    law = Law(POOLS)
+    for event in events:
+        law.step(event)
+        check(law.state)

@@ -1,0 +1,262 @@
+"""What the law says, word by word: each finding of `test_law.BROKEN`, others, and what is malformed."""
+
+import re
+
+import msgspec
+import pytest
+
+from kvspec.memory import Finding, Law, Malformed, Pool
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Deliver,
+    Drop,
+    End,
+    Event,
+    Idle,
+    Leave,
+    Map,
+    PassOn,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Unmap,
+    Use,
+)
+from tests.spec.memory.test_law import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
+
+SAID = {
+    "taken twice": "page 1 is handed out, but a holds it",
+    "taken twice at once": "page 1 is handed out, but a holds it",
+    "taken while published": "page 1 is handed out, but k finds it",
+    "out of range": "page 9 is handed out, but does not exist",
+    "padding taken": "page 8 is handed out, but is padding",
+    "free page shared": "page 1 is shared, but it is free",
+    "shared under another key": "page 1 is shared, but other does not find it",
+    "freed twice": "page 1 is released by a, but nobody holds it",
+    "passed on by a stranger": "page 1 is passed on by b, but a holds it",
+    "used by a stranger": "operation 1 uses page 1 for b, but a holds it",
+    "used by nobody known, free": "operation 1 uses page 1, but nobody holds it",
+    "used through a stale table": "operation 1 uses page 1 for a, but nobody holds it",
+    "a hole": "position 4 of t has no page",
+    "no table": "table t is used, but it names no page",
+    "padding read": "operation 1 reads padding page 8",
+    "padding in a table, read twice and told once": "operation 2 reads padding page 8",
+    "left with a page": "a has left and still holds 1 page(s) of kv: 1",
+    "no keeper at idle": "a is no keeper at idle and still holds 1 page(s) of kv: 1",
+    "a free page missing": "5 pages of kv are told to be free, but it is 6",
+    "held and in the free list": "page 1 is in the list of free pages, but a holds it",
+    "held and at the beginning of a run of free pages": "page 3 is in the list of free pages, but a holds it",
+    "twice in the free list": "page 3 is twice in the list of free pages",
+    "a reference too many": "page 1 is told to have 2 references, but a holds it",
+    "read before written": "operation 1 reads slot 0 of page 1, never written since it was handed out",
+    "read after handed out again": "operation 2 reads slot 0 of page 1, never written since it was handed out",
+    "a state read before it is written": "operation 1 reads slot 0 of page 1, never written since it was handed out",
+    "delivered before it is complete": "what operation 2 computed for a is delivered before it is seen complete",
+    "a hole before what the stream has looked at": "position 3 of t has no page",
+    "before the first slot": "position -3 of the pages has no page",
+    "before the first position": "position -1 of t has no page",
+    "before the first position, with labels": "position -4 of t has no page",
+    "positions in a hole": "position 3 of t has no page",
+    "what a copy had nothing for": "operation 4 reads slot 3 of page 2, never written since it was handed out",
+    "a plan whose writer has let go": "k finds page 1, but slot 0 was never written",
+    "a plan whose writer has let go, of whom it had it": "k finds page 1, but slot 0 was never written",
+    "a plan of one of two writers": "l finds page 1, but slot 0 was never written",
+    "a plan of somebody else": "k finds page 1, but slot 0 was never written",
+    "other content": "operation 2 means to read y in page 1 and finds x",
+    "other content through a table": "operation 2 means to read y in page 1 and finds x",
+    "other content after a copy": "operation 3 means to read y in page 2 and finds x",
+    "published unwritten": "k finds page 1, but slot 0 was never written",
+    "published with other content": "k finds page 1, but that holds x from slot 0 on",
+    "one key, two contents": "key k names two contents, in pages 1 and 2",
+    "a plan that nobody is left to keep": "k finds page 1, but slot 0 was never written",
+    "a failed load keeps its name": "k finds page 1, but slot 0 was never written",
+    "a load fails of what its name alone finds": "k finds page 1, but slot 0 was never written",
+    "a plan that is written with something else": "k finds page 1, but that holds y from slot 0 on",
+    "a plan for a page that nobody holds": "l finds page 1, but that holds x from slot 0 on",
+    "withdrawn twice": "page 1 is not published as k, but the name is withdrawn",
+    "published overwritten": "operation 2 overwrites page 1 from slot 0 on, but k finds it",
+    "shared overwritten": "operation 2 overwrites page 1 from slot 0 on, but a, b hold it",
+    "an object read that was withdrawn": "operation 2 reads slot 0 of page k, never written since it was handed out",
+    "an object overwritten": "operation 2 overwrites page k from slot 0 on, but nobody holds it",
+    "read on another stream": "operation 2 reads page 1, which stream s writes: nothing orders them",
+    "written under a read": "operation 3 writes page 1, which stream s reads: nothing orders them",
+    "handed on under a read through a table": "operation 3 writes page 1, which stream s reads: nothing orders them",
+    "only its reads are done": "operation 2 writes page 1, which stream s writes: nothing orders them",
+    "rewritten under a read": "operation 3 writes page 1, which stream s reads: nothing orders them",
+    "ended twice": "operation 1 is taken for complete, but is not in flight",
+    "ended twice after a later one": "operation 1 is taken for complete, but is not in flight",
+    "begun twice": "operation 1 is begun again while it is in flight",
+    "promised twice": "7 pages of kv are promised, 6 are left",
+    "a promise taken by another": "7 pages of kv are promised, 6 are left",
+    "delivered without what it was computed from": "what operation 2 computed for a is delivered, but what it "
+    "read was not there",
+    "gave up": "stuck: no progress",
+}
+MALFORMED_SAID = {
+    "no such pool": "there is no pool xv",
+    "a wait for nothing": "a wait names neither an operation nor a stream",
+    "a key where pages have numbers": "pool kv: pages are named by numbers",
+    "a key among numbers": "pool kv: pages are named by numbers",
+    "a storage has no allocator": "pool disk is a storage: nobody takes its pages",
+    "more pages than an event may name": "a run of 2,147,483,648 pages: an event names 0 to 1,048,576",
+    "keys that do not fit": "2 keys for 1 pages",
+    "labels that do not fit": "2 labels for 1 pages with 1 each",
+    "slots backwards": "a use of slots 3 to 2",
+    "a use of nothing": "a use names neither a table nor a pool",
+    "a use of a table and of pages": "a use of table t names a pool, pages or a holder besides",
+    "a use of a table in a pool": "a use of table t names a pool, pages or a holder besides",
+    "a use of a table for a holder": "a use of table t names a pool, pages or a holder besides",
+    "a copy to fewer slots": "a copy of 4 slots to 2",
+    "a table with a gap": "table t has 0 pages: the next page index is not 2",
+    "less than nothing reserved": "-1 pages are reserved",
+}
+
+ROWS: list[Event] = [
+    Take("a", "rows", [1]),
+    Begin(1, "s", writes=[Use(None, "rows", [1], stop=8, labels=["1", "2"], holder="a")]),
+]
+CACHED: list[Event] = [
+    take("a", 1),
+    write(1, "a", 1, "x"),
+    Publish("kv", [1], ["k"], ["x"]),
+    Release("a", "kv", [1]),
+]
+FAILED: list[Event] = [take("a", 1, 2), write(1, "a", 1), read(2, "a", 1), End(1, unwritten=[of("a", 1)])]
+
+MORE: list[tuple[list[Event], list[str]]] = [
+    (
+        [Publish("kv", [1], ["k"], ["x"])],
+        ["page 1 is published as k, but it is free", "k finds page 1, but slot 0 was never written"],
+    ),
+    ([*CACHED, Drop("kv", [2])], ["page 2 is not published, but the name is withdrawn"]),
+    ([*ROWS, Publish("rows", [1], ["k"], ["1", "3"], slots=8)], ["k finds page 1, but that holds 2 from slot 4 on"]),
+    ([*ROWS, Publish("rows", [1], ["k"])], ["k finds page 1, but slot 8 was never written"]),
+    (
+        [*CACHED, Count("kv", free=5, cached=2, held=1)],
+        [
+            "5 pages of kv are told to be free, but it is 6",
+            "2 pages of kv are told to be cached, but it is 1",
+            "1 pages of kv are told to be held, but it is 0",
+        ],
+    ),
+    (
+        [*CACHED, Count("kv", held=[1], cached=[(1, 2)])],
+        [
+            "2 pages of kv are told to be cached, but it is 1",
+            "1 pages of kv are told to be held, but it is 0",
+            "page 1 is in the list of held pages, but k finds it",
+        ],
+    ),
+    ([*CACHED, Count("kv", references={2: 1, 1: 0})], ["page 2 is told to have 1 references, but nobody holds it"]),
+    (
+        [take("a", 1), Share("b", "kv", [1], pin=True), Count("kv", references={1: 1})],
+        ["page 1 is told to have 1 references, but a, b hold it"],
+    ),
+    (
+        [Take("a", "rows", [(1, 9)]), Leave("a")],
+        ["a has left and still holds 9 page(s) of rows: 1, 2, 3, 4, 5, 6, 7, 8, ..."],
+    ),
+    (
+        [Take("a", "rows", [(1, 8)]), Idle()],
+        ["a is no keeper at idle and still holds 8 page(s) of rows: 1, 2, 3, 4, 5, 6, 7, 8"],
+    ),
+    ([take("a", 1), Begin(1, "s", writes=[of("a", 1, start=3, stop=5)])], ["position 4 of the pages has no page"]),
+    (
+        [take("a", 1, 2), *CACHED[1:3], Release("a", "kv", [1]), copy(2, of("a", 2), of(None, 1))],
+        ["operation 2 overwrites page 1 from slot 0 on with what was never written"],
+    ),
+    (
+        [take("a", 1), Begin(1, "s", writes=[of("a", 1, stop=3)]), read(2, "a", 1)],
+        ["operation 2 reads slot 3 of page 1, never written since it was handed out"],
+    ),
+    (
+        [take("a", 1), write(1, "a", 1, stream=None), write(2, "a", 1, stream=None)],
+        ["operation 2 writes page 1, which stream (alone 1) writes: nothing orders them"],
+    ),
+    (
+        [*FAILED, Deliver(2, "a")],
+        [
+            "what operation 2 computed for a is delivered before it is seen complete",
+            "what operation 2 computed for a is delivered, but what it read was not there",
+        ],
+    ),
+    ([take("a", 1), PassOn("b", "c", "kv", [1])], ["page 1 is passed on by b, but a holds it"]),
+]
+"""Events of which only the last breaks something, and what is said of it."""
+
+BAD: list[tuple[list[Event], str]] = [
+    ([PassOn("a", "b", pages=[1])], "pass_on names pages, but no pool"),
+    ([table("t", "a", 1), Map("t", "a", "rows", 1, [1])], "table t names pages of pool kv, not of rows"),
+    ([table("t", "a", 1), Map("t", "a", "kv", -1, [1])], "table t has 1 pages: the next page index is not -1"),
+    ([Map("t", "a", "kv", 0, [1], ["x", "y", "z"])], "3 labels for 1 pages of 1 labels each"),
+    ([Map("t", "a", "rows", 0, [1], ["x"] * 5)], "5 labels for 1 pages of 4 labels each"),
+    ([table("t", "a", 1, 2), Unmap("t", 2, 1)], "page indices 2 to 1 of table t are gone"),
+    ([Begin(1, "s", writes=[Use(None, "rows", [1], 3, 9, ["x", "y"])])], "2 labels for slots 3 to 9, 4 each"),
+    ([Take("a", "disk", ["k"])], "pool disk is a storage: nobody takes its pages"),
+    ([Begin(1, "s", writes=[Use(None, "disk", [1])])], "pool disk: pages are named by keys"),
+    ([Publish("rows", [1, 2], ["k", "l"], ["x"] * 3, slots=5)], "3 labels for 2 pages with 2 each"),
+    ([Share("a", "kv", [1, 2], ["k"])], "1 keys for 2 pages"),
+]
+"""Events of which the last cannot be meant, and what is said of it."""
+
+
+def said(events: list[Event]) -> list[Finding]:
+    """What is found of events, each of which has a place of its own."""
+    law = Law(POOLS)
+    placed = [msgspec.structs.replace(event, at=f"line {number}") for number, event in enumerate(events, 1)]
+    return [finding for event in placed for finding in law.step(event)]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_finding_says(name: str) -> None:
+    events, (_, number) = BROKEN[name]
+    assert [(finding.what, finding.event) for finding in said(events)] == [(SAID[name], number)]
+
+
+@pytest.mark.parametrize(("events", "words"), MORE)
+def test_these_findings_say(events: list[Event], words: list[str]) -> None:
+    findings = said(events)
+    assert [finding.what for finding in findings] == words
+    assert {finding.event for finding in findings} == {len(events)}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_finding_has_its_place_and_no_cause_and_a_race_the_earlier_place_too(name: str) -> None:
+    for finding in said(BROKEN[name][0]):
+        assert (finding.at, finding.cause, finding.more) == (f"line {finding.event}", None, 0)
+        if finding.rule in ("MEM-RACE", "MEM-REWRITE"):
+            assert finding.earlier in {f"line {number}" for number in range(1, finding.event)}
+        else:
+            assert finding.earlier is None
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_malformed_says(name: str) -> None:
+    with pytest.raises(Malformed, match=f"^{re.escape(MALFORMED_SAID[name])}$"):
+        said([MALFORMED[name]])
+
+
+@pytest.mark.parametrize(("events", "words"), BAD)
+def test_these_say_what_cannot_be_meant(events: list[Event], words: str) -> None:
+    assert said(events[:-1]) == []
+    with pytest.raises(Malformed, match=f"^{re.escape(words)}$"):
+        said(events)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [Pool(0), Pool(-4), Pool(4, label_size=-1), Pool(4, label_size=3), Pool(4, label_size=8), Pool(4, -1)],
+)
+def test_the_sizes_of_a_pool_make_sense(pool: Pool) -> None:
+    with pytest.raises(
+        Malformed, match=r"^pool kv: sizes must be whole and positive, and label_size divide page_size$"
+    ):
+        Law({"kv": pool})
+
+
+def test_there_are_pools_and_the_smallest_is_one() -> None:
+    with pytest.raises(Malformed, match=r"^there are no pools$"):
+        Law({})
+    assert Law({"kv": Pool(1, 0, label_size=1)}).step(Idle()) == []
