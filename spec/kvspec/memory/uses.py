@@ -184,9 +184,9 @@ def deliver(state: State, event: events.Deliver) -> None:
     if flight is not None and flight.stream in state.clocks.told:
         what = f"what operation {event.id} computed for {event.holder} is delivered before it is seen complete"
         state.find("MEM-DELIVER", what, holder=event.holder)
-    causes = state.spoilt.get(event.id)
-    for holder in (event.holder, None) if causes else ():
-        if causes and holder in causes:
+    causes = state.spoilt.get(event.id, NOTHING)
+    for holder in (event.holder, None):
+        if holder in causes:
             what = f"what operation {event.id} computed for {event.holder} is delivered, but what it read was not there"
             state.find("MEM-DELIVER", what, holder=event.holder).cause = causes[holder]
             return
@@ -272,10 +272,9 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
     parts = [(start, view.low), (max(start, view.high), stop)]
     for index in sorted(view.changed):
         first, last = index * size, (index + 1) * size
-        if start < last and first < stop:
-            if start <= max(first, view.low) and min(last, view.high) <= stop:
-                view.changed.discard(index)
-            parts.append((max(start, view.low, first), min(stop, view.high, last)))
+        if start <= max(first, view.low) and min(last, view.high) <= stop:
+            view.changed.discard(index)
+        parts.append((max(start, view.low, first), min(stop, view.high, last)))
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
         if first < last:

@@ -115,7 +115,7 @@ def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> s
     more = {name: getattr(observed, name) - getattr(expected, name) for name in _told(expected, observed)}
     rule = _RULES[figure]
     for free, locked, shown in _SHIFTS:
-        shifted = more.get(free, 0)
+        shifted = more.get(free)
         if _RULES[free] == rule and shifted and more.get(locked) == -shifted and (shifted > 0 or shown != "RACE-1"):
             return shown
     lent = _lent(state)
@@ -261,10 +261,10 @@ def _judge_holders(state: State, kind: str, expected: dict[str, Held], observed:
         if name not in observed:
             # A session that waits for its turn to be released: it was released too early, private pages or none.
             rule = "SESS-4" if kind == "session" and state.sessions[name].closing else "ROW-1"
-            raise Violation(rule, f"{kind} {name} should hold a row", expected=expected[name], observed=None)
+            raise Violation(rule, f"{kind} {name} should hold a row", expected=expected[name])
         if name not in expected:
             rule = "ROW-1" if kind == "session" else _blame_row(state, name)
-            raise Violation(rule, f"{kind} {name} should hold no row", expected=None, observed=observed[name])
+            raise Violation(rule, f"{kind} {name} should hold no row", observed=observed[name])
         _judge_holder(state, kind, name, expected[name], observed[name])
 
 

@@ -5,6 +5,8 @@ slot that its request computes in, and a tracking slot where it passes a page bo
 request goes on from, is held against it (rule DATA-2).
 """
 
+from itertools import count
+
 from kvspec.events import (
     CacheUnfinished,
     Evict,
@@ -251,7 +253,7 @@ def take_state(state: State, op: TakeState) -> StateAnswer:
 
 def _smallest_free(state: State) -> int:
     """The state slot that the model itself takes."""
-    return next(slot for slot in range(1, state.config.num_states + 1) if slot not in state.state_owner)
+    return next(slot for slot in count(1) if slot not in state.state_owner)
 
 
 def _given(req: str, slot: int | None) -> dict[str, Runs] | None:
