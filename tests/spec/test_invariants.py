@@ -123,3 +123,16 @@ def test_every_check_is_seen_to_fail() -> None:
     broken = [expected for expected, _ in BROKEN] + [expected for expected, _, _ in HYBRID]
     assert set(map(check_of, broken)) == set(CHECKS.values())
     assert CHECKS.keys() <= RULES.keys()
+
+
+def test_where_no_row_is_withheld_none_is_kept_for_a_launch() -> None:
+    for breaks in ("readers", "rows"):
+        state = busy_state()
+        state.config = replace(state.config, rows_read="at_launch")
+        state.readers = {}
+        check_of("RACE-1")(state)
+        if breaks == "readers":
+            state.readers = {2: (3,)}
+        else:
+            state.rows[3] = WITHHELD
+        assert finding("RACE-1", state).startswith("RACE-1: rows are withheld that nothing reads any more")

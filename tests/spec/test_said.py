@@ -1,0 +1,214 @@
+"""What findings of the model say, whole: the rule, the sentence, what was expected, and what was observed."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from kvspec import events
+from kvspec.events import Config, Refused, ReleaseAnswer
+from kvspec.model import Model
+from kvspec.model.judging import owner_name, record_name, state_owner_name
+from kvspec.model.recurrent import slot_keeping
+from kvspec.rules import Violation
+
+PLAIN = Config(4, 16, 3, 64)
+WINDOW = Config(4, 16, 3, 64, sliding_window=4, num_window_pages=16)
+STATES = Config(4, 16, 3, 64, num_states=8)
+PROMPT = list(range(9))
+
+Told = tuple[str, str, object, object]
+
+
+def after(config: Config, *ops: events.Event) -> Model:
+    model = Model(config)
+    for op in ops:
+        model.step(op)
+    return model
+
+
+def said(config: Config, *ops: events.Event) -> Told:
+    """What the last operation breaks."""
+    *before, last = ops
+    model = after(config, *before)
+    with pytest.raises(Violation) as raised:
+        model.step(last)
+    found = raised.value
+    return found.rule.id, found.what, found.expected, found.observed
+
+
+def waiting(req: str, tokens: Sequence[int] = PROMPT, session: str | None = None) -> list[events.Event]:
+    return [events.Submit(req, [*tokens], session), events.MatchPrefix(req)]
+
+
+def running(
+    req: str = "r", launch: int = 1, tokens: Sequence[int] = PROMPT, session: str | None = None
+) -> list[events.Event]:
+    """A request that has done its prefill."""
+    prefill = [events.Extend([(req, len(tokens))]), events.Launch(launch, [req]), events.Complete(launch, {req: 50})]
+    return [*waiting(req, tokens, session), *prefill]
+
+
+@pytest.mark.parametrize(
+    ("refused", "rule", "reason"),
+    [
+        (Refused("busy", "OP-1"), "OP-1", "busy"),
+        (Refused(), "OP-1", "no reason given"),
+        (Refused("full", "CAP-1"), "CAP-1", "full"),
+        (Refused("full", pages_short=1), "CAP-1", "full"),
+    ],
+)
+def test_what_is_due_and_refused(refused: Refused, rule: str, reason: str) -> None:
+    what = f"the operation was refused ({reason}), but nothing stands in its way"
+    extend = events.Extend([("r", 9)], refused=refused)
+    assert said(PLAIN, *waiting("r"), extend) == (rule, what, "carried out", "refused")
+
+
+@pytest.mark.parametrize(
+    ("told", "rule"), [("OP-1", "OP-1"), ("SESS-6", "SESS-6"), ("SESS-1", "SESS-1"), (None, "SESS-1")]
+)
+def test_a_turn_that_is_due_and_refused_breaks_what_it_was_refused_for(told: str | None, rule: str) -> None:
+    submit = events.Submit("t", [1], "s", refused=Refused("no", told))
+    assert said(PLAIN, events.OpenSession("s"), submit)[0] == rule
+
+
+def test_what_must_be_refused_and_is_carried_out() -> None:
+    what = "the operation was carried out, but must be refused: there is no request r"
+    gone = [*running(), events.Abort("r")]
+    assert said(PLAIN, *gone, events.Retract("r", obs=ReleaseAnswer([]))) == ("OP-1", what, "refused", "carried out")
+    freed = f"{what}; page 2 was freed, but it is free already"
+    assert said(PLAIN, *gone, events.Retract("r", obs=ReleaseAnswer([2]))) == ("PAGE-1", freed, None, [2])
+
+
+def test_how_many_pages_go_back_is_judged_where_their_numbers_were_never_told() -> None:
+    untold = events.Extend([("r", 9)], obs=events.ExtendAnswer())
+    abort = events.Abort("r", obs=ReleaseAnswer([(1, 2)]))
+    assert said(PLAIN, *waiting("r"), untold, abort) == ("PAGE-1", "the number of freed pages is wrong", 3, 2)
+
+
+def test_a_cursor_that_moves_on_too_far() -> None:
+    evict = events.SwaEvict("r", obs=events.SwaEvictAnswer(8, [(1, 2)]))
+    told = said(WINDOW, *running(), evict)
+    assert told == ("SWA-2", "the window of r was evicted up to 8", "a page border in 0..4", 8)
+
+
+@pytest.mark.parametrize(
+    ("n", "window", "states"), [(0, 0, 0), (-1, 2, 2), (2, -1, 2), (2, 2, -1), (-1, 1, 0), (-3, 0, 1)]
+)
+def test_an_eviction_asks_for_something_and_for_nothing_less_than_nothing(n: int, window: int, states: int) -> None:
+    model = Model(Config(4, 16, 3, 64, sliding_window=4, num_window_pages=16, num_states=8))
+    with pytest.raises(events.Refusal, match=f"n is {n}, window {window}, states {states}$"):
+        model.step(events.Evict(n, window, states))
+    for asked in (events.Evict(1), events.Evict(0, window=1), events.Evict(0, states=1)):
+        model.step(asked)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_recurrent_state_takes_no_step_back(n: int) -> None:
+    model = after(STATES, *running())
+    with pytest.raises(events.Refusal, match="recurrent states cannot take a speculative step back"):
+        model.step(events.Decode(["r"], n))
+
+
+def seen(computing: int | None, tracking: dict[int, int] | None) -> events.Snapshot:
+    view = events.HolderView(0, 0, 9, 9, None, [1, 2, 3], computing, tracking)
+    return events.Snapshot(obs=events.SnapshotAnswer(requests={"r": view}))
+
+
+def test_what_a_slot_has_in_place_of_the_state_that_is_used() -> None:
+    """Slot 1 is computed in and stands at 9, slot 2 has kept the state at 8, slot 3 has none."""
+    prompt = [
+        *waiting("r"),
+        events.Extend([("r", 9)], obs=events.ExtendAnswer({"r": 0}, {"r": [1, 2, 3]}, None, {"r": [1, 2, 3]}, {})),
+    ]
+    told = [*prompt, events.Launch(1, ["r"]), events.Complete(1, {"r": 50}), seen(1, {8: 2})]
+    what = "r keeps in state slot 3, which does not have the state after 8 tokens"
+    assert said(STATES, *told, seen(1, {8: 3})) == ("DATA-2", f"request {what}", 2, "no state")
+    what = "request r keeps in state slot 1, which does not have the state after 8 tokens"
+    assert said(STATES, *told, seen(1, {8: 1})) == ("DATA-2", what, 2, "the state after 9 tokens")
+
+
+def test_the_states_at_borders_that_a_turn_goes_back_to_or_behind_stay_known() -> None:
+    """A launch has written position 13 too, when 14 tokens are matched again: the turn goes on from border 12."""
+    turn = [events.OpenSession("s"), *running("t", 1, PROMPT, "s")]
+    for launch in range(2, 6):
+        turn += [events.Decode(["t"]), events.Launch(launch, ["t"]), events.Complete(launch, {"t": 60})]
+    ahead = [events.Decode(["t"]), events.Launch(6, ["t"]), events.Retract("t"), events.Complete(6, {})]
+    model = after(STATES, *turn, *ahead)
+    (record,) = model.state.records
+    kept = [slot_keeping(model.state, record, border) for border in (8, 12)]
+    assert None not in kept
+    match = events.MatchPrefix("t")
+    model.step(match)
+    assert match.obs is not None and match.obs.prefix_len == 12
+    assert [slot_keeping(model.state, record, border) for border in (8, 12)] == kept
+
+
+def test_a_page_s_owner_in_words() -> None:
+    """The store has page 1 and its state, request r the others, and request w waits with a state."""
+    model = after(
+        STATES, *running("p", 1, PROMPT[:5]), events.Finish("p"), *running(), *waiting("w", [3]), events.TakeState("w")
+    )
+    state = model.state
+    (record,) = state.records
+    cached = next(iter(state.store.pages.values()))
+    (early,) = [slot for slot, owner in state.state_owner.items() if isinstance(owner, str)]
+    assert owner_name(state, cached) == "the prefix store"
+    assert owner_name(state, state.tables[record][-1]) == record_name(state, record) == "request r"
+    assert state_owner_name(state, next(iter(state.store.states.values()))) == "the prefix store"
+    assert state_owner_name(state, state.records[record].states[0]) == "request r"
+    assert state_owner_name(state, early) == "request w"
+    session = after(PLAIN, events.OpenSession("s"), *running("t", 1, PROMPT, "s"), events.Finish("t")).state
+    assert {owner_name(session, page) for page in session.owner} == {"the slot of session s"}
+
+
+def test_each_request_that_speculates_ahead_is_judged() -> None:
+    both = [*running("a"), *running("b", 2), events.Decode(["a", "b"], 2), events.Launch(3, ["a", "b"])]
+    model = after(PLAIN, *both, events.Complete(3))
+    before = model.judged["SPEC-2"]
+    model.step(events.Decode(["a", "b"], 2))
+    assert model.judged["SPEC-2"] == before + 2
+
+
+def test_a_window_that_is_left_while_publishing_is_judged_each_time() -> None:
+    model = Model(WINDOW)
+    for launch, req in enumerate("ab", 1):
+        for op in running(req, launch, [launch] * 13):
+            model.step(op)
+        before = model.judged["SWA-2"]
+        model.step(events.CacheUnfinished(req, obs=events.PublishAnswer(12, [], evicted_len=8)))
+        assert model.judged["SWA-2"] == before + 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_at_its_end_a_request_gives_the_slot_that_has_kept_the_border(told: bool) -> None:
+    """Whether the model itself says which, or an engine tells nothing of states."""
+    model = after(STATES, *running())
+    (record,) = model.state.records
+    kept, states = slot_keeping(model.state, record, 8), model.state.records[record].states
+    assert kept is not None and kept != states[-1]
+    model.step(events.Finish("r", obs=None if told else ReleaseAnswer([3])))
+    assert [*model.state.store.states.values()] == [kept]
+
+
+def test_what_is_evicted_is_told_of_the_pools_that_there_are() -> None:
+    for config, windows, states in ((PLAIN, None, None), (WINDOW, [], None), (STATES, None, [])):
+        model, evict = Model(config), events.Evict(1)
+        model.step(evict)
+        assert evict.obs == events.EvictAnswer([], windows, states)
+
+
+def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
+    """That a row which is given was not one that is read is judged, whether the batch goes on or not."""
+    model = after(PLAIN, *running("a"), *waiting("b"))
+    batch: list[events.Event] = [
+        events.Decode(["a"], obs=events.DecodeAnswer({})),
+        events.Launch(2, ["a"], obs=events.Done()),
+        events.Complete(2, {"a": 1}, obs=events.CompleteAnswer()),
+    ]
+    second = [events.Decode(["a"], obs=events.DecodeAnswer({})), events.Launch(3, ["a"], obs=events.Done())]
+    for op in (*batch, *second):
+        model.step(op)
+    assert model._steady._members
+    before = model.judged["RACE-1"]
+    model.step(events.Extend([("b", 9)], obs=events.ExtendAnswer({"b": 1}, {"b": [5, 6, 7]})))
+    assert model.judged["RACE-1"] == before + 1
