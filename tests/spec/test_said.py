@@ -44,7 +44,11 @@ def running(
     req: str = "r", launch: int = 1, tokens: Sequence[int] = PROMPT, session: str | None = None
 ) -> list[events.Event]:
     """A request that has done its prefill."""
-    prefill = [events.Extend([(req, len(tokens))]), events.Launch(launch, [req]), events.Complete(launch, {req: 50})]
+    prefill: list[events.Event] = [
+        events.Extend([(req, len(tokens))]),
+        events.Launch(launch, [req]),
+        events.Complete(launch, {req: 50}),
+    ]
     return [*waiting(req, tokens, session), *prefill]
 
 
@@ -116,11 +120,11 @@ def seen(computing: int | None, tracking: dict[int, int] | None) -> events.Snaps
 
 def test_what_a_slot_has_in_place_of_the_state_that_is_used() -> None:
     """Slot 1 is computed in and stands at 9, slot 2 has kept the state at 8, slot 3 has none."""
-    prompt = [
+    prompt: list[events.Event] = [
         *waiting("r"),
         events.Extend([("r", 9)], obs=events.ExtendAnswer({"r": 0}, {"r": [1, 2, 3]}, None, {"r": [1, 2, 3]}, {})),
     ]
-    told = [*prompt, events.Launch(1, ["r"]), events.Complete(1, {"r": 50}), seen(1, {8: 2})]
+    told: list[events.Event] = [*prompt, events.Launch(1, ["r"]), events.Complete(1, {"r": 50}), seen(1, {8: 2})]
     what = "r keeps in state slot 3, which does not have the state after 8 tokens"
     assert said(STATES, *told, seen(1, {8: 3})) == ("DATA-2", f"request {what}", 2, "no state")
     what = "request r keeps in state slot 1, which does not have the state after 8 tokens"
@@ -129,10 +133,15 @@ def test_what_a_slot_has_in_place_of_the_state_that_is_used() -> None:
 
 def test_the_states_at_borders_that_a_turn_goes_back_to_or_behind_stay_known() -> None:
     """A launch has written position 13 too, when 14 tokens are matched again: the turn goes on from border 12."""
-    turn = [events.OpenSession("s"), *running("t", 1, PROMPT, "s")]
+    turn: list[events.Event] = [events.OpenSession("s"), *running("t", 1, PROMPT, "s")]
     for launch in range(2, 6):
         turn += [events.Decode(["t"]), events.Launch(launch, ["t"]), events.Complete(launch, {"t": 60})]
-    ahead = [events.Decode(["t"]), events.Launch(6, ["t"]), events.Retract("t"), events.Complete(6, {})]
+    ahead: list[events.Event] = [
+        events.Decode(["t"]),
+        events.Launch(6, ["t"]),
+        events.Retract("t"),
+        events.Complete(6, {}),
+    ]
     model = after(STATES, *turn, *ahead)
     (record,) = model.state.records
     kept = [slot_keeping(model.state, record, border) for border in (8, 12)]
@@ -205,7 +214,10 @@ def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
         events.Launch(2, ["a"], obs=events.Done()),
         events.Complete(2, {"a": 1}, obs=events.CompleteAnswer()),
     ]
-    second = [events.Decode(["a"], obs=events.DecodeAnswer({})), events.Launch(3, ["a"], obs=events.Done())]
+    second: list[events.Event] = [
+        events.Decode(["a"], obs=events.DecodeAnswer({})),
+        events.Launch(3, ["a"], obs=events.Done()),
+    ]
     for op in (*batch, *second):
         model.step(op)
     assert model._steady._members

@@ -7,9 +7,9 @@ import pytest
 
 from kvspec.memory import Law, Pool
 from kvspec.memory.clocks import Clocks
-from kvspec.memory.events import Event
+from kvspec.memory.events import Event, Map
 from kvspec.memory.state import HOLE, NOTHING, PoolState, State
-from tests.spec.memory.test_law import POOLS, RIGHT
+from tests.spec.memory.test_law import POOLS, RIGHT, table, take
 from tests.spec.memory.test_naive import POOLS as SIZES
 from tests.spec.memory.test_naive import Decoding, Writer
 
@@ -101,3 +101,10 @@ def test_it_is_after_each_event_of_what_is_right(name: str) -> None:
     for event in events:
         law.step(event)
         check(law.state)
+
+
+def test_a_page_that_a_table_names_twice_is_named_until_it_is_named_no_more() -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1, 2), table("t", "a", 1), Map("t", "a", "kv", 1, [1]), Map("t", "a", "kv", 0, [2])):
+        assert law.step(event) == []
+    check(law.state)

@@ -1,5 +1,7 @@
 """The law's parts, each against something slower: order against a graph, intervals and labels against single slots."""
 
+from itertools import product
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +99,16 @@ def test_intervals_are_slots(writes: list[tuple[int, int, str | None, int, bool]
         found and (found[0], found[1] * (found[0] is not None), found[2]) for found in due
     ]
     assert gaps == [slot for slot in inside if slots[slot] is None and (slot == start or slots[slot - 1] is not None)]
+
+
+def test_what_continues_a_label_joins_it_and_nothing_else_does() -> None:
+    for first, then, label in product(range(4), range(6), "xy"):
+        page = PageState()
+        page.put(Content(0, 2, "x", first))
+        page.put(Content(2, 4, label, then))
+        there = [(piece.label, piece.offset + at) for piece in page.content for at in range(piece.stop - piece.start)]
+        assert there == [("x", first), ("x", first + 1), (label, then), (label, then + 1)]
+        assert (len(page.content) == 1) == (label == "x" and then == first + 2)
 
 
 LABELS = ("w", "x", "y", "z")

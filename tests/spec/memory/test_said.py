@@ -24,7 +24,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from tests.spec.memory.test_law import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
+from tests.spec.memory.test_law import BROKEN, MALFORMED, POOLS, check_sentence, copy, of, read, table, take, write
 
 SAID = {
     "taken twice": "page 1 is handed out, but a holds it",
@@ -85,6 +85,8 @@ SAID = {
     "handed on under a read through a table": "operation 3 writes page 1, which stream s reads: nothing orders them",
     "only its reads are done": "operation 2 writes page 1, which stream s writes: nothing orders them",
     "rewritten under a read": "operation 3 writes page 1, which stream s reads: nothing orders them",
+    "read back after another stream has written on": "operation 4 reads page 1, which stream u writes: nothing orders "
+    "them",
     "ended twice": "operation 1 is taken for complete, but is not in flight",
     "ended twice after a later one": "operation 1 is taken for complete, but is not in flight",
     "begun twice": "operation 1 is begun again while it is in flight",
@@ -220,6 +222,8 @@ def test_these_findings_say(events: list[Event], words: list[str]) -> None:
     findings = said(events)
     assert [finding.what for finding in findings] == words
     assert {finding.event for finding in findings} == {len(events)}
+    for finding in findings:
+        check_sentence(finding, getattr(events[0], "pool", "kv"))
 
 
 @pytest.mark.parametrize("name", BROKEN)
