@@ -19,6 +19,7 @@ from kvspec.model.state import WITHHELD, State
 from kvspec.rules import Violation
 from kvspec.store import PrefixStore
 from kvspec.tokens import PrefixKey
+from tests.spec.test_hybrid import tombstones
 from tests.walk import SEEDS, RandomDraw, proposals
 
 STEPS = 120
@@ -371,6 +372,39 @@ def publish_in_flight(config: Config) -> tuple[Config, list[events.Event]]:
         events.Launch(3, ["b"]),
         events.CacheUnfinished("b"),
     ]
+
+
+def written(state: State, pool: str, page: int) -> dict[int, str | None]:
+    """Slot -> what was written there last."""
+    assert state.memory is not None
+    found = state.memory.law.state.pools[pool].pages.get(page)
+    pieces = [] if found is None else found.content
+    return {slot: piece.label for piece in pieces for slot in range(piece.start, piece.stop)}
+
+
+def check_written(state: State) -> None:
+    """Rows name the pages of their tables, and sides the window pages behind pages, or none."""
+    size = state.config.page_size
+    for record, held in state.records.items():
+        slots = {slot: str(state.tables[record][slot // size]) for slot in range(len(state.tables[record]) * size)}
+        assert {slot: written(state, "rows", held.row)[slot] for slot in slots} == slots
+    if state.config.sliding_window:
+        sides = {page - 1: str(side) for page, side in state.window_of.items() if page > 0}
+        told = written(state, "sides", 1)
+        assert told == dict.fromkeys(told, "0") | sides
+
+
+def test_rows_and_window_sides_hold_what_the_books_say() -> None:
+    for seed in SEEDS[:12]:
+        draw = RandomDraw(seed)
+        model, _ = listening(memory(draw))
+        for state in walk(model, draw, books=False, steps=60):
+            check_written(state)
+    for locked in (False, True):
+        model = tombstones(locked=locked)
+        for op in (events.CacheUnfinished("b"), events.Finish("b")):
+            model.step(op)
+            check_written(model.state)
 
 
 def test_of_pages_that_take_the_place_of_duplicates_all_is_told() -> None:

@@ -58,12 +58,12 @@ def check_tables(state: State) -> None:
         if number != HOLE and number not in table.pool.sinks
     }
     assert links == named
-    for name, table in state.tables.items():
-        assert (table.name, len(table.labels)) == (name, len(table.pages) * (table.pool.size // table.pool.unit))
-        assert table.pages
-        for view in table.views.values():
-            assert 0 <= view.low <= view.high <= len(table.pages) * table.pool.size
-            assert view.changed <= {*range(len(table.pages))}
+    for name, one in state.tables.items():
+        assert (one.name, len(one.labels)) == (name, len(one.pages) * (one.pool.size // one.pool.unit))
+        assert one.pages
+        for view in one.views.values():
+            assert 0 <= view.low <= view.high <= len(one.pages) * one.pool.size
+            assert view.changed <= {*range(len(one.pages))}
 
 
 def check_clocks(clocks: Clocks) -> None:

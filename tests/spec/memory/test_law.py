@@ -406,6 +406,15 @@ def test_worthless_results_are_delivered() -> None:
     assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
 
 
+def test_padding_is_a_page_and_no_slot() -> None:
+    """Page 0 is padding, and slot 0 of page 1 is none."""
+    law = Law({"kv": Pool(4, 8, sinks=[0])})
+    load = Begin(1, "t", writes=[of("a", 1)])
+    step = Begin(2, "s", [of("a", 1), of(None, 1)], [of("a", 2), of(None, 0)], after=[1])
+    events = (take("a", 1, 2), load, step, End(1, unwritten=[of("a", 1)]), read(3, "a", 2), Deliver(3, "a"))
+    assert [finding.rule for event in events for finding in law.step(event)] == ["MEM-DELIVER"]
+
+
 def test_a_run_that_has_left_is_not_judged_when_a_load_fails() -> None:
     load = Begin(1, "t", writes=[of("a", 1)])
     step = Begin(2, "s", [Use(table="t")], after=[1])
