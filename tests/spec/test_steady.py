@@ -29,7 +29,7 @@ from kvspec.events import (
     Submit,
     Verify,
 )
-from kvspec.model import Model, steady
+from kvspec.model import Model
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
@@ -319,17 +319,6 @@ def test_whoever_has_something_else_to_do_first_does_not_join(done: int, why: st
     assert model._steady._members, "the batch goes on"
     with pytest.raises(Violation, match=why):
         model.step(Decode(["a", "b" if done else "c"], obs=DecodeAnswer({})))
-
-
-def test_a_batch_keeps_the_tokens_of_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady, "_LONGEST", 3)
-    watched, alone, most = Model(CONFIGS["plain"]), Model(CONFIGS["plain"]), 0
-    for op in traffic(CONFIGS["plain"], 0, 1):
-        watched.step(op)  # type: ignore[arg-type]
-        assert watched.state.judged is watched.judged, "whoever looks after each step sees each step done"
-        alone.step(op)  # type: ignore[arg-type]
-        most = max(most, len(alone._steady._tokens))
-    assert most == 2 and told(alone.state) == told(watched.state)
 
 
 def test_what_a_batch_that_goes_on_has_past_its_last_step_stays_its_own() -> None:

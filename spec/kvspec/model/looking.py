@@ -73,19 +73,22 @@ def report(state: State, op: Report) -> Figures:
     carried_out(state, op)
     expected = figures(state)
     obs = op.obs or expected
-    for name in Figures.__struct_fields__:
+    judged: dict[str, None] = {}
+    for name, rule in _RULES.items():
         due, told = getattr(expected, name), getattr(obs, name)
         if due is None:
             continue
         if told is None:
-            state.unjudged[_RULES[name]] += 1
+            state.unjudged[rule] += 1
         elif told != due:
-            rule = _blame(state, name, expected, obs)
-            raise Violation(rule, f"the figure {name} is wrong", expected=due, observed=told)
+            blamed = _blame(state, name, expected, obs)
+            raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=told)
+        else:
+            judged[rule] = None
     state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(_turns(state))
     if state.memory is not None and op.mode == "idle":
         state.memory.idle(state)
-    state.judged.update({_RULES[name]: 1 for name in _told(expected, obs)})
+    state.judged.update([*judged])
     state.judged["STORE-2"] += obs.protected is not None
     state.judged["SESS-3"] += _held(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
     return obs

@@ -2,16 +2,15 @@
 
 Most of what an engine does is the same once more: the same requests decode one token each, are launched, and their
 tokens arrive. What that means for each of them is known beforehand, but where one comes to a new page. So `Steady`
-keeps the steps of such a batch as three numbers, and the tokens that came. Before somebody looks at what its requests
-have, they are written into the state (`settle`); for one that finishes, they are written for it alone, and who has
-done its prefill joins. What is not exactly such a step is left to `running`, which says what the operations mean;
-`Steady` comes to the same state with less work. What the batch means to the law below is kept in the same way, by
-`Onward`.
+keeps the steps of such a batch as three numbers, and adds the tokens that come without parting them into pages. Before
+somebody looks at what its requests have, that is written into the state (`settle`); for one that finishes, it is
+written for it alone, and who has done its prefill joins. What is not exactly such a step is left to `running`, which
+says what the operations mean; `Steady` comes to the same state with less work. What the batch means to the law below is
+kept in the same way, by `Onward`.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kvspec.events import (
@@ -36,9 +35,6 @@ from kvspec.model.running import check_room
 from kvspec.model.state import Passage, Prepared, State
 from kvspec.pages import beginning
 from kvspec.tokens import Tokens
-
-_LONGEST = 1000
-"""Steps whose tokens are kept at most."""
 
 
 class Member(NamedTuple):
@@ -75,8 +71,6 @@ class Steady:
         """Steps that went on so far."""
         self._in_flight: dict[int, frozenset[str] | None] = {}
         """Launches of these steps -> whose tokens are due; `None`: one of them has left, and may get none."""
-        self._tokens: list[dict[str, int]] = []
-        """What came out of each completed step."""
         self._onward: Onward | None = None
         """The batch as the law sees it, if there is a law."""
 
@@ -229,12 +223,11 @@ class Steady:
         state.judged["LAUNCH-1"] += 1
         state.judged["CHUNK-1"] += 1
         del state.flights[op.launch], self._in_flight[op.launch]
-        self._tokens.append(tokens.copy())
+        for req, token in tokens.items():
+            self._members[req].tokens.rest.append(token)
         self._completions += 1
         if self._onward is not None:
             self._onward.complete(op.launch)
-        if len(self._tokens) == _LONGEST:
-            self.settle()
         return True
 
     def settle(self) -> None:
@@ -243,7 +236,7 @@ class Steady:
             self._write(self._members.values())
             if self._onward is not None:
                 self._onward.settle()
-            self._members, self._records, self._passages, self._tokens = {}, set(), [], []
+            self._members, self._records, self._passages = {}, set(), []
             self._opening, self._in_flight = {}, {}
             self._decodes = self._launches = self._completions = 0
         self._decoded, self._onward = [], None
@@ -264,4 +257,4 @@ class Steady:
                 reads = (*readers.pop(row, ()), *range(committed + 1, launched + 1)[completed:])
                 if reads:
                     readers[row] = reads
-            tokens.extend(map(itemgetter(req), self._tokens[since:]))
+            tokens.extend(())
