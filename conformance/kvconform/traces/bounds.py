@@ -25,7 +25,7 @@ from kvspec.events import (
     SwaEvictAnswer,
     Verify,
 )
-from kvspec.pages import Runs
+from kvspec.pages import Runs, ceil_pages
 from kvspec.rules import RULES
 
 LARGEST = 2**31 - 1
@@ -33,11 +33,12 @@ LARGEST = 2**31 - 1
 
 
 NUMBERS = 1 << 20
-"""Pages, slots or positions that one part of an operation may name one by one: its cost follows what it names. What a
-snapshot tells of whole pools is compared run by run, and may be as long as it likes."""
+"""Pages, slots or positions that one part of an operation may name one by one, and pages that a request's tokens may
+fill: its cost follows these. What a snapshot tells of whole pools is compared run by run, and may be as long as it
+likes."""
 
 TOKENS = 1 << 24
-"""Elements that the tokens of a request may have."""
+"""Elements that the tokens of a request may have, however few pages they fill."""
 
 ALLOWED = 1 << 14
 """Pages or positions that a file may name without writing them out, in runs or by a count, ..."""
@@ -115,7 +116,7 @@ def check_operation(op: Operation[Any], config: Config) -> None:
     """
     check = _ARGUMENTS.get(type(op))
     if check is not None:
-        check(op)
+        check(op, config)
     if op.refused is not None:
         _natural("pages_short", op.refused.pages_short)
         _natural("rows_short", op.refused.rows_short)
@@ -128,24 +129,32 @@ def check_operation(op: Operation[Any], config: Config) -> None:
         check_answer(op.obs, config)
 
 
-def _check_reqs(op: Extend) -> None:
+def _check_tokens(op: Submit, config: Config) -> None:
+    _within("the number of tokens", len(op.tokens), TOKENS)
+    if len(op.tokens) > NUMBERS:
+        keys = sum(isinstance(element, str) for element in op.tokens)
+        pages = keys + ceil_pages(len(op.tokens) - keys, config.page_size)
+        _within("the number of pages that the tokens fill", pages, NUMBERS)
+
+
+def _check_reqs(op: Extend, _: Config) -> None:
     for req, seq_len in op.reqs:
         if seq_len < 0:
             _natural(f"seq_len of {req}", seq_len)
 
 
-def _check_evict(op: Evict) -> None:
+def _check_evict(op: Evict, _: Config) -> None:
     _natural("n", op.n)
     _natural("window", op.window)
     _natural("states", op.states)
 
 
-_ARGUMENTS: dict[type, Callable[[Any], None]] = {
+_ARGUMENTS: dict[type, Callable[[Any, Config], None]] = {
     Extend: _check_reqs,
-    Decode: lambda op: _natural("n", op.n),
-    Submit: lambda op: _within("the number of tokens", len(op.tokens), TOKENS),
+    Decode: lambda op, _: _natural("n", op.n),
+    Submit: _check_tokens,
     Evict: _check_evict,
-    Verify: lambda op: _natural("accepted", op.accepted),
+    Verify: lambda op, _: _natural("accepted", op.accepted),
 }
 
 

@@ -55,6 +55,23 @@ def test_a_small_file_with_large_numbers(name: str, tmp_path: Path) -> None:
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("page_size", "more", "status"), [(1, 0, 0), (1, 1, 2), (2, 1, 0)])
+def test_a_request_may_fill_a_million_pages_and_no_more(
+    page_size: int, more: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = {"kvspec": 1, "producer": "a test", "config": {"page_size": page_size, **HEADER}}
+    tokens = "0" + ",1" * (2**20 - 1 + more)
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f'{json.dumps(header)}\n{{"op":"submit","req":"a","tokens":[{tokens}],"obs":{{}}}}\n')
+    assert run_command(["check", str(path)]) == status
+    assert capsys.readouterr().err == (
+        f"kvspec: {path}:2: the number of pages that the tokens fill is 1,048,577, more than the 1,048,576 that one "
+        "operation may have\n"
+        if status == 2
+        else ""
+    )
+
+
 def test_a_memory_level_file_with_large_numbers(tmp_path: Path) -> None:
     header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": HUGE}}}
     path = tmp_path / "trace.jsonl"
