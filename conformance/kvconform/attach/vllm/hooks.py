@@ -13,9 +13,11 @@ from contextlib import suppress
 from typing import Any
 
 from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.streams import Streams
+from kvconform.attach.vllm.chunks import Chunks
 from kvconform.attach.vllm.launches import Launches
-from kvconform.attach.vllm.offload import OFFLOAD, Offload
-from kvconform.attach.vllm.runs import HOST, POOL, Group, Run
+from kvconform.attach.vllm.offload import OFFLOAD, Offload, Side
+from kvconform.attach.vllm.runs import HOST, POOL, Group, Run, group_of, named
 from kvspec.memory.events import Count, Drop, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
 
 ENGINE = "engine"
@@ -42,10 +44,11 @@ class Books:
 class Attached:
     """Tells what one scheduler of this process does, from the moment it is made."""
 
-    def __init__(self, trace: Trace, stream: Any = None, event: Any = None) -> None:
+    def __init__(self, trace: Trace, stream: Any = None, event: Any = None, *, chunks: bool = False) -> None:
         """Install the hooks; vLLM's modules are imported now.
 
-        With the classes of streams and events its own offloading to the CPU is told, too; without, it is left out.
+        With the classes of streams and events its own offloading to the CPU is told, too, `chunks` says whether that
+        of `kv_offload`; without, it is left out.
         """
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
@@ -94,15 +97,24 @@ class Attached:
         self._launches.hook(scheduler)
         for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
             hooks.watch(scheduler, name)
-        self._offload = None if stream is None else Offload(self, stream, event)
+        self._offload: Offload | None = None
+        self._sides: list[Side] = []
+        """Kinds of offloading that are told."""
+        self._side: Side | None = None
+        """The one that this scheduler has."""
+        self._streams = None if stream is None else Streams(hooks, stream, event)
+        if self._streams is not None:
+            self._offload = Offload(self, self._streams)
+            self._sides = [self._offload, *([Chunks(self, self._streams)] if chunks else [])]
 
     def tell(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
         if self._books is not None:
             for event in events:
-                self.hooks.tell(event)
-                if self._offload is not None and self._host is not None:
-                    self._offload.told(event)
+                if self._side is None:
+                    self.hooks.tell(event)
+                else:
+                    self._side.tell(event)
 
     # Who works for whom
 
@@ -188,6 +200,7 @@ class Attached:
                 held = books.pool.num_gpu_blocks - 1 - books.pool.get_num_free_blocks()
                 self.tell(Count(books.name, held=held, references=dict(books.touched)))
                 books.touched.clear()
+        self.tell(*(() if self._side is None else self._side.figures()))
 
     # Names
 
@@ -232,8 +245,8 @@ class Attached:
             promised = label(page)
             labels = None if promised is None else [promised]
             self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
-            if self._offload is not None and self._host is not None:
-                self._offload.promised(key, promised, slots, self.groups[group_of(key)])
+            if self._side is not None:
+                self._side.promised(key, promised, slots, self.groups[group_of(key)])
 
     def _resets(self, pool: Any) -> tuple[list[Any], list[str]]:
         names: dict[Any, Any] = pool.cached_block_hash_to_block._cache
@@ -267,19 +280,20 @@ class Attached:
         self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
         self.runs.clear()
         pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])}
-        offload = getattr(scheduler.connector, "scheduler_manager", None) if self._offload is not None else None
-        self._host = None
-        if self._offload is not None and offload is not None:
-            host = offload.cpu_block_pool
+        self._side = self._host = None
+        if self._streams is not None:
+            self._streams.clear(None)
+        for side in self._sides:
+            manager = side.of(scheduler.connector)
+            if manager is not None:
+                self._side, pools[HOST] = side, side.start(manager, self._pool, size)
+        if self._side is not None and self._side is self._offload:
+            host = scheduler.connector.scheduler_manager.cpu_block_pool
             self._host = host._kvspec
             self._host.name, self._host.pool, self._host.told = HOST, host, True
-            pools[HOST] = Pool(page_size=size, num_pages=host.num_gpu_blocks, first_page=0, sinks=[0])
-            self._offload.start(offload, self._pool)
-        elif self._offload is not None:
-            self._offload.rest()
         self.hooks.trace.header("vllm", pools)
         self._books.told = True
-        self._launches.start(scheduler, observed=offload is not None)
+        self._launches.start(scheduler, observed=self._side is not None)
 
     def _count_tokens(self, request_class: Any) -> None:
         """Tell what is known by a new token. Each token of each request comes by here: nothing else is done."""
@@ -358,7 +372,7 @@ class Attached:
         """If no request is left, only what waits for a launch may hold anything."""
         if not scheduler.requests:
             keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
-            if self._offload is not None and self._host is not None and self._offload.under_way:
+            if self._side is not None and self._side.under_way:
                 keepers.append(OFFLOAD)
             self.tell(Idle(keepers))
 
@@ -395,16 +409,3 @@ def counted(block: Any, attached: Attached) -> Any:
             slot.__set__(self, references)
 
     return CountedBlock
-
-
-def named(key: Any) -> str:
-    """A key of the prefix cache as a trace has it: the end of the hash, and its group.
-
-    The hash of a block that is several links of the chain long is theirs one after the other in older releases.
-    """
-    return f"{key[-12:-4].hex()}.{group_of(key)}"
-
-
-def group_of(key: Any) -> int:
-    """The KV cache group whose block a key finds."""
-    return int.from_bytes(key[-4:], "big")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvconform.attach.device import Entered, Point, Stream, advance
+from kvconform.attach.vllm.launches import STREAM
 from kvconform.attach.vllm.workload import Workload
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
@@ -41,9 +42,15 @@ def prepared() -> str:
 
 
 def options(work: Workload) -> dict[str, Any]:
-    """What the connector is told: a chunk is one page, which takes what a page of memory does at least."""
+    """What the connector is told: a chunk takes what a page of memory does at least."""
     spec = importlib.import_module("vllm.v1.kv_offload.cpu.spec").CPUOffloadingSpec
-    return {"cpu_bytes_to_use": work.host * spec.BLOCK_SIZE_ALIGNMENT, "eviction_policy": work.offload}
+    return {
+        "cpu_bytes_to_use": work.host * spec.BLOCK_SIZE_ALIGNMENT,
+        "eviction_policy": work.offload,
+        "blocks_per_chunk": work.host_chunk,
+        "store_threshold": work.store_threshold,
+        "sync_load_budget_bytes": work.sync_loads,
+    }
 
 
 def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
@@ -60,7 +67,7 @@ def _handler(work: Workload, *, stores: bool) -> Any:
     made = object.__new__(importlib.import_module(TRANSFERS).SingleDirectionOffloadingHandler)
     made.gpu_to_cpu = stores
     made.layer_refs_per_group = [[None]] * len(work.groups)
-    made.src_blocks_per_chunk = made.dst_blocks_per_chunk = 1
+    made.src_blocks_per_chunk, made.dst_blocks_per_chunk = (1, work.host_chunk) if stores else (work.host_chunk, 1)
     made._canonical_copy_plans = None
     made._fill_group_ops = lambda _, *, group_size, op_idx, **__: (op_idx + group_size, group_size)
     made._swap_blocks_batch = lambda *_, **__: Stream.current.queue()
@@ -77,6 +84,7 @@ class Worker:
         self.can_reset = True
         """Whether this release can forget what it has on the host."""
         self._dice = random.Random(work.seed + 3)
+        Stream.current.cuda_stream = STREAM
         self._connector = connector(config, kv_cache_config, worker=True)
         worker = object.__new__(importlib.import_module(TRANSFERS).CPUOffloadingWorker)
         worker._store_handler = _handler(work, stores=True)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from kvconform.attach.hooks import Hooks
 from kvconform.attach.streams import Streams
-from kvconform.attach.vllm.runs import HOST, POOL, Group
-from kvspec.memory.events import Begin, End, Publish, Use
+from kvconform.attach.vllm.runs import HOST, POOL, Group, Run
+from kvspec.memory.events import Begin, Count, End, Pool, Publish, Use
 
 OFFLOAD = "offload"
 """Who holds what is being stored or loaded, on both sides, and what was found on the host for a request."""
@@ -42,6 +42,7 @@ class Attached(Protocol):
 
     hooks: Hooks
     groups: list[Group]
+    runs: dict[str, Run]
 
     def tell(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
@@ -52,16 +53,53 @@ class Attached(Protocol):
         ...
 
 
-class Offload:
-    """What is told of the host's pool besides its blocks' references, and of the copies to and from it."""
+class Side:
+    """What kinds of offloading have in common: a pool on the host, and copies on streams."""
 
-    def __init__(self, attached: Attached, stream: Any, event: Any) -> None:
-        """Install the hooks. `stream` and `event` are the classes that copies are ordered by."""
+    def __init__(self, attached: Attached, streams: Streams) -> None:
+        """Nothing is observed."""
+        self._attached, self._streams = attached, streams
+
+    def of(self, connector: Any) -> Any:
+        """What manages the pool of a connector of this kind; `None` if it is of another kind."""
+        raise NotImplementedError
+
+    def start(self, manager: Any, device: Any, size: int) -> Pool:
+        """A new scheduler: nothing is on its way. `device` is the block pool there, and pages have `size` slots."""
+        raise NotImplementedError
+
+    @property
+    def under_way(self) -> bool:
+        """Whether transfers hold anything."""
+        raise NotImplementedError
+
+    def figures(self) -> list[Count]:
+        """The engine's own figures, where the host's pool is none of blocks."""
+        return []
+
+    def tell(self, event: Any) -> None:
+        """Tell what the scheduler does; of its operations streams have to know."""
+        self._attached.hooks.tell(event)
+        if isinstance(event, Begin) and event.stream is not None:
+            self._streams.queued(event.id, event.stream)
+        elif isinstance(event, End):
+            self._streams.ended(event.id)
+
+    def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
+        """A page of the device is named."""
+
+
+class Offload(Side):
+    """What is told of `simple_kv_offload`'s pool besides its blocks' references, and of the copies to and from it."""
+
+    def __init__(self, attached: Attached, streams: Streams) -> None:
+        """Install the hooks."""
         import torch
         import vllm.v1.simple_kv_offload.copy_backend as backend
         from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
 
-        self._attached, self._torch = attached, torch
+        super().__init__(attached, streams)
+        self._torch = torch
         self._manager: Any = None
         self._backend: Any = None
         self._promised: dict[Any, tuple[str | None, int]] = {}
@@ -69,30 +107,23 @@ class Offload:
         self._extents: dict[tuple[str, int], int] = {}
         """How many slots of a page are copied: those that its names promise. What lies behind them is of no use."""
         hooks = attached.hooks
-        self._streams = Streams(hooks, stream, event)
         for name in filter(vars(SimpleCPUOffloadScheduler).__contains__, WORKING):
             attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
         hooks.hook(backend.DmaCopyBackend, "init", after=self._backend_made)
         hooks.hook(backend.DmaCopyBackend, "launch_copy", before=self._asked)
         hooks.hook(backend, "copy_blocks", before=self._copies)
 
-    def start(self, manager: Any, device: Any) -> None:
-        """A new scheduler: nothing is on its way. `device` is the block pool there."""
-        self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
+    def of(self, connector: Any) -> Any:
+        """The manager of a connector of this kind."""
+        return getattr(connector, "scheduler_manager", None)
+
+    def start(self, manager: Any, device: Any, size: int) -> Pool:
+        """A new scheduler: nothing is on its way."""
         self._promised.clear()
-        self._extents.clear()
         self._streams.clear(self._torch.cuda)
-
-    def rest(self) -> None:
-        """A new scheduler that has another connector, or none."""
-        self._streams.clear(None)
-
-    def told(self, event: Any) -> None:
-        """An operation of the scheduler's was queued, or seen complete."""
-        if isinstance(event, Begin) and event.stream is not None:
-            self._streams.queued(event.id, event.stream)
-        elif isinstance(event, End):
-            self._streams.ended(event.id)
+        self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
+        self._extents.clear()
+        return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, sinks=[0])
 
     def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
         """A page of the device is named: what is stored of it will be found by the same key.

@@ -97,11 +97,11 @@ def lacking(work: Workload, without: str) -> str:
     return without if work.offload else ""
 
 
-def attached(trace: Trace, *, offloading: bool) -> Hooks:
+def attached(trace: Trace, *, offloading: bool, chunks: bool = False) -> Hooks:
     """The hooks, with the host's pool where it is driven."""
     from kvconform.attach.vllm.hooks import Attached
 
-    return (Attached(trace, Stream, Event) if offloading else Attached(trace)).hooks
+    return (Attached(trace, Stream, Event, chunks=chunks) if offloading else Attached(trace)).hooks
 
 
 def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:

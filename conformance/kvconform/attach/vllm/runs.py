@@ -188,3 +188,16 @@ class Run:
             if place.offset < start + self._unit and start < place.offset + place.length:
                 found.append((feature.identifier, place.offset))
         return tuple(found)
+
+
+def named(key: Any) -> str:
+    """A key of the prefix cache as a trace has it: the end of the hash, and its group.
+
+    The hash of a block that is several links of the chain long is theirs one after the other in older releases.
+    """
+    return f"{key[-12:-4].hex()}.{group_of(key)}"
+
+
+def group_of(key: Any) -> int:
+    """The KV cache group whose block a key finds."""
+    return int.from_bytes(key[-4:], "big")

@@ -137,7 +137,7 @@ def trial(folder: Path | None) -> Trial:
     """As long as the known defects are taken away, workloads bring none of the others out either."""
 
     def attach(trace: Trace) -> Hooks:
-        attached[:] = [attached_to(trace, offloading=not without)]
+        attached[:] = [attached_to(trace, offloading=not without, chunks=not without_chunks)]
         return attached[0]
 
     def drive(work: Workload) -> None:

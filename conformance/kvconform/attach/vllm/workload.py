@@ -41,6 +41,12 @@ class Workload:
     `kv_offload` evicts (`lru`, `arc`), or `` for none."""
     host: int = 0
     """Pages of its pool on the host, the null block counted."""
+    host_chunk: int = 1
+    """Blocks of a chunk of `kv_offload`, which is what its pool on the host has as pages."""
+    store_threshold: int = 0
+    """How often `kv_offload` is offered a chunk before it stores it."""
+    sync_loads: int = 0
+    """Bytes that `kv_offload` loads within a step, and not beside it."""
     stores: float = 0.5
     """How often a finished request's pages are sent away."""
     failing: float = 0.0
@@ -155,4 +161,16 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
     base = offloading_workload(seed, known)
     windowed = any(kind == "window" for kind, _, _ in base.groups)
     groups = base.groups[:1] if windowed and not known else base.groups
-    return replace(base, groups=groups, offload=random.Random(seed).choice(POLICIES))
+    states = any(kind == "state" for kind, _, _ in groups)
+    dice = random.Random(seed)
+    policy = dice.choice(POLICIES)
+    blocks = dice.choice((1, 1, 2, 3)) if len({size for _, size, _ in groups}) == 1 else 1
+    return replace(
+        base,
+        groups=groups,
+        offload=policy,
+        host=max(2, base.host // blocks),
+        host_chunk=blocks,
+        store_threshold=dice.choice((0, 0, 2)),
+        sync_loads=0 if states and not known else dice.choice((0, 0, 64)),
+    )
