@@ -45,12 +45,16 @@ class Chunks(Side):
         """Key -> what it promises: a label for each block, and of how many slots (0: all)."""
         self._loading: Counter[int] = Counter()
         """How often each chunk is kept for loads."""
+        self._known: dict[int, list[str]] = {}
+        """Page of the device -> its names, and nothing for each reference, as they were told."""
         self._held: list[MemoryEvent] | None = None
         """What is told when the workers have done what they do first."""
         self._resets = False
         """Whether that goes for the host's chunks, too."""
         self._copies: list[tuple[Use, Use]] = []
         """What the transfer that is being queued copies."""
+        self._writes: list[Use] = []
+        """What it leaves besides."""
         hooks = attached.hooks
         hooks.hook(Scheduler, "schedule", before=self._begins)
         hooks.hook(Scheduler, "reset_prefix_cache", before=self._forgets)
@@ -74,6 +78,7 @@ class Chunks(Side):
         self._connector, self._manager = manager, manager.manager
         self._size, self._blocks = size, manager.config.blocks_per_chunk
         self._held, self._resets = None, False
+        self._known.clear()
         self._pages.clear()
         self._meant.clear()
         self._loading.clear()
@@ -95,10 +100,24 @@ class Chunks(Side):
 
     def tell(self, event: MemoryEvent) -> None:
         """Tell what the scheduler does, once the workers have come to it."""
-        if self._held is None:
-            super().tell(event)
-        else:
+        if self._held is not None:
             self._held.append(event)
+            return
+        super().tell(event)
+        if isinstance(event, Take | Share | Release | Publish | Drop) and event.pool == POOL:
+            self._note(event)
+
+    def _note(self, event: Take | Share | Release | Publish | Drop) -> None:
+        """Know who holds or finds pages. A page that nobody does may be read by a store until it is handed out."""
+        named = isinstance(event, Publish | Drop)
+        names = (event.keys or []) if isinstance(event, Publish | Drop) else [""] * len(event.pages)
+        for page, name in zip(event.pages, names, strict=True):
+            known = self._known.setdefault(page, [])  # type: ignore[arg-type]
+            if isinstance(event, Release | Drop):
+                if name in known:
+                    known.remove(name)
+            elif not (named and name in known):
+                known.append(name)
 
     def _host(self, event: MemoryEvent) -> None:
         """Tell what becomes of a chunk."""
@@ -211,31 +230,35 @@ class Chunks(Side):
         blocks, chunks = (source, target) if store else (target, source)
         if not hasattr(chunks, "kvspec_keys"):
             return
-        self._copies = [pair if store else pair[::-1] for pair in self._pairs(blocks, chunks)]
+        self._copies, self._writes = [], []
+        for block, chunk, label in self._pairs(blocks, chunks):
+            if store and not self._known.get(block.pages[0]):  # type: ignore[call-overload]
+                chunk.labels = None if label is None else [label]
+                self._writes.append(chunk)
+            else:
+                self._copies.append((block, chunk) if store else (chunk, block))
         if not hasattr(handler, "kvspec_hooked"):
             handler.kvspec_hooked = True
             self._attached.hooks.hook(handler, "_swap_blocks_batch", before=lambda *_, **__: self._copied(handler))
 
     def _copied(self, handler: Any) -> None:
-        copies, self._copies = self._copies, []
-        self._streams.begin("store" if handler.gpu_to_cpu else "load", [], [], copies)
+        self._streams.begin("store" if handler.gpu_to_cpu else "load", [], self._writes, self._copies)
+        self._copies, self._writes = [], []
 
-    def _pairs(self, blocks: Any, chunks: Any) -> list[tuple[Use, Use]]:
-        """Which block goes with which part of which chunk: those of a group one behind the other."""
+    def _pairs(self, blocks: Any, chunks: Any) -> list[tuple[Use, Use, str | None]]:
+        """Which block goes with which part of which chunk, and its label: those of a group one behind the other."""
         found, first, page = [], 0, 0
         for count, index in zip(blocks.group_sizes, blocks.block_indices, strict=True):
             skipped = index % self._blocks if count else 0
             for at in range(skipped, skipped + count):
                 place, part = page + at // self._blocks, at % self._blocks
-                slots = self._slots(chunks.kvspec_keys[place])
-                base = (self._blocks - 1 - part) * self._size
+                before = self._blocks - 1 - part
+                labels, slots = self._meant.get(chunks.kvspec_keys[place], (None, 0))
+                slots, base = min(slots or self._size, self._size), before * self._size
                 number = int(chunks.block_ids[place])
                 block = Use(pool=POOL, pages=[int(blocks.block_ids[first + at - skipped])], stop=slots)
-                found.append((block, Use(pool=HOST, pages=[number], start=base, stop=base + slots)))
+                label = labels[before] if labels and before < len(labels) else None
+                found.append((block, Use(pool=HOST, pages=[number], start=base, stop=base + slots), label))
             first += count
             page += -(-(skipped + count) // self._blocks)
         return found
-
-    def _slots(self, key: Any) -> int:
-        """Slots of a block that are of use: those that its name promises."""
-        return min(self._meant.get(key, (None, 0))[1] or self._size, self._size)
