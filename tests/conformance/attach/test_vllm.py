@@ -119,6 +119,9 @@ def test_workloads_of_kv_offload_have_both_policies_and_avoid_windows_where_that
     assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
     mended = [chunks_workload(seed, known=False) for seed in range(60)]
     assert {kind for work in mended for kind, _, _ in work.groups} == {"full", "state"}
+    states = [work for work in mended if work.groups[-1][0] == "state"]
+    assert not any(work.sync_loads or len({size for _, size, _ in work.groups}) > 1 for work in states)
+    assert {work.host_chunk for work in works} == {1, 2, 3} and any(work.sync_loads for work in works)
 
 
 class Told:
@@ -260,6 +263,8 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "load not waited for": {"MEM-RACE"},
         "store taken for done": {"MEM-RACE"},
         "host block not freed": {"MEM-LEAK"},
+        "chunk store not fenced": {"MEM-RACE"},
+        "chunk store taken for done": {"MEM-RACE"},
     }
     events, findings, found = tried("0.33.0", 16, True, *planted)
     assert events > 20_000

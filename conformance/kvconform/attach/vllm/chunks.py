@@ -1,12 +1,13 @@
 """Hooks into vLLM's `kv_offload`: the chunks of its pool on the host, and copies on their streams.
 
-The pool is a manager of its own, with keys in an order that a policy keeps. A chunk is a page there, as large as several
-blocks, the last of which comes first: of states and windows only the last blocks need be there. It is taken when a store is prepared, named by its key when that is known to be done, and kept from being
-evicted while it is loaded. What a key means is what the tokens of the request mean that asks for it.
+The pool is a manager of its own, with keys in an order that a policy keeps. A chunk is a page there, as large as
+several blocks, the last of which comes first: of states and windows only the last ones need be there. It is taken when
+a store is prepared, named by its key when that is known to be done, and kept from being evicted while it is loaded.
+What a key means is what the tokens of the request mean that asks for it.
 
-Workers start the stores of an earlier step, and end those whose blocks are handed out again, before anything that a step
-does to memory happens. So what the scheduler does is told only then: a store still finds what was in a block that the
-same step has handed to another request.
+Workers start the stores of an earlier step, and end those whose blocks are handed out again, before anything that a
+step does to memory happens. So what the scheduler does is told only then: a store still finds what was in a block that
+the same step has handed to another request.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any
 
 from kvconform.attach.streams import Streams
 from kvconform.attach.vllm.offload import OFFLOAD, Attached, Side
-from kvconform.attach.vllm.runs import HOST, POOL, Group, Run, group_of, named
+from kvconform.attach.vllm.runs import HOST, POOL, Run, group_of, named
 from kvspec.memory.events import Begin, Count, Drop, MemoryEvent, Pool, Publish, Release, Share, Take, Use
 
 PASSES = ("schedule", "states")
@@ -45,7 +46,7 @@ class Chunks(Side):
         """Key -> what it promises: a label for each block, and of how many slots (0: all)."""
         self._loading: Counter[int] = Counter()
         """How often each chunk is kept for loads."""
-        self._known: dict[int, list[str]] = {}
+        self._known: dict[Any, list[str]] = {}
         """Page of the device -> its names, and nothing for each reference, as they were told."""
         self._held: list[MemoryEvent] | None = None
         """What is told when the workers have done what they do first."""
@@ -112,7 +113,7 @@ class Chunks(Side):
         named = isinstance(event, Publish | Drop)
         names = (event.keys or []) if isinstance(event, Publish | Drop) else [""] * len(event.pages)
         for page, name in zip(event.pages, names, strict=True):
-            known = self._known.setdefault(page, [])  # type: ignore[arg-type]
+            known = self._known.setdefault(page, [])
             if isinstance(event, Release | Drop):
                 if name in known:
                     known.remove(name)
@@ -128,12 +129,13 @@ class Chunks(Side):
 
     def _begins(self, scheduler: Any, *_: Any, **__: Any) -> None:
         """A step begins."""
-        if self.of(scheduler.connector) is self._connector and self._held is None:
+        ours = self._connector is not None and self.of(scheduler.connector) is self._connector
+        if ours and self._held is None:
             self._held = []
 
     def _forgets(self, scheduler: Any, *_: Any, **__: Any) -> None:
         """All is forgotten; transfers that are on their way end with the next step."""
-        if self._connector._jobs:
+        if self._connector is not None and self._connector._jobs:
             self._begins(scheduler)
 
     def _flushed(self, *_: Any) -> None:
@@ -232,7 +234,7 @@ class Chunks(Side):
             return
         self._copies, self._writes = [], []
         for block, chunk, label in self._pairs(blocks, chunks):
-            if store and not self._known.get(block.pages[0]):  # type: ignore[call-overload]
+            if store and not self._known.get(block.pages[0]):
                 chunk.labels = None if label is None else [label]
                 self._writes.append(chunk)
             else:

@@ -62,6 +62,7 @@ _TWO_GROUPS = replace(
 _HYBRID = replace(_PLAIN, groups=(("full", 4, 0), ("state", 4, 0)), blocks=80)
 _HOST = replace(_PLAIN, offload="eager", blocks=24, host=48, requests=80, budget=15)
 _HOST_HYBRID = replace(_HOST, groups=(("full", 4, 0), ("state", 8, 0)), blocks=48, host=96)
+_CHUNKS = replace(_HOST, offload="lru", groups=(("full", 4, 0), ("window", 4, 6)), blocks=36, host=18)
 
 KNOWN = (
     Known(
@@ -85,6 +86,36 @@ KNOWN = (
         replace(chunks_workload(10), abort=0.0),  # it takes a chunk that is longer than the window
         "a block behind the window is stored that was given back, the request has it again, and the engine dies",
         at=("_remove_pending_job",),
+    ),
+    Known(
+        "reset-stores-stale-window",
+        "MEM-NAME",
+        "but that holds",
+        replace(_CHUNKS, reset=0.1),
+        "what is offloaded is reset, and blocks behind the window of a running request are stored that are others' now",
+    ),
+    Known(
+        "shifted-window-chunk",
+        "MEM-NAME",
+        "but slot 0 was never written",
+        replace(_CHUNKS, host_chunk=3, host=6),
+        "of chunks of several blocks one is stored that begins behind a gap, in the place where the gap is",
+    ),
+    Known(
+        "sync-load-undercounted",
+        "MEM-FAILED",
+        "Cannot get 1 free blocks",
+        replace(_CHUNKS, groups=(("full", 4, 0), ("state", 4, 0)), sync_loads=64, reserve=False),
+        "a load within the step takes a block for the state that nobody has counted, and the engine dies",
+        at=("get_new_blocks",),
+    ),
+    Known(
+        "state-ahead-of-hit",
+        "MEM-CONTENT",
+        "states means to read 1:",
+        replace(_CHUNKS, groups=(("full", 4, 0), ("state", 8, 0))),
+        "a hit that ends inside of a state's block loads the state of the block's end",
+        at=("states",),
     ),
     Known(
         "loads-stand-still",

@@ -97,10 +97,11 @@ def lacking(work: Workload, without: str) -> str:
     return without if work.offload else ""
 
 
-def attached(trace: Trace, *, offloading: bool, chunks: bool = False) -> Hooks:
-    """The hooks, with the host's pool where it is driven."""
+def attached(trace: Trace, *, offloading: bool) -> Hooks:
+    """The hooks, with the host's pools where they are driven."""
     from kvconform.attach.vllm.hooks import Attached
 
+    chunks = not kv_offloading.prepared()
     return (Attached(trace, Stream, Event, chunks=chunks) if offloading else Attached(trace)).hooks
 
 

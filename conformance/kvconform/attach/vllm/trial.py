@@ -8,6 +8,7 @@ from kvconform.attach.patches import Patches
 from kvconform.attach.planting import plant
 from kvconform.attach.vllm import kv_offloading
 from kvconform.attach.vllm.defects import defects, names_without_content
+from kvconform.attach.vllm.defects_chunks import chunk_defects
 from kvconform.attach.vllm.defects_offload import offloading_defects
 from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
 from kvconform.attach.vllm.known import KNOWN
@@ -137,7 +138,7 @@ def trial(folder: Path | None) -> Trial:
     """As long as the known defects are taken away, workloads bring none of the others out either."""
 
     def attach(trace: Trace) -> Hooks:
-        attached[:] = [attached_to(trace, offloading=not without, chunks=not without_chunks)]
+        attached[:] = [attached_to(trace, offloading=not without)]
         return attached[0]
 
     def drive(work: Workload) -> None:
@@ -177,6 +178,10 @@ def trial(folder: Path | None) -> Trial:
         )
 
     name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
-    planted = defects() if without else [*defects(), *offloading_defects()]
+    planted = [
+        *defects(),
+        *([] if without else offloading_defects()),
+        *([] if without_chunks else chunk_defects()),
+    ]
     shown = [looked_for(known) for known in KNOWN if not lacking(known.workload, without)]
     return Trial(name, attach, run, planted, mend, [*shown, *OLDER])

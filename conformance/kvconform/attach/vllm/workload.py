@@ -159,9 +159,13 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
 def chunks_workload(seed: int, known: bool = True) -> Workload:
     """One of all workloads with `kv_offload`; without `known` as `random_workload`."""
     base = offloading_workload(seed, known)
-    windowed = any(kind == "window" for kind, _, _ in base.groups)
-    groups = base.groups[:1] if windowed and not known else base.groups
-    states = any(kind == "state" for kind, _, _ in groups)
+    groups: tuple[tuple[str, int, int], ...] = ()
+    for kind, size, window in base.groups:
+        if known or kind == "full":
+            groups += ((kind, size, window),)
+        elif kind == "state":
+            groups += ((kind, groups[0][1], window),)  # larger states are loaded where less than one was found
+    states = groups[-1][0] == "state"
     dice = random.Random(seed)
     policy = dice.choice(POLICIES)
     blocks = dice.choice((1, 1, 2, 3)) if len({size for _, size, _ in groups}) == 1 else 1
