@@ -44,6 +44,9 @@ for _group in (app, replay.app, engines.app):
     for _command in _group.registered_commands:
         _command.help = flowing(_command.callback and _command.callback.__doc__)
 
+_INTERRUPTED = 128 + signal.SIGINT
+"""Typer's own answer to an interruption that no command has an answer to: the status, older versions exit with it."""
+
 # What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.
 _USAGE_ERROR: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
@@ -69,15 +72,16 @@ def main() -> NoReturn:
     signals.listen()
     try:
         status = run_command(sys.argv[1:])
-    except SystemExit as end:  # typer's own answer to an interruption that no command has an answer to
+    except SystemExit as end:
         if not signals.caught():
             raise
-        status = CONFORMS if end.code == 128 + signal.SIGINT else BROKEN
+        status = _INTERRUPTED if end.code == _INTERRUPTED else BROKEN
     lost = written_out()
     if lost is not None and status != UNUSABLE:
         complain(str(lost))
         status = UNUSABLE
-    sys.exit(128 + signals.caught() if status == CONFORMS and signals.caught() else status)
+    early = signals.caught() and status in (CONFORMS, _INTERRUPTED)
+    sys.exit(128 + signals.caught() if early else status)
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -155,6 +155,7 @@ COMMANDS: dict[str, Case] = {
         1,
     ),
     "check of the memory level": (lambda at: ["check", str(long_memory(at))], BUSY, "MEM-TAKE", 1),
+    "run": (lambda _: ["run"], computes(0.7), "", 0),
     "fuzz": (
         lambda at: ["fuzz", "--impl", "bug:row-freed-between-chunks", "--seconds", "500", "--out", str(at / "f.jsonl")],
         computes(3.0),
