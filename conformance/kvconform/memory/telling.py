@@ -216,11 +216,26 @@ def _finding(path: Path, group: Group, trace: Trace, note: str, follows: str, be
         note=note,
         rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
         before=list(before),
-        known=[] if found.earlier is None else [f"The other use comes from {found.earlier}."],
+        known=[*_other(group, trace)],
         count=group.count,
         follows=follows,
         pool=pool_told(found, len(trace.sizes)),
     )
+
+
+def _other(group: Group, trace: Trace) -> Iterator[str]:
+    """Which other operation has to do with a finding, and where it stands."""
+    found = group.finding
+    if found.other is not None:
+        id, event = found.other
+        line = group.line - found.event + event
+        holders = next((moment.about for moment in trace.moments if moment.line == line), [])
+        whom = f" for {holders[0]}" if len(holders) == 1 else ""
+        races, where = found.rule in ("MEM-RACE", "MEM-REWRITE"), f"line {line}, event {event}"
+        did = "The other use is that of" if races else f"Page {found.page} was last written by"
+        yield f"{did} operation {id}{whom} ({where})."
+    if found.earlier is not None:
+        yield f"The other use comes from {found.earlier}."
 
 
 def pool_told(found: law.Finding, pools: int) -> str:

@@ -4,6 +4,7 @@ A stream that has read all of a table, and written its last slot, finds nothing 
 `uses` then moves two numbers. Here these are moved later, for many operations at once, and nothing else differs.
 """
 
+from kvspec.memory.clocks import Writer
 from kvspec.memory.state import State, Table, Tail
 from kvspec.memory.uses import count_uses
 
@@ -21,6 +22,7 @@ class Appending:
         self._tails: dict[str, tuple[Tail, int]] = {}
         """Table -> where it is written on, and how many operations there were before it was admitted."""
         self._operations = 0
+        self._last: Writer | None = None
 
     def admit(self, name: str, other: str, at: int) -> bool:
         """Whether the next operation finds nothing new when it adds position `at`; if so, the table is counted.
@@ -44,6 +46,7 @@ class Appending:
     def count(self) -> None:
         """One more operation has begun: all that it does to the tables here."""
         self._operations += 1
+        self._last = self._state.clocks.lanes[self._stream][-1].by
         tables = len(self._tails)
         count_uses(self._state, reads=2 * tables, writes=tables)
 
@@ -53,3 +56,5 @@ class Appending:
             tail, since = self._tails.pop(name)
             tail.view.high += self._operations - since
             tail.content.stop += self._operations - since
+            if self._operations > since:
+                tail.page.writer = self._last

@@ -12,6 +12,8 @@ from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
 
 Clock = dict[str, int]
+Writer = tuple[OpId, int]
+"""An operation, and the number of the event that queued it."""
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
 _END = 1 << 62
@@ -36,11 +38,13 @@ def join(clock: Clock, earlier: Clock) -> None:
 class Flight:
     """An operation that is queued, and what it uses."""
 
-    __slots__ = ("clock", "event", "moment", "number", "rivals", "spans", "stream", "uses")
+    __slots__ = ("by", "clock", "event", "moment", "number", "rivals", "spans", "stream", "uses")
 
     def __init__(self, event: Begin, stream: str, clock: Clock, rivals: "set[Flight]", number: int) -> None:
         """The operation `number`, ordered after `clock`, itself included, and not after its `rivals`."""
         self.event, self.stream, self.clock, self.rivals, self.number = event, stream, clock, rivals, number
+        self.by: Writer = event.id, 0
+        """Its name, and the number of the event that queued it."""
         self.moment = clock[stream]
         """When it is done; it has read at the moment before."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []

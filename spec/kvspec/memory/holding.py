@@ -269,7 +269,7 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
                 return
         elif any(state.agree(piece, want) is False for want in meant):
             what = f"{key} finds page {number}, but that holds {piece.label} from slot {piece.start} on"
-            state.find("MEM-NAME", what, pool, number)
+            state.find("MEM-NAME", what, pool, number).other = page.writer
             return
         elif piece.label is None or meant[0].label is None:
             state.unjudged["MEM-NAME"] += 1

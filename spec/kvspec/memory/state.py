@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from kvspec.contracts import ensure
-from kvspec.memory.clocks import Clocks
+from kvspec.memory.clocks import Clocks, Writer
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
 from kvspec.memory.labels import Labels
 
@@ -60,6 +60,9 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The event of an earlier finding on the same page or holder, of which this may be a consequence."""
     earlier: str | None = None
     """The place of the earlier of two uses that race."""
+    other: Writer | None = None
+    """The operation of the earlier of two uses that race; else the last one that wrote in the page, where that is known
+    and somebody else's content is found there."""
     more: int = 0
     """So many further findings of the same rule the event has, past the first `FINDINGS`: they are not told."""
 
@@ -141,6 +144,8 @@ class PageState(msgspec.Struct, gc=False):
     """Tables that named it: the page index, and how many operations had begun when that began and ended."""
     content: tuple[Content, ...] | list[Content] = ()
     """In order of slots; what is missing was never written since the page was handed out. At most one, or a list."""
+    writer: Writer | None = None
+    """Which operation wrote in it last; `None`: nobody knows."""
 
     @property
     def kind(self) -> str:
@@ -278,6 +283,7 @@ class Tail(msgspec.Struct, frozen=True):
     stream: str
     view: View
     """What that stream has checked of the table: all up to where it wrote."""
+    page: PageState
     content: Content
     """The page's last, which grows."""
     base: int

@@ -136,6 +136,7 @@ def begin(state: State, event: Begin) -> None:
     if event.id in state.clocks.flights:
         state.find("MEM-ORDER", f"operation {event.id} is begun again while it is in flight")
     flight = state.clocks.begin(event)
+    flight.by = event.id, state.event
     state.judged["MEM-ORDER"] += 1
     count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
     state.spoilt.pop(event.id, None)
@@ -300,7 +301,8 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     if clash:
         rival, did = clash
         what = f"operation {id} reads page {number}, which stream {rival.stream} {did}: nothing orders them"
-        state.find("MEM-RACE", what, pool, number, holder).earlier = rival.event.at
+        found = state.find("MEM-RACE", what, pool, number, holder)
+        found.earlier, found.other = rival.event.at, rival.by
     if note:
         flight.uses.append(((pool.name, number), start, stop, False))
     spoilt = False
@@ -323,6 +325,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
         if wrong is not None:
             what = f"operation {id} means to read {wrong.label} in page {number} and finds {piece.label}"
             found = state.find("MEM-CONTENT", what, pool, number, holder)
+            found.other = page.writer
             _spoil(state, flight, holder, found.cause or found.event)
             break
     return spoilt
@@ -363,6 +366,7 @@ def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
         ):
             tail.view.high = use.stop
             tail.content.stop = use.stop - tail.base
+            tail.page.writer = flight.by
         else:
             _write(state, flight, use)
 
@@ -422,10 +426,11 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
             begun = True
         else:
             break
+        page.writer = flight.by
         if len(page.tables) > 1 or not alone:
             state.changed(page, table, stream)
         elif base + end == stop and view is not None:
-            table.tail = Tail(stream, view, last, base, base + size)
+            table.tail = Tail(stream, view, page, last, base, base + size)
         position = base + end
         parts += 1
     if parts and _view_own(flight, table, start, position) and begun:
@@ -460,7 +465,11 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         what = (
             f"operation {flight.event.id} writes page {number}, which stream {rival.stream} {did}: nothing orders them"
         )
-        state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder).earlier = rival.event.at
+        found = state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder)
+        found.earlier, found.other = rival.event.at, rival.by
+    if page.writer is flight.by:
+        _check_alike(state, flight, part, page, new)
+    page.writer = flight.by
     for content in new:
         page.put(content)
     flight.uses.append(((pool.name, number), start, stop, True))
@@ -488,7 +497,24 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
         if any(state.agree(old, content) is False for old in guarded for content in new):
             why = f"{next(iter(page.keys))} finds it" if page.keys else whose(page)
             what = f"operation {flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
-            state.find("MEM-OVERWRITE", what, pool, number)
+            state.find("MEM-OVERWRITE", what, pool, number).other = page.writer
+            return
+
+
+def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new: list[Content]) -> None:
+    """Writes of one operation have no order: what they are told to leave in a slot is the same."""
+    pool, number, start, stop, _, holder, _ = part
+    if not any(
+        isinstance(old, Content) and state.agree(old, want) is False for old in page.pieces(start, stop) for want in new
+    ):
+        return
+    others = _uses(state, [use for use in flight.event.writes if not use.may])
+    written = [old for other in others if other[:2] == (pool, number) for old in other[-1]]
+    for old, want in ((old, want) for old in written for want in new):
+        if state.agree(old, want) is False:
+            labels = f"{old.label} and {want.label}"
+            what = f"operation {flight.event.id} writes {labels} to slots of page {number}: nothing orders them"
+            state.find("MEM-RACE", what, pool, number, holder)
             return
 
 

@@ -137,6 +137,17 @@ def test_what_is_found_of_owners_does_not_follow_from_contents_nor_from_the_race
     assert (written.cause, take.finding.rule, take.cause) == (None, "MEM-TAKE", None)
 
 
+def test_who_wrote_what_is_found_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    use = {"pool": "kv", "pages": [2], "holder": "a"}
+    lines = [{"op": "begin", "id": id, "stream": "s", "writes": [use | {"labels": [id]}]} for id in "xy"]
+    path = trace(tmp_path / "t.jsonl", on("a", 2), *lines, {"op": "begin", "id": 3, "reads": [use | {"labels": ["x"]}]})
+    assert run_command(["check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "Page 2 was last written by operation y for a (line 4, event 3)." in out
+    assert run_command(["check", str(trace(tmp_path / "u.jsonl", *RACE))]) == 1
+    assert "The other use is that of operation 1 for b (line 3, event 2)." in capsys.readouterr().out
+
+
 def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", 1), *[on("thief", 1, at="alloc")] * 5)
     (group,) = groups_of(path)

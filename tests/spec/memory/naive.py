@@ -121,6 +121,10 @@ class Naive:
         self.equal: dict[Slot, Slot] = {}
         self.named: dict[tuple[str, int], int] = {}
         """Which key found which page, in the order in which they were published: some may be dropped since."""
+        self.writes: list[Use] = []
+        """Of the operation at hand."""
+        self.written: set[int] = set()
+        """The pages that it has written so far."""
         self.open: set[tuple[object, ...]] = set()
         """What was found wrong at the last read of a position through a table, by stream."""
 
@@ -237,6 +241,7 @@ class Naive:
 
     def begin(self, event: events.Begin) -> Iterator[Told]:
         id, start = int(event.id), self.order.begin(event)
+        self.writes, self.written = event.writes, set()
         if event.sees_own:
             for use in event.writes:
                 yield from self._write(id, start, use, event.stream)
@@ -317,6 +322,11 @@ class Naive:
                 same = all(self._same(page.content[slot], label) for slot, label in new.items())
                 yield Told("MEM-REWRITE" if same else "MEM-RACE", number)
                 self._told(use, stream, number, slots, "MEM-RACE")
+            if number in self.written and any(self._differ(page.content[slot], label) for slot, label in new.items()):
+                told = [one for other in self.writes if not other.may for one in self._slots(other)]
+                if any(at == number and self._differ(meant, new.get(slot, UNTOLD)) for at, slot, meant, _ in told):
+                    yield Told("MEM-RACE", number)
+            self.written.add(number)
             for slot, label in new.items():
                 page.content[slot] = label
                 page.writes[slot].append(self.order.done[id])

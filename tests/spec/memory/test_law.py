@@ -157,6 +157,25 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ],
         ("MEM-USE", 4),
     ),
+    "two lanes with two contents": (
+        [take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
+        ("MEM-RACE", 2),
+    ),
+    "a page twice in one use": (
+        [take("a", 1), Begin(1, "s", writes=[Use(pool="kv", pages=[1, 1], labels=["x", "y"], holder="a")])],
+        ("MEM-RACE", 2),
+    ),
+    "a page twice in a table": (
+        [take("a", 1), table("t", "a", 1, 1, labels=["x", "y"]), Begin(1, "s", writes=[Use("t")])],
+        ("MEM-RACE", 3),
+    ),
+    "a lane beside the one of the table": (
+        [
+            *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t", stop=1)])],
+            Begin(2, "s", writes=[Use("t", start=1, stop=2), of("a", 1, label="y", start=1, stop=2)]),
+        ],
+        ("MEM-RACE", 4),
+    ),
     "positions in a hole": (
         [*mapped("a", 1, 2), Unmap("t", 0, 1), Begin(2, "s", [Use("t", start=3, stop=8)])],
         ("MEM-USE", 5),
@@ -501,6 +520,18 @@ def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
 
 
 RIGHT: dict[str, list[Event]] = {
+    "lanes of one operation that write the same, or what is not known": [
+        take("a", 1),
+        write(1, "a", 1, "y"),
+        Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="x"), of("a", 1)]),
+        Begin(3, "s", writes=[of("a", 1, label="y"), Use(pool="kv", pages=[1], labels=["x"], holder="a", may=True)]),
+        Begin(4, "s", writes=[of(None, 8, label="x"), of(None, 8, label="y")]),
+    ],
+    "lanes of one operation that write other slots anew": [
+        take("a", 1),
+        write(1, "a", 1, "y"),
+        Begin(2, "s", writes=[of("a", 1, label="x", stop=2), of("a", 1, label="x", start=2)]),
+    ],
     "a page goes round": [
         take("a", 1),
         write(1, "a", 1, "k"),
@@ -963,6 +994,29 @@ def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
     for name in ("before the first position", "positions in a hole"):
         law = Law(POOLS)
         assert {finding.pool for event in BROKEN[name][0] for finding in law.step(event)} == {"kv"}
+
+
+def test_who_wrote_what_is_found_is_known_as_long_as_nobody_else_writes_there() -> None:
+    """One slot after the other is written through a table, then read as something else, and overwritten."""
+    law = Law(POOLS)
+    events = [
+        take("a", 1),
+        table("t", "a", 1, labels=["x"]),
+        *[Begin(slot, "s", writes=[Use("t", start=slot, stop=slot + 1)]) for slot in range(4)],
+        read(4, "a", 1, "y"),
+        Publish("kv", [1], ["k"], ["y"]),
+        Drop("kv", [1]),
+        Publish("kv", [1], ["k"], ["x"]),
+        write(5, "a", 1, "y"),
+        write(6, "a", 1, "y", stream="t"),
+    ]
+    found = [finding for event in events for finding in law.step(event)]
+    assert [(one.rule, one.other) for one in found] == [
+        ("MEM-CONTENT", (3, 6)),
+        ("MEM-NAME", (3, 6)),
+        ("MEM-OVERWRITE", (3, 6)),
+        ("MEM-REWRITE", (4, 7)),
+    ]
 
 
 def test_a_write_of_the_same_without_an_order_is_nobodys_cause() -> None:
