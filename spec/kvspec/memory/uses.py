@@ -461,7 +461,8 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
     if clash:
         rival, did = clash
         there = list(page.pieces(start, stop))
-        same = all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
+        whole = sum(want.stop - want.start for want in new) == stop - start  # else a copy leaves slots unwritten
+        same = whole and all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
         what = (
             f"operation {flight.event.id} writes page {number}, which stream {rival.stream} {did}: nothing orders them"
         )

@@ -14,6 +14,8 @@ from kvspec.memory.events import Event, Use
 
 MISSING = ("never written", 0)
 UNTOLD = ("untold", 0)
+HOLE = 0
+"""Stands in a table for a page that it names no longer."""
 Slot = tuple[str, int]
 """A label and the offset in it."""
 
@@ -80,14 +82,21 @@ class Order:
         return any(self.before(self.done[id], moment) for moment in self.fronts["host"])
 
 
+class Promise(NamedTuple):
+    """What the first slots are promised to hold, whether that is only planned, and by whom, if that is told."""
+
+    meant: list[Slot]
+    planned: bool
+    writer: str | None
+
+
 class Page:
     """One page."""
 
     def __init__(self, size: int) -> None:
         self.holders: Counter[str] = Counter()
         self.pins: Counter[str] = Counter()
-        self.keys: dict[str, tuple[list[Slot], bool]] = {}
-        """Key -> what the first slots are promised to hold, and whether that is only planned."""
+        self.keys: dict[str, Promise] = {}
         self.content = [MISSING] * size
         self.writes: list[list[int]] = [[] for _ in range(size)]
         """Slot -> when it was written."""
@@ -157,9 +166,15 @@ class Naive:
     def release(self, event: events.Release) -> Iterator[Told]:
         for number in event.pages:
             page = self._page(number)
-            if self._let_go(page, event.holder) is None:
+            references = self._let_go(page, event.holder)
+            last = references is page.holders and event.holder not in page.holders
+            if references is None:
                 yield Told("MEM-RELEASE", self._number(number))
-            elif page.kind == "cached" and not all(self._kept(page, key) for key in page.keys):
+            elif not all(
+                self._kept(page, key)
+                for key, promise in page.keys.items()
+                if (page.kind == "cached" if promise.writer is None else last and promise.writer == event.holder)
+            ):
                 yield Told("MEM-NAME", self._number(number))
 
     def passon(self, event: events.PassOn) -> Iterator[Told]:
@@ -171,14 +186,23 @@ class Naive:
                     yield Told("MEM-RELEASE", self._number(number))
                 else:
                     gone[event.new] += 1
+                if event.old not in page.holders:
+                    self._write_instead(page, event)
             return
         for page in self.pages.values():
+            if event.old in page.holders or event.old in page.pins:
+                self._write_instead(page, event)
             for references in (page.holders, page.pins):
                 references[event.new] += references.pop(event.old, 0)
                 references += Counter()
         for table in self.tables.values():
             if table.holder == event.old:
                 table.holder = event.new
+
+    def _write_instead(self, page: Page, event: events.PassOn) -> None:
+        for key, promise in page.keys.items():
+            if promise.writer == event.old:
+                page.keys[key] = promise._replace(writer=event.new)
 
     def publish(self, event: events.Publish) -> Iterator[Told]:
         slots = event.slots or self.size
@@ -188,13 +212,13 @@ class Naive:
             labels = None if event.labels is None else event.labels[index * each : (index + 1) * each]
             promised = [self._label(labels, slot) for slot in range(slots)]
             self.named = {name: at for name, at in self.named.items() if name[0] in self.pages[name[1]].keys}
-            old, was_planned = next(
-                (self.pages[at].keys[key] for name, at in self.named.items() if name[0] == key), ([], True)
+            old, was_planned, _ = next(
+                (self.pages[at].keys[key] for name, at in self.named.items() if name[0] == key), ([], True, None)
             )
             unlike = not was_planned and any(self._differ(a, b) for a, b in zip(old, promised, strict=False))
             wrong = page.kind == "free"
-            late = event.planned and page.kind == "held"
-            page.keys[key] = promised, event.planned
+            late = event.planned and (page.kind == "held" if event.writer is None else event.writer in page.holders)
+            page.keys[key] = Promise(promised, event.planned, event.writer)
             self.named[key, self._number(number)] = self._number(number)
             if wrong or unlike or not (late or self._kept(page, key, planned=False)):
                 yield Told("MEM-NAME", self._number(number))
@@ -227,7 +251,10 @@ class Naive:
     def unmap(self, event: events.Unmap) -> Iterator[Told]:
         if event.table in self.tables:
             table = self.tables[event.table]
-            del table.pages[event.index :], table.meant[event.index * self.size :]
+            if 0 < event.stop < len(table.pages):
+                table.pages[event.index : event.stop] = [HOLE] * (event.stop - event.index)
+            else:
+                del table.pages[event.index :], table.meant[event.index * self.size :]
             if not table.pages:
                 del self.tables[event.table]
         yield from ()
@@ -250,6 +277,8 @@ class Naive:
         if not event.sees_own:
             for use in event.writes:
                 yield from self._write(id, start, use, event.stream)
+        for source, target in event.copies:
+            yield from self._copy(id, start, source, target)
 
     def wait(self, event: events.Wait) -> Iterator[Told]:
         self.order.wait(event)
@@ -279,10 +308,19 @@ class Naive:
             out.append((pages[position // self.size], position % self.size, meant, position))
         return out
 
-    def _read(self, id: int, start: int, use: Use, stream: str | None) -> Iterator[Told]:
+    def _read(self, id: int, start: int, use: Use, stream: str | None, *, copied: bool = False) -> Iterator[Told]:
+        """What is `copied` may be missing where the copy does not say what it means to find in a page."""
         holder = self.tables[use.table].holder if use.table else use.holder
-        cached = use.table is not None and use.labels is None
-        for number, slot, meant, position in self._slots(use):
+        cached = use.table is not None and use.labels is None and not copied
+        slots = self._slots(use)
+        first = {number: meant for number, _, meant, _ in reversed(slots)}
+        carried = {number for number, meant in first.items() if copied and meant == UNTOLD}
+        for number, slot, meant, position in slots:
+            if number == HOLE:
+                place = use.table, stream, position, number, "MEM-USE"
+                yield Told("MEM-USE", None, cached and place in self.open)
+                self.open.add(place)
+                continue
             page = self.pages[number]
             found = page.content[slot]
             wrong = {
@@ -290,7 +328,7 @@ class Naive:
                 "MEM-RACE": any(
                     when != self.order.done[id] and not self.order.before(when, start) for when in page.writes[slot]
                 ),
-                "MEM-WRITTEN": found == MISSING,
+                "MEM-WRITTEN": found == MISSING and number not in carried,
                 "MEM-CONTENT": found != MISSING and self._differ(found, meant),
             }
             for rule, is_wrong in wrong.items():
@@ -301,17 +339,37 @@ class Naive:
                     (self.open.add if is_wrong else self.open.discard)(place)
             page.reads[slot].append(self.order.read[id])
 
-    def _write(self, id: int, start: int, use: Use, stream: str | None) -> Iterator[Told]:
+    def _copy(self, id: int, start: int, source: Use, target: Use) -> Iterator[Told]:
+        """Slot by slot; where nothing was written, nothing is in the target either."""
+        yield from self._read(id, start, source, None, copied=True)
+        carried = [self.pages[number].content[slot] for number, slot, *_ in self._slots(source)]
+        if target.labels is not None:
+            carried = [meant for _, _, meant, _ in self._slots(target)]
+        yield from self._write(id, start, target, None, carried)
+
+    def _write(
+        self, id: int, start: int, use: Use, stream: str | None, carried: list[Slot] | None = None
+    ) -> Iterator[Told]:
+        """Write what is meant, or what was `carried` there."""
         holder = self.tables[use.table].holder if use.table else use.holder
         slots = self._slots(use)
+        if carried is not None:
+            slots = [(*one[:2], slot, one[3]) for one, slot in zip(slots, carried, strict=True)]
         for number in dict.fromkeys(number for number, *_ in slots):
+            if number == HOLE:
+                yield Told("MEM-USE", None)
+                self._told(use, stream, number, slots, "MEM-USE")
+                continue
             page = self.pages[number]
             new = {slot: UNTOLD if use.may else meant for at, slot, meant, _ in slots if at == number}
             if not self._holds(page, holder):
                 yield Told("MEM-USE", number)
                 self._told(use, stream, number, slots, "MEM-USE")
             if any(
-                self._guarded(page, slot) and self._differ(page.content[slot], label) for slot, label in new.items()
+                self._kept_from_a_copy(page, slot)
+                if label == MISSING
+                else self._guarded(page, slot) and self._differ(page.content[slot], label)
+                for slot, label in new.items()
             ):
                 yield Told("MEM-OVERWRITE", number)
             if any(
@@ -330,11 +388,15 @@ class Naive:
             for slot, label in new.items():
                 page.content[slot] = label
                 page.writes[slot].append(self.order.done[id])
-        if use.table is not None and use.labels is not None:
+        if use.table is not None and use.labels is not None and carried is None:
             table = self.tables[use.table]
             for unit, name in enumerate(use.labels, use.start // self.unit):
                 for offset in range(self.unit):
                     table.meant[unit * self.unit + offset] = name, offset
+
+    def may_forget(self, use: Use) -> bool:
+        """Whether the law need not remember all that is in the slots of a use."""
+        return any(self.pages[number].forgettable for number, *_ in self._slots(use))
 
     def _told(
         self, use: Use, stream: str | None, number: int, slots: list[tuple[int, int, Slot, int]], rule: str
@@ -367,7 +429,7 @@ class Naive:
 
     def _kept(self, page: Page, key: str, planned: bool = True) -> bool:
         """Whether what a name only plans (or else what it promises at all) is there."""
-        promised, is_planned = page.keys[key]
+        promised, is_planned, _ = page.keys[key]
         return (planned and not is_planned) or all(
             found != MISSING and not self._differ(found, want)
             for found, want in zip(page.content, promised, strict=False)
@@ -377,12 +439,18 @@ class Naive:
         """Whether what is in a slot may not be overwritten with something else."""
         found = page.content[slot]
         return found != MISSING and (
-            (len(page.holders) > 1 and not any(planned for _, planned in page.keys.values()))
+            (len(page.holders) > 1 and not any(promise.planned for promise in page.keys.values()))
             or any(
                 self._same(found, promised[slot]) or (not planned and not self._differ(found, promised[slot]))
-                for promised, planned in page.keys.values()
+                for promised, planned, _ in page.keys.values()
                 if slot < len(promised)
             )
+        )
+
+    def _kept_from_a_copy(self, page: Page, slot: int) -> bool:
+        """Whether what is in a slot may not be replaced by nothing at all."""
+        return page.content[slot] != MISSING and (
+            len(page.holders) > 1 or not all(promise.planned for promise in page.keys.values())
         )
 
     def _label(self, labels: list[str | None] | list[str] | None, slot: int) -> Slot:

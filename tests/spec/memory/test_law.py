@@ -1067,3 +1067,12 @@ def test_a_copy_through_a_hole_is_a_finding_and_so_is_nothing_copied_over_what_a
     assert found(*through) == [("MEM-USE", 6)]
     named: list[Event] = [take("a", 1, 2), write(1, "a", 2, "x"), Publish("kv", [2], ["k"], ["x"])]
     assert found(*named, copy(2, of("a", 1), of("a", 2))) == [("MEM-OVERWRITE", 4)]
+
+
+def test_a_copy_of_nothing_is_no_write_of_the_same() -> None:
+    unordered: list[Event] = [take("a", 1, 2), write(1, "a", 2, "x", stream="t"), copy(2, of("a", 1), of("a", 2))]
+    assert found(*unordered) == [("MEM-RACE", 3)]
+    part = Begin(3, "t", writes=[of("a", 1, label="x", stop=2)])
+    assert found(*unordered[:2], part, End(3), Begin(1, "t", writes=[of("a", 2, label="x")]), unordered[2]) == [
+        ("MEM-RACE", 6)
+    ]
