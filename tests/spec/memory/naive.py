@@ -380,9 +380,10 @@ class Naive:
                 same = all(self._same(page.content[slot], label) for slot, label in new.items())
                 yield Told("MEM-REWRITE" if same else "MEM-RACE", number)
                 self._told(use, stream, number, slots, "MEM-RACE")
-            if number in self.written and any(self._differ(page.content[slot], label) for slot, label in new.items()):
+            told_new = {slot: label for slot, label in new.items() if label != MISSING}
+            if number in self.written and any(self._differ(page.content[slot], told_new[slot]) for slot in told_new):
                 told = [one for other in self.writes if not other.may for one in self._slots(other)]
-                if any(at == number and self._differ(meant, new.get(slot, UNTOLD)) for at, slot, meant, _ in told):
+                if any(at == number and self._differ(meant, told_new.get(slot, UNTOLD)) for at, slot, meant, _ in told):
                     yield Told("MEM-RACE", number)
             self.written.add(number)
             for slot, label in new.items():
