@@ -16,7 +16,7 @@ from typing import Any
 
 from kvconform.attach.streams import Streams
 from kvconform.attach.vllm.offload import OFFLOAD, Attached, Side
-from kvconform.attach.vllm.runs import HOST, POOL, Run, group_of, named
+from kvconform.attach.vllm.runs import HOST, POOL, Group, Run, group_of, named
 from kvspec.memory.events import Begin, Count, Drop, MemoryEvent, Pool, Publish, Release, Share, Take, Use
 
 PASSES = ("schedule", "states")
@@ -71,7 +71,7 @@ class Chunks(Side):
     def of(self, connector: Any) -> Any:
         """The scheduler's side of a connector of this kind."""
         scheduler = getattr(connector, "connector_scheduler", None)
-        return scheduler if hasattr(getattr(scheduler, "manager", None), "_num_chunks") else None
+        return scheduler if hasattr(getattr(scheduler, "manager", None), "_policy") else None
 
     def start(self, manager: Any, device: Any, size: int) -> Pool:
         """A new scheduler: nothing is on the host."""
@@ -83,19 +83,24 @@ class Chunks(Side):
         self._pages.clear()
         self._meant.clear()
         self._loading.clear()
-        chunks = self._manager._num_chunks
+        chunks = self._figure("_num_chunks")
         return Pool(page_size=size * self._blocks, num_pages=chunks, first_page=0, label_size=size)
+
+    def _figure(self, name: str) -> int:
+        """One of the manager's own figures, which older releases call by blocks."""
+        if not hasattr(self._manager, name):
+            name = name.replace("chunks", "blocks")
+        return int(getattr(self._manager, name))
 
     @property
     def under_way(self) -> bool:
         """Whether transfers hold anything."""
-        return bool(self._loading.total() or self._manager._num_write_pending_chunks)
+        return bool(self._loading.total() or self._figure("_num_write_pending_chunks"))
 
     def figures(self) -> list[Count]:
         """The manager's own: chunks that cannot be evicted."""
-        manager = self._manager
-        in_use = manager._num_allocated_chunks - len(manager._free_list) - manager._num_evictable_cache_chunks
-        return [Count(HOST, held=in_use)]
+        free = len(self._manager._free_list) + self._figure("_num_evictable_cache_chunks")
+        return [Count(HOST, held=self._figure("_num_allocated_chunks") - free)]
 
     # The order of things
 
@@ -169,8 +174,9 @@ class Chunks(Side):
     def _promise(self, key: Any, context: Any) -> tuple[list[str] | None, int]:
         """What the chunk of a key has to hold: the tokens up to its end in the request that asks for it."""
         group = self._attached.groups[group_of(key)]
-        status, stop = self._connector._req_status.get(context.req_id), context.get_offload_key_position(key)
-        if status is None or stop is None:
+        status = self._connector._req_status.get(context.req_id)
+        stop = 0 if status is None else self._end(key, status, group, context)
+        if status is None or not stop:
             return None, 0
         run = self._attached.runs.get(context.req_id)
         if run is None or run.request is not status.req:
@@ -183,6 +189,17 @@ class Chunks(Side):
         for learnt in run.begun(group, stop) if inside else ():
             self._host(learnt)
         return [run.part(group, stop - before * group.size) for before in range(self._blocks)], inside
+
+    def _end(self, key: Any, status: Any, group: Group, context: Any) -> int:
+        """So many tokens of a request does the chunk of a key end with; 0 if that is not known."""
+        if hasattr(context, "get_offload_key_position"):
+            return context.get_offload_key_position(key) or 0
+        keys = next(
+            state.offload_keys
+            for config, state in zip(self._connector.config.kv_group_configs, status.group_states, strict=True)
+            if config.group_idx == group.number
+        )
+        return (keys.index(key) + 1) * group.size * self._blocks if key in keys else 0
 
     def _pending(self, manager: Any, keys: Collection[Any], *_: Any, **__: Any) -> list[Any]:
         chunks = [(key, manager._policy.get(key)) for key in keys if manager is self._manager]
@@ -205,7 +222,7 @@ class Chunks(Side):
                 self._host(Share(OFFLOAD, HOST, [self._pages[key]], [named(key)], pin=True))
             answer.kvspec_keys = list(keys)
 
-    def _loaded(self, manager: Any, keys: Collection[Any], _: Any) -> None:
+    def _loaded(self, manager: Any, keys: Collection[Any], *_: Any) -> None:
         for key in keys if manager is self._manager else ():
             self._loading[self._pages[key]] -= 1
             self._host(Release(OFFLOAD, HOST, [self._pages[key]]))

@@ -1,4 +1,4 @@
-"""vLLM's `kv_offload`, played without a device: its connector on both sides, its manager, transfers on their streams.
+"""vLLM's `kv_offload`, played without a device: both sides of its connector, its manager, transfers on streams.
 
 What is the engine's: `OffloadingConnector` on both sides, the manager of chunks with its policies, and the handlers
 that queue transfers, with their waits. Stood in for: the memory, and the copy itself, which is an entry of a stream.
@@ -32,8 +32,8 @@ def prepared() -> str:
         importlib.import_module("vllm.v1.kv_offload.cpu.spec")
     except (ImportError, AttributeError, TypeError) as error:
         return f"its kv_offload cannot be imported: {error}"
-    worker = getattr(transfers, "CPUOffloadingWorker", None)
-    if worker is None or "expedited" not in inspect.signature(worker.submit_load).parameters:
+    handler = getattr(transfers, "SingleDirectionOffloadingHandler", None)
+    if handler is None or "layer_refs_per_group" not in inspect.signature(handler).parameters:
         return "its kv_offload is an older one"
     transfers.current_platform = SimpleNamespace(
         Stream=Stream, current_stream=lambda *_: Stream.current, stream=Entered, is_xpu=lambda: False

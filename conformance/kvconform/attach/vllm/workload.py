@@ -161,8 +161,10 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
     base = offloading_workload(seed, known)
     groups: tuple[tuple[str, int, int], ...] = ()
     for kind, size, window in base.groups:
-        if known or kind == "full":
+        if known:
             groups += ((kind, size, window),)
+        elif kind == "full":
+            groups += ((kind, max(size, 4), window),)  # a prompt of one token that is loaded never runs
         elif kind == "state":
             groups += ((kind, groups[0][1], window),)  # larger states are loaded where less than one was found
     states = groups[-1][0] == "state"
