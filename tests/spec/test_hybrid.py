@@ -427,3 +427,16 @@ def test_what_fits_may_be_refused_by_an_estimate_where_that_is_declared(
             model.step(refused)
     if tokens <= 20:
         carried_out(model, [Extend([("a", tokens)])])
+
+
+@pytest.mark.parametrize(("end", "lawful"), [(20, True), (16, False)])
+def test_an_estimate_is_of_what_a_chunk_adds(end: int, lawful: bool) -> None:
+    """Two pages are there and three window pages free: of 12 tokens more the estimate is four pages, of 8 three."""
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=5, room="estimated"))
+    carried_out(model, [Submit("a", [0] * 20), MatchPrefix("a"), Extend([("a", 8)]), Launch(1, ["a"]), Complete(1)])
+    refused = Extend([("a", end)], refused=Refused("estimated", "CAP-1", window_short=1))
+    if lawful:
+        carried_out(model, [refused])
+    else:
+        with pytest.raises(Violation, match="CAP-1"):
+            model.step(refused)

@@ -407,6 +407,18 @@ def test_rows_and_window_sides_hold_what_the_books_say() -> None:
             check_written(model.state)
 
 
+def test_tombstones_that_give_way_are_withdrawn_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages 1 and 2 of the store give way to b's 6 and 7, which have their window sides."""
+    step, told = Law.step, list[Event]()
+    monkeypatch.setattr(Law, "step", lambda law, event: (told.append(event), step(law, event))[1])
+    model = tombstones()
+    obs = events.PublishAnswer(8, [1, 2], [])
+    model.step(events.CacheUnfinished("b", obs=obs))
+    check_written(model.state)
+    assert not [event for event in told if half_told(event)]
+    assert [event.pages for event in told if isinstance(event, Drop) and event.pool == "pages"] == [[1], [2]]
+
+
 def test_of_pages_that_take_the_place_of_duplicates_all_is_told() -> None:
     config, operations = publish_in_flight(Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8))
     model, law = listening(config)
@@ -434,8 +446,9 @@ def row_handed_on() -> tuple[Config, list[events.Event]]:
 )
 def test_what_is_rewritten_under_a_launch_is_safe_on_one_stream_only(config: Config, race: str) -> None:
     carried_out("forward", *publish_in_flight(config))
-    with pytest.raises(Violation, match=rf"MEM-RACE: {race}, which stream forward reads: nothing orders them"):
+    with pytest.raises(Violation, match=rf"MEM-RACE: {race}, which stream forward reads: nothing orders them") as found:
         carried_out("host", *publish_in_flight(config))
+    assert isinstance(found.value.observed, Begin) and found.value.observed.stream == "host"
 
 
 def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from kvspec.memory import Law, Pool
 from kvspec.memory.clocks import Clocks
-from kvspec.memory.events import Event, Map
+from kvspec.memory.events import Event, Map, Release, Unmap
 from kvspec.memory.state import HOLE, NOTHING, PoolState, State
 from tests.spec.memory.test_law import POOLS, RIGHT, table, take
 from tests.spec.memory.test_naive import POOLS as SIZES
@@ -26,6 +26,14 @@ def check(state: State) -> None:
     assert {who: {name: {*pages} for name, pages in held.items()} for who, held in state.holdings.items()} == holdings
     check_tables(state)
     check_clocks(state.clocks)
+
+
+def check_forgotten(state: State) -> None:
+    """What is free and used by nobody is not remembered."""
+    for pool in state.pools.values():
+        for number, page in pool.pages.items() if not pool.keyed else ():
+            in_flight = bool(page.left) and page.left[-1][-1] >= state.clocks.oldest
+            assert page.kind != "free" or page.tables or in_flight, number
 
 
 def check_pool(pool: PoolState) -> None:
@@ -101,6 +109,9 @@ def test_it_is_after_each_event_of_what_is_right(name: str) -> None:
     for event in events:
         law.step(event)
         check(law.state)
+    for name in [*law.state.tables]:
+        law.step(Unmap(name))
+    check_forgotten(law.state)
 
 
 def test_a_page_that_a_table_names_twice_is_named_until_it_is_named_no_more() -> None:
@@ -108,3 +119,10 @@ def test_a_page_that_a_table_names_twice_is_named_until_it_is_named_no_more() ->
     for event in (take("a", 1, 2), table("t", "a", 1), Map("t", "a", "kv", 1, [1]), Map("t", "a", "kv", 0, [2])):
         assert law.step(event) == []
     check(law.state)
+
+
+def test_a_free_page_is_forgotten_once_no_table_names_it() -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1), table("t", "a", 1), Release("a", "kv", [1])):
+        assert law.step(event) == [] and law.state.pools["kv"].pages.keys() == {1}
+    assert law.step(Unmap("t")) == [] and not law.state.pools["kv"].pages

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -920,6 +921,13 @@ def test_two_contents_are_alike_no_further_than_they_overlap() -> None:
     state.labels.learn("x", "y", 0)
     assert state.alike(Content(4, 8, "x", 4), Content(4, 6, "y")) == 4
     assert state.alike(Content(4, 8, "x", 0), Content(4, 6, "y", 0)) == 6
+
+
+def test_the_same_label_agrees_where_its_slots_are_the_same() -> None:
+    state = Law(POOLS).state
+    for start, offset, other_start, other_offset in product(range(3), repeat=4):
+        agree = state.agree(Content(start, 4, "x", offset), Content(other_start, 4, "x", other_offset))
+        assert agree == (start - offset == other_start - other_offset)
 
 
 @pytest.mark.parametrize("labels", ["x", "xy", "xyz"])
