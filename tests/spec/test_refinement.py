@@ -410,7 +410,12 @@ def test_rows_and_window_sides_hold_what_the_books_say() -> None:
 def test_tombstones_that_give_way_are_withdrawn_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages 1 and 2 of the store give way to b's 6 and 7, which have their window sides."""
     step, told = Law.step, list[Event]()
-    monkeypatch.setattr(Law, "step", lambda law, event: (told.append(event), step(law, event))[1])
+
+    def noted(law: Law, event: Event) -> list[Finding]:
+        told.append(event)
+        return step(law, event)
+
+    monkeypatch.setattr(Law, "step", noted)
     model = tombstones()
     obs = events.PublishAnswer(8, [1, 2], [])
     model.step(events.CacheUnfinished("b", obs=obs))

@@ -969,15 +969,23 @@ def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
     assert len(what) == LONGEST and what.startswith("page 4 is handed out, but bbb") and what.endswith("b holds it")
 
 
-def test_the_content_of_each_page_that_is_written_is_judged() -> None:
+@pytest.mark.parametrize("pool", ["kv", "rows"])
+@pytest.mark.parametrize("labels", [["x"] * 12, None])
+def test_the_content_of_each_page_that_is_written_is_judged_where_it_is_told(
+    pool: str, labels: list[str] | None
+) -> None:
     law = Law(POOLS)
+    size = law.state.pools[pool].size
     for event in (
-        take("a", 1, 2, 3),
-        table("t", "a", 1, 2, 3, labels=["x", "y", "z"]),
-        Begin(1, "s", writes=[Use("t", stop=12)]),
+        Take("a", pool, [1, 2, 3]),
+        Map("t", "a", pool, 0, [1, 2, 3], labels and labels[: 3 * size // 4]),
+        Begin(1, "s", writes=[Use("t", stop=3 * size)]),
     ):
-        law.step(event)
-    assert law.state.judged["MEM-CONTENT"] == 3
+        assert law.step(event) == []
+    counted, other = law.state.judged, law.state.unjudged
+    if labels is None:
+        counted, other = other, counted
+    assert (counted["MEM-CONTENT"], other["MEM-CONTENT"]) == (3, 0)
 
 
 def test_how_often_each_rule_is_judged_is_counted() -> None:
