@@ -65,7 +65,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         side_of_two_pages,
     ),
     (
-        "MEM-COUNT: window: 3 pages of window are told to be held, but it is 4",
+        "MEM-COUNT: window: 1 page(s) of window are missing in the list of held pages: 6",
         windowed_state,
         lambda state: state.window_owner.pop(6),
     ),
@@ -120,7 +120,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: private_side(state, "b", 2),
     ),
     (
-        "MEM-COUNT: window: 2 pages of window are told to be cached, but it is 1",
+        "MEM-COUNT: window: page 2 is in the list of cached pages, but 3.1 holds it",
         windowed_state,
         lambda state: state.store.window_pins.clear(),
     ),
@@ -177,7 +177,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     ("MAMBA-2: request w has a state slot beside those of its row", state_with_states, early_slot_while_running),
     ("MAMBA-4: the store keeps the state of a prefix that it does not hold", state_with_states, state_of_nothing),
     (
-        "MEM-COUNT: states: 1 pages of states are told to be cached, but it is 0",
+        "MEM-COUNT: states: page 2 is in the list of cached pages, but 2.1 holds it",
         state_with_states,
         lambda state: state.store.state_pins.clear(),
     ),

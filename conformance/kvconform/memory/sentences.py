@@ -106,7 +106,8 @@ def use_of(use: Use) -> str:
 def pages_of(pages: Pages, pool: str | None, *, capital: bool = False) -> str:
     """Pages of a pool, in words."""
     one = len(pages) == 1 and not isinstance(pages[0], tuple)
-    word = "page" if one else "pages"
+    word = "key" if pages and isinstance(pages[0], str) else "page"
+    word += "" if one else "s"
     return f"{word.capitalize() if capital else word} {_numbers(pages)}{'' if pool is None else f' of {pool}'}"
 
 

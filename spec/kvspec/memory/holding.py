@@ -1,7 +1,8 @@
 """Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
 from bisect import bisect_right
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -63,7 +64,7 @@ def share(state: State, event: events.Share) -> None:
         if page.kind == "free":
             state.find("MEM-SHARE", f"page {number} is shared, but it is free", pool, number, event.holder)
         elif key is not None and key not in page.keys:
-            what = f"page {number} is shared, but {key} does not find it"
+            what = f"page {number} is shared, but key {key} does not find it"
             state.find("MEM-SHARE", what, pool, number, event.holder)
         _refer(state, pool, number, page, event.holder, pin=event.pin)
     _check_reserved(state, pool)
@@ -126,7 +127,7 @@ def publish(state: State, event: events.Publish) -> None:
         if not (held or page.keys):
             pool.kinds["cached"] += 1
             if not pool.keyed:
-                what = f"page {number} is published as {key}, but it is free"
+                what = f"page {number} is published as key {key}, but it is free"
                 state.find("MEM-NAME", what, pool, number, about=OWNERS)
         if each == 1:
             meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
@@ -160,7 +161,7 @@ def drop(state: State, event: events.Drop) -> None:
         page = pool.page(number)
         named = [*page.keys] if key is None else [key] * (key in page.keys)
         if not (named or (pool.keyed and page.content)):
-            what = f"page {number} is not published{' as ' + key if key else ''}, but the name is withdrawn"
+            what = f"{pool.named(number)} is not published{' as key ' + key if key else ''}, but the name is withdrawn"
             state.find("MEM-NAME", what, pool, number, about=OWNERS)
         _unname(pool, number, page, named)
         if pool.keyed:
@@ -199,19 +200,24 @@ def count(state: State, event: events.Count) -> None:
     free = None if pool.total is None else pool.total - held - cached
     for kind, told, due in (("free", event.free, free), ("cached", event.cached, cached), ("held", event.held, held)):
         runs = [] if told is None or isinstance(told, int) else _runs(told)
-        number = told if isinstance(told, int) else sum(length for _, length in runs)
-        if told is not None and due is not None:
-            what = f"{number} pages of {pool.name} are told to be {kind}, but it is {due}"
-            _tell_once(state, pool, "MEM-COUNT", kind, number - due, what)
-        for (first, length), (following, _) in pairwise(runs):
+        right = number = told if isinstance(told, int) else sum(length for _, length in runs)
+        for (first, length), (following, more) in pairwise(runs):
+            again = max(0, min(first + length - following, more))
             twice = f"page {following} is twice in the list of {kind} pages"
-            _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", following < first + length, twice, following)
+            _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", again, twice, following)
+            right -= again
         for page_number, page in pool.pages.items() if runs else ():
-            assert isinstance(page_number, int)
-            first, length = runs[max(0, bisect_right(runs, (page_number, 1 << 62)) - 1)]
-            wrong = page.kind != kind and first <= page_number < first + length
+            wrong = page.kind != kind and _listed(runs, page_number)
             what = f"page {page_number} is in the list of {kind} pages, but {whose(page)}"
             _tell_once(state, pool, "MEM-COUNT", f"in {kind} {page_number}", wrong, what, page_number)
+            right -= wrong
+        if told is not None and due is not None:
+            missing = [] if isinstance(told, int) or right >= due else [*islice(_missing(pool, kind, runs), 8)]
+            what = f"{number} pages of {pool.name} are told to be {kind}, but it is {due}"
+            if missing:
+                shown = ", ".join(map(str, missing)) + ", ..." * (due - right > 8)
+                what = f"{due - right} page(s) of {pool.name} are missing in the list of {kind} pages: {shown}"
+            _tell_once(state, pool, "MEM-COUNT", kind, right - due, what, missing[0] if missing else None)
     for page_number, references in (event.references or {}).items():
         page = pool.page(page_number)
         difference = references - sum(page.holders.values()) - sum(page.pins.values())
@@ -244,6 +250,26 @@ def _runs(pages: Pages) -> list[tuple[int, int]]:
     return sorted(run if isinstance(run, tuple) else (run, 1) for run in pages if not isinstance(run, str))
 
 
+def _listed(runs: list[tuple[int, int]], number: Page) -> bool:
+    assert isinstance(number, int)
+    first, length = runs[max(0, bisect_right(runs, (number, 1 << 62)) - 1)] if runs else (0, 0)
+    return first <= number < first + length
+
+
+def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterator[Page]:
+    """Pages of a kind that are in none of the runs: the free ones lie between these."""
+    if kind != "free":
+        yield from (number for number, page in pool.pages.items() if page.kind == kind and not _listed(runs, number))
+        return
+    start = pool.numbers.start
+    for first, length in [*runs, (pool.numbers.stop, 0)]:
+        for number in range(start, min(first, pool.numbers.stop)):
+            page = pool.pages.get(number)
+            if number not in pool.sinks and (page is None or page.kind == "free"):
+                yield number
+        start = max(start, first + length)
+
+
 def _check_left(state: State, holder: str, why: str) -> None:
     state.judged["MEM-LEAK"] += 1
     for pool in state.pools.values():
@@ -264,11 +290,11 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
             if pool.writes_told:
-                what = f"{key} finds page {number}, but slot {piece} was never written"
+                what = f"key {key} finds {pool.named(number)}, but slot {piece} was never written"
                 state.find("MEM-NAME", what, pool, number)
                 return
         elif any(state.agree(piece, want) is False for want in meant):
-            what = f"{key} finds page {number}, but that holds {piece.label} from slot {piece.start} on"
+            what = f"key {key} finds {pool.named(number)}, but that holds {piece.label} from slot {piece.start} on"
             state.find("MEM-NAME", what, pool, number).other = page.writer
             return
         elif piece.label is None or meant[0].label is None:
@@ -291,7 +317,7 @@ def whose(page: PageState) -> str:
     holders = sorted({*page.holders, *page.pins})
     if holders:
         return f"{', '.join(holders[:4])}{', ...' if len(holders) > 4 else ''} hold{'s' * (len(holders) == 1)} it"
-    return f"{next(iter(page.keys))} finds it" if page.keys else "nobody holds it"
+    return f"key {next(iter(page.keys))} finds it" if page.keys else "nobody holds it"
 
 
 def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, *, pin: bool = False) -> None:

@@ -250,6 +250,10 @@ class PoolState:
             raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.keyed else 'numbers'}")
         return out
 
+    def named(self, page: Page) -> str:
+        """A page in words: that of a storage is a key."""
+        return f"{'key' if self.keyed else 'page'} {page}"
+
     def page(self, page: Page) -> PageState:
         """The state of a page."""
         state = self.pages.get(page)

@@ -287,11 +287,14 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
 def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, carried: bool = False) -> bool:
     """Judge the read of slots of one page; whether they hold what was computed from what failed.
 
-    A copy that does not say what it means to find may have `carried` slots along that were never written.
+    A copy that does not say what it means to find may have `carried` slots along that were never written. What is read
+    of padding for nobody, as for an empty entry of a batch, is thrown away; but a copy keeps it.
     """
     pool, number, start, stop, _, holder, meant = part
     id = flight.event.id
     if number in pool.sinks:
+        if holder is None and not carried:
+            return False
         state.find("MEM-USE", f"operation {id} reads padding page {number}", pool, number, holder)
         return False
     page = pool.page(number)
@@ -300,7 +303,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     clash = flight.rivals and unordered(state.clocks, flight, pool, number, start, stop, reads=False)
     if clash:
         rival, did = clash
-        what = f"operation {id} reads page {number}, which stream {rival.stream} {did}: nothing orders them"
+        what = f"operation {id} reads {pool.named(number)}, which stream {rival.stream} {did}: nothing orders them"
         found = state.find("MEM-RACE", what, pool, number, holder)
         found.earlier, found.other = rival.event.at, rival.by
     if note:
@@ -309,7 +312,9 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             if pool.writes_told and not (carried and meant[0].label is None and not pool.keyed):
-                what = f"operation {id} reads slot {piece} of page {number}, never written since it was handed out"
+                what = (
+                    f"operation {id} reads slot {piece} of {pool.named(number)}, never written since it was handed out"
+                )
                 found = state.find("MEM-WRITTEN", what, pool, number, holder)
                 _spoil(state, flight, holder, found.cause or found.event)
                 break
@@ -323,7 +328,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
             state.judged["MEM-CONTENT"] += 1
         wrong = next((want for want in _within(meant, piece) if state.agree(piece, want) is False), None)
         if wrong is not None:
-            what = f"operation {id} means to read {wrong.label} in page {number} and finds {piece.label}"
+            what = f"operation {id} means to read {wrong.label} in {pool.named(number)} and finds {piece.label}"
             found = state.find("MEM-CONTENT", what, pool, number, holder)
             found.other = page.writer
             _spoil(state, flight, holder, found.cause or found.event)
@@ -348,7 +353,7 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
     pool, number, *_, holder, _ = part
     if not (pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins)):
         whom = "" if holder is None else f" for {holder}"
-        what = f"operation {id} uses page {number}{whom}, but {whose(page)}"
+        what = f"operation {id} uses {pool.named(number)}{whom}, but {whose(page)}"
         state.find("MEM-USE", what, pool, number, holder)
 
 
@@ -463,9 +468,8 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         there = list(page.pieces(start, stop))
         whole = sum(want.stop - want.start for want in new) == stop - start  # else a copy leaves slots unwritten
         same = whole and all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
-        what = (
-            f"operation {flight.event.id} writes page {number}, which stream {rival.stream} {did}: nothing orders them"
-        )
+        other = f"which stream {rival.stream} {did}: nothing orders them"
+        what = f"operation {flight.event.id} writes {pool.named(number)}, {other}"
         found = state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder)
         found.earlier, found.other = rival.event.at, rival.by
     if page.writer is flight.by:
@@ -496,8 +500,8 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
             if cut.start < cut.stop and not (alike is None and planned):
                 guarded.append(cut)
         if any(state.agree(old, content) is False for old in guarded for content in new):
-            why = f"{next(iter(page.keys))} finds it" if page.keys else whose(page)
-            what = f"operation {flight.event.id} overwrites page {number} from slot {piece.start} on, but {why}"
+            why = f"key {next(iter(page.keys))} finds it" if page.keys else whose(page)
+            what = f"operation {flight.event.id} overwrites {pool.named(number)} from slot {piece.start} on, but {why}"
             state.find("MEM-OVERWRITE", what, pool, number).other = page.writer
             return
 
@@ -514,7 +518,7 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
     for old, want in ((old, want) for old in written for want in new):
         if state.agree(old, want) is False:
             labels = f"{old.label} and {want.label}"
-            what = f"operation {flight.event.id} writes {labels} to slots of page {number}: nothing orders them"
+            what = f"operation {flight.event.id} writes {labels} to slots of {pool.named(number)}: nothing orders them"
             state.find("MEM-RACE", what, pool, number, holder)
             return
 
@@ -556,7 +560,8 @@ def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page
     page = pool.page(number)
     guarded = len(page.holders) > 1 or not all(promise.planned for promise in page.keys.values())
     if guarded and any(isinstance(piece, Content) for piece in page.pieces(start, stop)):
-        what = f"operation {flight.event.id} overwrites page {number} from slot {start} on with what was never written"
+        where = f"{pool.named(number)} from slot {start} on"
+        what = f"operation {flight.event.id} overwrites {where} with what was never written"
         state.find("MEM-OVERWRITE", what, pool, number)
     page.erase(start, stop)
 
