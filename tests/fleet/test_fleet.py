@@ -14,7 +14,7 @@ from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, progress_bar
 from kvconform.exploring import exhaust
 from kvconform.exploring.scope import SCOPES
 from kvconform.findings.accepted import Accepted
-from kvconform.fleet.checking import check_traces
+from kvconform.fleet.checking import check_traces, check_url
 from kvconform.fleet.cluster import Cluster
 from kvconform.fleet.fuzzing import OPERATIONS, fuzzed, soaked
 from kvconform.fuzzing.coverage import Coverage
@@ -46,6 +46,22 @@ def checked(cluster: Cluster, out: Console, *urls: str) -> tuple[int, dict[str, 
     with out.capture() as printed:
         status = check_traces(out, cluster, urls, None, FORMS)
     return status, json.loads(printed.get())
+
+
+def test_stories_are_told_as_without_a_cluster(tmp_path: Path) -> None:
+    """A page is handed out twice, and read unwritten by the second holder: with `-v` this is told whole, too."""
+    pages = {"pool": "kv", "pages": [1]}
+    lines = [{"kvspec": 1, "level": "memory", "producer": "t", "pools": {"kv": {"num_pages": 2}}}]
+    lines += [{"op": "take", "holder": holder, **pages} for holder in "ab"]
+    lines += [{"op": "begin", "id": 1, "stream": "s", "reads": [pages | {"holder": "b"}]}]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = {}
+    for forms in (Forms(quiet=True), Forms(), Forms(verbose=True)):
+        findings = check_url(str(path), [], forms.stories).report.findings
+        assert [finding.follows for finding in findings] == ["", "It may follow from 1."]
+        told[forms] = [bool(finding.trace.moments) for finding in findings]
+    assert [*told.values()] == [[False, False], [True, False], [True, True]]
 
 
 def test_traces_are_checked_by_url_and_one_defect_is_told_once(

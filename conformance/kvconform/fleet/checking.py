@@ -13,7 +13,7 @@ import fsspec
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Told, complain, progress_bar
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Stories, Told, complain, progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted, Entry, read_accepted
 from kvconform.findings.finding import Finding, Place
@@ -57,7 +57,7 @@ def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Pa
     done: list[Checked] = []
     with progress_bar() as progress:
         task = progress.add_task(f"{len(names):,} traces", total=len(names))
-        for one in cluster.as_done(partial(check_url, entries=accepted.entries), names):
+        for one in cluster.as_done(partial(check_url, entries=accepted.entries, stories=forms.stories), names):
             done.append(one.result)
             progress.update(task, completed=len(done))
     done.sort(key=lambda one: one.url)
@@ -111,8 +111,8 @@ def named(url: str) -> list[str]:
     return names
 
 
-def check_url(url: str, entries: list[Entry]) -> Checked:
-    """Check one trace, on whatever machine this runs: it is copied there first."""
+def check_url(url: str, entries: list[Entry], stories: Stories) -> Checked:
+    """Check one trace, on whatever machine this runs: it is copied there first. `stories`: which of it are told."""
     accepted = Accepted(entries)
     modified: datetime | None = None
     with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +122,7 @@ def check_url(url: str, entries: list[Entry]) -> Checked:
             with storage.open(path, "rb") as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target)
             modified = _modified(storage, path)
-            report = report_of(copy, accepted)
+            report = report_of(copy, accepted, stories)
         except (ImportError, OSError, ValueError) as error:
             report = Report("check", url, [Case(copy.name, "unusable", url, reason=f"{url}: {error}")])
         return Checked(url, _of_url(report, str(copy), url), accepted.count, modified)

@@ -112,11 +112,11 @@ def _check_many(
     return next(iter(left), traces[-1])
 
 
-def report_of(path: Path, accepted: Accepted) -> Report:
-    """What one trace shows; nothing is printed but that it cannot be used."""
+def report_of(path: Path, accepted: Accepted, stories: Stories) -> Report:
+    """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
     report = Report("check", str(path))
     silent = Console(quiet=True)
-    _check_one(Told(silent, silent, verbose=False), path, accepted, report, follow=False, first=False)
+    _check_one(Told(silent, silent, stories=stories), path, accepted, report, follow=False, first=False)
     return report
 
 
