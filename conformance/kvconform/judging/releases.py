@@ -50,7 +50,7 @@ def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
 def _told(run: DrivenReport, group: Group) -> Finding:
     """What was found as the engine runs, by the trace that was written of it; without one its rule and its words."""
     if group.file:
-        told = report_of_trace(Path(group.file), Accepted()).findings
+        told = report_of_trace(Path(group.file), Accepted(), "causes").findings
         same = [one for one in told if one.rule is not None and one.rule.id == group.rule]
         if same:
             return msgspec.structs.replace(same[-1], count=group.times)
