@@ -355,7 +355,7 @@ def test_data_2_a_request_goes_on_from_the_state_of_what_it_matched(told: int) -
     extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 0}, {"b": [3]}, None, {"b": [1, 3, 4]}, {"b": told}))
     with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}") as violation:
         model.step(extend)
-    assert violation.value.expected == 2
+    assert (violation.value.expected, violation.value.observed) == (2, told)
 
 
 @pytest.mark.parametrize("told", [1, 2, 3])

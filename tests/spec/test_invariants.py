@@ -135,4 +135,5 @@ def test_where_no_row_is_withheld_none_is_kept_for_a_launch() -> None:
             state.readers = {2: (3,)}
         else:
             state.rows[3] = WITHHELD
-        assert finding("RACE-1", state).startswith("RACE-1: rows are withheld that nothing reads any more")
+        observed = "RACE-1: rows are withheld that nothing reads any more (expected None, observed "
+        assert finding("RACE-1", state) == f"{observed}{state.readers})"

@@ -842,20 +842,23 @@ def test_what_is_refused_for_room_where_there_is_room_is_cap_1(short: str | None
 
 
 @pytest.mark.parametrize(
-    ("states", "window", "words"),
+    ("states", "window", "short", "words"),
     [
-        (0, 0, "9 pages and 1 rows are needed, 8 and 3 are free"),
-        (2, 0, "9 pages and 1 rows are needed, 8 and 3 are free; 3 state slots are needed, 2 are free"),
-        (0, 6, "9 pages and 1 rows are needed, 8 and 3 are free; 6 window pages are free"),
+        (0, 0, (1, 0, 0, 0), "9 pages and 1 rows are needed, 8 and 3 are free"),
+        (2, 0, (1, 0, 0, 1), "9 pages and 1 rows are needed, 8 and 3 are free; 3 state slots are needed, 2 are free"),
+        (0, 6, (1, 0, 3, 0), "9 pages and 1 rows are needed, 8 and 3 are free; 6 window pages are free"),
     ],
 )
-def test_a_refusal_for_room_says_what_is_needed_and_what_is_free(states: int, window: int, words: str) -> None:
+def test_a_refusal_for_room_says_what_is_needed_and_what_is_free(
+    states: int, window: int, short: tuple[int, int, int, int], words: str
+) -> None:
     config = Config(2, 8, 3, 64, num_states=states, sliding_window=2 * bool(window), num_window_pages=window)
     model = Model(config)
     for op in (events.Submit("r", list(range(18))), events.MatchPrefix("r")):
         model.step(op)
-    with pytest.raises(Refusal, match=f"{words}$"):
+    with pytest.raises(Refusal, match=f"{words}$") as raised:
         model.step(events.Extend([("r", 18)]))
+    assert raised.value.refused == Refused(words, "CAP-1", *short)
 
 
 @pytest.mark.parametrize(

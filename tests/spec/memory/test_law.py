@@ -354,6 +354,13 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER", 3)),
     "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE", 3)),
     "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE", 2)),
+    "a promise of what is shared": (
+        [
+            *[take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1])],
+            *[Reserve("a", "kv", 7), Share("b", "kv", [1])],
+        ],
+        ("MEM-RESERVE", 6),
+    ),
     "delivered without what it was computed from": (
         [
             take("a", 1, 2),
@@ -907,6 +914,13 @@ def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None
     law.step(take("a", 1))
     for told in (["5 pages of kv are told to be free", "0 pages of kv are told to be held"], []):
         assert [finding.what.partition(",")[0] for finding in law.step(Count("kv", free=5, held=0))] == told
+
+
+def test_each_page_that_a_list_has_twice_is_told_once() -> None:
+    law = Law(POOLS)
+    for told in ([f"page {page} is twice in the list of free pages" for page in (1, 2, 4)], []):
+        count = Count("kv", free=[1, 1, 2, 2, 3, 4, 4])
+        assert [finding.what for finding in law.step(count) if "twice" in finding.what] == told
 
 
 def test_a_use_of_nothing_is_well_formed() -> None:

@@ -96,6 +96,7 @@ SAID = {
     "ended twice after a later one": "operation 1 is taken for complete, but is not in flight",
     "begun twice": "operation 1 is begun again while it is in flight",
     "promised twice": "7 pages of kv are promised, 6 are left",
+    "a promise of what is shared": "7 pages of kv are promised, 6 are left",
     "a promise taken by another": "7 pages of kv are promised, 6 are left",
     "delivered without what it was computed from": "what operation 2 computed for a is delivered, but what it "
     "read was not there",

@@ -1,0 +1,28 @@
+"""Whatever a test is about: a finding of the model that it comes upon is told whole."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kvspec.events import Event
+from kvspec.model import Model
+from kvspec.rules import Violation
+from tests.spec.oddities import half_said
+
+
+@pytest.fixture(autouse=True, scope="session")
+def told_whole() -> Iterator[None]:
+    """Look at each finding of a step."""
+    step = Model.step
+
+    def looked_at(model: Model, op: Event) -> None:
+        try:
+            step(model, op)
+        except Violation as finding:
+            unsaid = [*half_said(finding)]
+            assert not unsaid, unsaid
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "step", looked_at)
+        yield
