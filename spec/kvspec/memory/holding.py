@@ -1,6 +1,7 @@
 """Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, pairwise
 
@@ -201,11 +202,13 @@ def count(state: State, event: events.Count) -> None:
     for kind, told, due in (("free", event.free, free), ("cached", event.cached, cached), ("held", event.held, held)):
         runs = [] if told is None or isinstance(told, int) else _runs(told)
         right = number = told if isinstance(told, int) else sum(length for _, length in runs)
+        again = Counter[int]()
         for (first, length), (following, more) in pairwise(runs):
-            again = max(0, min(first + length - following, more))
+            again[following] += max(0, min(first + length - following, more))
+        for following, times in again.items():
             twice = f"page {following} is twice in the list of {kind} pages"
-            _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", again, twice, following)
-            right -= again
+            _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", times, twice, following)
+            right -= times
         for page_number, page in pool.pages.items() if runs else ():
             wrong = page.kind != kind and _listed(runs, page_number)
             what = f"page {page_number} is in the list of {kind} pages, but {whose(page)}"
