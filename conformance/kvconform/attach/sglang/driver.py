@@ -21,6 +21,7 @@ from kvconform.attach.sglang.memory import Told
 from kvconform.attach.sglang.pools import PoolMemory, Pools
 from kvconform.attach.sglang.release import Release
 from kvconform.attach.sglang.server import EOS, AnyMemory, Worker, configured, request, scheduler, told
+from kvconform.attach.sglang.sessions import Clients
 from kvconform.attach.sglang.states import Kept
 
 MOST_LOOPS = 10_000
@@ -62,6 +63,10 @@ class Shape:
     """How often the server is told to pause; requests that run stay, or are all retracted."""
     pools: Pools | None = None
     """What the memory is of without a host tier; `None`: pages, with a host tier."""
+    sessions: int = 0
+    """How many clients talk in streaming sessions."""
+    patient: bool = False
+    """Whether these wait for their answers for ever, and keep their sessions meanwhile."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -104,6 +109,10 @@ class Shape:
         )
         return replace(self, pools=pools, host_pages=0, write_policy="")
 
+    def with_clients(self, rng: random.Random) -> "Shape":
+        """The same with what came to be driven last, if that is drawn."""
+        return replace(self, sessions=rng.choice([0, 0, 1, 3]))
+
 
 @dataclass
 class Seen:
@@ -114,6 +123,8 @@ class Seen:
     aborted: int = 0
     paused: int = 0
     flushed: int = 0
+    turns: int = 0
+    """Of sessions."""
     retracted: int = 0
     """For want of room."""
     preempted: int = 0
@@ -140,6 +151,7 @@ class _Traffic:
         self._next = 0
         self._paused = False
         self._idled = self._still = 0
+        self.clients = Clients(release, rng, shape.sessions)
         self.idle: Callable[[], bool] = lambda: False
         self.idles: Callable[[], None] = lambda: None
         self.looks: Callable[[], None] = lambda: None
@@ -154,11 +166,14 @@ class _Traffic:
         advance(rng, 6)
         self._idled = self._idled + 1 if self.idle() and not self._paused else 0
         if self._idled > 2 and not self._left:
+            if self.clients.open:
+                self._idled = 0
+                return self.clients.leave()
             self.idles()
             if self._live:
                 raise RuntimeError(f"{STUCK}: {len(self._live)} were forgotten")
             raise _Done
-        messages: list[Any] = []
+        messages = self._talk()
         while self._left and rng.random() < 0.4:
             messages.append(self._request())
             self._left -= 1
@@ -170,6 +185,14 @@ class _Traffic:
         if self._paused or rng.random() < self._shape.pauses:
             messages += self._pause()
         return messages
+
+    def _talk(self) -> list[Any]:
+        """What clients with sessions say, beside their turns; what sessions hold can be in everybody's way."""
+        if not self._shape.sessions:
+            return []
+        if self._still > STILL // 2 and not self._shape.patient:
+            return self.clients.leave()
+        return self.clients.messages(more=self._left > 0)
 
     def _pause(self) -> list[Any]:
         """The server pauses, or it goes on, sooner or later."""
@@ -196,9 +219,22 @@ class _Traffic:
         rid = f"r{self._next}."
         self._live.append(rid)
         priority = rng.randint(0, 3) if self._shape.priorities else None
-        return request(self._release, rid, tokens, output=output, ignore_eos=rng.random() < 0.1, priority=priority)
+        session = self.clients.turn(rid)
+        if session is not None:
+            self._seen.turns += 1
+            tokens = tokens[: 1 + len(tokens) // 3]
+        return request(
+            self._release,
+            rid,
+            tokens,
+            output=output,
+            ignore_eos=rng.random() < 0.1,
+            priority=priority,
+            session=session,
+        )
 
     def finished(self, rid: str) -> None:
+        self.clients.answered(rid)
         if rid in self._live:
             self._live.remove(rid)
             self._seen.finished += 1
@@ -240,6 +276,8 @@ def run(
     drawn = Shape.drawn(rng)
     if not host:
         drawn = drawn.without_host(rng, release)
+    if release.sessions is not None:
+        drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
     shape = shape or drawn
     seen = Seen()
     with stood_in(release.torch):
@@ -295,7 +333,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         if attached is not None:
             attached.launch(batch.reqs, starts, stops, _kept(batch, stops))
 
-    with configured(release, server):
+    with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
         worker = Worker(release, memory, rng, traffic.sampled, shape.overlap)
         worker.launched = launched

@@ -15,7 +15,7 @@ from kvconform.attach.hooks import Trace
 from kvconform.attach.sglang.release import Release
 from kvconform.attach.sglang.states import Kept, States
 from kvconform.attach.sglang.view import HOST, KV, NEW, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
-from kvspec.memory.events import Count, Drop, Idle, Leave, Map, Pages, PassOn, Pool, Publish, Share, Unmap, Use
+from kvspec.memory.events import Count, Drop, Failed, Idle, Learn, Leave, Map, Pages, PassOn, Pool, Publish, Share, Unmap, Use
 from kvspec.memory.events import Release as Released
 
 
@@ -50,6 +50,7 @@ class Attached(States):
 
     def watch(self, memory: Any) -> None:
         """A memory was made: all of it is free."""
+        self._memory = memory
         size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
         self._cache, self._host, self._to_token = memory.cache, host, memory.rows
         self._size = size
@@ -93,6 +94,23 @@ class Attached(States):
 
     def _install_unified(self, cache: Any, core: Any) -> None:
         hooks = self.hooks
+        hooks.hook(
+            self._release.session_slots,
+            "try_cache_finished_req",
+            before=lambda _, req: (self._row_of(req), getattr(req.session, "session_id", "")),
+            after=self._turn_ends,
+        )
+        hooks.hook(
+            self._release.session_slots,
+            "release_session",
+            before=lambda sessions, name: self._of_slot(sessions.slots.get(name)),
+            after=lambda stay, *_: None if stay is None else self._gone(stay),
+        )
+        self._acting(
+            self._release.session_slots,
+            "release_session",
+            lambda sessions, name: getattr(self._of_slot(sessions.slots.get(name)), "name", NEW),
+        )
         self._lock_hooks(core)
         if self._release.opaque_core is not None:
             self._lock_hooks(self._release.opaque_core)
@@ -143,16 +161,16 @@ class Attached(States):
         return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
 
     def _request(self, req: Any) -> str:
-        """Who a request is; what it has said by now is known."""
+        """Who a request is; what it has said by now is known. A turn that was not launched yet is its session."""
         stay = self._stays.get(req.rid)
         if stay is None:
-            return NEW
+            return self._of_row(self._row_of(req))
         for learnt in stay.grown([*req.origin_input_ids, *req.output_ids]):
             self.hooks.tell(learnt)
         return stay.name
 
-    def _of_row(self, row: int) -> str:
-        stay = self._rows.get(row)
+    def _of_row(self, row: int | None) -> str:
+        stay = None if row is None else self._rows.get(row)
         return NEW if stay is None else stay.name
 
     def _next_lock(self) -> str:
@@ -165,14 +183,19 @@ class Attached(States):
 
     def _adopt(self, req: Any, name: str) -> None:
         """A request's lock is the request's."""
-        lock = getattr(req, "lock", None)
+        lock = getattr(req, "lock", None) or getattr(self._slot(req), "lock", None)
         owner = getattr(lock, "kvspec_owner", name)
         if lock is not None and owner != name:
-            self.hooks.tell(PassOn(owner, name))
-            for locked in self._locked:
-                if locked.who == owner:
-                    locked.who = name
-            lock.kvspec_owner = name
+            self._pass_on(owner, name, lock)
+
+    def _pass_on(self, old: str, new: str, lock: Any) -> None:
+        """All that one has is another one's, and so is its lock, if any."""
+        self.hooks.tell(PassOn(old, new))
+        for locked in self._locked:
+            if locked.who == old:
+                locked.who = new
+        if lock is not None:
+            lock.kvspec_owner = new
 
     def _adopt_path(self, req: Any, name: str) -> None:
         """As `_adopt`, once, where a lock is known by its node only."""
@@ -217,12 +240,16 @@ class Attached(States):
                     self.hooks.tell(Released(who, pool, [*given]))
 
     def _emptied(self, cache: Any) -> None:
-        """The server was told to forget what it has: nobody may hold anything then."""
-        if cache is self._cache:
-            self.hooks.tell(Idle())
-            for pool, keys in self._keys.items():
-                self.hooks.tell(Drop(pool, [*keys]))
-                keys.clear()
+        """The server was told to forget what it has: nobody but sessions may hold anything then, and these lose it."""
+        if cache != self._cache:
+            return
+        self.idle(sessions=True)
+        if any(not stay.rid for stay in self._rows.values()):
+            self.watch(self._memory)
+            return
+        for pool, keys in self._keys.items():
+            self.hooks.tell(Drop(pool, [*keys]))
+            keys.clear()
 
     def _inserted(self, answer: Any, params: Any) -> None:
         self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), params.key))
@@ -304,14 +331,9 @@ class Attached(States):
         """
         reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
-            stay = self._stays.get(req.rid)
+            stay = self._stays.get(req.rid) or self._begins(req)
             if stay is None:
-                stay = self._stays[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size)
-                self._stretches[req.rid] += 1
-                stay.row = self._row(req)
-                self._rows[stay.row] = stay
-                if not self._release.unified:
-                    self._adopt_path(req, stay.name)
+                continue
             self._request(req)
             self._adopt(req, stay.name)
             first = max(0, start - self._window)
@@ -327,9 +349,27 @@ class Attached(States):
             self._move_states(moves, kept or [None] * len(moves))
         self._streams.begin("forward_batch_generation", reads, writes)
 
-    def _row(self, req: Any) -> int:
+    def _begins(self, req: Any) -> Stay | None:
+        """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
+        row = self._row_of(req)
+        if row is None:
+            self.hooks.tell(Failed("assertion", f"{req.rid} is launched without a row"))
+            return None
+        stay = self._stays[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid)
+        self._stretches[req.rid] += 1
+        before, stay.row = self._rows.get(row), row
+        self._rows[row] = stay
+        if before is not None and not before.rid:
+            self._lent(before, stay, req)
+        elif not self._release.unified:
+            self._adopt_path(req, stay.name)
+        return stay
+
+    def _row_of(self, req: Any) -> int | None:
+        """The row of a request or of a session's slot, if it has one."""
         record: Any = getattr(req, "kv", None)
-        return int(record.req_pool_idx if hasattr(record, "req_pool_idx") else req.req_pool_idx)
+        row = getattr(record if hasattr(record, "req_pool_idx") else req, "req_pool_idx", None)
+        return None if row is None else int(row)
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
         """What a row names now and did not before, and the window pages behind it from where it is read on."""
@@ -356,18 +396,64 @@ class Attached(States):
         self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
 
     def _left(self, req: Any) -> None:
-        stay = self._stays.pop(req.rid, None)
+        """A request or a session's slot gives its row back."""
+        row = self._row_of(req)
+        stay = None if row is None else self._rows.pop(row, None)
         if stay is not None:
-            del self._rows[stay.row]
-            for pool in stay.pages:
-                self.hooks.tell(Unmap(stay.table(pool)))
-            self.hooks.tell(Leave(stay.name))
+            self._stays.pop(stay.rid, None)
+            if self._who[-1] != stay.name:
+                self._gone(stay)
+            # Else its session closes, and gives its states back last.
+
+    def _gone(self, stay: Stay) -> None:
+        for pool in stay.pages:
+            self.hooks.tell(Unmap(stay.table(pool)))
+        self.hooks.tell(Leave(stay.name))
+
+    # Sessions
+
+    def _slot(self, req: Any) -> Any:
+        """The slot of a session on whose record a request runs, if any."""
+        sessions = getattr(self._cache, "session", None)
+        return None if sessions is None else sessions.borrowed_slot(req)
+
+    def _of_slot(self, slot: Any) -> Stay | None:
+        row = None if slot is None else self._row_of(slot)
+        return None if row is None else self._rows.get(row)
+
+    def _turn_ends(self, was: tuple[int | None, str], kept: bool, sessions: Any, req: Any) -> None:
+        """A turn that finishes or is retracted leaves all that it has to its session's slot."""
+        row, session = was
+        stay = None if row is None or not kept else self._rows.get(row)
+        if stay is None or not stay.rid:
+            return
+        self._request(req)
+        name = f"session {session}"
+        slot = Stay(f"{name}.{self._stretches[name]}", self._size, "")
+        self._stretches[name] += 1
+        slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
+        slot.run = stay.name
+        self._rows[slot.row] = slot
+        self._pass_on(stay.name, slot.name, sessions.slots[session].lock)
+        del self._stays[stay.rid]
+        self._gone(stay)
+
+    def _lent(self, slot: Stay, stay: Stay, req: Any) -> None:
+        """A turn goes on with what its session's slot has, and with the tokens of the turn before."""
+        self._pass_on(slot.name, stay.name, getattr(self._slot(req), "lock", None))
+        self.hooks.tell(Leave(slot.name))
+        stay.state = slot.state
+        page, further = divmod(len(slot.said), self._size)
+        tokens = [*req.origin_input_ids, *req.output_ids]
+        if further and tokens[: len(slot.said)] == slot.said:
+            (label,) = stay.labels(tokens, page, page + 1)
+            self.hooks.tell(Learn(f"{slot.run}#{page}", label, further))
 
     # The books
 
-    def idle(self) -> None:
-        """Nothing runs, and no transfer is under way."""
-        self.hooks.tell(Idle())
+    def idle(self, *, sessions: bool = False) -> None:
+        """Nothing runs, and no transfer is under way; what sessions have is theirs, if there are any."""
+        self.hooks.tell(Idle([stay.name for stay in self._rows.values() if sessions and not stay.rid]))
 
     def looked(self) -> None:
         """The release's own books, now and then."""

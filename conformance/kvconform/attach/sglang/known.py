@@ -8,6 +8,8 @@ from kvconform.attach.judged import Known
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang.driver import Shape
 from kvconform.attach.sglang.mended import mend_chunks, mend_mixed, mend_names, mend_turns, mend_windows
+from kvconform.attach.sglang.known_sessions import MENDS as SESSION_MENDS
+from kvconform.attach.sglang.known_sessions import of_sessions
 from kvconform.attach.sglang.pools import Pools
 from kvconform.attach.sglang.release import Release
 
@@ -140,10 +142,18 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             "a request keeps less of its window than can be found, publishes, and goes on without a lock",
             before="0.5.23",
         ),
+        *of_sessions(alone, replace(TURNS, budget=256, aborts=0.02, overlap=True, pools=None)),
     ]
 
 
-_MENDS = (mend_turns, mend_mixed, mend_chunks, mend_names, mend_windows)
+_MENDS = (
+    mend_turns,
+    mend_mixed,
+    mend_chunks,
+    mend_names,
+    mend_windows,
+    *SESSION_MENDS,
+)
 
 
 def mend(release: Release, patches: Patches, but: Mend | None = None) -> None:

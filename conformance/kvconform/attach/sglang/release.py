@@ -183,9 +183,12 @@ class Release:
             self.window_component = windows.SWAComponent
             states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
             self.state_component = states.MambaComponent
+            self.sessions = importlib.import_module("sglang.srt.session.session_controller")
+            self.session_slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
         else:
+            self.sessions = self.session_slots = None
             self.tree = importlib.import_module(f"{memory}.hiradix_cache")
             self.host = importlib.import_module(_HOST_POOL)
 

@@ -171,7 +171,7 @@ class _Answers:
     def send_output(self, said: Any, *_: Any) -> None:
         if getattr(said, "rid", None):
             self._watching.finished(said.rid)
-        elif getattr(said, "success", False):
+        elif getattr(said, "success", False) and not hasattr(said, "session_id"):
             self._watching.flushed()
 
     def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
@@ -299,6 +299,7 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "_war_barrier_enabled": True,
     }
     absent = (
+        "enable_session_radix_cache",
         "decode_offload_manager",
         "dllm_config",
         "draft_worker",
@@ -324,9 +325,16 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
 
 
 def request(
-    release: Release, rid: str, tokens: list[int], *, output: int, ignore_eos: bool, priority: int | None
+    release: Release,
+    rid: str,
+    tokens: list[int],
+    *,
+    output: int,
+    ignore_eos: bool,
+    priority: int | None,
+    session: Any = None,
 ) -> Any:
-    """A request as the tokenizer sends it, for up to `output` tokens."""
+    """A request as the tokenizer sends it, for up to `output` tokens; of a session, if its parameters are given."""
     sampling = release.sampling.SamplingParams(max_new_tokens=output, ignore_eos=ignore_eos)
     sampling.normalize(None)
     arrays = hasattr(release.batches.Req, "get_fill_ids")
@@ -344,4 +352,5 @@ def request(
         token_ids_logprob=None,
         stream=False,
         priority=priority,
+        session_params=session,
     )

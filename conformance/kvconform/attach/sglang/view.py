@@ -23,11 +23,16 @@ TREE = "tree"
 
 
 class Stay(Run):
-    """A request while it has a row."""
+    """A request while it has a row, or a session's slot between two turns."""
 
-    def __init__(self, name: str, page_size: int) -> None:
-        """It has no pages yet."""
+    def __init__(self, name: str, page_size: int, rid: str) -> None:
+        """It has no pages yet. `rid` is empty for a slot."""
         super().__init__(name, page_size)
+        self.rid = rid
+        self.said: list[int] = []
+        """Of a slot: the tokens of the turn before."""
+        self.run = name
+        """Of a slot: the name of that turn."""
         self.pages: dict[str, Ids] = {}
         """Pool -> what its table names; the table of pages has the request's name."""
         self.row = -1

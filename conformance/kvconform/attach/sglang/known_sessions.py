@@ -1,0 +1,84 @@
+"""What SGLang's releases are known to do wrong with streaming sessions, and servers that bring it out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvconform.attach.judged import Known
+from kvconform.attach.sglang.driver import Shape
+from kvconform.attach.sglang.mended_sessions import (
+    mend_closing,
+    mend_order,
+    mend_plain_turns,
+    mend_rejected,
+    mend_retracted,
+    mend_rows,
+    mend_states,
+)
+from kvconform.attach.sglang.pools import Pools
+
+MENDS = (mend_retracted, mend_rejected, mend_order, mend_plain_turns, mend_rows, mend_states, mend_closing)
+
+
+def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
+    """Each looked for on servers of this shape with clients, the others mended."""
+    chats = replace(
+        shape,
+        requests=40,
+        page_size=2,
+        pages=60,
+        prompts=3,
+        outputs=6,
+        sessions=3,
+        pools=Pools(cached=True, core="python"),
+    )
+    pressed = replace(chats, pages=24, retracts=5)
+    return [
+        alone(
+            chats,
+            mend_rejected,
+            "session-rejected",
+            "a turn that is rejected while another one is under way lets its session be closed or go on under that one",
+        ),
+        alone(
+            pressed,
+            mend_retracted,
+            "session-retracted",
+            "a turn that is retracted counts as finished: another one goes on with what it has while it waits",
+        ),
+        alone(
+            replace(pressed, aborts=0.2),
+            mend_closing,
+            "session-unclosed",
+            "a session whose turn was aborted while it waited again, after it was retracted, is never closed",
+            "MEM-LEAK",
+        ),
+        alone(
+            replace(pressed, policy="dfs-weight"),
+            mend_order,
+            "session-order",
+            "the scheduler looks in the tree for what a waiting turn has found in its session",
+            "MEM-FAILED",
+        ),
+        alone(
+            replace(chats, chunk=2, prompts=2, pools=Pools(cached=False, core="python")),
+            mend_plain_turns,
+            "session-without-cache",
+            "without a prefix cache a later turn that ignores ends and is longer than a chunk stops the scheduler",
+            "MEM-FAILED",
+        ),
+        alone(
+            replace(chats, running=2, sessions=4, pages=300, requests=16, prompts=8, outputs=20, aborts=0.0, patient=True),
+            mend_rows,
+            "session-rows",
+            "turns of sessions that have all rows wait for a free row",
+            "MEM-FAILED",
+            "never finish",
+        ),
+        alone(
+            replace(pressed, pools=Pools(cached=True, core="python", states=36, tracked=True, kept_every=2)),
+            mend_states,
+            "session-state-ahead",
+            "a turn that is retracted goes on from a state that has taken its last token in already",
+            "MEM-CONTENT",
+        ),
+    ]

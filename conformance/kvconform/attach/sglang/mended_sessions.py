@@ -1,0 +1,111 @@
+"""SGLang without defects of its streaming sessions that it is known to have.
+
+A release whose lines are others stays as it is.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from kvconform.attach.patches import Patches
+from kvconform.attach.planting import Defect, NotPlanted, plant
+from kvconform.attach.sglang.release import Release
+
+_ENDS = "req.session.finish_req(req)\n"
+_ENDS_ONCE = """session = req.session
+    session.finish_req(req)
+    if not req.finished():
+        req.session, session._inflight = session, True
+"""
+
+_ABORTED = "if isinstance(req.finished_reason, FINISH_ABORT):"
+_GONE_ON = "if isinstance(req.finished_reason, FINISH_ABORT) or (not req.finished() and req.kv.holds_mamba):"
+_FREE = "req.session.abort_req()\n"
+_FREE_IF_OVER = "req.session._inflight = not req.finished()\n"
+
+_FINISHED = "all(node.req.finished() for node in session.req_nodes.values())"
+_AT_REST = f"not session._inflight if session.streaming else {_FINISHED}"
+
+_REJECTED = "new_req.set_finish_with_abort(abort_message)\n"
+_LEFT = """new_req.set_finish_with_abort(abort_message)
+        new_req.session = None
+"""
+
+_NODES = "[req.last_node for req in waiting_queue]"
+_TREE_NODES = "[n if isinstance(n := req.last_node, int) else tree_cache.root_node_handle() for req in waiting_queue]"
+
+_NO_CACHE = 'getattr(self.tree_cache, "disable", True)'
+_NO_PREFIX = 'getattr(self.tree_cache, "disable", True) and not req.prefix_len'
+
+_ROOM = "self.get_num_allocatable_reqs(running_bs, running_batch=running_batch) <= 0\n"
+_OWN_ROOM = """self.get_num_allocatable_reqs(
+        running_bs,
+        running_batch=running_batch,
+        num_held_rows=sum(bool(self.tree_cache.session.will_lend_record(r)) for r in self.waiting_queue),
+    ) <= 0
+"""
+_FIRST = "for req in self.waiting_queue:\n"
+_OWN_FIRST = """
+    self.waiting_queue.sort(key=lambda r: not self.tree_cache.session.will_lend_record(r))
+    for req in self.waiting_queue:
+"""
+_HELD = "num_held_rows = sum(r.kv.holds_kv for r in adder.can_run_list)"
+_OWN_HELD = f"{_HELD} + bool(self.tree_cache.session.will_lend_record(req))"
+
+
+def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
+    with suppress(NotPlanted, AttributeError, KeyError):
+        plant(Defect(name, "", places), patches)
+
+
+def mend_retracted(release: Release, patches: Patches) -> None:
+    """A turn that is retracted keeps its session busy, and stays its turn."""
+    _mend(patches, "retracted turns", (release.session_slots, "try_cache_finished_req", _ENDS, _ENDS_ONCE))
+
+
+def mend_closing(release: Release, patches: Patches) -> None:
+    """A session can be closed when none of its turns is under way, however the last one has ended."""
+    controller = release.sessions.SessionController
+    _mend(
+        patches,
+        "closed at rest",
+        (controller, "_all_requests_finished", _FINISHED, _AT_REST),
+        (controller, "_close", "if not req.finished():", "if session._inflight:"),
+    )
+
+
+def mend_states(release: Release, patches: Patches) -> None:
+    """A turn that is retracted begins anew, where its state may have gone on further than its tokens."""
+    name = "try_cache_finished_req"
+    slots = release.session_slots
+    _mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
+
+
+def mend_rejected(release: Release, patches: Patches) -> None:
+    """A turn that is rejected because another one is under way is none of the session's."""
+    _mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
+
+
+def mend_order(release: Release, patches: Patches) -> None:
+    """A turn that waits with its session's record is nowhere in the tree: it is ordered as what has found nothing."""
+    policy = release.scheduler.SchedulePolicy
+    _mend(patches, "turns in order", (policy, "_sort_by_dfs_weight", _NODES, _TREE_NODES))
+
+
+def mend_plain_turns(release: Release, patches: Patches) -> None:
+    """A later turn is admitted as what it is, a prompt with a prefix, though there is no prefix cache."""
+    adder = release.scheduler.PrefillAdder
+    _mend(patches, "turns without a cache", (adder, "add_one_req", _NO_CACHE, _NO_PREFIX))
+
+
+def mend_rows(release: Release, patches: Patches) -> None:
+    """A turn does not wait for a row when its session has one."""
+    if not hasattr(release.session_slots, "will_lend_record"):
+        return
+    name, scheduler = "_get_new_batch_prefill_raw", release.scheduler.Scheduler
+    _mend(
+        patches,
+        "rows of turns",
+        (scheduler, name, _ROOM, _OWN_ROOM),
+        (scheduler, name, _FIRST, _OWN_FIRST),
+        (scheduler, name, _HELD, _OWN_HELD),
+    )
