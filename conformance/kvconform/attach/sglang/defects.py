@@ -2,14 +2,15 @@
 
 from kvconform.attach.planting import Defect
 from kvconform.attach.sglang.planted_pools import in_pools
+from kvconform.attach.sglang.planted_sessions import in_sessions
 from kvconform.attach.sglang.release import Release
 
 _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.host_indices.flip(0)"
 
 
 def defects(release: Release) -> list[Defect]:
-    """Thirty-three of them."""
-    return _in_scheduler(release) + in_host_cache(release) + in_pools(release)
+    """Thirty-eight of them."""
+    return _in_scheduler(release) + in_host_cache(release) + in_pools(release) + in_sessions(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:

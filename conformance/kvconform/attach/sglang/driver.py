@@ -152,6 +152,7 @@ class _Traffic:
         self._paused = False
         self._idled = self._still = 0
         self.clients = Clients(release, rng, shape.sessions)
+        self._talks = shape.sessions > 0
         self.idle: Callable[[], bool] = lambda: False
         self.idles: Callable[[], None] = lambda: None
         self.looks: Callable[[], None] = lambda: None
@@ -166,8 +167,8 @@ class _Traffic:
         advance(rng, 6)
         self._idled = self._idled + 1 if self.idle() and not self._paused else 0
         if self._idled > 2 and not self._left:
-            if self.clients.open:
-                self._idled = 0
+            if self._talks:
+                self._talks, self._idled = False, 0
                 return self.clients.leave()
             self.idles()
             if self._live:

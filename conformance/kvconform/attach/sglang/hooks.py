@@ -5,31 +5,32 @@ each page on its path. Locks do not say who asked for them; who does is known by
 request's own lock passes to it when it is first launched.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kvconform.attach.hooks import Trace
 from kvconform.attach.sglang.release import Release
-from kvconform.attach.sglang.states import Kept, States
+from kvconform.attach.sglang.states import Kept
+from kvconform.attach.sglang.stays import Lock, Stays
 from kvconform.attach.sglang.view import HOST, KV, NEW, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
-from kvspec.memory.events import Count, Drop, Failed, Idle, Learn, Leave, Map, Pages, PassOn, Pool, Publish, Share, Unmap, Use
+from kvspec.memory.events import (
+    Count,
+    Drop,
+    Failed,
+    Idle,
+    Map,
+    Pages,
+    PassOn,
+    Pool,
+    Publish,
+    Share,
+    Use,
+)
 from kvspec.memory.events import Release as Released
 
 
-@dataclass
-class Lock:
-    """A lock on the path to a node."""
-
-    who: str
-    node: Any
-    low: int | None = None
-    """From which token on it locks the path's window pages, too; `None`: none of them."""
-
-
-class Attached(States):
+class Attached(Stays):
     """Tells what one memory does, from the moment it is complete."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
@@ -40,11 +41,6 @@ class Attached(States):
         super().__init__(release, trace, stream, event)
         self._every = count_every
         self._looks = 0
-        self._stays: dict[str, Stay] = {}
-        self._stretches: Counter[str] = Counter()
-        """Request -> how often it had a row."""
-        self._rows: dict[int, Stay] = {}
-        self._locked: list[Lock] = []
         self._launched = 0
         self._install()
 
@@ -85,7 +81,6 @@ class Attached(States):
         hooks.hook(cache, "insert", after=lambda _, answer, __, params: self._inserted(answer, params))
         hooks.hook(cache, "reset", before=self._emptied)
         hooks.hook(cache, "check_hicache_events", after=lambda *_: self.looked())
-        hooks.hook(release.pools.ReqToTokenPool, "free", before=lambda _, req: self._left(req))
         self._acting(release.batches.ScheduleBatch, "_evict_swa", lambda _, req, *__, **___: self._request(req))
         if release.unified:
             self._install_unified(cache, release.core.UnifiedTreeCore)
@@ -94,23 +89,6 @@ class Attached(States):
 
     def _install_unified(self, cache: Any, core: Any) -> None:
         hooks = self.hooks
-        hooks.hook(
-            self._release.session_slots,
-            "try_cache_finished_req",
-            before=lambda _, req: (self._row_of(req), getattr(req.session, "session_id", "")),
-            after=self._turn_ends,
-        )
-        hooks.hook(
-            self._release.session_slots,
-            "release_session",
-            before=lambda sessions, name: self._of_slot(sessions.slots.get(name)),
-            after=lambda stay, *_: None if stay is None else self._gone(stay),
-        )
-        self._acting(
-            self._release.session_slots,
-            "release_session",
-            lambda sessions, name: getattr(self._of_slot(sessions.slots.get(name)), "name", NEW),
-        )
         self._lock_hooks(core)
         if self._release.opaque_core is not None:
             self._lock_hooks(self._release.opaque_core)
@@ -169,10 +147,6 @@ class Attached(States):
             self.hooks.tell(learnt)
         return stay.name
 
-    def _of_row(self, row: int | None) -> str:
-        stay = None if row is None else self._rows.get(row)
-        return NEW if stay is None else stay.name
-
     def _next_lock(self) -> str:
         self._launched += 1
         return f"lock {self._launched}"
@@ -187,15 +161,6 @@ class Attached(States):
         owner = getattr(lock, "kvspec_owner", name)
         if lock is not None and owner != name:
             self._pass_on(owner, name, lock)
-
-    def _pass_on(self, old: str, new: str, lock: Any) -> None:
-        """All that one has is another one's, and so is its lock, if any."""
-        self.hooks.tell(PassOn(old, new))
-        for locked in self._locked:
-            if locked.who == old:
-                locked.who = new
-        if lock is not None:
-            lock.kvspec_owner = new
 
     def _adopt_path(self, req: Any, name: str) -> None:
         """As `_adopt`, once, where a lock is known by its node only."""
@@ -365,12 +330,6 @@ class Attached(States):
             self._adopt_path(req, stay.name)
         return stay
 
-    def _row_of(self, req: Any) -> int | None:
-        """The row of a request or of a session's slot, if it has one."""
-        record: Any = getattr(req, "kv", None)
-        row = getattr(record if hasattr(record, "req_pool_idx") else req, "req_pool_idx", None)
-        return None if row is None else int(row)
-
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
         """What a row names now and did not before, and the window pages behind it from where it is read on."""
         slots = self._to_token.req_to_token[stay.row, :stop]
@@ -394,60 +353,6 @@ class Attached(States):
         known[first:] = pages[first:]
         labels = stay.labels(tokens, first, len(known))
         self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
-
-    def _left(self, req: Any) -> None:
-        """A request or a session's slot gives its row back."""
-        row = self._row_of(req)
-        stay = None if row is None else self._rows.pop(row, None)
-        if stay is not None:
-            self._stays.pop(stay.rid, None)
-            if self._who[-1] != stay.name:
-                self._gone(stay)
-            # Else its session closes, and gives its states back last.
-
-    def _gone(self, stay: Stay) -> None:
-        for pool in stay.pages:
-            self.hooks.tell(Unmap(stay.table(pool)))
-        self.hooks.tell(Leave(stay.name))
-
-    # Sessions
-
-    def _slot(self, req: Any) -> Any:
-        """The slot of a session on whose record a request runs, if any."""
-        sessions = getattr(self._cache, "session", None)
-        return None if sessions is None else sessions.borrowed_slot(req)
-
-    def _of_slot(self, slot: Any) -> Stay | None:
-        row = None if slot is None else self._row_of(slot)
-        return None if row is None else self._rows.get(row)
-
-    def _turn_ends(self, was: tuple[int | None, str], kept: bool, sessions: Any, req: Any) -> None:
-        """A turn that finishes or is retracted leaves all that it has to its session's slot."""
-        row, session = was
-        stay = None if row is None or not kept else self._rows.get(row)
-        if stay is None or not stay.rid:
-            return
-        self._request(req)
-        name = f"session {session}"
-        slot = Stay(f"{name}.{self._stretches[name]}", self._size, "")
-        self._stretches[name] += 1
-        slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
-        slot.run = stay.name
-        self._rows[slot.row] = slot
-        self._pass_on(stay.name, slot.name, sessions.slots[session].lock)
-        del self._stays[stay.rid]
-        self._gone(stay)
-
-    def _lent(self, slot: Stay, stay: Stay, req: Any) -> None:
-        """A turn goes on with what its session's slot has, and with the tokens of the turn before."""
-        self._pass_on(slot.name, stay.name, getattr(self._slot(req), "lock", None))
-        self.hooks.tell(Leave(slot.name))
-        stay.state = slot.state
-        page, further = divmod(len(slot.said), self._size)
-        tokens = [*req.origin_input_ids, *req.output_ids]
-        if further and tokens[: len(slot.said)] == slot.said:
-            (label,) = stay.labels(tokens, page, page + 1)
-            self.hooks.tell(Learn(f"{slot.run}#{page}", label, further))
 
     # The books
 

@@ -7,9 +7,9 @@ from functools import partial
 from kvconform.attach.judged import Known
 from kvconform.attach.patches import Patches
 from kvconform.attach.sglang.driver import Shape
-from kvconform.attach.sglang.mended import mend_chunks, mend_mixed, mend_names, mend_turns, mend_windows
 from kvconform.attach.sglang.known_sessions import MENDS as SESSION_MENDS
 from kvconform.attach.sglang.known_sessions import of_sessions
+from kvconform.attach.sglang.mended import mend_chunks, mend_mixed, mend_names, mend_turns, mend_windows
 from kvconform.attach.sglang.pools import Pools
 from kvconform.attach.sglang.release import Release
 

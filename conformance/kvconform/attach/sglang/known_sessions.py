@@ -7,6 +7,7 @@ from kvconform.attach.judged import Known
 from kvconform.attach.sglang.driver import Shape
 from kvconform.attach.sglang.mended_sessions import (
     mend_closing,
+    mend_flush,
     mend_order,
     mend_plain_turns,
     mend_rejected,
@@ -16,7 +17,7 @@ from kvconform.attach.sglang.mended_sessions import (
 )
 from kvconform.attach.sglang.pools import Pools
 
-MENDS = (mend_retracted, mend_rejected, mend_order, mend_plain_turns, mend_rows, mend_states, mend_closing)
+MENDS = (mend_retracted, mend_rejected, mend_order, mend_plain_turns, mend_rows, mend_states, mend_closing, mend_flush)
 
 
 def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
@@ -31,7 +32,9 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
         sessions=3,
         pools=Pools(cached=True, core="python"),
     )
+    roomy = replace(chats, pages=300, requests=16, prompts=8, outputs=20, aborts=0.0)
     pressed = replace(chats, pages=24, retracts=5)
+    states = Pools(cached=True, core="python", states=36, tracked=True, kept_every=2)
     return [
         alone(
             chats,
@@ -53,6 +56,12 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
             "MEM-LEAK",
         ),
         alone(
+            replace(pressed, retracts=0, pauses=0.3, pools=states),
+            mend_flush,
+            "session-flush",
+            "a turn that waits keeps what it has through a flush, and others are given the same",
+        ),
+        alone(
             replace(pressed, policy="dfs-weight"),
             mend_order,
             "session-order",
@@ -67,7 +76,7 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
             "MEM-FAILED",
         ),
         alone(
-            replace(chats, running=2, sessions=4, pages=300, requests=16, prompts=8, outputs=20, aborts=0.0, patient=True),
+            replace(roomy, running=2, sessions=4, patient=True),
             mend_rows,
             "session-rows",
             "turns of sessions that have all rows wait for a free row",
@@ -75,7 +84,7 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
             "never finish",
         ),
         alone(
-            replace(pressed, pools=Pools(cached=True, core="python", states=36, tracked=True, kept_every=2)),
+            replace(pressed, pools=states),
             mend_states,
             "session-state-ahead",
             "a turn that is retracted goes on from a state that has taken its last token in already",

@@ -25,6 +25,14 @@ _FREE_IF_OVER = "req.session._inflight = not req.finished()\n"
 _FINISHED = "all(node.req.finished() for node in session.req_nodes.values())"
 _AT_REST = f"not session._inflight if session.streaming else {_FINISHED}"
 
+_RESET = "self.tree_cache.reset()\n"
+_RESET_ALL = """for req in self.waiting_queue:
+            if req.kv.holds_mamba and not req.kv.holds_kv:
+                self.req_to_token_pool.mamba_allocator.free(req.kv.mamba_pool_idx.unsqueeze(-1))
+            req.kv = type(req.kv)()
+        self.tree_cache.reset()
+"""
+
 _REJECTED = "new_req.set_finish_with_abort(abort_message)\n"
 _LEFT = """new_req.set_finish_with_abort(abort_message)
         new_req.session = None
@@ -71,6 +79,11 @@ def mend_closing(release: Release, patches: Patches) -> None:
         (controller, "_all_requests_finished", _FINISHED, _AT_REST),
         (controller, "_close", "if not req.finished():", "if session._inflight:"),
     )
+
+
+def mend_flush(release: Release, patches: Patches) -> None:
+    """A turn that waits has nothing any more when the server has forgotten everything."""
+    _mend(patches, "flushed turns", (release.scheduler.Scheduler, "flush_cache", _RESET, _RESET_ALL))
 
 
 def mend_states(release: Release, patches: Patches) -> None:

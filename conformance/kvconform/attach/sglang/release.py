@@ -171,6 +171,9 @@ class Release:
         self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
         transfers = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
         self.transfer = importlib.import_module(f"{memory}.l2_transfer") if transfers else None
+        self.sessions: Any = None
+        """The module of streaming sessions; `None` in older releases, in which they are not driven."""
+        self.session_slots: Any = None
         if self.unified:
             self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
             self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
@@ -188,7 +191,6 @@ class Release:
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
         else:
-            self.sessions = self.session_slots = None
             self.tree = importlib.import_module(f"{memory}.hiradix_cache")
             self.host = importlib.import_module(_HOST_POOL)
 

@@ -26,11 +26,6 @@ class Clients:
         self._opened = 0
         self._clock = 0.0
 
-    @property
-    def open(self) -> bool:
-        """Whether a session is open, as far as its client knows."""
-        return bool(self._sessions)
-
     def messages(self, *, more: bool) -> list[Any]:
         """Sessions that are opened, if there will be `more` turns, and some that are closed, wherever they are."""
         rng, told = self._rng, []
