@@ -88,7 +88,7 @@ def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "version", "options", "planted"),
-    [("nano-vllm", None, (), 10), ("mini-sglang", None, ("--mended",), 10), ("sglang", "0.5.23", ("--mended",), 38)],
+    [("nano-vllm", None, (), 10), ("mini-sglang", None, ("--mended",), 10), ("sglang", "0.5.23", ("--mended",), 42)],
 )
 def test_planted_defects_are_found(engine: str, version: str | None, options: tuple[str, ...], planted: int) -> None:
     done = trial(engine, folder(engine, version), "--planted", "--runs", "60", *options)

@@ -1,6 +1,7 @@
 """Defects for SGLang 0.5.23, in its own scheduler, tree, allocators and transfer controller."""
 
 from kvconform.attach.planting import Defect
+from kvconform.attach.sglang.planted_drafts import in_drafts
 from kvconform.attach.sglang.planted_pools import in_pools
 from kvconform.attach.sglang.planted_sessions import in_sessions
 from kvconform.attach.sglang.release import Release
@@ -9,8 +10,9 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Thirty-eight of them."""
-    return _in_scheduler(release) + in_host_cache(release) + in_pools(release) + in_sessions(release)
+    """Forty-two of them."""
+    in_server = _in_scheduler(release) + in_host_cache(release) + in_pools(release)
+    return in_server + in_sessions(release) + in_drafts(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:

@@ -65,6 +65,8 @@ class Shape:
     """What the memory is of without a host tier; `None`: pages, with a host tier."""
     sessions: int = 0
     """How many clients talk in streaming sessions."""
+    steps: int = 0
+    """How many drafts are computed one after the other for each request's next step; 0: none."""
     patient: bool = False
     """Whether these wait for their answers for ever, and keep their sessions meanwhile."""
 
@@ -110,8 +112,11 @@ class Shape:
         return replace(self, pools=pools, host_pages=0, write_policy="")
 
     def with_clients(self, rng: random.Random) -> "Shape":
-        """The same with what came to be driven last, if that is drawn."""
-        return replace(self, sessions=rng.choice([0, 0, 1, 3]))
+        """The same with clients in sessions, or with drafts, or both, if that is drawn."""
+        sessions, steps = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 3])
+        if self.pools is None or self.pools.states:
+            return replace(self, sessions=sessions)
+        return replace(self, sessions=sessions, steps=steps, mixed=self.mixed and not steps)
 
 
 @dataclass
@@ -131,6 +136,8 @@ class Seen:
     chunks: int = 0
     hits: int = 0
     mixed: int = 0
+    drafted: int = 0
+    """Launches that verify drafts."""
     failed: list[str] = field(default_factory=list)
 
 
@@ -325,18 +332,23 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         priority_scheduling_preemption_threshold=1,
         schedule_conservativeness=shape.conservativeness,
         schedule_policy=shape.policy,
+        speculative_algorithm="STANDALONE" if shape.steps else None,
+        speculative_eagle_topk=1 if shape.steps else None,
+        speculative_num_draft_tokens=shape.steps + 1 if shape.steps else None,
+        speculative_num_steps=shape.steps or None,
     )
     traffic = _Traffic(release, shape, rng, seen)
 
-    def launched(batch: Any) -> None:
-        starts, stops = _spans(batch)
+    def launched(batch: Any, verified: list[int] | None) -> None:
+        starts, stops = _spans(batch, verified)
+        seen.drafted += verified is not None
         traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
         if attached is not None:
-            attached.launch(batch.reqs, starts, stops, _kept(batch, stops))
+            attached.launch(batch.reqs, starts, stops, _kept(batch, stops), shape.steps + 1 if verified else 0)
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
-        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap)
+        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap, shape.steps and shape.steps + 1)
         worker.launched = launched
         # The scheduler's own wiring, in the releases that have it.
         for fence in ("load_fence_stream", "write_fence_stream"):
@@ -379,9 +391,11 @@ def _kept(batch: Any, stops: list[int]) -> list[Kept | None]:
     ]
 
 
-def _spans(batch: Any) -> tuple[list[int], list[int]]:
-    """From where to where each request of a batch is computed."""
+def _spans(batch: Any, verified: list[int] | None) -> tuple[list[int], list[int]]:
+    """From where to where each request of a batch is computed, without drafts that are rejected."""
     stops = batch.seq_lens_cpu.tolist()
+    if verified is not None:
+        return stops, [stop + more for stop, more in zip(stops, verified, strict=True)]
     if not batch.forward_mode.is_extend():
         return [stop - 1 for stop in stops], stops
     # Older releases hand their worker a batch of its own.

@@ -288,11 +288,17 @@ class Attached(Stays):
     # Requests
 
     def launch(
-        self, reqs: list[Any], starts: list[int], stops: list[int], kept: list[Kept | None] | None = None
+        self,
+        reqs: list[Any],
+        starts: list[int],
+        stops: list[int],
+        kept: list[Kept | None] | None = None,
+        drafts: int = 0,
     ) -> None:
         """A forward pass was queued on the current stream: what it waits for, it has asked for by now.
 
-        `kept` are the states that it keeps.
+        `kept` are the states that it keeps. It computes `drafts` tokens from each start on, of which those from the
+        stop on are rejected.
         """
         reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
@@ -303,12 +309,15 @@ class Attached(Stays):
             self._adopt(req, stay.name)
             first = max(0, start - self._window)
             stay.reads_from = first // self._size
-            self._map(stay, req, stop)
+            drafted = max(stop, start + drafts)
+            self._map(stay, req, drafted)
             reads.append(Use(table=stay.name, stop=stop))
             writes.append(Use(table=stay.name, start=start, stop=stop))
             if self._sides is not None:
                 reads.append(Use(table=stay.table(WINDOW), start=first, stop=stop))
                 writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
+            if drafted > stop:
+                writes += self._rejected(stay, stop, drafted)
             moves.append((stay, req, start, stop))
         if STATES in self._allocators:
             self._move_states(moves, kept or [None] * len(moves))
@@ -329,6 +338,18 @@ class Attached(Stays):
         elif not self._release.unified:
             self._adopt_path(req, stay.name)
         return stay
+
+    def _rejected(self, stay: Stay, start: int, stop: int) -> list[Use]:
+        """What is written of drafts that are not what comes next: something that nobody may take for it."""
+        self._launched += 1
+        first, last = start // self._size, (stop - 1) // self._size + 1
+        labels = [f"{stay.name} draft {self._launched}"] * (last - first)
+        begin = first * self._size
+        pools = [KV] if self._sides is None else [KV, WINDOW]
+        pages = {pool: stay.pages[pool][first:last] for pool in pools}
+        return [
+            Use(None, pool, [*pages[pool]], start - begin, stop - begin, labels, holder=stay.name) for pool in pools
+        ]
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
         """What a row names now and did not before, and the window pages behind it from where it is read on."""

@@ -7,7 +7,9 @@ from kvconform.attach.judged import Known
 from kvconform.attach.sglang.driver import Shape
 from kvconform.attach.sglang.mended_sessions import (
     mend_closing,
+    mend_empty,
     mend_flush,
+    mend_last_token,
     mend_order,
     mend_plain_turns,
     mend_rejected,
@@ -17,7 +19,18 @@ from kvconform.attach.sglang.mended_sessions import (
 )
 from kvconform.attach.sglang.pools import Pools
 
-MENDS = (mend_retracted, mend_rejected, mend_order, mend_plain_turns, mend_rows, mend_states, mend_closing, mend_flush)
+MENDS = (
+    mend_retracted,
+    mend_rejected,
+    mend_order,
+    mend_plain_turns,
+    mend_rows,
+    mend_states,
+    mend_closing,
+    mend_flush,
+    mend_last_token,
+    mend_empty,
+)
 
 
 def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
@@ -60,6 +73,20 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
             mend_flush,
             "session-flush",
             "a turn that waits keeps what it has through a flush, and others are given the same",
+        ),
+        alone(
+            replace(chats, overlap=False, steps=3),
+            mend_last_token,
+            "session-last-token",
+            "with drafts a slot counts the last token's KV, which nobody has computed",
+        ),
+        alone(
+            replace(pressed, prompts=8),
+            mend_empty,
+            "session-empty-slot",
+            "a turn of one token that is retracted leaves its session a row without pages, which no turn can be given",
+            "MEM-FAILED",
+            "a reused row must carry allocated KV",
         ),
         alone(
             replace(pressed, policy="dfs-weight"),

@@ -13,7 +13,7 @@ from kvconform.attach.sglang.release import Release
 _ENDS = "req.session.finish_req(req)\n"
 _ENDS_ONCE = """session = req.session
     session.finish_req(req)
-    if not req.finished():
+    if not req.finished() and req.to_finish is None:
         req.session, session._inflight = session, True
 """
 
@@ -33,6 +33,17 @@ _RESET_ALL = """for req in self.waiting_queue:
         self.tree_cache.reset()
 """
 
+_COUNTED = "slot.kv.kv_committed_len = min(target, slot.kv.kv_allocated_len)\n"
+_COMPUTED = "slot.kv.kv_committed_len = min(target, slot.kv.kv_committed_len)\n"
+
+_TAIL = "self._free_tail(req.kv, prefix_len)\n"
+_NOTHING = """if prefix_len == 0:
+        req.kv = type(req.kv)()
+        self.release_session(req.session.session_id)
+        return None
+    self._free_tail(req.kv, prefix_len)
+"""
+
 _REJECTED = "new_req.set_finish_with_abort(abort_message)\n"
 _LEFT = """new_req.set_finish_with_abort(abort_message)
         new_req.session = None
@@ -48,16 +59,19 @@ _ROOM = "self.get_num_allocatable_reqs(running_bs, running_batch=running_batch) 
 _OWN_ROOM = """self.get_num_allocatable_reqs(
         running_bs,
         running_batch=running_batch,
-        num_held_rows=sum(bool(self.tree_cache.session.will_lend_record(r)) for r in self.waiting_queue),
+        num_held_rows=sum(
+            getattr(r.session, "session_id", None) in self.tree_cache.session.slots for r in self.waiting_queue
+        ),
     ) <= 0
 """
 _FIRST = "for req in self.waiting_queue:\n"
 _OWN_FIRST = """
-    self.waiting_queue.sort(key=lambda r: not self.tree_cache.session.will_lend_record(r))
+    slots = self.tree_cache.session.slots
+    self.waiting_queue.sort(key=lambda r: getattr(r.session, "session_id", None) not in slots)
     for req in self.waiting_queue:
 """
 _HELD = "num_held_rows = sum(r.kv.holds_kv for r in adder.can_run_list)"
-_OWN_HELD = f"{_HELD} + bool(self.tree_cache.session.will_lend_record(req))"
+_OWN_HELD = f"{_HELD} + (getattr(req.session, 'session_id', None) in self.tree_cache.session.slots)"
 
 
 def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
@@ -93,6 +107,16 @@ def mend_states(release: Release, patches: Patches) -> None:
     _mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
 
 
+def mend_last_token(release: Release, patches: Patches) -> None:
+    """A slot counts what its turn has computed, and not the room that it had for drafts."""
+    _mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
+
+
+def mend_empty(release: Release, patches: Patches) -> None:
+    """A session of which nothing is kept gives its row back."""
+    _mend(patches, "empty slots", (release.session_slots, "try_match_prefix", _TAIL, _NOTHING))
+
+
 def mend_rejected(release: Release, patches: Patches) -> None:
     """A turn that is rejected because another one is under way is none of the session's."""
     _mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
@@ -112,8 +136,6 @@ def mend_plain_turns(release: Release, patches: Patches) -> None:
 
 def mend_rows(release: Release, patches: Patches) -> None:
     """A turn does not wait for a row when its session has one."""
-    if not hasattr(release.session_slots, "will_lend_record"):
-        return
     name, scheduler = "_get_new_batch_prefill_raw", release.scheduler.Scheduler
     _mend(
         patches,

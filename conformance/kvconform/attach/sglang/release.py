@@ -50,7 +50,10 @@ REAL = (
     "sglang.srt.rust_extensions",
     "sglang.srt.sampling",
     "sglang.srt.session",
+    "sglang.srt.speculative.eagle_info",
+    "sglang.srt.speculative.eagle_utils",
     "sglang.srt.speculative.spec_info",
+    "sglang.srt.speculative.spec_utils",
     "sglang.srt.utils",
 )
 """What schedules requests and keeps their memory. Models, kernels and servers are stood in for."""
@@ -174,6 +177,8 @@ class Release:
         self.sessions: Any = None
         """The module of streaming sessions; `None` in older releases, in which they are not driven."""
         self.session_slots: Any = None
+        self.drafts: Any = None
+        """The module of what speculative steps hand on; `None` in older releases, in which they are not driven."""
         if self.unified:
             self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
             self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
@@ -188,6 +193,7 @@ class Release:
             self.state_component = states.MambaComponent
             self.sessions = importlib.import_module("sglang.srt.session.session_controller")
             self.session_slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
+            self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
         else:

@@ -116,20 +116,22 @@ class Worker:
         rng: random.Random,
         sample: Callable[[], int],
         overlap: bool,
+        drafts: int = 0,
     ) -> None:
-        """The forward stream of one memory."""
+        """The forward stream of one memory. `drafts` tokens are verified in a step of each request; 0: none."""
+        self._drafts = drafts
         self._release, self._rng, self._sample, self._overlap = release, rng, sample, overlap
         self._rows = memory.rows
         self._counter = None if memory.controller is None else memory.controller.layer_done_counter
         self.forward_stream = Stream()
-        self.launched: Callable[[Any], None] = lambda _: None
+        self.launched: Callable[[Any, list[int] | None], None] = lambda *_: None
         self.model_runner = SimpleNamespace(
             attn_backend=SimpleNamespace(needs_cpu_seq_lens=True), prefill_aware_swa=False, canary_manager=None
         )
         self.last_shared_read_runner = Told()
         self.war_fastpath_runner = Told()
 
-    def forward_batch_generation(self, batch: Any, *_: Any, **__: Any) -> Any:
+    def forward_batch_generation(self, batch: Any, *_: Any, **more: Any) -> Any:
         """Queue one forward pass."""
         if batch.forward_mode.is_decode() and self._rng.random() < 0.8:
             # A graph reads what it shares with the scheduler before its layers. Else later writes wait for all of it.
@@ -144,12 +146,43 @@ class Worker:
                 self._counter.wait_until(layer)
             Stream.current.queue()
         self._prepare_states(batch)
-        self.launched(batch)
+        verified = None
+        if self._drafts and not batch.forward_mode.is_extend():
+            verified = [self._rng.randint(1, self._drafts) for _ in batch.reqs]
+        self.launched(batch, verified)
         if not self._overlap:
             # The scheduler reads the result at once.
             Stream.current.synchronize()
-        tokens = self._release.torch.tensor([self._sample() for _ in batch.reqs], dtype=self._release.torch.int64)
-        return self._release.results.GenerationBatchResult(logits_output=Told(), next_token_ids=tokens)
+        return self._sampled(batch, verified, **more)
+
+    def _sampled(self, batch: Any, verified: list[int] | None, on_publish: Any = None, **_: Any) -> Any:
+        """What comes of it: a token for each request, or as many as were verified and one that follows them."""
+        torch, made = self._release.torch, self._release.results.GenerationBatchResult
+        width = self._drafts if verified else 1
+        tokens = [[self._sample() for _ in range(width)] for _ in batch.reqs]
+        flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
+        if not self._drafts:
+            return made(logits_output=Told(), next_token_ids=flat)
+        lengths = batch.seq_lens if verified is None else batch.seq_lens + torch.tensor(verified)
+        last = [row[(count or 1) - 1] for row, count in zip(tokens, verified or [1] * len(tokens), strict=True)]
+        if on_publish is not None:
+            on_publish(lengths)
+        drafts = self._release.drafts.EagleDraftInput(
+            topk_p=torch.zeros((len(tokens), 1)),
+            topk_index=torch.zeros((len(tokens), 1), dtype=torch.int64),
+            bonus_tokens=torch.tensor(last, dtype=torch.int64),
+        )
+        return made(
+            logits_output=Told(),
+            next_token_ids=flat,
+            accept_lens=None if verified is None else torch.tensor(verified),
+            speculative_num_draft_tokens=None if verified is None else self._drafts,
+            new_seq_lens=lengths,
+            next_draft_input=drafts,
+        )
+
+    def on_verify_complete_cpu(self, *_: Any, **__: Any) -> None:
+        """Nobody adapts how far drafts go."""
 
     def _prepare_states(self, batch: Any) -> None:
         """As the model's runner does before it computes: new states are cleared, found ones are copied."""
@@ -282,6 +315,7 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         ),
         "model_worker": worker,
         "page_size": shape.page_size,
+        "pp_group": SimpleNamespace(is_first_rank=True, is_last_rank=True),
         "priority_scheduling_preemption_threshold": server.priority_scheduling_preemption_threshold,
         "processed_tokens_counter": 0,
         "req_to_token_pool": memory.rows,
@@ -289,7 +323,7 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "schedule_stream": Stream.current,
         "server_args": server,
         "sliding_window_size": memory.window,
-        "spec_algorithm": release.speculative.SpeculativeAlgorithm.from_string(None),
+        "spec_algorithm": release.speculative.SpeculativeAlgorithm.from_string(server.speculative_algorithm),
         "swa_tokens_per_layer": windows * shape.page_size if windows else None,
         "token_to_kv_pool_allocator": memory.allocator,
         "tp_worker": worker,
