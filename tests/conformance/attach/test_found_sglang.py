@@ -26,6 +26,15 @@ RULES = {
     "sglang/state-off-page-0.5.23": "MEM-NAME",
     "sglang/chunk-forgotten-0.5.23": "MEM-USE",
     "sglang/window-within-page-0.5.22": "MEM-USE",
+    "sglang/session-rejected-0.5.23": "MEM-FAILED",
+    "sglang/session-retracted-0.5.23": "MEM-RACE",
+    "sglang/session-unclosed-0.5.23": "MEM-LEAK",
+    "sglang/session-last-token-0.5.23": "MEM-CONTENT",
+    "sglang/session-empty-slot-0.5.23": "MEM-FAILED",
+    "sglang/session-order-0.5.23": "MEM-FAILED",
+    "sglang/session-without-cache-0.5.23": "MEM-FAILED",
+    "sglang/session-rows-0.5.23": "MEM-FAILED",
+    "sglang/session-state-ahead-0.5.23": "MEM-CONTENT",
 }
 
 

@@ -310,7 +310,8 @@ class Attached(Stays):
             first = max(0, start - self._window)
             stay.reads_from = first // self._size
             drafted = max(stop, start + drafts)
-            self._map(stay, req, drafted)
+            # The room for further drafts is the request's as well.
+            self._map(stay, req, max(drafted, req.kv.kv_allocated_len) if drafts else drafted)
             reads.append(Use(table=stay.name, stop=stop))
             writes.append(Use(table=stay.name, start=start, stop=stop))
             if self._sides is not None:
