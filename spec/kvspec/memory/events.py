@@ -37,6 +37,8 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Pages are named by keys and belong to nobody: a storage. No page is taken or held."""
     writes_told: bool = True
     """Whether all writes are told; if not, a slot that was never written is not judged."""
+    sees_own: bool = True
+    """Whether reads of it see what the same operation writes, as in attention; recurrent states are read first."""
 
 
 class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -173,7 +175,7 @@ class Begin(Event, tag="begin", kw_only=False):
     after: list[OpId] = []
     """Operations that it waits for by itself, as a whole or layer by layer."""
     sees_own: bool = True
-    """Whether its reads see its own writes. Attention does; a recurrent state is read before it is written."""
+    """Whether its reads see its own writes; of a pool that says no they never do."""
 
 
 class Wait(Event, tag="wait", kw_only=False):

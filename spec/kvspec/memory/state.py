@@ -210,7 +210,7 @@ class PoolState:
         Raises:
             Malformed: the sizes make no sense.
         """
-        self.name, self.keyed, self.writes_told = name, pool.keyed, pool.writes_told
+        self.name, self.keyed, self.writes_told, self.sees_own = name, pool.keyed, pool.writes_told, pool.sees_own
         self.size, self.unit = pool.page_size, pool.label_size or pool.page_size
         if self.size < 1 or self.unit < 1 or self.size % self.unit or (pool.num_pages or 0) < 0:
             raise Malformed(f"pool {name}: sizes must be whole and positive, and label_size divide page_size")
@@ -333,6 +333,7 @@ class State:
             raise Malformed("there are no pools")
         self.pools = {name: PoolState(name, pool) for name, pool in pools.items()}
         self.writes_told = any(pool.writes_told for pool in pools.values())
+        self.sees_own = all(pool.sees_own for pool in pools.values())
         self.clocks = Clocks()
         self.labels = Labels()
         self._labels_kept = 1024

@@ -140,15 +140,24 @@ def begin(state: State, event: Begin) -> None:
     state.judged["MEM-ORDER"] += 1
     count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
     state.spoilt.pop(event.id, None)
-    if event.sees_own:
-        _writes(state, flight, event.writes)
-    _reads(state, flight, event.reads)
-    if not event.sees_own:
-        _writes(state, flight, event.writes)
+    first: list[Use] = [] if event.sees_own else event.reads
+    then = event.reads if event.sees_own else []
+    if event.sees_own and not state.sees_own:
+        first, then = [use for use in then if not _sees_own(state, use)], [use for use in then if _sees_own(state, use)]
+    _reads(state, flight, first)
+    _writes(state, flight, event.writes)
+    _reads(state, flight, then)
     for source, target in event.copies:
         _copy(state, flight, source, target)
     if event.id in state.spoilt:
         _spoil_writes(state, event)
+
+
+def _sees_own(state: State, use: Use) -> bool:
+    """Whether a read sees what its operation writes; of what names no pool that is no matter."""
+    table = state.tables.get(use.table or "")
+    pool = state.pools.get(use.pool or "") if table is None else table.pool
+    return pool is None or pool.sees_own
 
 
 def count_uses(state: State, reads: int, writes: int) -> None:

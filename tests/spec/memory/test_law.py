@@ -1044,6 +1044,20 @@ def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
         assert {finding.pool for event in BROKEN[name][0] for finding in law.step(event)} == {"kv"}
 
 
+@pytest.mark.parametrize("sees_own", [True, False])
+def test_one_pass_sees_its_own_writes_in_one_pool_and_not_in_the_other(sees_own: bool) -> None:
+    """Attention and a recurrent state in one operation: what was never written in the state spoils what leaves."""
+    law = Law({"kv": Pool(4), "states": Pool(sees_own=sees_own)})
+    state = Use(pool="states", pages=[1], holder="a")
+    both = Begin(1, "s", [of("a", 1), Use("t"), state], [of("a", 1), state])
+    events = [take("a", 1), Take("a", "states", [1, 2]), Map("t", "a", "states", 0, [2]), both, Deliver(1, "a")]
+    events.insert(3, Begin(0, "s", writes=[Use("t")]))
+    found = [finding.rule for event in events for finding in law.step(event)]
+    assert found == ([] if sees_own else ["MEM-WRITTEN", "MEM-DELIVER"])
+    after = Begin(2, "s", [Use("t"), state], [Use("t", labels=["x"])])
+    assert law.step(after) == []
+
+
 def test_who_wrote_what_is_found_is_known_as_long_as_nobody_else_writes_there() -> None:
     """One slot after the other is written through a table, then read as something else, and overwritten."""
     law = Law(POOLS)
