@@ -4,7 +4,7 @@ A free page that nothing uses is not remembered, so the state is as large as wha
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -262,7 +262,7 @@ class PoolState:
         return state
 
     def meant(
-        self, labels: list[Label | None] | list[Label] | None, start: int, stop: int, position: int = 0, first: int = 0
+        self, labels: Sequence[Label | None] | None, start: int, stop: int, position: int = 0, first: int = 0
     ) -> list[Content]:
         """What slots `start` to `stop` of a page are meant to hold.
 
@@ -306,9 +306,20 @@ class Table:
         self.name, self.holder, self.pool = name, holder, pool
         self.pages: list[Page] = []
         self.labels: list[Label | None] = []
+        """Of each unit, up to the last of which something was told."""
         self.views: dict[str, View] = {}
         """By stream."""
         self.tail: Tail | None = None
+
+    def told(self, first: int, stop: int) -> list[Label | None]:
+        """What units `first` to `stop` mean."""
+        labels = self.labels[first:stop]
+        return labels + [None] * (stop - first - len(labels))
+
+    def tell(self, first: int, labels: Sequence[Label | None]) -> None:
+        """What units mean from `first` on."""
+        self.labels += [None] * (first - len(self.labels))
+        self.labels[first : first + len(labels)] = labels
 
     def look(self, stream: str, position: int) -> View:
         """A stream begins to look at the table."""

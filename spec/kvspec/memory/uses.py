@@ -6,13 +6,13 @@ decode step costs what it adds and not what it attends to.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from kvspec.memory import events
 from kvspec.memory.clocks import Flight
-from kvspec.memory.events import Begin, Page, Use
+from kvspec.memory.events import Begin, Label, Page, Use
 from kvspec.memory.holding import check_plans, whose
 from kvspec.memory.races import unordered
 from kvspec.memory.state import (
@@ -67,7 +67,8 @@ def map_table(state: State, event: events.Map) -> None:
     for view in table.views.values():
         view.changed.update(range(event.index, min(event.index + len(numbers), -(-view.high // pool.size))))
     start = event.index * units
-    table.labels[start : start + len(numbers) * units] = [*labels, *[None] * (len(numbers) * units - len(labels))]
+    known = min(len(table.labels), start + len(numbers) * units)
+    table.tell(start, [*labels, *[None] * (known - start - len(labels))])
 
 
 def _share_tail(state: State, page: PageState) -> None:
@@ -231,7 +232,10 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
             what = f"position {beyond} of {use.table or 'the pages'} has no page"
             state.find("MEM-USE", what, pool, holder=holder)
     start, stop = max(start, 0), min(stop, room)
-    told, first = (table.labels, 0) if table is not None and labels is None else (labels, first)
+    told: Sequence[Label | None] | None = labels
+    if table is not None and labels is None:
+        first = start // unit
+        told = table.told(first, -(-stop // unit))
     parts: list[Part] = []
     while start < stop:
         index, slot = divmod(start, size)
@@ -405,11 +409,12 @@ def _write(state: State, flight: Flight, use: Use) -> None:
     view = table.views.get(flight.stream) or table.look(flight.stream, start)
     if use.labels is not None:
         size, unit, told = table.pool.size, table.pool.unit, use.labels[(start - use.start) // table.pool.unit :]
-        units = slice(start // unit, start // unit + len(told))
+        first = start // unit
+        before = table.told(first, first + len(told))
         # A unit that is written in part means something else in its other slots, too.
-        ends = [(start, told[0], table.labels[units][0]), (stop, told[-1], table.labels[units][-1])]
+        ends = [(start, told[0], before[0]), (stop, told[-1], before[-1])]
         view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
-        table.labels[units] = told
+        table.tell(first, told)
     if not use.may and _view_own(flight, table, start, stop):
         for *_, meant in parts:
             (state.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
@@ -423,9 +428,11 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
     size, pages, stream, position, parts, begun = table.pool.size, table.pool.pages, flight.stream, start, 0, False
     view = table.views.get(stream)
     alone = len(table.views) == (view is not None)
+    first = start // size
+    labels = table.told(first, min(-(-stop // size), len(table.pages)))
     while 0 <= position < stop and (index := position // size) < len(table.pages):
         page = pages.get(table.pages[index])
-        base, label = index * size, table.labels[index]
+        base, label = index * size, labels[index - first]
         if page is None or table.holder not in page.holders:
             break
         end = stop - base if stop - base < size else size
@@ -448,7 +455,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
         position = base + end
         parts += 1
     if parts and _view_own(flight, table, start, position) and begun:
-        (state.unjudged if table.labels[start // size] is None else state.judged)["MEM-CONTENT"] += parts
+        (state.unjudged if labels[0] is None else state.judged)["MEM-CONTENT"] += parts
     return position
 
 

@@ -5,8 +5,9 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvspec.memory import Law, Pool
 from kvspec.memory.clocks import Clocks, covers
-from kvspec.memory.events import Begin, End, Wait
+from kvspec.memory.events import Begin, End, Map, Take, Use, Wait
 from kvspec.memory.labels import Labels
 from kvspec.memory.state import Content, PageState
 from tests.spec.memory.naive import Order
@@ -139,3 +140,18 @@ def test_labels_are_alike_slot_by_slot(
     assert not any(other in groups[one, slot] for slot in range(alike, stop))
     labels.keep(kept | {one, other})
     assert labels.alike(one, other, start, stop) == alike
+
+
+def test_a_table_costs_what_is_told_of_it() -> None:
+    """A row has room for a thousand million pages, and means something up to the last that was written to it."""
+    law = Law({"rows": Pool(page_size=1 << 34, label_size=16)})
+    events = (
+        Take("a", "rows", [1]),
+        Map("row", "a", "rows", 0, [1]),
+        Begin(1, "s", writes=[Use("row", start=0, stop=32, labels=["x", "y"])]),
+        Begin(2, "s", writes=[Use("row", start=64, stop=80, labels=["z"])]),
+        Begin(3, "s", reads=[Use("row", stop=32), Use("row", start=64, stop=80)]),
+    )
+    assert [finding for event in events for finding in law.step(event)] == []
+    assert law.state.tables["row"].labels == ["x", "y", None, None, "z"]
+    assert [finding.rule for finding in law.step(Begin(4, "s", reads=[Use("row", stop=48)]))] == ["MEM-WRITTEN"]
