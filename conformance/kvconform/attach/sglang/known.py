@@ -56,6 +56,9 @@ LONG = replace(
 )
 """Prompts that are long for their windows' pool, in chunks."""
 
+CHATS = replace(TURNS, budget=256, aborts=0.02, pools=None)
+"""A server for clients in sessions."""
+
 WITHIN = replace(
     TURNS, running=4, prompts=3, pools=Pools(cached=True, core="python", window=5, window_pages=20, moves_every=1)
 )
@@ -142,7 +145,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             "a request keeps less of its window than can be found, publishes, and goes on without a lock",
             before="0.5.23",
         ),
-        *of_sessions(alone, replace(TURNS, budget=256, aborts=0.02, overlap=True, pools=None)),
+        *(of_sessions(alone, CHATS) if release.sessions is not None else []),
     ]
 
 
@@ -152,13 +155,12 @@ _MENDS = (
     mend_chunks,
     mend_names,
     mend_windows,
-    *SESSION_MENDS,
 )
 
 
 def mend(release: Release, patches: Patches, but: Mend | None = None) -> None:
     """Take away what can be: the defects of hybrid pools, all of them or all but one."""
     if release.unified and release.scheduled and release.state_allocator:
-        for one in _MENDS:
+        for one in _MENDS if release.sessions is None else (*_MENDS, *SESSION_MENDS):
             if one is not but:
                 one(release, patches)

@@ -191,8 +191,10 @@ class Release:
             self.window_component = windows.SWAComponent
             states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
             self.state_component = states.MambaComponent
-            self.sessions = importlib.import_module("sglang.srt.session.session_controller")
-            self.session_slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
+            slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
+            if hasattr(slots, "will_lend_record"):
+                self.sessions = importlib.import_module("sglang.srt.session.session_controller")
+                self.session_slots = slots
             self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
             self.group = importlib.import_module(f"{memory}.pool_host.group")
             self.host = importlib.import_module(f"{memory}.pool_host.base")
