@@ -224,3 +224,35 @@ def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
     before = model.judged["RACE-1"]
     model.step(events.Extend([("b", 9)], obs=events.ExtendAnswer({"b": 1}, {"b": [5, 6, 7]})))
     assert model.judged["RACE-1"] == before + 1
+
+
+def test_a_state_slot_that_the_store_takes_is_the_request_s() -> None:
+    gives = events.ExtendAnswer({"r": 0}, {"r": [1, 2, 3]}, None, {"r": [1, 2, 3]}, {})
+    prompt: list[events.Event] = [*waiting("r"), events.Extend([("r", 9)], obs=gives), events.Launch(1, ["r"])]
+    prompt += [events.Complete(1, {"r": 50}), seen(1, {8: 2})]
+    what = "the store took state slot 6, which is not the request's"
+    publish = events.CacheUnfinished("r", obs=events.PublishAnswer(8, [], None, 6, 4))
+    assert said(STATES, *prompt, publish) == ("MAMBA-4", what, [4, 1, 2, 3], 6)
+    finish = events.Finish("r", obs=ReleaseAnswer([3], None, [1, 2, 3], 6))
+    assert said(STATES, *prompt, finish) == ("MAMBA-4", what, [1, 2, 3], 6)
+
+
+@pytest.mark.parametrize(("again", "rule"), [(False, "LEN-2"), (True, "SESS-2")])
+def test_what_is_protected_of_a_slot_that_is_lent(again: bool, rule: str) -> None:
+    turn = [events.OpenSession("s"), *running("t", 1, PROMPT, "s"), events.CacheUnfinished("t"), events.Finish("t")]
+    ops: list[events.Event] = [*turn, events.Submit("u", [*PROMPT, 50, 6], "s"), *[events.MatchPrefix("u")] * again]
+    match = events.MatchPrefix("u", obs=events.MatchAnswer(9, 4, []))
+    assert said(PLAIN, *ops, match) == (rule, "protected_len is wrong", 8, 4)
+
+
+def test_a_chunk_goes_on_from_the_state_that_the_one_before_has_left() -> None:
+    gives = events.ExtendAnswer({"r": 0}, {"r": [1, 2]}, None, {"r": [1, 2, 3]}, {})
+    chunk: list[events.Event] = [*waiting("r"), events.Extend([("r", 8)], obs=gives), events.Launch(1, ["r"])]
+    view = events.HolderView(0, 0, 8, 8, None, [1, 2, 3], 1, {8: 2})
+    chunk += [events.Complete(1), events.Snapshot(obs=events.SnapshotAnswer(requests={"r": view}))]
+    wrong = events.Extend([("r", 9)], obs=events.ExtendAnswer({"r": 0}, {"r": [3]}, None, {}, {"r": 3}))
+    what = "r goes on from state slot 3, which does not have the state after 8 tokens"
+    assert said(STATES, *chunk, wrong) == ("DATA-2", what, 2, "no state")
+    model, last = after(STATES, *chunk), events.Extend([("r", 9)])
+    model.step(last)
+    assert last.obs is not None and last.obs.states_from == {"r": 1}

@@ -124,6 +124,11 @@ def test_a_hole_is_told_with_those_that_need_the_page_still() -> None:
     store.insert(ROOT, [b"a"], [7])
     for page, longer in ((1, b"ab"), (2, b"ac"), (3, b"ad")):
         store.insert(b"a", [longer], [page])
+    store.insert(b"ab", [b"abc", b"abcd"], [4, 5])
+    with pytest.raises(Violation, match=r"STORE-1: page 4 was evicted, but 1 longer prefix\(es\) still need it"):
+        store.check_evictable({b"abc": 4})
+    store.check_evictable({b"abc": 4, b"abcd": 5})
+    store.remove({b"abc": 4, b"abcd": 5})
     for leaving, left in (([b"a"], 3), ([b"ab", b"a"], 2), ([b"a", b"ad", b"ab"], 1)):
         with pytest.raises(Violation) as raised:
             store.check_evictable({one: store.pages[one] for one in leaving})

@@ -818,6 +818,14 @@ def test_what_is_over_is_forgotten() -> None:
     assert not law.state.holdings
 
 
+def test_operations_without_a_stream_take_turns_on_few() -> None:
+    law = Law(POOLS)
+    law.step(take("a", 1))
+    for step in range(100):
+        assert law.step(write(step, "a", 1, stream=None)) == law.step(End(step)) == []
+    assert len(law.state.clocks.streams) == 2
+
+
 def test_of_one_event_only_so_many_findings_are_told_one_by_one() -> None:
     law = Law({"kv": Pool(num_pages=3000)})
     read, again = Use(pool="kv", pages=[(1, 2500)]), Use(pool="kv", pages=[(1, 2500)], holder="b")
