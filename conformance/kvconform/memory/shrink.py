@@ -34,7 +34,7 @@ from kvspec.memory.events import Begin, Count, Idle, Learn, Leave, MemoryEvent, 
 LONGEST = 20_000
 """Events that are tried at most, because each attempt judges all of them again."""
 
-LEAST = 100_000
+LEAST = 300_000
 """Events that are judged for the smallest file, before a search ends."""
 MACHINE = 10
 """So many times slower than usual a machine may be before time ends the search, and no longer its effort."""

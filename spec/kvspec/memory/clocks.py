@@ -38,13 +38,15 @@ def join(clock: Clock, earlier: Clock) -> None:
 class Flight:
     """An operation that is queued, and what it uses."""
 
-    __slots__ = ("by", "clock", "event", "moment", "number", "rivals", "spans", "stream", "uses")
+    __slots__ = ("by", "clock", "delivered", "event", "moment", "number", "rivals", "spans", "stream", "uses")
 
     def __init__(self, event: Begin, stream: str, clock: Clock, rivals: "set[Flight]", number: int) -> None:
         """The operation `number`, ordered after `clock`, itself included, and not after its `rivals`."""
         self.event, self.stream, self.clock, self.rivals, self.number = event, stream, clock, rivals, number
         self.by: Writer = event.id, 0
         """Its name, and the number of the event that queued it."""
+        self.delivered: str | None = None
+        """For whom what it computed left the engine, when it was not known yet whether its end would be told."""
         self.moment = clock[stream]
         """When it is done; it has read at the moment before."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []

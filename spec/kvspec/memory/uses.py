@@ -7,6 +7,7 @@ decode step costs what it adds and not what it attends to.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,14 @@ _REMEMBERED = 10_000
 Part = tuple[PoolState, Page, int, int, int, str | None, list[Content]]
 """The slots of one page that a use touches: pool, page, slots from, to; the position of slot 0 of the page, in the
 table or in the use's pages one after the other; for whom; and what the slots are meant to hold."""
+
+
+class _Carried(NamedTuple):
+    """What a copy takes along, its first slot as slot 0; of so many slots; and whether all of them have pages."""
+
+    contents: list[Content]
+    length: int
+    complete: bool
 
 
 def map_table(state: State, event: events.Map) -> None:
@@ -141,21 +150,24 @@ def begin(state: State, event: Begin) -> None:
     state.judged["MEM-ORDER"] += 1
     count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
     state.spoilt.pop(event.id, None)
-    first: list[Use] = [] if event.sees_own else event.reads
-    then = event.reads if event.sees_own else []
-    if event.sees_own and not state.sees_own:
-        first, then = [use for use in then if not _sees_own(state, use)], [use for use in then if _sees_own(state, use)]
-    _reads(state, flight, first)
+    late = [event.sees_own and _sees_own(state, use) for use in event.reads]
+    _reads(state, flight, [use for use, is_late in zip(event.reads, late, strict=True) if not is_late])
+    taken = [
+        None if event.sees_own and _sees_own(state, source) else _gather(state, flight, source)
+        for source, _ in event.copies
+    ]
     _writes(state, flight, event.writes)
-    _reads(state, flight, then)
-    for source, target in event.copies:
-        _copy(state, flight, source, target)
+    _reads(state, flight, [use for use, is_late in zip(event.reads, late, strict=True) if is_late])
+    for (source, target), carried in zip(event.copies, taken, strict=True):
+        _put(state, flight, _gather(state, flight, source) if carried is None else carried, target)
     if event.id in state.spoilt:
         _spoil_writes(state, event)
 
 
 def _sees_own(state: State, use: Use) -> bool:
     """Whether a read sees what its operation writes; of what names no pool that is no matter."""
+    if state.sees_own:
+        return True
     table = state.tables.get(use.table or "")
     pool = state.pools.get(use.pool or "") if table is None else table.pool
     return pool is None or pool.sees_own
@@ -180,6 +192,10 @@ def wait(state: State, event: events.Wait) -> None:
 def end(state: State, event: events.End) -> None:
     """The host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
     state.judged["MEM-ORDER"] += 1
+    flight = state.clocks.flights.get(event.id)
+    if flight is not None and flight.delivered is not None:
+        _find_early(state, event.id, flight.delivered, "was delivered")
+        flight.delivered = None
     if not state.clocks.end(event.id, event.part):
         state.find("MEM-ORDER", f"operation {event.id} is taken for complete, but is not in flight")
     elif event.unwritten:
@@ -193,14 +209,21 @@ def deliver(state: State, event: events.Deliver) -> None:
     state.judged["MEM-DELIVER"] += 1
     flight = state.clocks.flights.get(event.id)
     if flight is not None and flight.stream in state.clocks.told:
-        what = f"what operation {event.id} computed for {event.holder} is delivered before it is seen complete"
-        state.find("MEM-DELIVER", what, holder=event.holder)
+        _find_early(state, event.id, event.holder, "is delivered")
+    elif flight is not None:
+        flight.delivered = event.holder
     causes = state.spoilt.get(event.id, NOTHING)
     for holder in (event.holder, None):
         if holder in causes:
             what = f"what operation {event.id} computed for {event.holder} is delivered, but what it read was not there"
             state.find("MEM-DELIVER", what, holder=event.holder).cause = causes[holder]
             return
+
+
+def _find_early(state: State, id: events.OpId, holder: str, told: str) -> None:
+    """Something left the engine, and whether it was there nobody had looked."""
+    what = f"what operation {id} computed for {holder} {told} before it is seen complete"
+    state.find("MEM-DELIVER", what, holder=holder)
 
 
 def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
@@ -416,8 +439,10 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
         table.tell(first, told)
     if not use.may and _view_own(flight, table, start, stop):
-        for *_, meant in parts:
+        for pool, number, _, _, position, _, meant in parts:
             (state.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
+            if number in pool.sinks:  # where nothing is written nothing is there to be read
+                view.changed.add(position // pool.size)
 
 
 def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -> int:
@@ -539,36 +564,42 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
             return
 
 
-def _copy(state: State, flight: Flight, source: Use, target: Use) -> None:
-    """Read, and write what was read, slot by slot; where nothing was written, nothing is in the target either."""
-    carried: list[Content] = []
-    length = done = 0
-    found_before = len(state.findings)
-    read, written = _parts(state, source), _parts(state, target)
-    without_page = len(state.findings) > found_before
-    for part in read:
+def _gather(state: State, flight: Flight, source: Use) -> _Carried:
+    """Read what a copy takes along: what is there slot by slot, and of how many slots."""
+    found_before, carried, length = len(state.findings), list[Content](), 0
+    parts = _parts(state, source)
+    complete = len(state.findings) == found_before
+    for part in parts:
         pool, number, start, stop, *_ = part
         _read_part(state, flight, part, note=True, carried=True)
         pieces = pool.page(number).pieces(start, stop)
         carried += [piece.shifted(length - start) for piece in pieces if isinstance(piece, Content)]
         length += stop - start
-    if (room := sum(stop - start for _, _, start, stop, *_ in written)) != length:
-        if without_page:
+    return _Carried(carried, length, complete)
+
+
+def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
+    """Write what a copy took along, slot by slot; where nothing was written, nothing is in the target either."""
+    found_before, done = len(state.findings), 0
+    written = _parts(state, target)
+    if (room := sum(stop - start for _, _, start, stop, *_ in written)) != taken.length:
+        if not taken.complete or len(state.findings) > found_before:
             return
-        raise Malformed(f"a copy of {length} slots to {room}")
+        raise Malformed(f"a copy of {taken.length} slots to {room}")
     for part in written:
         pool, number, start, stop, *_, meant = part
         until = done + stop - start
-        cuts = [piece.cut(done, until) for piece in _within(carried, Content(done, until, None)) if done < piece.stop]
+        found = _within(taken.contents, Content(done, until, None))
+        cuts = [piece.cut(done, until) for piece in found if done < piece.stop]
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new)
         for first, last in zip([start, *[one.stop for one in new]], [*[one.start for one in new], stop], strict=True):
             if first < last and number not in pool.sinks:
                 _leave_unwritten(state, flight, pool, number, first, last)
         done = until
-    if found := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
+    if causes := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
         for pool, number in ((part[0], part[1]) for part in written if part[1] not in part[0].sinks):
-            state.comes_from(found[0], pool, number)
+            state.comes_from(causes[0], pool, number)
 
 
 def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page, start: int, stop: int) -> None:
