@@ -82,11 +82,15 @@ class Hooks:
             except LawBroken:
                 raise
             except Exception as error:
-                line, function = _raised_at(error)
-                self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
+                self.gave_up(name, error)
                 raise
 
         self._patches.set(owner, name, watched)
+
+    def gave_up(self, name: str, error: Exception) -> None:
+        """Tell that the engine raised this in a function of that name."""
+        line, function = _raised_at(error)
+        self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
 
     def guarded(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What `do` answers; `None` if it fails, and then nothing more is told."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvconform.attach.hooks import Hooks, Trace
+from kvconform.attach.hooks import Hooks, LawBroken, Trace
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvspec.memory import Finding, Law, Pool
@@ -75,7 +75,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """An engine that can be driven. `run` takes a seed; what the engine raises ends that run."""
+    """An engine that can be driven. `run` takes a seed; with a defect planted what it raises is told as `failed`."""
 
     name: str
     attach: Callable[[Trace], Hooks]
@@ -114,7 +114,14 @@ def judged(
             for seed in range(first_seed, first_seed + runs):
                 if events is not None and judge.events >= events:
                     break
-                trial.run(seed)
+                try:
+                    trial.run(seed)
+                except LawBroken:
+                    raise
+                except Exception as error:
+                    if defect is None:
+                        raise
+                    hooks.gave_up(f"the run of seed {seed}", error)
                 if defect is not None and judge.found:
                     break
                 if hooks.problem is not None:

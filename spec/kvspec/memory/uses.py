@@ -364,7 +364,11 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
             state.judged["MEM-CONTENT"] += 1
         wrong = next((want for want in _within(meant, piece) if state.agree(piece, want) is False), None)
         if wrong is not None:
-            what = f"operation {id} means to read {wrong.label} in {pool.named(number)} and finds {piece.label}"
+            want, got = wrong.label, piece.label
+            if want == got:
+                place = max(wrong.start, piece.start)
+                want, got = (f"slot {one.offset + place - one.start} of {one.label}" for one in (wrong, piece))
+            what = f"operation {id} means to read {want} in {pool.named(number)} and finds {got}"
             found = state.find("MEM-CONTENT", what, pool, number, holder)
             found.other = page.writer
             _spoil(state, flight, holder, found.cause or found.event)

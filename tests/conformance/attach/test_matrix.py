@@ -13,6 +13,7 @@ from kvconform.attach.matrix import check, worker
 from kvconform.attach.matrix.report import DrivenReport, Group, Shown, Task, line
 from kvconform.attach.matrix.table import show_driven
 from kvconform.attach.patches import Patches
+from kvconform.attach.planting import Defect
 from kvconform.engines.matrix.kept import keep, recall
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Law, Pool
@@ -189,6 +190,15 @@ def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> 
     report = check.driven("nano-vllm", str(tmp_path), 1.0, 0, tmp_path / "out", None, again=False)
     assert report.not_supported == f"{tmp_path} holds no nano-vllm"
     assert msgspec.json.decode(msgspec.json.encode(report), type=DrivenReport) == report
+
+
+def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsewhere() -> None:
+    place = (Engine, "__init__", "self.runs = 0", "self.runs = 1")
+    judge = judged(Engine("driver").trial([]), 3, defect=Defect("raises", "", (place,)))
+    assert [(events, finding.rule) for events, finding in judge.found] == [(1, "MEM-FAILED")]
+    assert "the run of seed 0: AttributeError: no such function" in judge.found[0][1].what
+    with pytest.raises(AttributeError, match="no such function"):
+        judged(Engine("driver").trial([]), 3)
 
 
 def test_a_trial_begins_at_a_seed_and_stops_after_so_many_events() -> None:

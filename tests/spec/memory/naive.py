@@ -5,7 +5,7 @@ graph of what happens before what, searched each time.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -269,16 +269,21 @@ class Naive:
     def begin(self, event: events.Begin) -> Iterator[Told]:
         id, start = int(event.id), self.order.begin(event)
         self.writes, self.written = event.writes, set()
+        reads = [self._read(id, start, use, event.stream) for use in event.reads]
+        writes = [self._write(id, start, use, event.stream) for use in event.writes]
+        for told in (*writes, *reads) if event.sees_own else reads:
+            yield from told
         if event.sees_own:
-            for use in event.writes:
-                yield from self._write(id, start, use, event.stream)
-        for use in event.reads:
-            yield from self._read(id, start, use, event.stream)
-        if not event.sees_own:
-            for use in event.writes:
-                yield from self._write(id, start, use, event.stream)
-        for source, target in event.copies:
-            yield from self._copy(id, start, source, target)
+            for source, target in event.copies:
+                yield from self._put(id, start, target, (yield from self._gather(id, start, source)))
+        else:
+            carried = []
+            for source, _ in event.copies:
+                carried.append((yield from self._gather(id, start, source)))
+            for told in writes:
+                yield from told
+            for (_, target), slots in zip(event.copies, carried, strict=True):
+                yield from self._put(id, start, target, slots)
 
     def wait(self, event: events.Wait) -> Iterator[Told]:
         self.order.wait(event)
@@ -339,10 +344,13 @@ class Naive:
                     (self.open.add if is_wrong else self.open.discard)(place)
             page.reads[slot].append(self.order.read[id])
 
-    def _copy(self, id: int, start: int, source: Use, target: Use) -> Iterator[Told]:
-        """Slot by slot; where nothing was written, nothing is in the target either."""
+    def _gather(self, id: int, start: int, source: Use) -> Generator[Told, None, list[Slot]]:
+        """What a copy takes along, slot by slot."""
         yield from self._read(id, start, source, None, copied=True)
-        carried = [self.pages[number].content[slot] for number, slot, *_ in self._slots(source)]
+        return [self.pages[number].content[slot] for number, slot, *_ in self._slots(source)]
+
+    def _put(self, id: int, start: int, target: Use, carried: list[Slot]) -> Iterator[Told]:
+        """Where nothing was written, nothing is in the target either."""
         if target.labels is not None:
             carried = [meant for _, _, meant, _ in self._slots(target)]
         yield from self._write(id, start, target, None, carried)

@@ -82,7 +82,34 @@ def plan(writer: str) -> Publish:
     return Publish("kv", [1], ["k"], ["x"], planned=True, writer=writer)
 
 
+PAIRS = [(of("a", 1), of("a", 2)), (of("a", 2), of("a", 1))]
+"""Pages 1 and 2 change places, told as two copies."""
+
 BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
+    "copied back what was copied there": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            write(2, "a", 2, "y"),
+            Begin(3, "s", copies=PAIRS),
+            read(4, "a", 1, "y"),
+        ],
+        ("MEM-CONTENT", 5),
+    ),
+    "read one slot further on": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            copy(2, of("a", 1, stop=3), of("a", 2, start=1)),
+            Begin(3, "s", [of("a", 2, start=1, stop=4, label="x")]),
+        ],
+        ("MEM-CONTENT", 4),
+    ),
+    "padding read that a table names": (
+        [take("a", 1), table("t", "a", 1, 8), Begin(1, "s", writes=[Use("t")]), Begin(2, "s", [Use("t", stop=8)])],
+        ("MEM-USE", 4),
+    ),
+    "delivered, and looked at later": ([take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1)], ("MEM-DELIVER", 4)),
     "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
     "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE", 1)),
     "taken while published": (
@@ -398,7 +425,7 @@ def test_a_finding_has_the_holder_that_it_speaks_of(name: str) -> None:
     law = Law(POOLS)
     for event in BROKEN[name][0]:
         for finding in law.step(event):
-            due = "a" if isinstance(event, Idle) else holder_of(law, event)
+            due = "a" if isinstance(event, Idle | End) else holder_of(law, event)
             assert finding.holder == (None if finding.rule in OF_NOBODY else due)
 
 
@@ -536,6 +563,19 @@ def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
 
 
 RIGHT: dict[str, list[Event]] = {
+    "pages that change places": [
+        take("a", 1, 2),
+        write(1, "a", 1, "x"),
+        write(2, "a", 2, "y"),
+        Begin(3, "s", copies=PAIRS, sees_own=False),
+        Begin(4, "s", [of("a", 1, label="y"), of("a", 2, label="x")]),
+    ],
+    "taken along before it is overwritten": [
+        take("a", 1, 2),
+        write(1, "a", 1, "x"),
+        Begin(2, "s", writes=[of("a", 1, label="z")], copies=PAIRS[:1], sees_own=False),
+        Begin(3, "s", [of("a", 1, label="z"), of("a", 2, label="x")]),
+    ],
     "an empty entry of a batch reads padding": [
         *[take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use("t")])],
         Begin(2, "s", [Use("t"), of(None, 8)], [of(None, 8)]),
