@@ -150,27 +150,26 @@ def begin(state: State, event: Begin) -> None:
     state.judged["MEM-ORDER"] += 1
     count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
     state.spoilt.pop(event.id, None)
-    late = [event.sees_own and _sees_own(state, use) for use in event.reads]
-    _reads(state, flight, [use for use, is_late in zip(event.reads, late, strict=True) if not is_late])
-    taken = [
-        None if event.sees_own and _sees_own(state, source) else _gather(state, flight, source)
-        for source, _ in event.copies
-    ]
+    early: list[Use] = []
+    late = event.reads
+    if not (event.sees_own and state.sees_own):
+        early = [use for use in event.reads if not _sees_own(state, event, use)]
+        late = [use for use in event.reads if _sees_own(state, event, use)]
+    _reads(state, flight, early)
+    taken = [None if _sees_own(state, event, source) else _gather(state, flight, source) for source, _ in event.copies]
     _writes(state, flight, event.writes)
-    _reads(state, flight, [use for use, is_late in zip(event.reads, late, strict=True) if is_late])
+    _reads(state, flight, late)
     for (source, target), carried in zip(event.copies, taken, strict=True):
         _put(state, flight, _gather(state, flight, source) if carried is None else carried, target)
     if event.id in state.spoilt:
         _spoil_writes(state, event)
 
 
-def _sees_own(state: State, use: Use) -> bool:
+def _sees_own(state: State, event: Begin, use: Use) -> bool:
     """Whether a read sees what its operation writes; of what names no pool that is no matter."""
-    if state.sees_own:
-        return True
     table = state.tables.get(use.table or "")
     pool = state.pools.get(use.pool or "") if table is None else table.pool
-    return pool is None or pool.sees_own
+    return event.sees_own and (pool is None or pool.sees_own)
 
 
 def count_uses(state: State, reads: int, writes: int) -> None:
