@@ -103,10 +103,11 @@ class PrefixStore:
             _take_one(self.window_pins, inside)
         pins, parents = self.pins, self.parents
         while key:
-            count = pins.pop(key) - 1
+            count = pins[key] - 1
             if count:
                 pins[key] = count
                 return
+            del pins[key]
             key = parents[key]
 
     def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:
