@@ -157,7 +157,7 @@ class _Traffic:
         self._live: list[str] = []
         self._next = 0
         self._paused = False
-        self._idled = self._still = 0
+        self._idled = self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
         self._talks = shape.sessions > 0
         self.idle: Callable[[], bool] = lambda: False
@@ -168,6 +168,7 @@ class _Traffic:
         rng = self._rng
         self.looks()
         self._seen.loops += 1
+        self._waited += 1
         self._still = 0 if self._paused else self._still + 1
         if self._seen.loops > MOST_LOOPS or (self._live and self._still > STILL):
             raise RuntimeError(STUCK)
@@ -198,7 +199,7 @@ class _Traffic:
         """What clients with sessions say, beside their turns; what sessions hold can be in everybody's way."""
         if not self._shape.sessions:
             return []
-        if self._still > STILL // 2 and not self._shape.patient:
+        if self._waited > STILL // 2 and not self._shape.patient:
             return self.clients.leave()
         return self.clients.messages(more=self._left > 0)
 
@@ -256,7 +257,7 @@ class _Traffic:
 
     def launched(self, reqs: list[Any], starts: list[int], stops: list[int], *, mixed: bool) -> None:
         """A forward pass was queued."""
-        self._still = 0
+        self._still = self._waited = 0
         known = [len(req.origin_input_ids) + len(req.output_ids) for req in reqs]
         self._seen.chunks += any(stop < tokens for stop, tokens in zip(stops, known, strict=True))
         self._seen.hits += any(0 < start < stop - 1 for start, stop in zip(starts, stops, strict=True))
