@@ -256,3 +256,11 @@ def test_a_chunk_goes_on_from_the_state_that_the_one_before_has_left() -> None:
     model, last = after(STATES, *chunk), events.Extend([("r", 9)])
     model.step(last)
     assert last.obs is not None and last.obs.states_from == {"r": 1}
+
+
+@pytest.mark.parametrize(("end", "early"), [(2, 0), (8, 1)])
+def test_a_first_turn_is_published_early_where_a_chunk_fills_a_page(end: int, early: int) -> None:
+    config = Config(4, 16, 3, 64, first_turn_chunks="published")
+    chunk: list[events.Event] = [events.OpenSession("s"), *waiting("t", PROMPT, "s"), events.Extend([("t", end)])]
+    chunk += [events.Launch(1, ["t"]), events.Complete(1), events.CacheUnfinished("t", chunked=True)]
+    assert after(config, *chunk).state.chosen["first turn published early"] == early

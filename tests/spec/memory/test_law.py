@@ -126,6 +126,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "freed twice": ([take("a", 1), Release("a", "kv", [1]), Release("a", "kv", [1])], ("MEM-RELEASE", 3)),
     "passed on by a stranger": ([take("a", 1), PassOn("b", "c", "kv", [1])], ("MEM-RELEASE", 2)),
     "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE", 2)),
+    "read by a stranger": ([take("a", 1), write(1, "a", 1), read(2, "b", 1)], ("MEM-USE", 3)),
     "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE", 1)),
     "used through a stale table": (
         [take("a", 1), table("t", "a", 1), Release("a", "kv", [1]), Begin(1, "s", writes=[Use(table="t")])],

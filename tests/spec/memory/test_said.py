@@ -37,6 +37,7 @@ SAID = {
     "freed twice": "page 1 is released by a, but nobody holds it",
     "passed on by a stranger": "page 1 is passed on by b, but a holds it",
     "used by a stranger": "operation 1 uses page 1 for b, but a holds it",
+    "read by a stranger": "operation 2 uses page 1 for b, but a holds it",
     "used by nobody known, free": "operation 1 uses page 1, but nobody holds it",
     "used through a stale table": "operation 1 uses page 1 for a, but nobody holds it",
     "a hole": "position 4 of t has no page",
