@@ -728,6 +728,18 @@ RIGHT: dict[str, list[Event]] = {
         Release("a", "kv", [1]),
         Begin(2, "s", writes=[Use("t", start=4, stop=12)]),
     ],
+    "one holder has two references, and two pins": [
+        *[take("a", 1), Share("a", "kv", [1]), *[Share("p", "kv", [1], pin=True)] * 2],
+        Count("kv", references={1: 4}),
+        *[Release(holder, "kv", [1]) for holder in "apap"],
+        Idle(),
+    ],
+    "what may be written at the end of a table may be anything": [
+        *[take("a", 1), table("t", "a", 1, labels=["x"])],
+        *[Begin(id, "s", writes=[Use("t", start=id, stop=id + 1)]) for id in range(2)],
+        Begin(2, "s", writes=[Use("t", start=2, stop=3, may=True)]),
+        Begin(3, "s", [of("a", 1, label="y", start=2, stop=3)]),
+    ],
     "each of several has one reference": [
         take("a", 1),
         *[Share(holder, "kv", [1]) for holder in "bc"],
@@ -1187,3 +1199,9 @@ def test_a_copy_of_nothing_is_no_write_of_the_same() -> None:
     assert found(*unordered[:2], part, End(3), Begin(1, "t", writes=[of("a", 2, label="x")]), unordered[2]) == [
         ("MEM-RACE", 6)
     ]
+
+
+def test_content_behind_what_was_never_written_is_judged_too() -> None:
+    law = Law({"kv": Pool(4, 8, writes_told=False)})
+    events = (take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x", start=2)]), read(2, "a", 1, "y"))
+    assert [finding.rule for event in events for finding in law.step(event)] == ["MEM-CONTENT"]
