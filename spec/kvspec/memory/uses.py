@@ -323,12 +323,12 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     """Judge the read of slots of one page; whether they hold what was computed from what failed.
 
     A copy that does not say what it means to find may have `carried` slots along that were never written. What is read
-    of padding for nobody, as for an empty entry of a batch, is thrown away; but a copy keeps it.
+    of padding for nobody, meaning nothing, as for an empty entry of a batch, is thrown away; but a copy keeps it.
     """
     pool, number, start, stop, _, holder, meant = part
     id = flight.event.id
     if number in pool.sinks:
-        if holder is None and not carried:
+        if holder is None and not carried and all(want.label is None for want in meant):
             return False
         state.find("MEM-USE", f"operation {id} reads padding page {number}", pool, number, holder)
         return False

@@ -450,6 +450,7 @@ def check_sentence(finding: Finding, pool: str = "kv") -> None:
 def test_padding_is_not_copied_and_is_read_for_nobody_alone() -> None:
     assert found(take("a", 1), Begin(1, "s", copies=[(of(None, 8), of("a", 1))])) == [("MEM-USE", 2)]
     assert found(Begin(1, "s", [of(None, 8)])) == []
+    assert found(Begin(1, "s", [of(None, 8, label="x")])) == [("MEM-USE", 1)], "who means to find something is somebody"
 
 
 def test_a_copy_of_what_is_meant_to_be_there_finds_it() -> None:
