@@ -10,7 +10,7 @@ from kvspec.rules import Violation
 from tests.spec.oddities import half_said
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def told_whole() -> Iterator[None]:
     """Look at each finding of a step."""
     step = Model.step
