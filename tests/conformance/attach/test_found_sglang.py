@@ -34,6 +34,7 @@ RULES = {
     "sglang/session-order-0.5.23": "MEM-FAILED",
     "sglang/session-without-cache-0.5.23": "MEM-FAILED",
     "sglang/session-rows-0.5.23": "MEM-FAILED",
+    "sglang/session-preempted-0.5.23": "MEM-FAILED",
     "sglang/session-state-ahead-0.5.23": "MEM-CONTENT",
 }
 

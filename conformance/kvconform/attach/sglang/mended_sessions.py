@@ -73,6 +73,18 @@ _OWN_FIRST = """
 _HELD = "num_held_rows = sum(r.kv.holds_kv for r in adder.can_run_list)"
 _OWN_HELD = f"{_HELD} + (getattr(req.session, 'session_id', None) in self.tree_cache.session.slots)"
 
+_PREEMPTED = """adder.preempt_to_schedule(
+                req
+            ):
+"""
+_ROW_FREED = """(
+                adder.preempt_to_schedule(req)
+                and len(adder.can_run_list) < self.get_num_allocatable_reqs(
+                    len(running_batch.reqs), running_batch=running_batch, num_held_rows=num_held_rows
+                )
+            ):
+"""
+
 
 def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
     with suppress(NotPlanted, AttributeError, KeyError):
@@ -144,3 +156,9 @@ def mend_rows(release: Release, patches: Patches) -> None:
         (scheduler, name, _FIRST, _OWN_FIRST),
         (scheduler, name, _HELD, _OWN_HELD),
     )
+
+
+def mend_preempted(release: Release, patches: Patches) -> None:
+    """A request that has thrown out a turn is not admitted without a row: the turn's session keeps that."""
+    scheduler = release.scheduler.Scheduler
+    _mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))
