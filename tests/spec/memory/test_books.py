@@ -7,9 +7,9 @@ import pytest
 
 from kvspec.memory import Law, Pool
 from kvspec.memory.clocks import Clocks
-from kvspec.memory.events import Event, Map, Release, Unmap
+from kvspec.memory.events import Begin, End, Event, Map, Release, Unmap, Use
 from kvspec.memory.state import HOLE, NOTHING, PoolState, State
-from tests.spec.memory.test_law import POOLS, RIGHT, table, take
+from tests.spec.memory.test_law import POOLS, RIGHT, of, table, take, write
 from tests.spec.memory.test_naive import POOLS as SIZES
 from tests.spec.memory.test_naive import Decoding, Writer
 
@@ -127,3 +127,31 @@ def test_a_free_page_is_forgotten_once_no_table_names_it() -> None:
     for event in (take("a", 1), table("t", "a", 1), Release("a", "kv", [1])):
         assert law.step(event) == [] and law.state.pools["kv"].pages.keys() == {1}
     assert law.step(Unmap("t")) == [] and not law.state.pools["kv"].pages
+
+
+def test_a_table_whose_pages_are_all_gone_is_forgotten() -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1, 2), table("t", "a", 1, 2), Unmap("t", 1, 2), Unmap("t", 0, 1)):
+        assert law.step(event) == []
+    assert not law.state.tables
+
+
+def test_what_was_read_through_tables_is_forgotten_with_the_operations_that_read_it() -> None:
+    """A page that many runs in turn read through tables of their own, while a launch is always in flight."""
+    law = Law(POOLS)
+    for event in (take("a", 1), write(0, "a", 1)):
+        law.step(event)
+    for step in range(1, 100):
+        for event in (table("t", "a", 1), Begin(step, "s", [Use("t")]), End(step - 1), Unmap("t")):
+            assert law.step(event) == []
+    assert len(law.state.pools["kv"].pages[1].left) <= 2
+
+
+def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvspec.memory.uses._REMEMBERED", 5)
+    law = Law(POOLS)
+    law.step(take("a", 1))
+    for step in range(20):
+        assert [one.rule for one in law.step(Begin(step, "s", [of("a", 1)]))] == ["MEM-WRITTEN"]
+        assert law.step(End(step)) == []
+    assert [*law.state.spoilt] == [15, 16, 17, 18, 19]

@@ -206,6 +206,30 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ],
         ("MEM-RACE", 4),
     ),
+    "two lanes with two contents over what was there": (
+        [take("a", 1), write(1, "a", 1, "w"), Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
+        ("MEM-RACE", 3),
+    ),
+    "half a page means something else": (
+        [
+            *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t", stop=2)])],
+            Begin(2, "s", writes=[Use("t", start=2, stop=4, labels=["y"])]),
+            Begin(3, "s", [Use("t", stop=4)]),
+        ],
+        ("MEM-CONTENT", 5),
+    ),
+    "looked at in part since it changed, and then the rest, twice": (
+        [
+            *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t")])],
+            Begin(2, "s", writes=[of("a", 1, label="y", start=3)]),
+            *[Begin(id, "s", [Use("t", stop=stop)]) for id, stop in ((3, 2), (4, 4), (5, 4))],
+        ],
+        ("MEM-CONTENT", 6),
+    ),
+    "a load fails of what its stream has looked at": (
+        [*mapped("a", 1), End(1, unwritten=[Use("t")]), Begin(2, "s", [Use("t")])],
+        ("MEM-WRITTEN", 5),
+    ),
     "positions in a hole": (
         [*mapped("a", 1, 2), Unmap("t", 0, 1), Begin(2, "s", [Use("t", start=3, stop=8)])],
         ("MEM-USE", 5),
@@ -479,11 +503,16 @@ def test_padding_is_a_page_and_no_slot() -> None:
     assert [finding.rule for event in events for finding in law.step(event)] == ["MEM-DELIVER"]
 
 
-def test_a_run_that_has_left_is_not_judged_when_a_load_fails() -> None:
-    load = Begin(1, "t", writes=[of("a", 1)])
+@pytest.mark.parametrize("gone", [Unmap("t"), Unmap("t", 1), Unmap("t", 0, 1)])
+def test_a_run_that_has_left_is_not_judged_when_a_load_fails(gone: Unmap) -> None:
+    """Nor what of its table is left, and it is not remembered."""
+    law = Law(POOLS)
+    load = Begin(1, "t", writes=[of("a", 1, 2)])
     step = Begin(2, "s", [Use(table="t")], after=[1])
-    left = [Unmap("t"), Release("a", "kv", [1]), Leave("a")]
-    assert found(take("a", 1), table("t", "a", 1), load, step, *left, End(1, unwritten=[of(None, 1)])) == []
+    left = [gone, Release("a", "kv", [1, 2]), Leave("a"), End(1, unwritten=[of(None, 1, 2, 5)])]
+    for event in (take("a", 1, 2), table("t", "a", 1, 2), load, step, *left):
+        assert law.step(event) == []
+    assert 5 not in law.state.pools["kv"].pages
 
 
 def test_a_delivery_after_other_content_is_its_consequence() -> None:
@@ -709,6 +738,17 @@ RIGHT: dict[str, list[Event]] = {
         Deliver(2, "a"),
     ],
     "what was promised to who has left": [Reserve("a", "kv", 7), Leave("a"), take("b", 1, 2)],
+    "a table names padding": [take("a", 1), table("t", "a", 8, 1), Begin(1, "s", writes=[Use("t")])],
+    "a page that three tables name": [
+        *mapped("a", 1),
+        *[table(name, "a", 1) for name in "uv"],
+        *[Begin(id, "s", [Use(name)]) for id, name in enumerate("tuv", 2)],
+    ],
+    "an operation has the name of one whose results were worthless": [
+        *[take("a", 1, 2), Begin(1, "t", writes=[of("a", 1)])],
+        *[Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1]), End(1, unwritten=[of("a", 1)]), End(2)],
+        *[write(1, "a", 1), End(1), read(2, "a", 1), End(2), Deliver(2, "a")],
+    ],
     "a page that is filled in part is copied": [
         take("a", 1, 2),
         Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
@@ -1118,6 +1158,9 @@ def test_one_pass_sees_its_own_writes_in_one_pool_and_not_in_the_other(sees_own:
     assert found == ([] if sees_own else ["MEM-WRITTEN", "MEM-DELIVER"])
     after = Begin(2, "s", [Use("t"), state], [Use("t", labels=["x"])])
     assert law.step(after) == []
+    through = [Map("u", "a", "states", 0, [3]), Begin(3, "s", [Use("u")], [Use("u")])]
+    events = [Take("a", "states", [3]), *through]
+    assert [one.rule for event in events for one in law.step(event)] == ([] if sees_own else ["MEM-WRITTEN"])
 
 
 def test_who_wrote_what_is_found_is_known_as_long_as_nobody_else_writes_there() -> None:

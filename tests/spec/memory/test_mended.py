@@ -62,6 +62,35 @@ def test_whatever_follows_says_what_was_first() -> None:
     assert findings == [("MEM-TAKE", None), ("MEM-WRITTEN", 2), ("MEM-NAME", 2), ("MEM-TAKE", 2)]
 
 
+def test_what_was_delivered_too_early_is_told_once() -> None:
+    delivered = [take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1, "reads"), End(1)]
+    assert found(*delivered) == [("MEM-DELIVER", 4)]
+
+
+def test_the_first_of_two_causes_counts() -> None:
+    """Another's content is read, and then what a failed load has spoilt: what leaves is the first one's consequence."""
+    law = Law(POOLS)
+    events: list[Event] = [
+        *[take("a", 1, 2, 3), write(1, "a", 1, "x"), Begin(2, "t", writes=[of("a", 2)])],
+        *[Begin(3, "s", [of("a", 2)], [of("a", 3)], after=[2]), End(2, unwritten=[of("a", 2)])],
+        Begin(4, "s", [of("a", 1, label="y"), of("a", 3)]),
+        Deliver(4, "a"),
+    ]
+    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
+    assert findings == [("MEM-CONTENT", None), ("MEM-DELIVER", 6)]
+
+
+def test_a_load_that_failed_is_no_finding_and_nobodys_cause() -> None:
+    law = Law(POOLS)
+    events: list[Event] = [
+        *[take("a", 1, 2), Begin(1, "t", writes=[of("a", 1)])],
+        *[Begin(2, "s", [of("a", 1)], [of("a", 2, label="w")], after=[1]), End(1, unwritten=[of("a", 1)])],
+        *[Release("b", "kv", [2]), read(3, "a", 2, "z")],
+    ]
+    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
+    assert findings == [("MEM-RELEASE", None), ("MEM-CONTENT", 5)]
+
+
 def test_a_promise_is_taken_up_page_by_page() -> None:
     assert found(Reserve("a", "kv", 3), take("a", 1), take("b", 2, 3, 4, 5)) == []
     assert found(Reserve("a", "kv", 3), take("a", 1), take("b", 2, 3, 4, 5, 6)) == [("MEM-RESERVE", 3)]

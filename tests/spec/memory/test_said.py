@@ -68,6 +68,12 @@ SAID = {
     "before the first slot": "position -3 of the pages has no page",
     "before the first position": "position -1 of t has no page",
     "before the first position, with labels": "position -4 of t has no page",
+    "two lanes with two contents over what was there": "operation 2 writes x and y to slots of page 1: nothing orders "
+    "them",
+    "half a page means something else": "operation 3 means to read y in page 1 and finds x",
+    "looked at in part since it changed, and then the rest, twice": "operation 4 means to read x in page 1 and finds y",
+    "a load fails of what its stream has looked at": "operation 2 reads slot 0 of page 1, never written since it was "
+    "handed out",
     "positions in a hole": "position 3 of t has no page",
     "what a copy had nothing for": "operation 4 reads slot 3 of page 2, never written since it was handed out",
     "a plan whose writer has let go": "key k finds page 1, but slot 0 was never written",
