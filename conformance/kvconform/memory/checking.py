@@ -77,7 +77,7 @@ def check(
     reason = "" if problem is None else str(problem)
     report.cases.append(Case(path.name, "fails" if broken else "conforms", str(path), "memory", events, reason))
     report.judged = dict(Counter(report.judged) + outcome.judged)
-    report.unjudged = dict(Counter(report.unjudged) + outcome.unjudged)
+    report.unjudged = dict(sum(outcome.unjudged.values(), Counter(report.unjudged)))
     verdict = "does not conform" if broken else "conforms"
     told.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
 
@@ -92,9 +92,11 @@ def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> 
     line = f"Judged: {counts or 'nothing'}. Never: {never or 'none'}."
     console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.unjudged:
-        silent = ", ".join(f"{rule} ({counted(count, 'time')})" for rule, count in sorted(judged.unjudged.items()))
-        line = f"Not told, and so not judged: {silent}."
-        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
+        silent = [(rule, pool, count) for pool, counts in judged.unjudged.items() for rule, count in counts.items()]
+        several = len(state.pools) > 1
+        each = [f"{rule}{f' in {pool}' * several} ({counted(count, 'time')})" for rule, pool, count in sorted(silent)]
+        line = f"Not told, and so not judged: {', '.join(each)}."
+        console.print(Text(filled(printable(line), console.width, "", "  ")), soft_wrap=True)
     holders = sum(any(pages.values()) for pages in state.holdings.values())
     if holders and not judged.events["idle"]:
         line = (

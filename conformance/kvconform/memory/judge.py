@@ -43,8 +43,8 @@ class Judged(NamedTuple):
     """Findings of still other kinds, more than `GROUPS`."""
     judged: Counter[str]
     """How often each rule was judged."""
-    unjudged: Counter[str]
-    """How often a rule was told too little to judge by."""
+    unjudged: dict[str, Counter[str]]
+    """Pool -> how often a rule was told too little of it to judge by."""
 
 
 class Judge:

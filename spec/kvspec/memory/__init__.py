@@ -73,6 +73,6 @@ class Law:
         return self.state.judged
 
     @property
-    def unjudged(self) -> Counter[str]:
-        """How often something was not told that a rule judges by."""
-        return self.state.unjudged
+    def unjudged(self) -> dict[str, Counter[str]]:
+        """Pool -> how often something was not told of it that a rule judges by, if ever."""
+        return {name: pool.unjudged for name, pool in self.state.pools.items() if pool.unjudged}

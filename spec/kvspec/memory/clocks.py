@@ -70,6 +70,8 @@ class Clocks:
         self.lanes: dict[str, list[Flight]] = {}
         """Stream -> its operations in flight, oldest first."""
         self.begun = 0
+        self.latest = 0
+        """The largest name of an operation that is a number: one with a larger name was never begun."""
         self.oldest = 1
         """The number of the oldest operation in flight, or of the next one."""
         self.users: dict[Hashable, dict[Flight, None]] = {}
@@ -102,6 +104,8 @@ class Clocks:
         for rival in sorted(rivals, key=_number):
             self.sort(rival)
         self.begun += 1
+        if isinstance(event.id, int) and event.id > self.latest:
+            self.latest = event.id
         if not self.flights:
             self.oldest = self.begun + (clock is self.host)
         flight = Flight(event, stream, clock.copy(), rivals, self.begun)

@@ -301,7 +301,7 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
             state.find("MEM-NAME", what, pool, number).other = page.writer
             return
         elif piece.label is None or meant[0].label is None:
-            state.unjudged["MEM-NAME"] += 1
+            pool.unjudged["MEM-NAME"] += 1
 
 
 def check_plans(state: State, pool: PoolState, number: Page, page: PageState, gone: str | None = None) -> None:

@@ -227,6 +227,8 @@ class PoolState:
         self.reserved: dict[str, int] = {}
         self.told: dict[str, object] = {}
         """Figure -> how it was last told to be wrong."""
+        self.unjudged = Counter[str]()
+        """How often a rule was told too little of it to judge by."""
 
     def expand(self, pages: Pages) -> list[Page]:
         """Pages one by one.
@@ -365,7 +367,6 @@ class State:
         """The same by rule."""
         self.judged: Counter[str] = Counter()
         """How often each rule was judged."""
-        self.unjudged: Counter[str] = Counter()
 
     def pool(self, name: str) -> PoolState:
         """The pool, or `Malformed`."""

@@ -6,6 +6,7 @@ decode step costs what it adds and not what it attends to.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -69,7 +70,8 @@ def map_table(state: State, event: events.Map) -> None:
         if number not in sinks:
             page = pages.get(number) or pool.page(number)
             if page.tables:
-                _share_tail(state, page)
+                if len(page.tables) == 1:  # who writes on there is not alone any more; where two are, nobody was
+                    state.tables[next(iter(page.tables))].tail = None
                 page.tables[name] = Link(index, begun)
             else:
                 page.tables = {name: Link(index, begun)}
@@ -78,14 +80,6 @@ def map_table(state: State, event: events.Map) -> None:
     start = event.index * units
     known = min(len(table.labels), start + len(numbers) * units)
     table.tell(start, [*labels, *[None] * (known - start - len(labels))])
-
-
-def _share_tail(state: State, page: PageState) -> None:
-    """Another table will name a page: who writes on in it is not alone there any more. Where two do, nobody was."""
-    if len(page.tables) == 1 and page.content:
-        (table,) = map(state.tables.__getitem__, page.tables)
-        if table.tail is not None and table.tail.content is page.content[-1]:
-            table.tail = None
 
 
 def unmap(state: State, event: events.Unmap) -> None:
@@ -162,7 +156,7 @@ def begin(state: State, event: Begin) -> None:
     for (source, target), carried in zip(event.copies, taken, strict=True):
         _put(state, flight, _gather(state, flight, source) if carried is None else carried, target)
     if event.id in state.spoilt:
-        _spoil_writes(state, event)
+        _mark(state, event)
 
 
 def _sees_own(state: State, event: Begin, use: Use) -> bool:
@@ -193,7 +187,7 @@ def end(state: State, event: events.End) -> None:
     state.judged["MEM-ORDER"] += 1
     flight = state.clocks.flights.get(event.id)
     if flight is not None and flight.delivered is not None:
-        _find_early(state, event.id, flight.delivered, "was delivered")
+        _find_early(state, event.id, flight.delivered, "was delivered before it is seen complete")
         flight.delivered = None
     if not state.clocks.end(event.id, event.part):
         state.find("MEM-ORDER", f"operation {event.id} is taken for complete, but is not in flight")
@@ -207,8 +201,10 @@ def deliver(state: State, event: events.Deliver) -> None:
     """What an operation computed for a holder leaves the engine."""
     state.judged["MEM-DELIVER"] += 1
     flight = state.clocks.flights.get(event.id)
-    if flight is not None and flight.stream in state.clocks.told:
-        _find_early(state, event.id, event.holder, "is delivered")
+    if isinstance(event.id, int) and event.id > state.clocks.latest:
+        _find_early(state, event.id, event.holder, "is delivered before it is begun")
+    elif flight is not None and flight.stream in state.clocks.told:
+        _find_early(state, event.id, event.holder, "is delivered before it is seen complete")
     elif flight is not None:
         flight.delivered = event.holder
     causes = state.spoilt.get(event.id, NOTHING)
@@ -221,8 +217,7 @@ def deliver(state: State, event: events.Deliver) -> None:
 
 def _find_early(state: State, id: events.OpId, holder: str, told: str) -> None:
     """Something left the engine, and whether it was there nobody had looked."""
-    what = f"what operation {id} computed for {holder} {told} before it is seen complete"
-    state.find("MEM-DELIVER", what, holder=holder)
+    state.find("MEM-DELIVER", f"what operation {id} computed for {holder} {told}", holder=holder)
 
 
 def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
@@ -343,35 +338,34 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
         found.earlier, found.other = rival.event.at, rival.by
     if note:
         flight.uses.append(((pool.name, number), start, stop, False))
-    spoilt = False
+    spoilt = other = False
+    missing = not pool.writes_told or (carried and meant[0].label is None and not pool.keyed)
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
-            if pool.writes_told and not (carried and meant[0].label is None and not pool.keyed):
-                what = (
-                    f"operation {id} reads slot {piece} of {pool.named(number)}, never written since it was handed out"
-                )
+            if not missing:
+                where = f"slot {piece} of {pool.named(number)}"
+                what = f"operation {id} reads {where}, never written since it was handed out"
                 found = state.find("MEM-WRITTEN", what, pool, number, holder)
                 _spoil(state, flight, holder, found.cause or found.event)
-                break
+                missing = True
             continue
         if piece.failed:
             _spoil(state, flight, holder, state.cause(pool, number))
             spoilt = True
         if piece.label is None or meant[0].label is None:
-            state.unjudged["MEM-CONTENT"] += 1
+            pool.unjudged["MEM-CONTENT"] += 1
         else:
             state.judged["MEM-CONTENT"] += 1
         wrong = next((want for want in _within(meant, piece) if state.agree(piece, want) is False), None)
-        if wrong is not None:
+        if wrong is not None and not other:
             want, got = wrong.label, piece.label
             if want == got:
                 place = max(wrong.start, piece.start)
                 want, got = (f"slot {one.offset + place - one.start} of {one.label}" for one in (wrong, piece))
             what = f"operation {id} means to read {want} in {pool.named(number)} and finds {got}"
             found = state.find("MEM-CONTENT", what, pool, number, holder)
-            found.other = page.writer
+            found.other, other = page.writer, True
             _spoil(state, flight, holder, found.cause or found.event)
-            break
     return spoilt
 
 
@@ -443,7 +437,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         table.tell(first, told)
     if not use.may and _view_own(flight, table, start, stop):
         for pool, number, _, _, position, _, meant in parts:
-            (state.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
+            (pool.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
             if number in pool.sinks:  # where nothing is written nothing is there to be read
                 view.changed.add(position // pool.size)
 
@@ -483,7 +477,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
         position = base + end
         parts += 1
     if parts and _view_own(flight, table, start, position) and begun:
-        (state.unjudged if labels[0] is None else state.judged)["MEM-CONTENT"] += parts
+        (table.pool.unjudged if labels[0] is None else state.judged)["MEM-CONTENT"] += parts
     return position
 
 
@@ -629,45 +623,48 @@ def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:
         yield from (part for part in _parts(state, use, judge=False) if part[1] not in part[0].sinks)
 
 
-def _written(state: State, event: Begin) -> Iterator[Part]:
-    """What an operation wrote for the holders whose results are worthless."""
-    holders = state.spoilt[event.id]
-    for part in _uses(state, [*event.writes, *(target for _, target in event.copies)]):
-        if part[5] in holders or None in holders:
-            yield part
+def _written(state: State, event: Begin) -> Iterator[tuple[Part, bool]]:
+    """What an operation wrote, and whether it is worthless: for a holder all is. Else what is copied is as it was."""
+    holders = state.spoilt.get(event.id, NOTHING)
+    for uses, copied in ((event.writes, False), ([target for _, target in event.copies], True)):
+        for part in _uses(state, uses):
+            failed = part[5] in holders or None in holders
+            if failed or not (copied and holders):
+                yield part, failed
 
 
-def _spoil_writes(state: State, event: Begin) -> None:
-    """What was computed from what is not there is worthless too."""
-    causes = state.spoilt[event.id]
-    for pool, number, start, stop, _, holder, _ in _written(state, event):
+def _mark(state: State, event: Begin) -> None:
+    """What was computed from what is not there is worthless too; what was written over that is not."""
+    causes = state.spoilt.get(event.id, NOTHING)
+    for (pool, number, start, stop, _, holder, _), failed in _written(state, event):
         page, cause = pool.page(number), causes.get(holder) or causes.get(None)
         if cause is not None:
             state.comes_from(cause, pool, number)
         for piece in list(page.pieces(start, stop)):
             if isinstance(piece, Content):
-                page.put(msgspec.structs.replace(piece, failed=True))
+                page.put(msgspec.structs.replace(piece, failed=failed))
         state.changed(page)
 
 
 def _fail(state: State, event: events.End) -> None:
     """What was to be written is missing: names of it are plans again, and what read it meanwhile is worthless."""
-    missing: set[tuple[str, Page]] = set()
+    missing = defaultdict[tuple[str, Page], PageState](PageState)
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
-        missing.add((pool.name, number))
+        missing[pool.name, number].put(Content(start, stop, None))
         if number not in pool.pages:  # nothing was ever known of it
             continue
         page = pool.page(number)
         page.erase(start, stop)
         page.keys = {key: Promise(promise.meant, planned=True) for key, promise in page.keys.items()}
         state.changed(page)
-        if page.kind == "cached":
-            check_plans(state, pool, number, page)
-    for id, flight in state.clocks.flights.items():
+        check_plans(state, pool, number, page)
+    for flight in state.clocks.flights.values():
         begun = flight.event
-        for pool, number, *_, holder, _ in _uses(state, [*begun.reads, *(source for source, _ in begun.copies)]):
-            if (pool.name, number) in missing:
+        for pool, number, start, stop, _, holder, _ in _uses(state, [*begun.reads, *(one for one, _ in begun.copies)]):
+            if any(isinstance(piece, Content) for piece in missing[pool.name, number].pieces(start, stop)):
                 _spoil(state, flight, holder, None)
-        if id in state.spoilt:
-            missing.update((pool.name, number) for pool, number, *_ in _written(state, begun))
-            _spoil_writes(state, begun)
+        for (pool, number, start, stop, *_), failed in _written(state, begun):
+            missing[pool.name, number].erase(start, stop)
+            if failed:
+                missing[pool.name, number].put(Content(start, stop, None))
+        _mark(state, begun)

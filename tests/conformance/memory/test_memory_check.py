@@ -38,7 +38,7 @@ HEADER: dict[str, Any] = {
 
 
 def on(holder: str, *pages: Any, op: str = "take", **more: Any) -> dict[str, Any]:
-    return {"op": op, "holder": holder, "pool": "kv", "pages": list(pages), **more}
+    return {"op": op, "holder": holder, "pool": "kv", "pages": list(pages)} | more
 
 
 def life(name: str, *pages: int) -> list[dict[str, Any]]:
@@ -197,6 +197,20 @@ def test_what_was_not_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     path = trace(tmp_path / "t.jsonl", *life("r", 1)[:4], read)
     assert run_command(["check", str(path)]) == 0
     assert "Not told, and so not judged: MEM-CONTENT (2 times)." in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_was_not_told_is_said_by_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(HEADER, "pools", {"kv": {"page_size": 4}, "rows": {}, "host": {}})
+    uses = [{"pool": pool, "pages": [1], "holder": "r"} for pool in ("kv", "host", "host")]
+    begin = {"op": "begin", "id": 7, "stream": "compute", "writes": uses, "reads": uses}
+    path = trace(tmp_path / "t.jsonl", *[on("r", 1, pool=pool) for pool in ("kv", "host")], begin)
+    assert run_command(["check", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unjudged"] == {"MEM-CONTENT": 3}
+    assert run_command(["check", str(path)]) == 0
+    told = "Not told, and so not judged: MEM-CONTENT in host (2 times), MEM-CONTENT in kv (1 time)."
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

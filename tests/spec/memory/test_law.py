@@ -110,6 +110,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ("MEM-USE", 4),
     ),
     "delivered, and looked at later": ([take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1)], ("MEM-DELIVER", 4)),
+    "delivered before it is begun": ([take("a", 1), Deliver(1, "a"), write(1, "a", 1), End(1)], ("MEM-DELIVER", 2)),
     "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
     "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE", 1)),
     "taken while published": (
@@ -503,6 +504,20 @@ def test_padding_is_a_page_and_no_slot() -> None:
     assert [finding.rule for event in events for finding in law.step(event)] == ["MEM-DELIVER"]
 
 
+@pytest.mark.parametrize("over", [write(3, "b", 2), copy(3, of("b", 3), of("b", 2))])
+def test_what_is_written_over_worthless_results_is_not_worthless(over: Begin) -> None:
+    """The run that was to read the load is thrown out, and another one has its page, when it fails."""
+    load = Begin(1, "t", writes=[of("a", 1)])
+    step = Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1])
+    again = [Release("a", "kv", [2]), take("b", 2, 3), write(7, "b", 3), over, read(4, "b", 2)]
+    failed = [take("a", 1, 2), load, step, *again, End(1, unwritten=[of("a", 1)])]
+    assert found(*failed, Deliver(4, "b"), read(5, "b", 2), Deliver(5, "b")) == []
+    assert found(*failed, Deliver(2, "a")) == [("MEM-DELIVER", 10)]
+    part = [*failed[:3], Begin(3, "s", writes=[of("a", 2, stop=1)]), failed[-1]]
+    assert found(*part, Begin(4, "s", [of("a", 2, stop=1)]), Deliver(4, "a")) == []
+    assert found(*part, Begin(4, "s", [of("a", 2, start=1)]), Deliver(4, "a")) == [("MEM-DELIVER", 7)]
+
+
 @pytest.mark.parametrize("gone", [Unmap("t"), Unmap("t", 1), Unmap("t", 0, 1)])
 def test_a_run_that_has_left_is_not_judged_when_a_load_fails(gone: Unmap) -> None:
     """Nor what of its table is left, and it is not remembered."""
@@ -722,6 +737,10 @@ RIGHT: dict[str, list[Event]] = {
         Begin(2, "s", reads=[Use(pool="rows", pages=[1], holder="a", start=4, stop=6, labels=["4"])]),
     ],
     "delivered where no end is told": [take("a", 1), write(1, "a", 1), Deliver(1, "a")],
+    "delivered whenever it was": [
+        *[take("a", 1), write(2, "a", 1), End(2), write(1, "a", 1), End(1), write(3, "a", 1, stream="host")],
+        *[Begin("f", "s"), End("f"), *[Deliver(id, "a") for id in (1, 2, 3, "f", "g")]],
+    ],
     "delivered from a stream of which no end is told": [
         take("a", 1),
         write(1, "a", 1),
@@ -1008,7 +1027,7 @@ def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promis
     law = Law(POOLS)
     for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
         assert law.step(event) == []
-    assert law.state.unjudged["MEM-NAME"] == unjudged
+    assert law.state.pools["kv"].unjudged["MEM-NAME"] == unjudged
 
 
 def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None:
@@ -1116,7 +1135,7 @@ def test_the_content_of_each_page_that_is_written_is_judged_where_it_is_told(
         Begin(1, "s", writes=[Use("t", stop=3 * size)]),
     ):
         assert law.step(event) == []
-    counted, other = law.state.judged, law.state.unjudged
+    counted, other = law.state.judged, law.state.pools[pool].unjudged
     if labels is None:
         counted, other = other, counted
     assert (counted["MEM-CONTENT"], other["MEM-CONTENT"]) == (3, 0)
@@ -1126,11 +1145,11 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
     """Everything has been counted a few times already: what is counted is added."""
     law, before = Law(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
     for event, due in STORY:
-        law.state.judged, law.state.unjudged = before.copy(), before.copy()
+        law.state.judged, law.state.pools["kv"].unjudged = before.copy(), before.copy()
         assert law.step(event) == []
         told = [
             f"{words}{rule[4:]} {counted[rule] - before[rule]}"
-            for words, counted in (("", law.state.judged), ("not ", law.state.unjudged))
+            for words, counted in (("", law.state.judged), ("not ", law.unjudged["kv"]))
             for rule in sorted({*counted, *MEMORY_RULES})
             if counted[rule] != before[rule]
         ]
@@ -1245,7 +1264,9 @@ def test_a_copy_of_nothing_is_no_write_of_the_same() -> None:
     ]
 
 
-def test_content_behind_what_was_never_written_is_judged_too() -> None:
-    law = Law({"kv": Pool(4, 8, writes_told=False)})
-    events = (take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x", start=2)]), read(2, "a", 1, "y"))
-    assert [finding.rule for event in events for finding in law.step(event)] == ["MEM-CONTENT"]
+@pytest.mark.parametrize("told", [True, False])
+def test_content_behind_what_was_never_written_is_judged_too(told: bool) -> None:
+    law = Law({"kv": Pool(4, 8, writes_told=told)})
+    one = Begin(1, "s", writes=[of("a", 1, label="x", start=1, stop=2), of("a", 1, label="x", start=3)])
+    findings = [(one.rule, one.cause) for event in (take("a", 1), one, read(2, "a", 1, "y")) for one in law.step(event)]
+    assert findings == ([("MEM-WRITTEN", None), ("MEM-CONTENT", 3)] if told else [("MEM-CONTENT", None)])

@@ -17,12 +17,10 @@ POOLS = {
     "a label for two slots": Pool(4, len(PAGES), label_size=2),
 }
 
-ALIKE = {"MEM-WRITTEN": "content", "MEM-CONTENT": "content"}
-"""Of a page whose slots are wrong in several ways only the first is told."""
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {"MEM-REWRITE": "MEM-RACE"}
 """What is not compared of a page that is free, whose content may be forgotten."""
 EACH = {f"MEM-{rule}" for rule in ("NAME", "ORDER", "OVERWRITE", "RACE", "RELEASE", "REWRITE", "SHARE", "TAKE", "USE")}
-EACH |= {"content", "told once"}
+EACH |= {"MEM-WRITTEN", "MEM-CONTENT", "told once"}
 """What walks find, but for those that mostly decode."""
 
 
@@ -219,7 +217,7 @@ def disagreements(
     def compared(rule: str, page: object) -> tuple[str, object]:
         """Of a free page only who uses it is told for certain."""
         forgettable = isinstance(page, int) and naive.pages[page].forgettable
-        return (FORGOTTEN if forgettable else ALIKE).get(rule, rule), page
+        return FORGOTTEN.get(rule, rule) if forgettable else rule, page
 
     trace: list[str] = []
     for _ in range(steps):

@@ -52,6 +52,7 @@ SAID = {
     "read one slot further on": "operation 3 means to read slot 1 of x in page 2 and finds slot 0 of x",
     "padding read that a table names": "operation 2 reads padding page 8",
     "delivered, and looked at later": "what operation 1 computed for a was delivered before it is seen complete",
+    "delivered before it is begun": "what operation 1 computed for a is delivered before it is begun",
     "two lanes with two contents": "operation 1 writes x and y to slots of page 1: nothing orders them",
     "a page twice in one use": "operation 1 writes x and y to slots of page 1: nothing orders them",
     "a page twice in a table": "operation 1 writes x and y to slots of page 1: nothing orders them",
