@@ -61,7 +61,12 @@ class Known(NamedTuple):
     mend: Callable[[Patches], None] | None = None
     """Takes other defects away while this one is looked for."""
     runs: int = 0
-    """So many runs look for it alone; 0: it shows in any run, and is told by rule, words and place."""
+    """So many runs look for it alone; 0: it shows in any run, and is told by rule, and by words or place."""
+
+    @property
+    def told(self) -> bool:
+        """Whether a finding of any run tells it; a rule alone would cover other defects that break it."""
+        return bool(self.words or self.at)
 
     def fits(self, finding: Finding) -> bool:
         """Whether a finding shows it."""

@@ -24,13 +24,33 @@ def test_the_last_event_of_a_trace_breaks_the_rule_and_no_earlier_one_does(path:
     assert {finding.rule for found in steps[:-1] for finding in found} <= {"MEM-WRITTEN"}
 
 
-def test_the_trace_told_by_hand_of_sglang_jax_is_a_race() -> None:
-    with open_trace(FOUND / "sglang-jax" / "cache-loc-reused.jsonl") as trace:
+SGLANG_JAX = {
+    "cache-loc-reused": "MEM-RACE",
+    "chunk-forgotten": "MEM-WRITTEN",
+    "freed-in-flight": "MEM-USE",
+    "mixed-room": "MEM-FAILED",
+    "negative-chunk": "MEM-LEAK",
+    "pause-forgets": "MEM-LEAK",
+    "pause-stays-full": "MEM-FAILED",
+    "unaligned-protected": "MEM-USE",
+}
+"""Trace -> the rule that its last event breaks, and no earlier one does."""
+
+
+@pytest.mark.parametrize(("name", "rule"), SGLANG_JAX.items())
+def test_a_trace_of_sglang_jax_breaks_one_rule_at_its_end(name: str, rule: str) -> None:
+    with open_trace(FOUND / "sglang-jax" / f"{name}.jsonl") as trace:
         assert isinstance(trace, MemoryReader)
         law = Law(trace.header.pools)
         *before, last = [law.step(event) for _, event in trace]
     assert not any(before)
-    assert [finding.rule for finding in last] == ["MEM-RACE"]
+    assert [finding.rule for finding in last] == [rule]
+
+
+def test_the_page_of_sglang_jax_speaks_of_every_trace() -> None:
+    page = (FOUND / "sglang-jax.md").read_text(encoding="utf-8")
+    assert {path.stem for path in (FOUND / "sglang-jax").glob("*.jsonl")} == SGLANG_JAX.keys()
+    assert all(f"(sglang-jax/{name}.jsonl)" in page for name in SGLANG_JAX)
 
 
 def test_the_page_speaks_of_every_known_defect_and_every_trace() -> None:

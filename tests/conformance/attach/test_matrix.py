@@ -20,7 +20,7 @@ from kvspec.memory import Law, Pool
 from kvspec.memory.events import Failed, Idle, Leave, Release, Take
 
 POOLS = {"kv": Pool(page_size=4, num_pages=8)}
-LEAK = Known("leak", "a page is forgotten", "MEM-LEAK", before="0.2.0", runs=5)
+LEAK = Known("leak", "a page is forgotten", "MEM-LEAK", "still holds", before="0.2.0", runs=5)
 
 
 class Engine:
@@ -101,6 +101,12 @@ def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
     report = drive(Engine("leak").trial([LEAK._replace(runs=0)]), tmp_path, monkeypatch)
     assert report.known["leak"] is not None
     assert report.explained
+
+
+def test_a_rule_alone_explains_nothing_beside_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = drive(Engine("leak").trial([LEAK._replace(words="")]), tmp_path, monkeypatch)
+    assert report.known["leak"] is not None
+    assert [group.rule for group in report.unexplained] == ["MEM-LEAK"]
 
 
 def test_what_nobody_knows_is_told_with_its_shortest_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

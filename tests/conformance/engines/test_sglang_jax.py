@@ -68,3 +68,20 @@ def test_what_a_pull_request_mends_explains_nothing_where_it_is_there() -> None:
     assert known.covers(chunk, "24e19642", "sglang-jax")
     assert not known.covers(chunk, "5b7150bd", "sglang-jax", frozenset({"994", "1008"}))
     assert not known.covers(chunk, "0.5.10", "sglang")
+
+
+def test_what_a_finding_has_to_show_to_be_explained() -> None:
+    known = {one.id: one for one in explanations()}
+    says = "STORE-5: page 3 was freed, but it still holds committed positions of request r3, from 4 on"
+    freed = Found(
+        "STORE-5", "finish", says, "a random walk", ["extend", "launch", "complete", "decode", "launch", "finish"]
+    )
+    assert known["slot-in-flight"].covers(freed, "00c60d51", "sglang-jax")
+    freed.trace.remove("decode")
+    assert not known["slot-in-flight"].covers(freed, "00c60d51", "sglang-jax")
+    trace = ["extend", "launch", "complete", "extend", "launch", "complete", "cache_unfinished", "snapshot"]
+    named = Found("PAGE-3", "snapshot", "PAGE-3: position 0 of row 1 is another slot", "a random walk", trace)
+    assert known["unaligned-protected"].covers(named, "00c60d51", "sglang-jax", frozenset({"1008"}))
+    assert not known["unaligned-protected"].covers(named, "cddbf6f1", "sglang-jax", frozenset({"994", "1008", "1401"}))
+    trace.remove("extend")
+    assert not known["unaligned-protected"].covers(named, "00c60d51", "sglang-jax")

@@ -129,7 +129,7 @@ class Driving:
             if finding.cause is not None:
                 continue
             known = next(
-                (one for one in self._trial.known if one.rule and one.fits(finding) and _has(one, self._task.release)),
+                (one for one in self._trial.known if one.told and one.fits(finding) and _has(one, self._task.release)),
                 None,
             )
             if known is not None:

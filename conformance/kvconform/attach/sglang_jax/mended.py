@@ -1,7 +1,13 @@
-"""sglang-jax without defects that it is known to have, so that whatever is found is another one."""
+"""sglang-jax without defects that it is known to have, so that whatever is found is another one.
+
+Each mend is the smallest that takes the defect away; none is a proposal. A checkout that has other lines is without the
+defect, or has it elsewhere.
+"""
+
+from contextlib import suppress
 
 from kvconform.attach.patches import Patches
-from kvconform.attach.planting import Defect, plant
+from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvconform.engines.sglang_jax.engine import Engine
 
 _COUNTED = """= adder.new_chunked_reqs[dp_rank]
@@ -10,6 +16,29 @@ _COUNTED = """= adder.new_chunked_reqs[dp_rank]
 _ALWAYS_COUNTED = """= adder.new_chunked_reqs[dp_rank]
         if self.chunked_reqs[dp_rank] is not None:
             self.chunked_reqs[dp_rank].is_chunked += 1"""
+
+_CUT = """
+    )
+    truncated = req.extend_input_len > _rem_tokens
+"""
+
+_CUT_TO_SOMETHING = """
+    )
+    if _rem_tokens <= 0:
+        _rem_tokens = self.rem_chunk_tokens_list[dp_rank]
+    truncated = req.extend_input_len > _rem_tokens
+"""
+
+_FULL = "if self.running_batch.reqs_info[dp_rank].batch_is_full or (\n"
+
+_FULL_OR_CUT = """if adder.new_chunked_reqs[dp_rank] is not None:
+            continue
+        if self.running_batch.reqs_info[dp_rank].batch_is_full or (
+"""
+
+_IN_FLIGHT = "if i >= first_decode_idx:"
+
+_IN_A_PAGE_OF_ITS_OWN = "if i >= first_decode_idx and (req.seqlen - 1) % self.page_size == 0:"
 
 _FORGOTTEN = """self.process_batch_result(tmp_batch, tmp_result)
         self.last_batch = None
@@ -34,32 +63,71 @@ _HAS_ROOM = """self._engine_paused = False
         info.batch_is_full = False
 """
 
-
-def count_every_chunk(engine: Engine, patches: Patches) -> None:
-    """A prompt's later chunks are not taken for its last one (its pull request 994).
-
-    Raises:
-        NotPlanted: the checkout has other lines there.
-    """
-    places = ((engine.scheduler.Scheduler, "get_new_batch_prefill", _COUNTED, _ALWAYS_COUNTED),)
-    plant(Defect("every chunk counted", "later chunks count as chunks", places), patches)
+_AT_ITS_PREFIX = "old_prefix_len = len(req.prefix_indices)"
+_AT_ITS_TREE = "old_prefix_len = req.last_matched_prefix_len"
 
 
-def keep_what_was_prefilled(engine: Engine, patches: Patches) -> None:
-    """A pause adds those of the last prefill to the running ones; prompts are not in chunks.
+def _mends(engine: Engine) -> list[Defect]:
+    """Each by the name of the defect that it takes away."""
+    scheduler, results = engine.scheduler.Scheduler, engine.scheduler.SchedulerOutputProcessorMixin
+    tree = engine.radix.RadixCache
+    return [
+        Defect(
+            "chunk-not-counted",
+            "later chunks count as chunks (its pull request 994)",
+            ((scheduler, "get_new_batch_prefill", _COUNTED, _ALWAYS_COUNTED),),
+        ),
+        Defect(
+            "freed-in-flight",
+            "what a finished request had in flight beside a chunk is freed if its page is not (its pull request 994)",
+            ((results, "process_batch_result_prefill", _IN_FLIGHT, _IN_A_PAGE_OF_ITS_OWN),),
+        ),
+        Defect(
+            "negative-chunk",
+            "a prompt that is begun gets a whole chunk where nothing is left for it (its pull request 1234)",
+            ((engine.policy.PrefillAdder, "add_chunked_req", _CUT, _CUT_TO_SOMETHING),),
+        ),
+        Defect(
+            "chunk-forgotten",
+            "nobody is admitted beside a prompt that was cut (its pull request 1408)",
+            ((scheduler, "get_new_batch_prefill", _FULL, _FULL_OR_CUT),),
+        ),
+        Defect(
+            "unaligned-protected",
+            "what the tree has of a request is noted, before pull request 994",
+            (
+                (tree, "cache_unfinished_req", _AT_ITS_PREFIX, _AT_ITS_TREE),
+                (tree, "cache_finished_req", _AT_ITS_PREFIX, _AT_ITS_TREE),
+            ),
+        ),
+        Defect(
+            "unaligned-protected",
+            "what the tree has of a request is noted, after pull request 994 (its pull request 1401)",
+            (
+                (
+                    engine.batch.ScheduleBatch,
+                    "prepare_for_extend",
+                    "req.cache_protected_len = pre_len",
+                    "req.cache_protected_len = req.last_matched_prefix_len",
+                ),
+            ),
+        ),
+        Defect(
+            "pause-forgets",
+            "a pause adds those of the last prefill to the running ones; prompts are not in chunks",
+            ((scheduler, "pause_generation", _FORGOTTEN, _KEPT),),
+        ),
+        Defect(
+            "pause-stays-full",
+            "after a pause the batch is not taken for full",
+            ((scheduler, "continue_generation", _GOES_ON, _HAS_ROOM),),
+        ),
+    ]
 
-    Raises:
-        NotPlanted: the checkout has other lines there.
-    """
-    places = ((engine.scheduler.Scheduler, "pause_generation", _FORGOTTEN, _KEPT),)
-    plant(Defect("prefilled kept", "a pause forgets nobody", places), patches)
 
-
-def look_for_room(engine: Engine, patches: Patches) -> None:
-    """After a pause the batch is not taken for full.
-
-    Raises:
-        NotPlanted: the checkout has other lines there.
-    """
-    places = ((engine.scheduler.Scheduler, "continue_generation", _GOES_ON, _HAS_ROOM),)
-    plant(Defect("room looked for", "a pause leaves room", places), patches)
+def mend(engine: Engine, patches: Patches, but: str | None = None) -> None:
+    """All of them, but for the one of this name; undoing `patches` puts the defects back."""
+    for one in _mends(engine):
+        if one.name != but:
+            with suppress(NotPlanted):
+                plant(one, patches)

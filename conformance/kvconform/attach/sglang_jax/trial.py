@@ -1,14 +1,15 @@
 """sglang-jax, to be driven with hooks."""
 
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from kvconform.attach.hooks import Hooks, Trace
 from kvconform.attach.judged import Known, Trial
+from kvconform.attach.patches import Patches
 from kvconform.attach.sglang_jax import driver
 from kvconform.attach.sglang_jax.defects import defects
 from kvconform.attach.sglang_jax.hooks import Attached
-from kvconform.attach.sglang_jax.mended import count_every_chunk, keep_what_was_prefilled, look_for_room
+from kvconform.attach.sglang_jax.mended import mend
 from kvconform.engines.sglang_jax.engine import load
 
 CROWDED = driver.Shape(
@@ -25,6 +26,18 @@ CROWDED = driver.Shape(
     aborts=0.0,
 )
 """A small memory, prompts in short chunks, and decode steps in the launches of chunks."""
+
+MIXED = replace(CROWDED, page_size=2, pages=24, running=2, chunk=16, alphabet=3)
+"""Pages of more than one token."""
+
+SHARED = replace(CROWDED, page_size=4, pages=60, chunk=8, alphabet=1)
+"""Prompts and answers that all begin alike, and chunks that end within a page."""
+
+UNCACHED = replace(CROWDED, page_size=2, pages=40, running=5, chunk=8, alphabet=3, radix=False)
+"""Without a tree, where who does not stop at a token is admitted in another way."""
+
+FULL = replace(CROWDED, page_size=8, pages=10, running=8, chunk=16, overlap=False, radix=False)
+"""Few large pages, in which steps go on decoding when none is left."""
 
 PAUSED = driver.Shape(
     page_size=1,
@@ -59,20 +72,32 @@ def trial(folder: Path) -> Trial:
     def run(seed: int) -> None:
         driver.run(engine, seed)
 
+    def mended(patches: Patches) -> None:
+        mend(engine, patches)
+
+    def alone(name: str, what: str, rule: str = "", shape: driver.Shape | None = None) -> Known:
+        def others(patches: Patches) -> None:
+            mend(engine, patches, but=name)
+
+        def shaped(seed: int) -> None:
+            driver.run(engine, seed, shape=shape)
+
+        return Known(name, what, rule, run=shaped, mend=others, runs=40)
+
     def crowded(seed: int) -> None:
         driver.run(engine, seed, shape=CROWDED)
 
-    def paused(seed: int) -> None:
-        driver.run(engine, seed, shape=PAUSED)
-
-    mend, keep, look = (partial(each, engine) for each in (count_every_chunk, keep_what_was_prefilled, look_for_room))
     room = "a chunk goes on without room, nobody looks whether the decode steps beside it fit, and the engine ends"
     forgets = "with overlap a pause forgets who was prefilled last: they keep rows and pages, and never go on"
     full = "who is retracted by a pause leaves the batch marked as full: nobody is prefilled any more"
     known = [
-        Known("chunk-not-counted", "a prompt's third chunk is taken for its last one", "", runs=40),
-        Known("mixed-room", room, "MEM-FAILED", "ut of memory", run=crowded, mend=mend, runs=40),
-        Known("pause-forgets", forgets, "", run=paused, mend=look, runs=40),
-        Known("pause-stays-full", full, "", run=paused, mend=keep, runs=40),
+        alone("chunk-not-counted", "a prompt's third chunk is taken for its last one"),
+        alone("freed-in-flight", "a chunk's result frees again what a request has freed at its end", "MEM-USE", MIXED),
+        alone("negative-chunk", "where nothing is left, a chunk of less than nothing is cut", "MEM-LEAK", FULL),
+        alone("unaligned-protected", "a chunk's part of a page counts as the tree's", "MEM-USE", SHARED),
+        alone("chunk-forgotten", "of two prompts that are cut one is taken for whole", "MEM-WRITTEN", UNCACHED),
+        Known("mixed-room", room, "MEM-FAILED", "ut of memory", run=crowded, mend=mended, runs=40),
+        alone("pause-forgets", forgets, shape=PAUSED),
+        alone("pause-stays-full", full, shape=PAUSED),
     ]
-    return Trial("sglang-jax", attach, run, defects(engine), mend, known)
+    return Trial("sglang-jax", attach, run, defects(engine), mended, known)

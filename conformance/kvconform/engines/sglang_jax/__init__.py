@@ -45,6 +45,9 @@ a token comes in, and publish each chunk before the next one. Windows, states an
 ALONE = "or adder.new_chunked_reqs[dp_rank] is not None"
 """The line by which a checkout admits nobody beside a chunk that does not end its prompt."""
 
+PUBLISHED = "req.cache_protected_len = req.last_matched_prefix_len"
+"""The line by which a checkout notes of a request what the tree has."""
+
 
 def adapter(folder: Path | None) -> type[_Adapter]:
     """The adapter for a checkout. A process can hold one.
@@ -62,6 +65,7 @@ def adapter(folder: Path | None) -> type[_Adapter]:
         lacks.add("beside_a_chunk")
     repaired = {"1008"} if "reqs" in rows else set()
     repaired |= {"994"} if hasattr(engine.batch.Req, "pop_committed_kv_cache") else set()
+    repaired |= {"1401"} if PUBLISHED in inspect.getsource(engine.batch.ScheduleBatch.prepare_for_extend) else set()
     made = {"engine": engine, "admits": admits, "rows_read": ("at_launch",)}
     made |= {"lacks": frozenset(lacks), "repaired": frozenset(repaired)}
     return type("Adapter", (_Adapter,), made)

@@ -43,6 +43,7 @@ ABSENT = (
     "httpx",
     "jax",
     "jaxlib",
+    "msgpack",
     "pathwaysutils",
     "psutil",
     "pydantic",
