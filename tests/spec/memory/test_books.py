@@ -7,7 +7,7 @@ import pytest
 
 from kvspec.memory import Law, Pool
 from kvspec.memory.clocks import Clocks
-from kvspec.memory.events import Begin, End, Event, Map, Release, Unmap, Use
+from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Unmap, Use
 from kvspec.memory.state import HOLE, NOTHING, PoolState, State
 from tests.spec.memory.test_law import POOLS, RIGHT, of, table, take, write
 from tests.spec.memory.test_naive import POOLS as SIZES
@@ -42,7 +42,7 @@ def check_pool(pool: PoolState) -> None:
     assert {kind: number for kind, number in pool.kinds.items() if number} == kinds
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key, numbers in pool.names.items() for number in numbers} == names
-    assert all(pool.names.values())
+    assert all(pool.names.values()) and all(pool.told.values())
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
         at = 0
@@ -127,6 +127,16 @@ def test_a_free_page_is_forgotten_once_no_table_names_it() -> None:
     for event in (take("a", 1), table("t", "a", 1), Release("a", "kv", [1])):
         assert law.step(event) == [] and law.state.pools["kv"].pages.keys() == {1}
     assert law.step(Unmap("t")) == [] and not law.state.pools["kv"].pages
+
+
+def test_a_page_is_forgotten_with_its_last_name_and_a_free_one_that_is_counted_at_once() -> None:
+    law = Law(POOLS)
+    for event in (
+        *[take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1]), End(1)],
+        *[Drop("kv", [1]), Count("kv", references={5: 0})],
+    ):
+        assert law.step(event) == []
+    assert not law.state.pools["kv"].pages
 
 
 def test_a_table_whose_pages_are_all_gone_is_forgotten() -> None:

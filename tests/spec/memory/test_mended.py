@@ -10,6 +10,7 @@ from kvspec.memory.events import (
     Drop,
     End,
     Event,
+    Idle,
     Leave,
     PassOn,
     Publish,
@@ -60,6 +61,37 @@ def test_whatever_follows_says_what_was_first() -> None:
     events: list[Event] = [take("a", 1), take("b", 1), read(1, "b", 1), Drop("kv", [1], ["k"]), take("c", 1)]
     findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
     assert findings == [("MEM-TAKE", None), ("MEM-WRITTEN", 2), ("MEM-NAME", 2), ("MEM-TAKE", 2)]
+
+
+def test_who_has_left_with_a_page_is_told_once_until_it_holds_another() -> None:
+    left = [take("a", 1), Leave("a"), Idle()]
+    assert found(*left) == [("MEM-LEAK", 2)]
+    assert found(*left, take("a", 2), Idle()) == [("MEM-LEAK", 2), ("MEM-LEAK", 5)]
+
+
+def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence() -> None:
+    """A table names it all the while, so it is remembered while it is free."""
+    law = Law(POOLS)
+    events = [
+        *[take("a", 1), table("t", "a", 1), Release("b", "kv", [1]), Release("a", "kv", [1]), take("c", 1)],
+        read(1, "c", 1),
+    ]
+    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
+    assert findings == [("MEM-RELEASE", None), ("MEM-WRITTEN", None)]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_never_written_may_be_published_where_writes_are_not_told(told: bool) -> None:
+    law = Law({"kv": Pool(writes_told=told)})
+    events = [take("a", 1), Publish("kv", [1], ["k"], ["x"]), read(1, "a", 1)]
+    findings = [finding.rule for event in events for finding in law.step(event)]
+    assert findings == (["MEM-NAME", "MEM-WRITTEN"] if told else [])
+
+
+@pytest.mark.parametrize(("missing", "shown"), [(8, ", 10"), (9, ", ...")])
+def test_of_the_pages_that_a_list_lacks_eight_are_shown(missing: int, shown: str) -> None:
+    (finding,) = Law({"kv": Pool(num_pages=2 + missing)}).step(Count("kv", free=[(1, 2)]))
+    assert finding.what.startswith(f"{missing} page(s) of kv are missing") and finding.what.endswith(shown)
 
 
 def test_what_was_delivered_too_early_is_told_once() -> None:

@@ -59,6 +59,8 @@ SAID = {
     "a lane beside the one of the table": "operation 2 writes x and y to slots of page 1: nothing orders them",
     "held and in the free list": "page 1 is in the list of free pages, but a holds it",
     "held and at the beginning of a run of free pages": "page 3 is in the list of free pages, but a holds it",
+    "a cached page missing in the list": "1 page(s) of kv are missing in the list of cached pages: 2",
+    "held pages missing in the list": "2 page(s) of kv are missing in the list of held pages: 5, 2",
     "twice in the free list": "page 3 is twice in the list of free pages",
     "a reference too many": "page 1 is told to have 2 references, but a holds it",
     "read before written": "operation 1 reads slot 0 of page 1, never written since it was handed out",
@@ -96,6 +98,8 @@ SAID = {
     "published overwritten": "operation 2 overwrites page 1 from slot 0 on, but key k finds it",
     "shared overwritten": "operation 2 overwrites page 1 from slot 0 on, but a, b hold it",
     "an object read that was withdrawn": "operation 2 reads slot 0 of key k, never written since it was handed out",
+    "an object of a table read that was withdrawn": "operation 2 reads slot 0 of key k, never written since it was "
+    "handed out",
     "an object overwritten": "operation 2 overwrites key k from slot 0 on, but nobody holds it",
     "read on another stream": "operation 2 reads page 1, which stream s writes: nothing orders them",
     "written under a read": "operation 3 writes page 1, which stream s reads: nothing orders them",
