@@ -70,9 +70,9 @@ class Law:
     @property
     def judged(self) -> Counter[str]:
         """How often each rule was judged: what is not told is not."""
-        return self.state.judged
+        return Counter(self.state.judged)
 
     @property
     def unjudged(self) -> dict[str, Counter[str]]:
         """Pool -> how often something was not told of it that a rule judges by, if ever."""
-        return {name: pool.unjudged for name, pool in self.state.pools.items() if pool.unjudged}
+        return {name: Counter(pool.unjudged) for name, pool in self.state.pools.items() if pool.unjudged}

@@ -23,7 +23,7 @@ def take(state: State, event: events.Take) -> None:
     if fresh:
         sole = {event.holder: 1}
         pool.pages.update(zip(numbers, [PageState(sole, NOTHING, NOTHING, NOTHING) for _ in numbers], strict=True))
-        pool.kinds["held"] += len(numbers)
+        pool.held += len(numbers)
         state.held(event.holder, pool).update(dict.fromkeys(numbers))
     for number in () if fresh else numbers:
         if number in pool.sinks or number not in pool.numbers:
@@ -76,13 +76,14 @@ def release(state: State, event: events.Release) -> None:
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
     state.judged["MEM-RELEASE"] += len(numbers)
+    holder, pages = event.holder, pool.pages
     for number in numbers:
-        page = pool.page(number)
-        pinned = event.holder not in page.holders
-        if not _unrefer(state, pool, number, page, event.holder, "released") or not page.keys:
+        page = pages.get(number) or pool.page(number)
+        pinned = holder not in page.holders
+        if not _unrefer(state, pool, number, page, holder, "released") or not page.keys:
             state.forget_if_free(pool, number, page)
-        elif event.holder not in page.holders:
-            check_plans(state, pool, number, page, None if pinned else event.holder)
+        elif holder not in page.holders:
+            check_plans(state, pool, number, page, None if pinned else holder)
 
 
 def pass_on(state: State, event: events.PassOn) -> None:
@@ -120,13 +121,13 @@ def publish(state: State, event: events.Publish) -> None:
     each = -(-slots // pool.unit)
     if event.labels is not None and len(event.labels) != each * len(numbers):
         raise Malformed(f"{len(event.labels)} labels for {len(numbers)} pages with {each} each")
-    labels = event.labels
+    labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.pages, pool.names
     for index, (number, key) in enumerate(zip(numbers, _one_each(event.keys, numbers), strict=True)):
         assert key is not None
-        page = pool.pages.get(number) or pool.page(number)
+        page = pages.get(number) or pool.page(number)
         held = bool(page.holders or page.pins)
         if not (held or page.keys):
-            pool.kinds["cached"] += 1
+            pool.cached += 1
             if not pool.keyed:
                 what = f"page {number} is published as key {key}, but it is free"
                 state.find("MEM-NAME", what, pool, number, about=OWNERS)
@@ -134,22 +135,23 @@ def publish(state: State, event: events.Publish) -> None:
             meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
         else:
             meant = (*pool.meant(labels and labels[index * each : (index + 1) * each], 0, slots),)
-        promise = Promise(meant, event.planned, event.writer)
-        found = pool.names.get(key)
-        if found is None:
-            pool.names[key] = {number: None}
+        promise = Promise(meant, planned, writer)
+        found = names.get(key)
+        if not found:
+            names[key] = (number,)
         else:
-            twin = next(iter(found))
+            twin = found[0]
             old = pool.page(twin).keys[key]
             if not old.planned and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
                 state.find("MEM-NAME", f"key {key} names two contents, in pages {twin} and {number}", pool, number)
-            found[number] = None
+            if number not in found:
+                names[key] = *found, number
         if page.keys:
             page.keys[key] = promise
         else:
             page.keys = {key: promise}
-        left = held if event.writer is None else event.writer in page.holders
-        if not (event.planned and (pool.keyed or left)):
+        left = held if writer is None else writer in page.holders
+        if not (planned and (pool.keyed or left)):
             check_promise(state, pool, number, page, key)
 
 
@@ -197,9 +199,9 @@ def idle(state: State, event: events.Idle) -> None:
 def count(state: State, event: events.Count) -> None:
     """The engine's own figures, or its lists, against what its events add up to. Each difference is told once."""
     pool = state.pool(event.pool)
-    held, cached = pool.kinds["held"], pool.kinds["cached"]
-    free = None if pool.total is None else pool.total - held - cached
-    for kind, told, due in (("free", event.free, free), ("cached", event.cached, cached), ("held", event.held, held)):
+    free = None if pool.total is None else pool.total - pool.held - pool.cached
+    figures = ("free", event.free, free), ("cached", event.cached, pool.cached), ("held", event.held, pool.held)
+    for kind, told, due in figures:
         runs = [] if told is None or isinstance(told, int) else _runs(told)
         right = number = told if isinstance(told, int) else sum(length for _, length in runs)
         again = Counter[int]()
@@ -288,7 +290,7 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
     """What a name promises is there, or is queued to be."""
     meant = page.keys[key].meant
     state.judged["MEM-NAME"] += 1
-    if meant[0].label is not None and (*page.content,) == meant:
+    if tuple(page.content) == meant and meant[0].label is not None:
         return
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
@@ -310,8 +312,9 @@ def check_plans(state: State, pool: PoolState, number: Page, page: PageState, go
     Where it is not told who writes, whoever refers to the page may.
     """
     for key, promise in page.keys.items():
-        lost = not (page.holders or page.pins) if promise.writer is None else promise.writer == gone
-        if promise.planned and lost:
+        if promise.planned and (
+            promise.writer == gone if promise.writer is not None else not (page.holders or page.pins)
+        ):
             check_promise(state, pool, number, page, key)
 
 
@@ -325,8 +328,8 @@ def whose(page: PageState) -> str:
 
 def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, *, pin: bool = False) -> None:
     if not (page.holders or page.pins):
-        pool.kinds["held"] += 1
-        pool.kinds["cached"] -= bool(page.keys)
+        pool.held += 1
+        pool.cached -= bool(page.keys)
     references = page.pins if pin else page.holders
     if len(references) > 1:
         references[holder] = references.get(holder, 0) + 1
@@ -340,10 +343,10 @@ def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder:
 def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, done: str) -> bool:
     """Take one reference back; note a finding, and change nothing, if the holder has none."""
     references = page.holders if holder in page.holders else page.pins
-    if holder not in references:
+    left = references.get(holder, 0) - 1
+    if left < 0:
         state.find("MEM-RELEASE", f"page {number} is {done} by {holder}, but {whose(page)}", pool, number, holder)
         return False
-    left = references[holder] - 1
     if len(references) > 1:
         references[holder] = left
         if not left:
@@ -363,8 +366,8 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
             if not held:
                 del state.holdings[holder]
     if not (page.holders or page.pins):
-        pool.kinds["held"] -= 1
-        pool.kinds["cached"] += bool(page.keys)
+        pool.held -= 1
+        pool.cached += bool(page.keys)
     if page.tables:
         state.changed(page, holder=holder)
     return True
@@ -373,19 +376,17 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
 def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> None:
     for key in keys:
         del page.keys[key]
-        found = pool.names[key]
-        del found[number]
-        if not found:
-            del pool.names[key]
+        found = pool.names.pop(key)
+        if len(found) > 1:
+            pool.names[key] = tuple(page for page in found if page != number)
     if keys and not page.keys:
-        pool.kinds["cached"] -= not (page.holders or page.pins)
-        page.keys = NOTHING
+        pool.cached -= not (page.holders or page.pins)
 
 
 def _check_reserved(state: State, pool: PoolState) -> None:
     """What is promised to holders is free or cached."""
     if pool.reserved and pool.total is not None:
-        promised, left = sum(pool.reserved.values()), pool.total - pool.kinds["held"]
+        promised, left = sum(pool.reserved.values()), pool.total - pool.held
         what = f"{promised} pages of {pool.name} are promised, {left} are left"
         _tell_once(state, pool, "MEM-RESERVE", "reserved", max(0, promised - left), what)
 

@@ -3,7 +3,7 @@
 A free page that nothing uses is not remembered, so the state is as large as what is in use, never as the pool.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -143,7 +143,8 @@ class PageState(msgspec.Struct, gc=False):
     left: tuple[tuple[str, int, int, int], ...] = ()
     """Tables that named it: the page index, and how many operations had begun when that began and ended."""
     content: tuple[Content, ...] | list[Content] = ()
-    """In order of slots; what is missing was never written since the page was handed out. At most one, or a list."""
+    """In order of slots; what is missing was never written since the page was handed out. A tuple of
+    what was written at once, or a list."""
     writer: Writer | None = None
     """Which operation wrote in it last; `None`: nobody knows."""
 
@@ -171,23 +172,26 @@ class PageState(msgspec.Struct, gc=False):
         parts = [part for old in self.content for part in (old.cut(0, start), old.cut(stop, old.stop))]
         self.content = [part for part in parts if part.start < part.stop]
 
-    def put(self, new: Content) -> None:
-        """Slots are written; what continues a label joins it."""
+    def put(self, new: Sequence[Content]) -> None:
+        """Slots are written, in order; what continues the last label joins it."""
         content = self.content
-        last = content[-1] if content else None
-        if last is None:
-            self.content = (new,)
-        elif last.stop > new.start:
-            self.erase(new.start, new.stop)
-            self.content = sorted([*self.content, new])
-        elif (last.stop, last.label, last.failed) == (new.start, new.label, new.failed) and (
-            new.offset - last.offset == last.stop - last.start
+        if not (content and new):
+            self.content = content or (*new,)
+            return
+        last, first = content[-1], new[0]
+        if last.stop > first.start:
+            for one in new:
+                self.erase(one.start, one.stop)
+            self.content = sorted([*self.content, *new])
+            return
+        if (last.stop, last.label, last.failed) == (first.start, first.label, first.failed) and (
+            first.offset - last.offset == last.stop - last.start
         ):
-            last.stop = new.stop
-        elif isinstance(content, tuple):
-            self.content = [*content, new]
-        else:
-            content.append(new)
+            last.stop, new = first.stop, new[1:]
+        if isinstance(content, list):
+            content.extend(new)
+        elif new:
+            self.content = [*content, *new]
 
 
 class View:
@@ -220,14 +224,14 @@ class PoolState:
         self.total = None if pool.num_pages is None else count - sum(sink in self.numbers for sink in self.sinks)
         """Pages that can be handed out; `None`: not told."""
         self.pages: dict[Page, PageState] = {}
-        self.kinds = Counter[str]()
-        """Pages that are held, and cached."""
-        self.names: dict[str, dict[Page, None]] = {}
+        self.held = self.cached = 0
+        """Pages of these kinds."""
+        self.names: dict[str, tuple[Page, ...]] = {}
         """Key -> the pages that it finds."""
         self.reserved: dict[str, int] = {}
         self.told: dict[str, object] = {}
         """Figure -> how it was last told to be wrong."""
-        self.unjudged = Counter[str]()
+        self.unjudged = defaultdict[str, int](int)
         """How often a rule was told too little of it to judge by."""
 
     def expand(self, pages: Pages) -> list[Page]:
@@ -365,7 +369,7 @@ class State:
         """Of the event at hand."""
         self.by_rule: dict[str, list[Finding]] = {}
         """The same by rule."""
-        self.judged: Counter[str] = Counter()
+        self.judged = defaultdict[str, int](int)
         """How often each rule was judged."""
 
     def pool(self, name: str) -> PoolState:

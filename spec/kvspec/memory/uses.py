@@ -112,8 +112,8 @@ def unmap(state: State, event: events.Unmap) -> None:
 def _unlink(state: State, table: Table, start: int, stop: int) -> None:
     """A table names pages no longer; what operations in flight read of them through the table still counts."""
     name, pages, begun, oldest = table.name, table.pool.pages, state.clocks.begun, state.clocks.oldest
-    for index in range(start, stop):
-        page = pages.get(table.pages[index])
+    for index, number in enumerate(table.pages[start:stop], start):
+        page = pages.get(number)
         link = None if page is None else page.tables.get(name)
         if page is None or link is None or link.index != index:
             continue
@@ -126,7 +126,7 @@ def _unlink(state: State, table: Table, start: int, stop: int) -> None:
         if begun >= oldest:
             page.left += ((name, index, link.since, begun),)
         if not (page.holders or page.keys):
-            state.forget_if_free(table.pool, table.pages[index], page)
+            state.forget_if_free(table.pool, number, page)
 
 
 def learn(state: State, event: events.Learn) -> None:
@@ -447,33 +447,37 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
 
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
-    size, pages, stream, position, parts, begun = table.pool.size, table.pool.pages, flight.stream, start, 0, False
-    view = table.views.get(stream)
+    size, pages, holder, position, parts, begun = table.pool.size, table.pool.pages, table.holder, start, 0, False
+    view = table.views.get(flight.stream)
     alone = len(table.views) == (view is not None)
     first = start // size
-    labels = table.told(first, min(-(-stop // size), len(table.pages)))
-    while 0 <= position < stop and (index := position // size) < len(table.pages):
-        page = pages.get(table.pages[index])
-        base, label = index * size, labels[index - first]
-        if page is None or table.holder not in page.holders:
+    numbers = table.pages[first : -(-stop // size)] if start >= 0 else []
+    labels = table.told(first, first + len(numbers))
+    for base, number, label in zip(range(first * size, stop, size), numbers, labels, strict=False):
+        page = pages.get(number)
+        if page is None or holder not in page.holders:
             break
         end = stop - base if stop - base < size else size
-        if page.content:
-            last = page.content[-1]
-            if last.stop != position - base or last.label != label or last.offset != last.start or last.failed:
-                break
-            last.stop = end
-        elif position == base:
+        last = page.content[-1] if page.content else None
+        if last is None and position == base:
             last = Content(0, end, label)
             page.content = (last,)
             begun = True
-        else:
+        elif (
+            last is None
+            or last.stop != position - base
+            or last.label != label
+            or last.offset != last.start
+            or last.failed
+        ):
             break
+        else:
+            last.stop = end
         page.writer = flight.by
         if len(page.tables) > 1 or not alone:
-            state.changed(page, table, stream)
+            state.changed(page, table, flight.stream)
         elif base + end == stop and view is not None:
-            table.tail = Tail(stream, view, page, last, base, base + size)
+            table.tail = Tail(flight.stream, view, page, last, base, base + size)
         position = base + end
         parts += 1
     if parts and _view_own(flight, table, start, position) and begun:
@@ -513,8 +517,7 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
     if page.writer is flight.by:
         _check_alike(state, flight, part, page, new)
     page.writer = flight.by
-    for content in new:
-        page.put(content)
+    page.put(new)
     flight.uses.append(((pool.name, number), start, stop, True))
     state.changed(page, table, flight.stream)
 
@@ -642,7 +645,7 @@ def _mark(state: State, event: Begin) -> None:
             state.comes_from(cause, pool, number)
         for piece in list(page.pieces(start, stop)):
             if isinstance(piece, Content):
-                page.put(msgspec.structs.replace(piece, failed=failed))
+                page.put([msgspec.structs.replace(piece, failed=failed)])
         state.changed(page)
 
 
@@ -650,7 +653,7 @@ def _fail(state: State, event: events.End) -> None:
     """What was to be written is missing: names of it are plans again, and what read it meanwhile is worthless."""
     missing = defaultdict[tuple[str, Page], PageState](PageState)
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
-        missing[pool.name, number].put(Content(start, stop, None))
+        missing[pool.name, number].put([Content(start, stop, None)])
         if number not in pool.pages:  # nothing was ever known of it
             continue
         page = pool.page(number)
@@ -666,5 +669,5 @@ def _fail(state: State, event: events.End) -> None:
         for (pool, number, start, stop, *_), failed in _written(state, begun):
             missing[pool.name, number].erase(start, stop)
             if failed:
-                missing[pool.name, number].put(Content(start, stop, None))
+                missing[pool.name, number].put([Content(start, stop, None)])
         _mark(state, begun)

@@ -7,9 +7,9 @@ import pytest
 
 from kvspec.memory import Law, Pool
 from kvspec.memory.clocks import Clocks
-from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Unmap, Use
+from kvspec.memory.events import Begin, Count, Drop, End, Event, Learn, Map, Publish, Release, Unmap, Use
 from kvspec.memory.state import HOLE, NOTHING, PoolState, State
-from tests.spec.memory.test_law import POOLS, RIGHT, of, table, take, write
+from tests.spec.memory.test_law import POOLS, RIGHT, of, read, table, take, write
 from tests.spec.memory.test_naive import POOLS as SIZES
 from tests.spec.memory.test_naive import Decoding, Writer
 
@@ -39,7 +39,7 @@ def check_forgotten(state: State) -> None:
 def check_pool(pool: PoolState) -> None:
     """Kinds, names, and the content of each page."""
     kinds = Counter(page.kind for page in pool.pages.values() if page.kind != "free")
-    assert {kind: number for kind, number in pool.kinds.items() if number} == kinds
+    assert (pool.held, pool.cached) == (kinds["held"], kinds["cached"])
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key, numbers in pool.names.items() for number in numbers} == names
     assert all(pool.names.values()) and all(pool.told.values())
@@ -154,6 +154,31 @@ def test_what_was_read_through_tables_is_forgotten_with_the_operations_that_read
         events += [table("t", "a", 1), Begin(step, "s", [Use("t")]), End(step - 1), Unmap("t")]
     assert [finding for event in events for finding in law.step(event)] == []
     assert len(law.state.pools["kv"].pages[1].left) <= 2
+
+
+def test_of_operations_that_are_complete_and_were_never_told_to_end_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvspec.memory.clocks._REMEMBERED", 5)
+    law = Law(POOLS)
+    for event in (take("a", 1), *[write(step, "a", 1) for step in range(20)], End(19), End(18)):
+        assert law.step(event) == []
+    assert [finding.rule for finding in law.step(End(2))] == ["MEM-ORDER"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([write(1, "a", 1, "a/0")], [read(2, "a", 1, "k0")]),
+        ([Publish("kv", [1], ["n"], ["a/0"], planned=True)], [write(1, "a", 1, "k0"), Release("a", "kv", [1])]),
+        ([table("t", "a", 1, labels=["a/0"])], [write(1, "a", 1, "k0"), Begin(2, "s", [Use("t")])]),
+    ],
+    ids=["content", "promise", "table"],
+)
+def test_labels_that_something_bears_are_kept(before: list[Event], after: list[Event]) -> None:
+    learned = [Learn(f"a/{step}", f"k{step}") for step in range(3000)]
+    law = Law(POOLS)
+    assert [finding for event in (take("a", 1), *before, *learned, *after) for finding in law.step(event)] == []
 
 
 def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

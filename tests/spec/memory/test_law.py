@@ -773,6 +773,10 @@ RIGHT: dict[str, list[Event]] = {
     ],
     "what was promised to who has left": [Reserve("a", "kv", 7), Leave("a"), take("b", 1, 2)],
     "a table names padding": [take("a", 1), table("t", "a", 8, 1), Begin(1, "s", writes=[Use("t")])],
+    "an object stays when a table names it no more": [
+        *[Map("t", "a", "disk", 0, ["k"]), Begin(1, "s", writes=[Use("t")]), Unmap("t")],
+        Begin(2, "s", [Use(pool="disk", pages=["k"])]),
+    ],
     "a page that three tables name": [
         *mapped("a", 1),
         *[table(name, "a", 1) for name in "uv"],
@@ -1126,7 +1130,9 @@ def test_a_table_names_pages_of_one_pool() -> None:
         found(table("t", "a", 1), Map("t", "a", "rows", 1, [1]))
 
 
-@pytest.mark.parametrize(("holders", "words"), [(1, "a holds it"), (4, "a, b, c, d hold it"), (5, "a, b, c, d, ... hold it")])
+@pytest.mark.parametrize(
+    ("holders", "words"), [(1, "a holds it"), (4, "a, b, c, d hold it"), (5, "a, b, c, d, ... hold it")]
+)
 def test_of_a_page_that_others_have_four_of_them_are_named(holders: int, words: str) -> None:
     law = Law(POOLS)
     for event in (take("a", 1), *(Share(holder, "kv", [1]) for holder in "bcdef"[: holders - 1])):
@@ -1169,11 +1175,12 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
     """Everything has been counted a few times already: what is counted is added."""
     law, before = Law(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
     for event, due in STORY:
-        law.state.judged, law.state.pools["kv"].unjudged = before.copy(), before.copy()
+        law.state.judged.update(before)
+        law.state.pools["kv"].unjudged.update(before)
         assert law.step(event) == []
         told = [
             f"{words}{rule[4:]} {counted[rule] - before[rule]}"
-            for words, counted in (("", law.state.judged), ("not ", law.unjudged["kv"]))
+            for words, counted in (("", law.judged), ("not ", law.unjudged["kv"]))
             for rule in sorted({*counted, *MEMORY_RULES})
             if counted[rule] != before[rule]
         ]

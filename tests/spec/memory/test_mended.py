@@ -17,6 +17,7 @@ from kvspec.memory.events import (
     Release,
     Reserve,
     Share,
+    Take,
     Unmap,
     Use,
 )
@@ -121,6 +122,20 @@ def test_a_load_that_failed_is_no_finding_and_nobodys_cause() -> None:
     ]
     findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
     assert findings == [("MEM-RELEASE", None), ("MEM-CONTENT", 5)]
+
+
+@pytest.mark.parametrize(("pool", "cause"), [("kv", 3), ("rows", None)])
+def test_of_contents_one_thing_follows_from_another_within_a_pool(pool: str, cause: int | None) -> None:
+    law = Law(POOLS)
+    events = [take("a", 1, 2), Take("a", "rows", [2]), read(1, "a", 1)]
+    assert [finding.rule for event in events for finding in law.step(event)] == ["MEM-WRITTEN"]
+    (finding,) = law.step(Begin(2, "s", [Use(None, pool, [2], stop=1, holder="a")]))
+    assert (finding.rule, finding.cause) == ("MEM-WRITTEN", cause)
+
+
+def test_what_is_found_of_owners_is_a_cause_in_every_pool() -> None:
+    law = Law(POOLS)
+    assert [finding.cause for pool in ("kv", "rows") for finding in law.step(Release("a", pool, [1]))] == [None, 1]
 
 
 def test_a_promise_is_taken_up_page_by_page() -> None:

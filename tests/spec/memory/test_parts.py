@@ -81,7 +81,7 @@ def test_intervals_are_slots(writes: list[tuple[int, int, str | None, int, bool]
             page.erase(first, last)
             slots[first:last] = [None] * (last - first)
         else:
-            page.put(Content(first, last, label, offset, failed))
+            page.put([Content(first, last, label, offset, failed)])
             slots[first:last] = [(label, offset + slot - first, failed) for slot in range(first, last)]
         assert all(one.stop <= other.start for one, other in zip(page.content, page.content[1:], strict=False))
     told: list[tuple[str | None, int, bool] | None] = [None] * SIZE
@@ -105,8 +105,8 @@ def test_intervals_are_slots(writes: list[tuple[int, int, str | None, int, bool]
 def test_what_continues_a_label_joins_it_and_nothing_else_does() -> None:
     for first, then, label in product(range(4), range(6), "xy"):
         page = PageState()
-        page.put(Content(0, 2, "x", first))
-        page.put(Content(2, 4, label, then))
+        page.put([Content(0, 2, "x", first)])
+        page.put([Content(2, 4, label, then)])
         there = [(piece.label, piece.offset + at) for piece in page.content for at in range(piece.stop - piece.start)]
         assert there == [("x", first), ("x", first + 1), (label, then), (label, then + 1)]
         assert (len(page.content) == 1) == (label == "x" and then == first + 2)

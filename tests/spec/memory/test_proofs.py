@@ -48,7 +48,7 @@ def seen(law: Law) -> Page:
         for want in promised.meant
         for slot in range(want.start, want.stop)
     }
-    counted = [kind for kind in ("held", "cached") if pool.kinds[kind]]
+    counted = [kind for kind in ("held", "cached") if getattr(pool, kind)]
     return Page(
         lambda holder: state.holders.get(str(holder), 0),
         lambda holder: state.pins.get(str(holder), 0),

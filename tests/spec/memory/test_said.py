@@ -275,7 +275,15 @@ def test_these_say_what_cannot_be_meant(events: list[Event], words: str) -> None
 
 @pytest.mark.parametrize(
     "pool",
-    [Pool(0), Pool(-4), Pool(4, label_size=-1), Pool(4, label_size=3), Pool(4, label_size=8), Pool(4, -1)],
+    [
+        Pool(0),
+        Pool(-4),
+        Pool(-4, label_size=1),
+        Pool(4, label_size=-1),
+        Pool(4, label_size=3),
+        Pool(4, label_size=8),
+        Pool(4, -1),
+    ],
 )
 def test_the_sizes_of_a_pool_make_sense(pool: Pool) -> None:
     with pytest.raises(
