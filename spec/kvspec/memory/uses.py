@@ -71,7 +71,9 @@ def map_table(state: State, event: events.Map) -> None:
             page = pages.get(number) or pool.page(number)
             if page.tables:
                 if len(page.tables) == 1:  # who writes on there is not alone any more; where two are, nobody was
-                    state.tables[next(iter(page.tables))].tail = None
+                    other = state.tables[next(iter(page.tables))]
+                    if other.tail is not None and other.tail.page is page:
+                        other.tail = None
                 page.tables[name] = Link(index, begun)
             else:
                 page.tables = {name: Link(index, begun)}
