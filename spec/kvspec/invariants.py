@@ -93,20 +93,21 @@ def books_agree_with_the_law(state: State) -> None:
     rows.update(row for row, owner in state.rows.items() if owner == WITHHELD and row in state.readers)
     sides = {key: state.window_of[page] for key, page in store.pages.items() if page in state.window_of}
     for books, locks, cached in ((window, store.window_pins, sides), (states, store.state_pins, store.states)):
-        books.update({cached[key]: count for key, count in locks.items() if key in cached})
+        books.update({slot: locks[store.pages[key]] for key, slot in cached.items() if store.pages[key] in locks})
+    cached_pages = set(store.pages.values())
     for pool, in_use, books, cached, locks in (
         ("pages", state.owner.keys(), pages, store.pages, store.pins),
         ("rows", state.rows.keys(), rows, {}, {}),
         ("window", state.window_owner.keys(), window, sides, store.window_pins),
         ("states", state.state_owner.keys(), states, store.states, store.state_pins),
     ):
-        if not locks.keys() <= store.pages.keys():
+        if not locks.keys() <= cached_pages:
             raise Violation("STORE-2", "a prefix is locked that is gone")
         if pool in memory.law.state.pools:
             named = {key: page for page, found in memory.law.state.pools[pool].pages.items() for key in found.keys}
             if named != {key.hex(): page for key, page in cached.items()}:
                 raise Violation(MEMORY_RULES["MEM-NAME"], f"{pool}: other prefixes are cached", expected=named)
-            unlocked = {page for key, page in cached.items() if key not in locks}
+            unlocked = {page for key, page in cached.items() if store.pages[key] not in locks}
             references = dict.fromkeys(in_use, 0) | books
             memory.told.append(Count(pool, None, [*unlocked], [*(in_use - unlocked)], references))
     memory.judge()
@@ -176,8 +177,8 @@ def store_is_prefix_closed(state: State) -> None:
     """Every cached prefix's parent is cached; the counts of children are right."""
     store = state.store
     children: Counter[PrefixKey] = Counter()
-    for key, page in store.pages.items():
-        parent = store.parents[key]
+    for page in store.pages.values():
+        parent = store.parents[page]
         if parent != ROOT and parent not in store.pages:
             raise Violation("STORE-1", f"page {page} is cached behind a hole")
         children[parent] += 1

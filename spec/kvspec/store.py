@@ -2,7 +2,8 @@
 
 A real engine keeps a radix tree. Its node splits, node ids and lock counters cannot be observed, so they are not
 here: a page-aligned prefix, named by its `PrefixKey`, maps to the page that holds its last tokens, and a lock on a
-prefix covers all shorter ones. Locking, unlocking and eviction cost one step a page that changes.
+prefix covers all shorter ones. What else is known of a prefix is kept under its page. Locking, unlocking and eviction
+cost one step a page that changes.
 """
 
 from collections import Counter
@@ -37,7 +38,7 @@ class Publication(NamedTuple):
 
 
 class PrefixStore:
-    """Cached prefixes. `pins[key]` counts the locks on `key` itself and the locked prefixes one page longer.
+    """Cached prefixes. `pins[page]` counts the locks on the page's prefix and the locked prefixes one page longer.
 
     With a sliding window a lock also covers the window sides of the last `reach` pages of its prefix, and with
     recurrent states the state at its very end.
@@ -50,24 +51,24 @@ class PrefixStore:
         self.reach = reach
         self.pages: dict[PrefixKey, int] = {}
         """Prefix -> the page that holds its last tokens."""
-        self.parents: dict[PrefixKey, PrefixKey] = {}
-        """Prefix -> the prefix one page shorter."""
+        self.parents: dict[int, PrefixKey] = {}
+        """Page -> the prefix one page shorter than that which it ends."""
         self.children: dict[PrefixKey, int] = {ROOT: 0}
         """Prefix -> how many are one page longer, unless it is one: it is for nearly all."""
-        self.pins: dict[PrefixKey, int] = {}
-        self.window_pins: dict[PrefixKey, int] = {}
-        """Prefix -> locks that reach the window side of its last page."""
+        self.pins: dict[int, int] = {}
+        self.window_pins: dict[int, int] = {}
+        """Page -> locks that reach its window side."""
         self.states: dict[PrefixKey, int] = {}
         """Prefix -> the slot of the recurrent state after it."""
-        self.state_pins: dict[PrefixKey, int] = {}
-        """Prefix -> locks on just this prefix."""
+        self.state_pins: dict[int, int] = {}
+        """Page -> locks on just its prefix."""
 
     def insert(self, parent: PrefixKey, keys: Sequence[PrefixKey], pages: Sequence[int]) -> None:
         """Add prefixes and their pages: the first is one page longer than `parent`, each other than the one before."""
         if not keys:
             return
         self.pages.update(zip(keys, pages, strict=True))
-        self.parents.update(zip(keys, (parent, *keys), strict=False))
+        self.parents.update(zip(pages, (parent, *keys), strict=False))
         self.children[keys[-1]] = 0
         self._count_longer(parent, 1)
 
@@ -76,39 +77,34 @@ class PrefixStore:
         if count != 1:
             self.children[key] = count
 
-    def lock(self, key: PrefixKey, new: Sequence[PrefixKey] = ()) -> None:
-        """Pin `key` and every shorter prefix; `new` are the last of these, if nobody can have locked them yet."""
-        if key == ROOT:
+    def lock(self, table: Sequence[int], length: int, new: int = 0) -> None:
+        """Pin the prefix whose `length` pages `table` begins with; nobody has locked the last `new` of them yet."""
+        if not length:
             return
-        self.state_pins[key] = self.state_pins.get(key, 0) + 1
-        for inside in self.in_reach(key):
-            self.window_pins[inside] = self.window_pins.get(inside, 0) + 1
-        pins, parents = self.pins, self.parents
-        if new:
-            pins.update(zip(new, repeat(1)))
-            key = parents[new[0]]
-        while key:
-            count = pins.get(key, 0)
-            pins[key] = count + 1
+        pins, known, end = self.pins, length - new, table[length - 1]
+        self.state_pins[end] = self.state_pins.get(end, 0) + 1
+        for page in table[max(0, length - self.reach) : length]:
+            self.window_pins[page] = self.window_pins.get(page, 0) + 1
+        pins.update(zip(table[known:length], repeat(1)))
+        for index in reversed(range(known)):
+            count = pins.get(table[index], 0)
+            pins[table[index]] = count + 1
             if count:
                 return
-            key = parents[key]
 
-    def unlock(self, key: PrefixKey) -> None:
-        """Take one lock on `key` back."""
-        if key == ROOT:
+    def unlock(self, table: Sequence[int], length: int) -> None:
+        """Take one lock on the prefix back whose `length` pages `table` begins with."""
+        if not length:
             return
-        _take_one(self.state_pins, key)
-        for inside in self.in_reach(key):
-            _take_one(self.window_pins, inside)
-        pins, parents = self.pins, self.parents
-        while key:
-            count = pins[key] - 1
-            if count:
-                pins[key] = count
+        pins = self.pins
+        _take_one(self.state_pins, table[length - 1])
+        for page in table[max(0, length - self.reach) : length]:
+            _take_one(self.window_pins, page)
+        for index in reversed(range(length)):
+            count = pins.pop(table[index])
+            if count > 1:
+                pins[table[index]] = count - 1
                 return
-            del pins[key]
-            key = parents[key]
 
     def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:
         """The prefixes whose last page lies within the window that ends with the prefix `key`, the longest first."""
@@ -116,14 +112,19 @@ class PrefixStore:
             if key == ROOT:
                 return
             yield key
-            key = self.parents[key]
+            key = self.parents[self.pages[key]]
+
+    def exchange(self, key: PrefixKey, page: int) -> None:
+        """The prefix `key`, which nobody has locked, ends in another page from now on."""
+        self.parents[page] = self.parents.pop(self.pages[key])
+        self.pages[key] = page
 
     def keys(self, key: PrefixKey) -> list[PrefixKey]:
         """The prefixes that `key` begins with, itself the last."""
-        keys, parents = [], self.parents
+        keys = []
         while key:
             keys.append(key)
-            key = parents[key]
+            key = self.parents[self.pages[key]]
         keys.reverse()
         return keys
 
@@ -136,10 +137,10 @@ class PrefixStore:
 
         STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
         """
-        if not self.pins.keys().isdisjoint(keys):
-            key = next(key for key in keys if key in self.pins)
-            raise Violation("STORE-3", f"page {self.pages[key]} was evicted while it is locked")
-        parents, children = [*map(self.parents.__getitem__, keys)], self.children
+        if not self.pins.keys().isdisjoint(keys.values()):
+            page = next(page for page in keys.values() if page in self.pins)
+            raise Violation("STORE-3", f"page {page} was evicted while it is locked")
+        parents, children = [*map(self.parents.__getitem__, keys.values())], self.children
         # Of nobody more leave than are there: if as many leave as are there in all, all of each one leave.
         longer = len(keys) + sum([children[key] - 1 for key in children.keys() & keys.keys()])
         if longer == sum(map(keys.__contains__, parents)):
@@ -147,8 +148,7 @@ class PrefixStore:
         leaving = Counter(parents)
         for key in keys:
             if kept := children.get(key, 1) - leaving[key]:
-                page = self.pages[key]
-                raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
+                raise Violation("STORE-1", f"page {keys[key]} was evicted, but {kept} longer prefix(es) still need it")
 
     def remove(self, keys: Mapping[PrefixKey, int]) -> None:
         """Forget prefixes that `check_evictable` allows to leave."""
@@ -157,7 +157,7 @@ class PrefixStore:
             del pages[key]
         for key in children.keys() & keys.keys():
             del children[key]
-        for parent in filterfalse(keys.__contains__, map(self.parents.pop, keys)):
+        for parent in filterfalse(keys.__contains__, map(self.parents.pop, keys.values())):
             self._count_longer(parent, -1)
 
     @property
@@ -174,8 +174,8 @@ class PrefixStore:
         return other
 
 
-def _take_one(pins: dict[PrefixKey, int], key: PrefixKey) -> None:
-    if pins[key] == 1:
-        del pins[key]
+def _take_one(pins: dict[int, int], page: int) -> None:
+    if pins[page] == 1:
+        del pins[page]
     else:
-        pins[key] -= 1
+        pins[page] -= 1

@@ -127,7 +127,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     (
         "STORE-2: a prefix is locked that is gone",
         windowed_state,
-        lambda state: state.store.window_pins.update({b"other": 1}),
+        lambda state: state.store.window_pins.update({99: 1}),
     ),
     (
         "ACC-2: the tokens of the window pool do not add up (expected 20, observed 22)",
@@ -184,7 +184,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     (
         "STORE-2: a prefix is locked that is gone",
         windowed_state,
-        lambda state: state.store.state_pins.update({b"other": 1}),
+        lambda state: state.store.state_pins.update({99: 1}),
     ),
     (
         "ACC-3: the state slots do not add up (expected 8, observed 7)",

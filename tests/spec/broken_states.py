@@ -10,7 +10,7 @@ from kvspec.lengths import Lengths
 from kvspec.model import Model
 from kvspec.model.state import WITHHELD, State
 from kvspec.store import ROOT
-from kvspec.tokens import Tokens
+from kvspec.tokens import PrefixKey, Tokens
 
 
 def busy_state() -> State:
@@ -114,13 +114,13 @@ def lend_another(state: State) -> None:
 
 
 def forget_a_lock(state: State) -> None:
-    key = state.records[record_of(state, "w")].locked
-    state.store.unlock(key)
+    path = state.store.path(state.records[record_of(state, "w")].locked)
+    state.store.unlock(path, len(path))
 
 
 def hole_in_the_store(state: State) -> None:
     key = state.records[record_of(state, "w")].locked
-    state.store.parents[key] = b"nobody"
+    state.store.parents[state.store.pages[key]] = b"nobody"
 
 
 def two_mid_prefill(state: State) -> None:
@@ -191,17 +191,21 @@ def twice_in_the_store(state: State) -> None:
     state.store.insert(ROOT, [b"other"], [state.store.pages[state.requests["w"].tokens.key(0)]])
 
 
+def change_page(state: State, key: PrefixKey, page: int) -> None:
+    state.store.pins[page] = state.store.pins.pop(state.store.pages[key])
+    state.store.pages[key] = page
+
+
 def page_of_the_store(state: State, page: int) -> None:
     """The first page of w's prefix becomes `page`."""
     key = state.requests["w"].tokens.key(0)
     del state.owner[state.store.pages[key]]
-    state.store.pages[key] = page
+    change_page(state, key, page)
     state.owner[page] = key
 
 
 def private_page_in_the_store(state: State) -> None:
-    key = state.requests["w"].tokens.key(0)
-    state.store.pages[key] = state.tables[record_of(state, "a")][0]
+    change_page(state, state.requests["w"].tokens.key(0), state.tables[record_of(state, "a")][0])
 
 
 def other_protected_pages(state: State) -> None:
@@ -229,7 +233,7 @@ def cached_prefix_is_gone(state: State) -> None:
 
 def locked_by_nobody(state: State) -> None:
     state.store.insert(ROOT, [b"new"], [17])
-    state.store.lock(b"new")
+    state.store.lock([17], 1)
 
 
 def more_rows_than_are_counted(state: State) -> None:

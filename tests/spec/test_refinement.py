@@ -18,7 +18,6 @@ from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, State
 from kvspec.rules import Violation
 from kvspec.store import PrefixStore
-from kvspec.tokens import PrefixKey
 from tests.spec.test_hybrid import tombstones
 from tests.walk import SEEDS, RandomDraw, proposals
 
@@ -287,7 +286,7 @@ def _resume_past_what_is_written(before: Lengths, key_len: int, page_size: int) 
     return Lengths(before.protected, length, length)
 
 
-def _unlock_nothing(store: PrefixStore, key: PrefixKey) -> None:
+def _unlock_nothing(store: PrefixStore, table: list[int], length: int) -> None:
     """Take back nothing."""
 
 

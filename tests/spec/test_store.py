@@ -39,14 +39,14 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
     @rule(data=st.data())
     def lock(self, data: st.DataObject) -> None:
         prefix = data.draw(st.sampled_from([(), *sorted(self.pages)]))
-        self.store.lock(key(prefix))
+        self.store.lock(self.path(prefix), len(prefix))
         self.locks.append(prefix)
 
     @precondition(lambda self: self.locks)
     @rule(data=st.data())
     def unlock(self, data: st.DataObject) -> None:
         prefix = self.locks.pop(data.draw(st.integers(0, len(self.locks) - 1)))
-        self.store.unlock(key(prefix))
+        self.store.unlock(self.path(prefix), len(prefix))
 
     @precondition(lambda self: self.pages)
     @rule(data=st.data())
@@ -69,19 +69,21 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
     def locked(self, prefix: Prefix) -> bool:
         return any(lock[: len(prefix)] == prefix for lock in self.locks)
 
+    def path(self, prefix: Prefix) -> list[int]:
+        return [self.pages[prefix[:length]] for length in range(1, len(prefix) + 1)]
+
     @invariant()
     def same(self) -> None:
         assert self.store.pages == {key(prefix): page for prefix, page in self.pages.items()}
-        assert self.store.parents == {key(prefix): key(prefix[:-1]) for prefix in self.pages}
-        assert self.store.pins.keys() == {key(prefix) for prefix in self.pages if self.locked(prefix)}
+        assert self.store.parents == {page: key(prefix[:-1]) for prefix, page in self.pages.items()}
+        assert self.store.pins.keys() == {page for prefix, page in self.pages.items() if self.locked(prefix)}
         assert self.store.evictable == sum(not self.locked(prefix) for prefix in self.pages)
         ends = Counter(lock for lock in self.locks if lock)
-        assert self.store.state_pins == {key(lock): count for lock, count in ends.items()}
+        assert self.store.state_pins == {self.pages[lock]: count for lock, count in ends.items()}
         reached = Counter(lock[:length] for lock in self.locks for length in range(len(lock), 0, -1)[: self.REACH])
-        assert self.store.window_pins == {key(prefix): count for prefix, count in reached.items()}
+        assert self.store.window_pins == {self.pages[prefix]: count for prefix, count in reached.items()}
         for prefix in self.pages:
-            path = [self.pages[prefix[:length]] for length in range(1, len(prefix) + 1)]
-            assert self.store.path(key(prefix)) == path
+            assert self.store.path(key(prefix)) == self.path(prefix)
         assert self.store.path(ROOT) == []
 
 
@@ -98,25 +100,21 @@ def small_store() -> PrefixStore:
 
 def test_a_copy_is_independent_and_the_same() -> None:
     store = small_store()
-    store.lock(key((1, 2)))
+    store.lock([1, 2], 2)
     other = store.copy()
     assert {name: getattr(other, name) for name in store.__slots__} == {
         name: getattr(store, name) for name in store.__slots__
     }
-    other.unlock(key((1, 2)))
-    assert (store.pins, store.window_pins, store.state_pins) == (
-        {key((1,)): 1, key((1, 2)): 1},
-        {key((1,)): 1, key((1, 2)): 1},
-        {key((1, 2)): 1},
-    )
+    other.unlock([1, 2], 2)
+    assert (store.pins, store.window_pins, store.state_pins) == ({1: 1, 2: 1}, {1: 1, 2: 1}, {2: 1})
     assert not other.pins and not other.window_pins and not other.state_pins
 
 
 def test_without_a_sliding_window_a_lock_reaches_no_window_side() -> None:
     store = PrefixStore()
     store.insert(ROOT, [key((1,))], [1])
-    store.lock(key((1,)))
-    assert store.reach == 0 and not store.window_pins and store.state_pins == {key((1,)): 1}
+    store.lock([1], 1)
+    assert store.reach == 0 and not store.window_pins and store.state_pins == {1: 1}
 
 
 def test_a_hole_is_told_with_those_that_need_the_page_still() -> None:

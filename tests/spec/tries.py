@@ -90,7 +90,7 @@ def _page_kind(state: State, page: int) -> str:
     if owner is None:
         return "a free page"
     if isinstance(owner, bytes):
-        if owner in state.store.pins:
+        if page in state.store.pins:
             return "a locked page"
         return "a page below a cached one" if state.store.children.get(owner, 1) else "a cached page"
     index = state.tables[owner].index(page)
@@ -108,7 +108,7 @@ def _window_page_kind(state: State, window_page: int) -> str:
         return "a free window page"
     owner = state.owner[page]
     if isinstance(owner, bytes):
-        return "a locked window page" if owner in state.store.window_pins else "a cached window page"
+        return "a locked window page" if page in state.store.window_pins else "a cached window page"
     return f"a window page of {_holder_kind(state, owner)}"
 
 
@@ -117,7 +117,7 @@ def _state_kind(state: State, slot: int) -> str:
     if owner is None:
         return "a free state slot"
     if isinstance(owner, bytes):
-        return "a locked state slot" if owner in state.store.state_pins else "a cached state slot"
+        return "a locked state slot" if state.store.pages[owner] in state.store.state_pins else "a cached state slot"
     return "a state slot without a row" if isinstance(owner, str) else f"a state slot of {_holder_kind(state, owner)}"
 
 

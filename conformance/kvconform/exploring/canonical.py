@@ -176,16 +176,16 @@ def _store(state: State, numbers: Numbers) -> tuple[Any, ...]:
     store, pages, states = state.store, numbers.pages, numbers.states
     entries: list[tuple[Any, ...]] = []
     for name, page in sorted(store.pages.items()):
-        parent = store.parents[name]
+        parent = store.parents[page]
         number = pages.setdefault(page, len(pages))
         same = state.content.get(page) == name
-        entries.append((name, parent, number, same, store.pins.get(name, 0), store.children.get(name, 1)))
+        entries.append((name, parent, number, same, store.pins.get(page, 0), store.children.get(name, 1)))
         if state.config.sliding_window:
-            entries.append((store.window_pins.get(name, 0),))
+            entries.append((store.window_pins.get(page, 0),))
         if state.config.num_states:
             slot = store.states.get(name)
             kept = slot if slot is None else states.setdefault(slot, len(states))
-            entries.append((kept, store.state_pins.get(name, 0)))
+            entries.append((kept, store.state_pins.get(page, 0)))
     return len(store.pins), len(store.children), tuple(entries)
 
 

@@ -220,19 +220,19 @@ def evictions(state: State) -> Iterator[Move]:
     as more than there are, so that it stops only at what is locked.
     """
     store = state.store
-    free = sorted(store.pages.keys() - store.pins.keys())
+    free = sorted(key for key, page in store.pages.items() if page not in store.pins)
     for key in free:
         if not store.children.get(key, 1):
             yield (Evict(1, obs=EvictAnswer([store.pages[key]])),)
     if len(free) > 1 or store.pins:
         yield (Evict(len(free) + 1, obs=EvictAnswer([store.pages[key] for key in leaves_first(state, free)])),)
-    sides = [(key, state.window_of.get(store.pages[key])) for key in sorted(store.pages)]
-    windows = [side for key, side in sides if side is not None and key not in store.window_pins]
+    pages = [store.pages[key] for key in sorted(store.pages)]
+    windows = [state.window_of[page] for page in pages if page in state.window_of and page not in store.window_pins]
     yield from ((Evict(0, 1, obs=EvictAnswer([], [window_page])),) for window_page in windows)
     if len(windows) > 1 or store.window_pins:
         yield (Evict(0, len(windows) + 1, obs=EvictAnswer([], windows)),)
     for key, slot in sorted(store.states.items()):
-        if key not in store.state_pins:
+        if store.pages[key] not in store.state_pins:
             yield (Evict(0, 0, 1, obs=EvictAnswer([], None, [slot])),)
 
 
@@ -285,9 +285,9 @@ def state_moves(scope: Scope, state: State, waiting: list[str]) -> Iterator[Move
 
 def leaves_first(state: State, keys: list[PrefixKey]) -> list[PrefixKey]:
     """Prefixes in an order in which each may leave the store."""
-    parents = state.store.parents
-    depth = {key: len(state.store.path(key)) for key in keys}
-    return sorted(keys, key=lambda key: (-depth[key], parents[key], key))
+    store = state.store
+    depth = {key: len(store.path(key)) for key in keys}
+    return sorted(keys, key=lambda key: (-depth[key], store.parents[store.pages[key]], key))
 
 
 def give_back(state: State, waiting: list[str]) -> Iterator[Move]:

@@ -309,21 +309,21 @@ def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[in
 def _page(state: State, page: int) -> Cell:
     owner = state.owner[page]
     if isinstance(owner, bytes):
-        return Cell("locked" if owner in state.store.pins else "store", "the prefix store")
+        return Cell("locked" if page in state.store.pins else "store", "the prefix store")
     return Cell("held", owner_name(state, page))
 
 
 def _window_page(state: State, side: int) -> Cell:
-    owner = state.owner[state.window_owner[side]]
-    if isinstance(owner, bytes):
-        return Cell("locked" if owner in state.store.window_pins else "store", "the prefix store")
-    return Cell("held", owner_name(state, state.window_owner[side]))
+    page = state.window_owner[side]
+    if isinstance(state.owner[page], bytes):
+        return Cell("locked" if page in state.store.window_pins else "store", "the prefix store")
+    return Cell("held", owner_name(state, page))
 
 
 def _state_slot(state: State, slot: int) -> Cell:
     owner = state.state_owner[slot]
     if isinstance(owner, bytes):
-        return Cell("locked" if owner in state.store.state_pins else "store", "the prefix store")
+        return Cell("locked" if state.store.pages[owner] in state.store.state_pins else "store", "the prefix store")
     return Cell("held", state_owner_name(state, slot))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from kvspec.events import CacheUnfinished, Extend, Finish, Launch, Operation
 from kvspec.model.state import State
 from kvspec.store import ROOT
-from kvspec.tokens import PrefixKey
 
 DEEP = 4
 """Launches in flight that are told apart; more count as so many."""
@@ -60,16 +59,16 @@ def _shared(state: State) -> Iterator[str]:
 def _branches(state: State) -> Iterator[str]:
     """A prefix that goes on in two ways, one of which is locked: a tree cuts a locked node in two for that."""
     store = state.store
-    covering = Counter[PrefixKey]()
-    for locked, locks in store.state_pins.items():
-        key = locked
-        while key != ROOT:
-            covering[key] += locks
-            key = store.parents[key]
+    covering = Counter[int]()
+    for end, locks in store.state_pins.items():
+        page: int | None = end
+        while page is not None:
+            covering[page] += locks
+            page = store.pages.get(store.parents[page])
     beside = (
         locks
-        for key, locks in covering.items()
-        if (parent := store.parents[key]) != ROOT and store.children.get(parent, 1) > 1
+        for page, locks in covering.items()
+        if (parent := store.parents[page]) != ROOT and store.children.get(parent, 1) > 1
     )
     locks = max(beside, default=0)
     if locks:

@@ -179,8 +179,8 @@ def evictable_windows(state: State) -> list[int]:
     """The window pages of the store that no window lock covers."""
     return [
         state.window_of[page]
-        for key, page in state.store.pages.items()
-        if page in state.window_of and key not in state.store.window_pins
+        for page in state.store.pages.values()
+        if page in state.window_of and page not in state.store.window_pins
     ]
 
 

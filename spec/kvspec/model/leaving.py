@@ -1,7 +1,6 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
 from itertools import repeat
-from operator import eq
 from typing import cast
 
 from kvspec import lengths
@@ -60,7 +59,7 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
             break
         duplicates.append(page)
         if windowed and page in state.window_of and known not in state.window_of:
-            if known in let_go and key not in state.store.pins:
+            if known in let_go and known not in state.store.pins:
                 exchanged.append((key, page))
                 shared.append(page)
                 continue
@@ -77,10 +76,10 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
 def _check_written(state: State, record: int, pages: list[int], first: int) -> None:
     """Pages of a record hold its tokens, from page index `first` on."""
     held = [*map(state.content.get, pages)]
-    due = zip(repeat(record), range(first, first + len(pages)))
-    if not all(map(eq, held, due)):
+    due = [*zip(repeat(record), range(first, first + len(pages)))]
+    if held != due:
         page, content = next(
-            one for index, one in enumerate(zip(pages, held, strict=True), first) if one[1] != (record, index)
+            (page, content) for page, content, right in zip(pages, held, due, strict=True) if content != right
         )
         raise Violation("DATA-1", f"page {page} is published, but does not hold its tokens", observed=content)
 
@@ -94,7 +93,7 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
         window_page = state.window_of[tombstone] = state.window_of.pop(page)
         state.window_owner[window_page] = tombstone
     for key, page in plan.exchanged:
-        state.store.pages[key] = page
+        state.store.exchange(key, page)
         state.owner[page] = state.content[page] = key
     table[first : first + len(plan.shared)] = plan.shared
     state.release_private(record, own)
@@ -105,8 +104,8 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     state.owner.update(zip(plan.inserted, new, strict=True))
     state.content.update(zip(plan.inserted, new, strict=True))
     if plan.keys:
-        state.store.lock(plan.keys[-1], new)
-        state.store.unlock(locked)
+        state.store.lock(table, first + len(plan.keys), len(new))
+        state.store.unlock(table, first)
         state.records[record] = state.records[record]._replace(locked=plan.keys[-1])
     if state.memory is not None:
         state.memory.publish(state, record, first, plan, locked, tombstones)
@@ -435,7 +434,7 @@ def _victims(state: State, n: int) -> Runs:
     pages: list[int] = []
     while len(pages) < n:
         leaves = [(page, key) for key, page in store.pages.items() if not store.children.get(key, 1)]
-        free = [(page, key) for page, key in leaves if key not in store.pins]
+        free = [(page, key) for page, key in leaves if page not in store.pins]
         if not free:
             break
         page, key = min(free)

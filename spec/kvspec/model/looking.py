@@ -58,7 +58,7 @@ def _turns(state: State) -> list[int]:
 
 def _locked_windows(state: State) -> int:
     """Pages of the store whose window side some lock covers."""
-    return sum(state.store.pages[key] in state.window_of for key in state.store.window_pins)
+    return len(state.store.window_pins.keys() & state.window_of.keys())
 
 
 def _window_held(state: State, record: int) -> int:
@@ -219,18 +219,18 @@ def _rows(state: State) -> dict[str, Any]:
 
 def _windows(state: State) -> dict[str, Any]:
     """The part of a snapshot that is of window pages."""
-    pins = {state.store.pages[key]: count for key, count in state.store.window_pins.items()}
+    pins = state.store.window_pins
     locked = {state.window_of[page]: count for page, count in pins.items() if page in state.window_of}
     return {"window_sides": state.window_of.copy(), "window_locks": locked}
 
 
 def _states(state: State) -> dict[str, Any]:
     """The part of a snapshot that is of state slots."""
-    states = state.store.states
+    states, pages, pins = state.store.states, state.store.pages, state.store.state_pins
     return {
         "free_states": without([(1, state.config.num_states)], list(state.state_owner)),
         "store_states": compress(sorted(states.values())),
-        "state_locks": {states[key]: count for key, count in state.store.state_pins.items() if key in states},
+        "state_locks": {slot: pins[pages[key]] for key, slot in states.items() if pages[key] in pins},
     }
 
 

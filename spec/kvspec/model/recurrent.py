@@ -252,7 +252,7 @@ def take_state(state: State, op: TakeState) -> StateAnswer:
 
 
 def _smallest_free(state: State) -> int:
-    """The state slot that the model itself takes."""
+    """The state slot that the model itself takes; whoever asks has seen that one is free."""
     return next(slot for slot in count(1) if slot not in state.state_owner)
 
 
@@ -370,7 +370,8 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
 
 def evictable_states(state: State) -> list[int]:
     """The state slots of the store at prefixes that nobody has locked."""
-    return [slot for key, slot in state.store.states.items() if key not in state.store.state_pins]
+    store = state.store
+    return [slot for key, slot in store.states.items() if store.pages[key] not in store.state_pins]
 
 
 def evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:

@@ -179,12 +179,13 @@ def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_l
         record = state.next_record
         state.next_record += 1
         locked = state.matched_key(request.tokens, prefix_len)
-        state.store.lock(locked)
+        path = [*map(state.store.pages.__getitem__, request.tokens.keys(0, prefix_len // page_size))]
+        state.store.lock(path, len(path))
         state.rows[row] = record
         state.records[record] = Record(row, locked)
         if state.memory is not None:
             state.memory.begin(state, record, row, locked)
-        state.tables[record] = state.store.path(locked)
+        state.tables[record] = path
         state.lengths[record] = lengths.begin(prefix_len, seq_len, page_size)
         state.written[record] = prefix_len
         state.cursor[record] = 0

@@ -245,7 +245,7 @@ class State:
             self.memory.forget(self, record, row, locked, states)
         for slot in states:
             del self.state_owner[slot]
-        self.store.unlock(locked)
+        self.store.unlock(self.tables[record], self.lengths[record].protected // self.config.page_size)
         del self.lengths[record], self.tables[record], self.written[record], self.horizon[record]
         del self.cursor[record], self.borders[record]
         if row in self.readers:
@@ -257,14 +257,11 @@ class State:
             del self.rows[row]
 
     def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
-        """Free pages, and the window sides behind them, become a record's own; what they held counts no more."""
+        """Free pages, and the window sides behind them, become a record's own."""
         if self.memory is not None and pages:
             self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
         self.tables[record].extend(pages)
         self.owner.update(zip(pages, repeat(record)))
-        content = self.content
-        for page in pages:
-            content.pop(page, None)
         for page, window_page in zip(pages, window_pages, strict=False):
             self.window_of[page] = window_page
             self.window_owner[window_page] = page
@@ -276,9 +273,11 @@ class State:
         self.release_pages(pages)
 
     def cut_table(self, record: int, index: int) -> None:
-        """The pages of a record from page index `index` on become free."""
+        """The pages of a record from page index `index` on become free, and hold nothing any more."""
         freed = self.tables[record][index:]
         del self.tables[record][index:]
+        for page in freed:
+            self.content.pop(page, None)
         if self.memory is not None:
             self.memory.cut(record, index)
         self.release_private(record, freed)

@@ -86,6 +86,9 @@ def renumbered(node: Node, seed: int) -> Node:
     new.rows = {rows[row]: record(number) for row, number in old.rows.items()}
     new.owner = {pages[page]: owner(name) for page, name in old.owner.items()}
     new.store.pages = {name: pages[page] for name, page in old.store.pages.items()}
+    new.store.parents = {pages[page]: name for page, name in old.store.parents.items()}
+    for name in ("pins", "window_pins", "state_pins"):
+        setattr(new.store, name, {pages[page]: count for page, count in getattr(old.store, name).items()})
     new.store.states = {name: slots[slot] for name, slot in old.store.states.items()}
     new.state_owner = {slots[slot]: owner(name) for slot, name in old.state_owner.items()}
     new.window_of = {pages[page]: sides[side] for page, side in old.window_of.items()}
@@ -149,7 +152,8 @@ def forget_reader(state: State) -> None:
 
 
 def unlock(state: State) -> None:
-    state.store.unlock(next(record.locked for record in state.records.values() if record.locked))
+    path = state.store.path(next(record.locked for record in state.records.values() if record.locked))
+    state.store.unlock(path, len(path))
 
 
 def withhold(state: State) -> None:
@@ -236,7 +240,7 @@ def move_cursor(state: State) -> None:
 
 
 def reach_farther(state: State) -> None:
-    state.store.window_pins[next(iter(state.store.pages))] = 7
+    state.store.window_pins[next(iter(state.store.pages.values()))] = 7
 
 
 def forget_border(state: State) -> None:
@@ -260,7 +264,7 @@ def one_state_for_two(state: State) -> None:
 
 
 def lock_state(state: State) -> None:
-    state.store.state_pins[next(iter(state.store.pages))] = 7
+    state.store.state_pins[next(iter(state.store.pages.values()))] = 7
 
 
 def lose_slot(state: State) -> None:
