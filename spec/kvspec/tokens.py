@@ -65,8 +65,12 @@ class Tokens:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add tokens at the end."""
+        self.rest.extend(tokens)
+        self.part()
+
+    def part(self) -> None:
+        """Make pages of what has been added to `rest`, as far as it fills them."""
         rest, size = self.rest, self.page_size
-        rest.extend(tokens)
         if len(rest) < size:
             return
         whole = len(rest) - len(rest) % size

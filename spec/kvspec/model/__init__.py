@@ -89,12 +89,12 @@ class Model:
             if self._steady.step(op):
                 return
             self._steady.make_way(op)
-            answer = OPERATIONS[type(op)](state, op)
+            answer = self._carry_out(op)
         except Refusal as refusal:
             if op.refused is None:
                 if op.obs is None:
                     raise
-                raise _carried_out(state, op, refusal.refused) from None
+                raise _carried_out(self.state, op, refusal.refused) from None
             _judge_refusal(state, refusal.refused, op.refused)
         else:
             if op.obs is None:
@@ -102,6 +102,15 @@ class Model:
             if state.memory is not None:
                 state.memory.judge()
             self._steady.note(op)
+
+    def _carry_out(self, op: Event) -> Answer:
+        operation = OPERATIONS[type(op)]
+        try:
+            return operation(self._state, op)
+        except Violation:
+            if self._steady.settle():  # what the batch had by then belongs to what is said
+                operation(self._state.copy(), op)
+            raise
 
     def figures(self) -> Figures:
         """The accounting as the specification counts it."""

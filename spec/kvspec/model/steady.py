@@ -10,11 +10,9 @@ kept in the same way, by `Onward`.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from kvspec.events import (
-    Answer,
     CacheUnfinished,
     Complete,
     Decode,
@@ -33,7 +31,6 @@ from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_
 from kvspec.model.onward import Onward
 from kvspec.model.running import check_room
 from kvspec.model.state import Passage, Prepared, State
-from kvspec.pages import beginning
 from kvspec.tokens import Tokens
 
 
@@ -60,8 +57,7 @@ class Steady:
         self._members: dict[str, Member] = {}
         """Those that go on; none: nobody does."""
         self._names: frozenset[str] = frozenset()
-        self._records: set[object] = set()
-        self._passages: list[Passage] = []
+        self._passages: dict[str, Passage] = {}
         """What a launch does for them."""
         self._opening: dict[int, list[tuple[Member, int]]] = {}
         """Step, from 1 -> who then writes the first position of a page, if it is there still, and the page's index."""
@@ -108,31 +104,23 @@ class Steady:
             if op.req not in self._members or len(self._members) == 1:
                 return False
             self._part(op.req)
-            return not self._touched(op.obs)
+            return True
         if isinstance(op, (MatchPrefix, CacheUnfinished)):
-            return op.req not in self._members and not self._touched(op.obs)
+            return op.req not in self._members
         if isinstance(op, (Extend, Launch)):
             reqs = op.reqs if isinstance(op, Launch) else [req for req, _ in op.reqs]
-            return self._members.keys().isdisjoint(reqs) and not self._touched(op.obs)
+            return self._members.keys().isdisjoint(reqs)
         return isinstance(op, (Submit, Evict, Report))
-
-    def _touched(self, obs: Answer | None) -> bool:
-        """Whether an answer names a page of the batch, so that somebody asks what is left of it there."""
-        freed, given = getattr(obs, "freed", None) or (), getattr(obs, "pages", None) or {}
-        owner = self._state.owner
-        pages = beginning([*freed, *chain(*given.values())], len(owner)) if freed or given else ()
-        return not self._records.isdisjoint(map(owner.get, pages))
 
     def _part(self, req: str) -> None:
         """A request leaves the batch."""
         member = self._members.pop(req)
         self._names -= {req}
-        self._records.remove(member.record)
+        del self._passages[req]
         self._write([member])
         if self._onward is not None:
             self._onward.part(member.record)
         self._decoded = [*self._members]
-        self._passages = [passage for passage in self._passages if passage.req != req]
         self._in_flight = dict.fromkeys(self._in_flight)
 
     def note(self, op: Operation[Any]) -> None:
@@ -156,8 +144,7 @@ class Steady:
                 return False
             row = state.records[record].row
             member = self._members[req] = Member(req, record, row, before, request.tokens, since)
-            self._records.add(record)
-            self._passages = [*self._passages, Passage(req, request.run, record, row, samples=True, drafts=0)]
+            self._passages[req] = Passage(req, request.run, record, row, samples=True, drafts=0)
             last, index = since + state.config.max_context_len - before.committed, -(-before.committed // page_size)
             self._last = min(self._last, last) if len(self._members) > 1 else last
             step = since + index * page_size - before.committed + 1
@@ -206,7 +193,7 @@ class Steady:
             self._opening.setdefault(step + state.config.page_size, []).append((member, index + 1))
         if state.flights:
             state.reached["launch overlapped"] += 1
-        state.flights[op.launch] = self._passages
+        state.flights[op.launch] = [*self._passages.values()]
         self._in_flight[op.launch] = self._names
         self._launches = step
         if self._onward is not None:
@@ -223,23 +210,26 @@ class Steady:
         state.judged["LAUNCH-1"] += 1
         state.judged["CHUNK-1"] += 1
         del state.flights[op.launch], self._in_flight[op.launch]
+        members = self._members
         for req, token in tokens.items():
-            self._members[req].tokens.rest.append(token)
+            members[req].tokens.rest.append(token)
         self._completions += 1
         if self._onward is not None:
             self._onward.complete(op.launch)
         return True
 
-    def settle(self) -> None:
-        """Write what the batch has done into the state; it goes on no more."""
-        if self._members:
+    def settle(self) -> bool:
+        """Write what the batch has done into the state; it goes on no more. Whether there was one."""
+        going_on = bool(self._members)
+        if going_on:
             self._write(self._members.values())
             if self._onward is not None:
                 self._onward.settle()
-            self._members, self._records, self._passages = {}, set(), []
+            self._members, self._passages = {}, {}
             self._opening, self._in_flight = {}, {}
             self._decodes = self._launches = self._completions = 0
         self._decoded, self._onward = [], None
+        return going_on
 
     def _write(self, members: Iterable[Member]) -> None:
         state, withholds = self._state, self._state.config.withholds_rows
@@ -257,4 +247,4 @@ class Steady:
                 reads = (*readers.pop(row, ()), *range(committed + 1, launched + 1)[completed:])
                 if reads:
                     readers[row] = reads
-            tokens.extend(())
+            tokens.part()
