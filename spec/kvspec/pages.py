@@ -106,16 +106,13 @@ def expand(runs: Runs) -> list[int]:
 def beginning(runs: Runs, most: int) -> list[int]:
     """Write out the first `most` numbers: what it costs follows `most`, never what `runs` say."""
     numbers: list[int] = []
-    for run in runs:
-        room = most - len(numbers)
-        if not room:
-            break
+    for run in runs[:most]:
         if isinstance(run, int):
             numbers.append(run)
         else:
             first, length = run
-            numbers.extend(range(first, first + min(length, room)))
-    return numbers
+            numbers.extend(range(first, first + min(length, most - len(numbers))))
+    return numbers[:most]
 
 
 @ensure(lambda result: all(isinstance(run, int) or run[1] > 1 for run in result))

@@ -298,14 +298,13 @@ def _each(kind: str, numbers: Iterable[int], allowed: range) -> None:
 
 def _runs(kind: str, runs: Runs | None, allowed: range, most: int = NUMBERS) -> None:
     """Looks at the ends of each run, and never writes one out."""
-    total = 0
+    total, least, stop = 0, allowed.start, allowed.stop
     for run in runs or ():
         first, count = (run, 1) if isinstance(run, int) else run
         if count < 1:
             raise OutOfRange(f"a run of {count} {kind}s")
-        last = first + count - 1
-        if first not in allowed or last not in allowed:
-            _each(kind, (first, last), allowed)
+        if first < least or first + count > stop:
+            _each(kind, (first, first + count - 1), allowed)
         total += count
     if total > len(allowed):
         raise OutOfRange(f"{total} {kind}s are listed, but there are only {len(allowed)}")

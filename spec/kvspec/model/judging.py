@@ -249,7 +249,7 @@ def judge_new(
     for req in [*wanted, *(told.keys() - wanted.keys())]:
         need, runs = wanted.get(req, 0), told.get(req, ())
         taken = beginning(runs, need + _MORE)
-        if count(runs) != need:
+        if len(taken) != need:
             rule = due if due and req in wanted else pool.due
             raise Violation(rule, f"the number of {pool.kind}s given to {req} is wrong", expected=need, observed=taken)
         if taken:
