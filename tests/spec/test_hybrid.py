@@ -24,6 +24,7 @@ from kvspec.events import (
     MatchPrefix,
     OpenSession,
     PublishAnswer,
+    Refusal,
     Refused,
     ReleaseAnswer,
     Retract,
@@ -33,6 +34,7 @@ from kvspec.events import (
     Submit,
     SwaEvict,
     SwaEvictAnswer,
+    TakeState,
 )
 from kvspec.invariants import check
 from kvspec.model import Model
@@ -213,6 +215,14 @@ def test_mamba_4_a_state_is_copied_or_given_away_for_a_fresh_slot(
     told = Finish("a")
     carried_out(model, [told])
     assert told.obs is not None and told.obs.states_freed == list(kept) and told.obs.state_cached is None
+
+
+def test_cap_1_a_state_slot_is_refused_to_a_waiting_request_where_none_is_free() -> None:
+    model = with_states(3)
+    carried_out(model, [Submit("b", [9]), MatchPrefix("b")])
+    with pytest.raises(Refusal, match="no state slot is free") as refusal:
+        model.step(TakeState("b"))
+    assert refusal.value.refused.states_short == 1
 
 
 def test_mamba_4_without_a_free_slot_nothing_is_taken_before_the_end() -> None:
