@@ -132,8 +132,8 @@ class PrefixStore:
         """The pages of the prefix `key`, in order of position."""
         return [*map(self.pages.__getitem__, self.keys(key))]
 
-    def check_evictable(self, keys: Mapping[PrefixKey, int]) -> None:
-        """Raise a violation unless `keys` can leave together, leaves first.
+    def check_evictable(self, keys: Mapping[PrefixKey, int]) -> list[PrefixKey]:
+        """Raise a violation unless `keys` can leave together, leaves first; which others then lose a longer prefix.
 
         STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
         """
@@ -143,21 +143,21 @@ class PrefixStore:
         parents, children = [*map(self.parents.__getitem__, keys.values())], self.children
         # Of nobody more leave than are there: if as many leave as are there in all, all of each one leave.
         longer = len(keys) + sum([children[key] - 1 for key in children.keys() & keys.keys()])
-        if longer == sum(map(keys.__contains__, parents)):
-            return
+        losing = [*filterfalse(keys.__contains__, parents)]
+        if longer == len(keys) - len(losing):
+            return losing
         leaving = Counter(parents)
-        for key in keys:
-            if kept := children.get(key, 1) - leaving[key]:
-                raise Violation("STORE-1", f"page {keys[key]} was evicted, but {kept} longer prefix(es) still need it")
+        page, kept = next((keys[key], kept) for key in keys if (kept := children.get(key, 1) - leaving[key]))
+        raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
 
-    def remove(self, keys: Mapping[PrefixKey, int]) -> None:
-        """Forget prefixes that `check_evictable` allows to leave."""
-        pages, children = self.pages, self.children
-        for key in keys:
-            del pages[key]
+    def remove(self, keys: Mapping[PrefixKey, int], losing: Sequence[PrefixKey]) -> None:
+        """Forget prefixes that `check_evictable` allows to leave; it has said which others lose by that."""
+        pages, parents, children = self.pages, self.parents, self.children
+        for key, page in keys.items():
+            del pages[key], parents[page]
         for key in children.keys() & keys.keys():
             del children[key]
-        for parent in filterfalse(keys.__contains__, map(self.parents.pop, keys.values())):
+        for parent in losing:
             self._count_longer(parent, -1)
 
     @property

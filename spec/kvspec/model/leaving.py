@@ -392,7 +392,7 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
         raise _never_evicted(state, pages)
     keys = cast("dict[PrefixKey, int]", owners)
-    state.store.check_evictable(keys)
+    losing = state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:
         raise Violation("STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
@@ -407,7 +407,7 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     hybrid.apply_eviction(state, op, obs, keys)
     if state.memory is not None:
         state.memory.drop("pages", keys)
-    state.store.remove(keys)
+    state.store.remove(keys, losing)
     state.release_pages(pages)
     return obs
 
@@ -438,6 +438,6 @@ def _victims(state: State, n: int) -> Runs:
         if not free:
             break
         page, key = min(free)
-        store.remove({key: page})
+        store.remove({key: page}, [store.parents[page]])
         pages.append(page)
     return pages
