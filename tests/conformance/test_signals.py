@@ -154,7 +154,7 @@ COMMANDS: dict[str, Case] = {
         "memory.jsonl: does not conform",
         1,
     ),
-    "check of the memory level": (lambda at: ["check", str(long_memory(at))], BUSY, "MEM-TAKE", 1),
+    "check of the memory level": (lambda at: ["check", str(long_memory(at))], BUSY, "It was interrupted before", 1),
     "run": (lambda _: ["run"], computes(0.7), "", 0),
     "fuzz": (
         lambda at: ["fuzz", "--impl", "bug:row-freed-between-chunks", "--seconds", "500", "--out", str(at / "f.jsonl")],
@@ -200,6 +200,21 @@ def test_a_trace_is_followed_until_somebody_interrupts_it(number: int, tmp_path:
     assert "conforms, 6 operations checked." in ended.said
     assert (ended.status, ended.left) == (0, [])
     assert ended.seconds < PROCESSOR_SECONDS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_what_is_found_while_following_is_told_as_of_a_trace_that_is_complete(number: int, tmp_path: Path) -> None:
+    header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 8}}}
+    taken = {"op": "take", "holder": "a", "pool": "kv", "pages": [1]}
+    memory, requests = tmp_path / "memory.jsonl", tmp_path / "requests.jsonl"
+    memory.write_bytes(lines(header, taken | {"pages": [2]}, taken, taken))
+    requests.write_bytes(lines(HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}))
+    for path in (memory, requests):
+        whole = subprocess.run([*KVSPEC, "check", str(path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+        ended = interrupted([*KVSPEC, "check", "--follow", str(path)], number, tmp_path, has_read(path))
+        assert "shortest" in whole.stdout
+        assert ended.said.endswith(whole.stdout)  # after what was told when it was met
+        assert (ended.status, ended.left) == (1, [])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])

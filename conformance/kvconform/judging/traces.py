@@ -131,7 +131,7 @@ def _check_one(told: Told, path: Path, accepted: Accepted, report: Report, *, fo
             if isinstance(trace, MemoryReader):
                 memory.check(told, path, trace, accepted, report, tell, follow=follow, first=first)
             else:
-                _check_requests(told, path, trace, accepted, report, tell, first=first)
+                _check_requests(told, path, trace, accepted, report, tell, follow=follow, first=first)
     except InputError as error:
         report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))
@@ -145,10 +145,13 @@ def _check_requests(
     report: Report,
     tell: Callable[[], object],
     *,
+    follow: bool,
     first: bool,
 ) -> None:
     config, out = trace.header.config, told.details
     whole = judge_whole(config, trace, accepted, tell, first_only=first)
+    if follow:
+        forgive()  # nothing else ends it
     if whole.problem is not None:
         if not whole.found:
             raise whole.problem

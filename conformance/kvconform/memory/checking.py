@@ -15,7 +15,7 @@ from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.memory.judge import Group, Judge, Judged
 from kvconform.memory.telling import pool_told, tell_judged
-from kvconform.signals import Interrupted
+from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
 from kvspec.memory import Law, Malformed
 from kvspec.memory.state import State
@@ -59,7 +59,8 @@ def check(
     except InputError as error:
         problem = error
     except Interrupted:
-        pass  # what was judged by then is told
+        if follow:
+            forgive()  # nothing else ends it
     outcome = judging.outcome()
     if problem is not None:
         if not outcome.groups:

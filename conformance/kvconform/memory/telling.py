@@ -16,6 +16,7 @@ from kvconform.memory.cutting import holders_in, pages_in, singly
 from kvconform.memory.judge import Group, Judged
 from kvconform.memory.sentences import sentence
 from kvconform.memory.shrink import Cut, Said, Step, shortest_cuts
+from kvconform.signals import caught
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec import memory as law
 from kvspec.memory import Law, Pool
@@ -188,7 +189,8 @@ def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None
             note = f"A part that shows it ({size}; {why})."
         steps, total = iter(cut.steps), len(cut.steps)
     else:
-        note = "No part of the trace was found that shows it by itself. What was before it:"
+        why = "It was interrupted before a part of the trace was" if caught() else "No part of the trace was"
+        note = f"{why} found that shows it by itself. What was before it:"
         steps, total = _read(path, group.finding.event), group.finding.event
     teller = Teller(pools, lambda number, *_: number > total - KEPT)
     before: list[str] = []
