@@ -31,6 +31,7 @@ SGLANG_JAX = {
     "mixed-room": "MEM-FAILED",
     "negative-chunk": "MEM-LEAK",
     "pause-forgets": "MEM-LEAK",
+    "pause-forgets-chunk": "MEM-LEAK",
     "pause-stays-full": "MEM-FAILED",
     "unaligned-protected": "MEM-USE",
 }

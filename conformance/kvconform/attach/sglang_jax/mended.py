@@ -47,7 +47,8 @@ _FORGOTTEN = """self.process_batch_result(tmp_batch, tmp_result)
 
 _KEPT = """self.process_batch_result(tmp_batch, tmp_result)
     if self.last_batch and self.last_batch.forward_mode.is_extend():
-        self.last_batch.filter_batch()
+        cut = {rank: req for rank, req in enumerate(self.chunked_reqs) if req is not None}
+        self.last_batch.filter_batch(chunked_req_to_exclude=cut)
         if self.running_batch.is_empty():
             self.running_batch = self.last_batch
         elif not self.last_batch.is_empty():
@@ -114,8 +115,13 @@ def _mends(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "pause-forgets",
-            "a pause adds those of the last prefill to the running ones; prompts are not in chunks",
+            "a pause adds those of the last prefill to the running ones",
             ((scheduler, "pause_generation", _FORGOTTEN, _KEPT),),
+        ),
+        Defect(
+            "pause-forgets-chunk",
+            "a pause keeps who is in the middle of its prompt (its pull request 1471)",
+            ((scheduler, "pause_generation", "self.chunked_reqs = [None] * self.dp_size", "pass"),),
         ),
         Defect(
             "pause-stays-full",

@@ -55,6 +55,9 @@ PAUSED = driver.Shape(
 )
 """A server that is told to pause now and then, and to go on."""
 
+PAUSED_AMID = replace(PAUSED, chunk=4, overlap=False)
+"""A pause that comes between the chunks of a prompt."""
+
 
 def trial(folder: Path) -> Trial:
     """The checkout in `folder`.
@@ -85,10 +88,11 @@ def trial(folder: Path) -> Trial:
         return Known(name, what, rule, run=shaped, mend=others, runs=40)
 
     def crowded(seed: int) -> None:
-        driver.run(engine, seed, shape=CROWDED)
+        driver.run(engine, seed, shape=FULL)
 
     room = "a chunk goes on without room, nobody looks whether the decode steps beside it fit, and the engine ends"
     forgets = "with overlap a pause forgets who was prefilled last: they keep rows and pages, and never go on"
+    amid = "who is in the middle of its prompt when a pause retracts keeps its row and pages, and never goes on"
     full = "who is retracted by a pause leaves the batch marked as full: nobody is prefilled any more"
     known = [
         alone("chunk-not-counted", "a prompt's third chunk is taken for its last one"),
@@ -98,6 +102,7 @@ def trial(folder: Path) -> Trial:
         alone("chunk-forgotten", "of two prompts that are cut one is taken for whole", "MEM-WRITTEN", UNCACHED),
         Known("mixed-room", room, "MEM-FAILED", "ut of memory", run=crowded, mend=mended, runs=40),
         alone("pause-forgets", forgets, shape=PAUSED),
+        alone("pause-forgets-chunk", amid, shape=PAUSED_AMID),
         alone("pause-stays-full", full, shape=PAUSED),
     ]
     return Trial("sglang-jax", attach, run, defects(engine), mended, known)
