@@ -68,6 +68,26 @@ def test_an_explanation_may_hold_for_one_pool_only() -> None:
     assert explaining(cut_short, "0.5.12") == "state-branch"
 
 
+def test_a_window_that_goes_back_with_its_page_is_explained_where_it_is_known() -> None:
+    says = "SWA-2: window page 4 was freed, but it is behind page 4 of request r, which is still read"
+    published = found("SWA-2", "cache_unfinished", ["swa_evict", "finish", "cache_unfinished"], says)
+    assert explaining(published, "0.5.9") == "leaf-without-window"
+    assert explaining(published, "0.5.11") is None
+    finished = found("SWA-2", "finish", ["submit", "submit", "finish"], says)
+    assert explaining(finished, "0.5.23") == "window-branch"
+    finished.trace.remove("submit")
+    assert explaining(finished, "0.5.23") is None
+    kept = "STORE-5: page 1 was freed, but it still holds committed positions of request r, from 0 on"
+    given = found("STORE-5", "finish", ["swa_evict", "finish"], kept)
+    given.pool = "window"
+    assert explaining(given, "0.5.22") == "window-within-page"
+    assert explaining(given, "0.5.23") is None
+    named = found("STORE-1", "snapshot", ["cache_unfinished", "snapshot"], "STORE-1: the store's pages differ")
+    named.pool = "window"
+    assert explaining(named, "0.5.22") == "window-within-page"
+    assert explaining(named, "0.5.21") is None
+
+
 def test_there_is_a_letter_for_each_explanation() -> None:
     assert len(explanations()) <= len(set(MARKS))
 

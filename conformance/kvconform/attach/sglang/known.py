@@ -9,7 +9,14 @@ from kvconform.attach.patches import Patches
 from kvconform.attach.sglang.driver import Shape
 from kvconform.attach.sglang.known_sessions import MENDS as SESSION_MENDS
 from kvconform.attach.sglang.known_sessions import of_sessions
-from kvconform.attach.sglang.mended import mend_chunks, mend_mixed, mend_names, mend_turns, mend_windows
+from kvconform.attach.sglang.mended import (
+    mend_chunk_room,
+    mend_chunks,
+    mend_mixed,
+    mend_names,
+    mend_turns,
+    mend_windows,
+)
 from kvconform.attach.sglang.pools import Pools
 from kvconform.attach.sglang.release import Release
 
@@ -56,6 +63,19 @@ LONG = replace(
 )
 """Prompts that are long for their windows' pool, in chunks."""
 
+PRESSED = replace(
+    LONG,
+    page_size=1,
+    pages=64,
+    running=8,
+    budget=256,
+    alphabet=2,
+    ends=0.02,
+    conservativeness=0.0,
+    pools=Pools(cached=True, core="python"),
+)
+"""Prompts in small chunks, in launches with requests that decode and for whose answers no room was kept."""
+
 CHATS = replace(TURNS, budget=256, aborts=0.02, pools=None)
 """A server for clients in sessions."""
 
@@ -71,7 +91,7 @@ Mend = Callable[[Release, Patches], None]
 
 def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
     """Its known defects. `drive` runs a seed with a server of a given shape."""
-    races = [
+    in_any_run = [
         Known(
             "write-through-unfenced",
             "pages are written to the host while the launch in flight still writes them",
@@ -86,9 +106,16 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             at=("load_to_device_per_layer",),
             before="0.5.19",
         ),
+        Known(
+            "parent-before-child",
+            "with write-back a node leaves the device before its child, and is taken from the host with it, twice",
+            "MEM-FAILED",
+            "parent does not have child key",
+            before="0.5.11",
+        ),
     ]
     if not (release.unified and release.scheduled and release.state_allocator):
-        return races
+        return in_any_run
 
     def alone(
         shape: Shape, mended: Mend, name: str, what: str, rule: str = "", words: str = "", before: str = ""
@@ -106,7 +133,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
         )
 
     return [
-        *races,
+        *in_any_run,
         alone(
             TURNS,
             mend_turns,
@@ -145,6 +172,13 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             "a request keeps less of its window than can be found, publishes, and goes on without a lock",
             before="0.5.23",
         ),
+        alone(
+            PRESSED,
+            mend_chunk_room,
+            "chunk-without-room",
+            "requests that decode beside a prompt in chunks take its room, and its next chunk ends the scheduler",
+            words="Out of memory. Try to lower your batch size",
+        ),
         *(of_sessions(alone, CHATS) if release.sessions is not None else []),
     ]
 
@@ -155,6 +189,7 @@ _MENDS = (
     mend_chunks,
     mend_names,
     mend_windows,
+    mend_chunk_room,
 )
 
 

@@ -45,6 +45,9 @@ _LAST_NAMED = """cache_len = req.kv.mamba_last_track_seqlen or 0
         return None
 """
 
+_ANY = "return available if available > 0 else chunk_limit\n"
+_WHAT_FITS = "return available if available > 0 else None\n"
+
 
 def mend_turns(release: Release, patches: Patches) -> None:
     """Requests take turns with the slots in which they keep states when a launch is prepared, not afterwards."""
@@ -99,3 +102,10 @@ def mend_windows(release: Release, patches: Patches) -> None:
     with suppress(NotPlanted):
         plant(Defect("whole pages of windows", "", places), patches)
         patches.set(sys.modules[release.window_component.__module__], name, vars(release.common)[name])
+
+
+def mend_chunk_room(release: Release, patches: Patches) -> None:
+    """A chunk for which no room is left waits; requests that decode go on, or give theirs back, as without one."""
+    with suppress(NotPlanted, AttributeError, KeyError):
+        budget = sys.modules["sglang.srt.mem_cache.prefill_budget"].PrefillBudget
+        plant(Defect("chunks wait for room", "", ((budget, "available_chunk_tokens", _ANY, _WHAT_FITS),)), patches)

@@ -34,14 +34,14 @@ class Running(Prefill):
         self.book.check_room(self.pools.need(needed), self.pools.room())
 
         self._speculates = self._speculates or n > 1
-        if not self._speculates:
-            self._allocate_decode([entry.req for entry, _, _, _ in batch])
-        else:
-            self._allocate_ahead([(entry.req, have, end) for entry, _, have, end in batch if end > have])
+        growing = [(entry.req, have, end) for entry, _, have, end in batch if end > have]
+        if n > 1:
+            self._allocate_ahead(growing)
+        elif growing:
+            self._allocate_decode([req for req, _, _ in growing])
         pages: dict[str, list[int]] = {}
         for entry, run, have, end in batch:
-            counted = self.engine.counts_decoded and not self._speculates
-            if not counted:
+            if n > 1 or end == have or not self.engine.counts_decoded:
                 entry.req.kv_allocated_len = end
                 entry.req.kv_committed_len += n == 1
             run.committed += n == 1
@@ -156,19 +156,23 @@ class Running(Prefill):
             answer.state_taken = only(before.states.keys() - (self.pools.free().states or {}).keys())
         return answer
 
-    def _behind_cursor(self, req: Any) -> list[tuple[int, int]]:
-        """The pages that a request has from its cursor on, each with the window page behind it."""
-        pages = self._pages_of(req, cursor(req), int(req.kv_allocated_len))
-        return [(page, self.pools.side(page)) for page in pages]
+    def _behind_cursor(self, req: Any) -> list[int]:
+        """The window pages behind what a request has from its cursor on."""
+        return [self.pools.side(page) for page in self._pages_of(req, cursor(req), int(req.kv_allocated_len))]
 
-    def _window_left(self, req: Any, begun: int, had: list[tuple[int, int]], freed: Freed) -> int | None:
-        """Where the window begins now, if it was moved on from `begun`: newer releases do that as they publish."""
-        reached = int(req.swa_evicted_seqlen)
+    def _window_left(self, req: Any, begun: int, had: list[int], freed: Freed) -> int | None:
+        """Where the window begins now, if it was moved on from `begun`: newer releases do that as they publish.
+
+        A duplicate gives its window page back as well, but then what the store has in its place has one.
+        """
+        reached, size = int(req.swa_evicted_seqlen), self.config.page_size
         if reached != int(req.cache_protected_len):  # that it is put to the end of what is published frees nothing
             return reached if reached > begun else None
-        pages, sides = set(expand(freed.pages)), set(expand(freed.window or ()))
-        left = list(takewhile(lambda one: one[1] in sides and one[0] not in pages, had))
-        return begun + len(left) * self.config.page_size if left else None
+        sides = set(expand(freed.window or ()))
+        gone = len(list(takewhile(sides.__contains__, had)))
+        pages = self._pages_of(req, begun, begun + gone * size)
+        left = max((number for number, page in enumerate(pages, 1) if not self.pools.side(page)), default=0)
+        return begun + left * size if left else None
 
     def _lock_anew(self, req: Any) -> None:
         """Lock what a request has published once more, with the window cut off where it begins."""

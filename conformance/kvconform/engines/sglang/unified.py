@@ -160,7 +160,7 @@ class UnifiedAdapter(OneTree, Adapter):
     def abort(self, req: str) -> ReleaseAnswer:
         """A waiting turn lets its session take another; the record that it had borrowed stays the slot's."""
         entry = self.book.entry(req)
-        if entry.run is None and entry.session is not None:
+        if entry.run is None and entry.req.session is not None:
             entry.req.session.abort_req()
         return super().abort(req)
 
