@@ -9,8 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from kvspec.memory import Finding
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Use
+from kvspec.memory.state import OWNERS
 
 Moves = e.Take | e.Share | e.Release | e.PassOn | e.Publish | e.Drop
 """Events after which something else stands of pages."""
@@ -118,15 +120,8 @@ def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: P
                 flying["operation", event.id] = line
             case e.End():
                 flying.pop(("operation", event.id), None)
-            case e.Take() | e.Share() if _at(event, pool, page) is not None:
-                references.setdefault(event.holder, []).append(line)
-            case e.Release() if _at(event, pool, page) is not None and references.get(event.holder):
-                references[event.holder].pop()
-            case e.PassOn() if event.pages is None or _at(event, pool, page) is not None:
-                had = references.pop(event.old, [])
-                stays = 0 if event.pages is None else max(0, len(had) - 1)
-                references[event.old] = had[:stays]
-                references.setdefault(event.new, []).extend(had[stays:])
+            case e.Take() | e.Share() | e.Release() | e.PassOn():
+                _refer(references, line, event, pool, page)
             case e.Publish() if (at := _at(event, pool, page)) is not None:
                 names["name", event.keys[at]] = line
             case e.Drop() if (at := _at(event, pool, page)) is not None:
@@ -136,6 +131,47 @@ def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: P
                     names.pop(("name", event.keys[at]), None)
     held = {(("holder", holder), line) for holder, lines in references.items() for line in lines}
     return held | set(names.items()) | set(flying.items())
+
+
+def _refer(
+    references: dict[str, list[int]],
+    line: int,
+    event: e.Take | e.Share | e.Release | e.PassOn,
+    pool: str | None,
+    page: Page | None,
+) -> None:
+    """Who refers to a page after an event, each reference with the line of the event that brought it about."""
+    everything = isinstance(event, e.PassOn) and event.pages is None
+    if not everything and _at(event, pool, page) is None:
+        return
+    match event:
+        case e.Take() | e.Share():
+            references.setdefault(event.holder, []).append(line)
+        case e.Release() if references.get(event.holder):
+            references[event.holder].pop()
+        case e.PassOn():
+            had = references.pop(event.old, [])
+            stays = 0 if everything else max(0, len(had) - 1)
+            references[event.old] = had[:stays]
+            references.setdefault(event.new, []).extend(had[stays:])
+
+
+def last_release(steps: Iterable[tuple[int, MemoryEvent]], finding: Finding) -> tuple[int, MemoryEvent] | None:
+    """The event after which nobody had the page of a finding on owners; of a leak what its holder let go of last.
+
+    `steps` are those before the finding. `None`: there is none, or somebody has the page.
+    """
+    last: tuple[int, MemoryEvent] | None = None
+    references: dict[str, list[int]] = {}
+    for line, event in steps if finding.about == OWNERS else ():
+        if finding.rule == "MEM-LEAK":
+            mine = isinstance(event, e.Release) and (event.holder, event.pool) == (finding.holder, finding.pool)
+            last = (line, event) if mine else last
+        elif isinstance(event, e.Take | e.Share | e.Release | e.PassOn):
+            had = any(references.values())
+            _refer(references, line, event, finding.pool, finding.page)
+            last = None if any(references.values()) else (line, event) if had else last
+    return last
 
 
 def _at(event: Moves, pool: str | None, page: Page | None) -> int | None:

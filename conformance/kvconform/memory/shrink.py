@@ -3,6 +3,7 @@
 A part shows it if its last event is found to break the same rule in the same words, and nothing is found in it that
 was not found in the whole: events that are missing must not make findings of their own. Nor may they be what took
 something back: what stands of the page before the last event was brought about by the same events as in the whole.
+If nobody had the page there, nobody has had it since the same event.
 """
 
 import time
@@ -17,6 +18,7 @@ from kvconform.memory.cutting import (
     About,
     Operations,
     holders_in,
+    last_release,
     narrowed,
     operations_in,
     pages_in,
@@ -60,6 +62,8 @@ class Cut(NamedTuple):
     """Events up to the finding."""
     complete: bool
     """Whether leaving out any one event more would lose it; else the search was stopped."""
+    last_release: tuple[int, MemoryEvent] | None
+    """Of the whole: see `cutting.last_release`."""
 
     @property
     def is_shortest(self) -> bool:
@@ -175,8 +179,8 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, eff
             before = search.best
             _leave_out(search)
     except TimeoutError:
-        return Cut(search.best, len(steps), complete=False) if search.best else None
-    return Cut(search.best, len(steps), complete=True)
+        return Cut(search.best, len(steps), False, search.last_release) if search.best else None
+    return Cut(search.best, len(steps), True, search.last_release)
 
 
 def _leave_out(search: "_Search") -> None:
@@ -199,6 +203,7 @@ class _Search:
     ) -> None:
         self._pools, self._finding, self._said, self._effort = pools, finding, said, effort
         self._stands = self._standing(whole)
+        self.last_release = last_release(whole[:-1], finding)
         self.best: list[Step] = []
 
     def begins(self, whole: Sequence[Step]) -> bool:
@@ -223,13 +228,20 @@ class _Search:
         if self._effort.is_spent:
             raise TimeoutError
         self._effort.spend(steps)
-        if not (self._standing(steps) <= self._stands and self._judged(steps)):
+        if not (self._standing(steps) <= self._stands and self._is_released(steps) and self._judged(steps)):
             return False
         self.best = list(steps)
         return True
 
     def _standing(self, steps: Sequence[Step]) -> set[tuple[object, int]]:
         return standing(steps[:-1], self._finding.pool, self._finding.page)
+
+    def _is_released(self, steps: Sequence[Step]) -> bool:
+        """Whether nobody has had the page since the same event; what a leak's holder let go of may be left out."""
+        if self.last_release is None or self._finding.rule == "MEM-LEAK":
+            return True
+        last = last_release(steps[:-1], self._finding)
+        return last is not None and last[0] == self.last_release[0]
 
     def _judged(self, steps: Sequence[Step]) -> bool:
         law = Law(self._pools)

@@ -12,7 +12,7 @@ from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.telling import DRAWN, KEPT, builtins, drawn
 from kvconform.findings.wording import counted, origin
-from kvconform.memory.cutting import holders_in, pages_in, singly
+from kvconform.memory.cutting import holders_in, last_release, pages_in, singly
 from kvconform.memory.judge import Group, Judged
 from kvconform.memory.sentences import sentence
 from kvconform.memory.shrink import Cut, Said, Step, shortest_cuts
@@ -187,18 +187,19 @@ def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None
         if not cut.is_shortest:
             why = "no single one can be left out" if cut.complete else "the search was stopped"
             note = f"A part that shows it ({size}; {why})."
-        steps, total = iter(cut.steps), len(cut.steps)
+        steps, total, release = iter(cut.steps), len(cut.steps), cut.last_release
     else:
         why = "It was interrupted before a part of the trace was" if caught() else "No part of the trace was"
         note = f"{why} found that shows it by itself. What was before it:"
         steps, total = _read(path, group.finding.event), group.finding.event
+        release = last_release(_read(path, total - 1), group.finding)
     teller = Teller(pools, lambda number, *_: number > total - KEPT)
     before: list[str] = []
     for number, step in enumerate(steps, start=1):
         if number == total:
             before = list(_before(teller.law.state, group.finding, step.event))
         teller.step(step.line, step.event)
-    return _finding(path, group, teller.trace(), note, follows, before)
+    return _finding(path, group, teller.trace(), note, follows, before, release)
 
 
 def _read(path: Path, total: int) -> Iterator[Step]:
@@ -208,7 +209,15 @@ def _read(path: Path, total: int) -> Iterator[Step]:
             yield from (Step(line, event) for line, event in islice(trace, total))
 
 
-def _finding(path: Path, group: Group, trace: Trace, note: str, follows: str, before: Iterable[str] = ()) -> Finding:
+def _finding(
+    path: Path,
+    group: Group,
+    trace: Trace,
+    note: str,
+    follows: str,
+    before: Iterable[str] = (),
+    release: tuple[int, MemoryEvent] | None = None,
+) -> Finding:
     found, rule = group.finding, MEMORY_RULES[group.finding.rule]
     return Finding(
         kind="rule",
@@ -218,7 +227,7 @@ def _finding(path: Path, group: Group, trace: Trace, note: str, follows: str, be
         note=note,
         rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
         before=list(before),
-        known=[*_other(group, trace)],
+        known=[*_other(group, trace), *_released(group, release)],
         count=group.count,
         follows=follows,
         pool=pool_told(found, len(trace.sizes)),
@@ -238,6 +247,16 @@ def _other(group: Group, trace: Trace) -> Iterator[str]:
         yield f"{did} operation {id}{whom} ({where})."
     if found.earlier is not None:
         yield f"The other use comes from {found.earlier}."
+
+
+def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator[str]:
+    """Since which event nobody has had the page; of a leak what its holder did let go of."""
+    if release is not None:
+        line, event = release
+        found, where = group.finding, f"line {line}, event {group.finding.event - group.line + line}"
+        leak = found.rule == "MEM-LEAK"
+        lead = f"What {found.holder} released last, on" if leak else f"Nobody has had page {found.page} since"
+        yield f"{lead} {where}: {sentence(event)}"
 
 
 def pool_told(found: law.Finding, pools: int) -> str:
