@@ -172,17 +172,19 @@ def test_what_is_computed_for_a_token_that_nobody_has_is_not_what_a_page_means()
 
 
 @pytest.mark.parametrize(
-    ("queues", "idle", "where"),
+    ("queues", "ended", "idle", "where"),
     [
-        ({"running": ["r1"], "skipped_waiting": ["r2"]}, False, "2 requests are left after 0 steps: each in a queue"),
-        ({"waiting": ["r2"]}, False, "2 requests are left after 0 steps: 1 in no queue"),
-        ({"waiting": ["r1", "r2"]}, True, "each in a queue, but the scheduler says that it has none"),
+        ({"running": ["r1"], "skipped_waiting": ["r2"]}, False, False, "are left after 0 steps: each in a queue"),
+        ({"running": ["r1", "r2"]}, False, False, "2 requests are left after 0 steps: each running"),
+        ({"waiting": ["r2"]}, False, False, "2 requests are left after 0 steps: 1 in no queue"),
+        ({"waiting": ["r1", "r2"]}, False, True, "the scheduler says that it has none, each in a queue"),
+        ({}, True, True, "the scheduler says that it has none, each finished"),
     ],
 )
 def test_a_run_that_stands_still_says_where_its_requests_are(
-    queues: dict[str, list[str]], idle: bool, where: str
+    queues: dict[str, list[str]], ended: bool, idle: bool, where: str
 ) -> None:
-    requests = {name: SimpleNamespace(request_id=name, is_finished=lambda: False) for name in ("r1", "r2")}
+    requests = {name: SimpleNamespace(request_id=name, is_finished=lambda: ended) for name in ("r1", "r2")}
     drive = object.__new__(Drive)
     drive.scheduler = SimpleNamespace(
         requests=requests,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvconform.attach.device import Point, stood_in
-from kvconform.attach.vllm.engine import configured, make_request, make_scheduler, offloading_of
+from kvconform.attach.vllm.engine import configured, fitting, make_request, make_scheduler, offloading_of
 from kvconform.attach.vllm.workload import Workload
 
 QUEUES = ("running", "waiting", "skipped_waiting", "kv_holding_waiting")
@@ -41,6 +41,7 @@ class Drive:
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.work.seed + 2)
+        self.work = fitting(self.work)
         self.scheduler = make_scheduler(self.work)
         self._worker: Any = None
         if self.work.offload:
@@ -58,15 +59,18 @@ class Drive:
             self._step()
             if self._done():
                 return self.happened
-        lost = len(self._lost())
-        idle = "" if self.scheduler.has_requests() else ", but the scheduler says that it has none"
-        where = f"{lost} in no queue" if lost else f"each in a queue{idle}"
-        raise StuckError(f"{len(self.scheduler.requests)} requests are left after {steps} steps: {where}")
+        left = self.scheduler.requests
+        raise StuckError(f"{len(left)} requests are left after {steps} steps: {self._standing(left)}")
 
-    def _lost(self) -> set[str]:
-        """Requests that have not ended and that no queue has: nothing will ever take them up."""
-        queued = {request.request_id for name in QUEUES for request in getattr(self.scheduler, name, ())}
-        return {name for name, request in self.scheduler.requests.items() if not request.is_finished()} - queued
+    def _standing(self, left: dict[str, Any]) -> str:
+        """Where requests are that never end: of one that no queue has, nothing will ever take it up."""
+        queues = {request.request_id: name for name in QUEUES for request in getattr(self.scheduler, name, ())}
+        unfinished = {name for name, request in left.items() if not request.is_finished()}
+        if lost := unfinished - queues.keys():
+            return f"{len(lost)} in no queue"
+        if not self.scheduler.has_requests():
+            return f"the scheduler says that it has none, each {'in a queue' if unfinished else 'finished'}"
+        return "each running" if {queues[name] for name in unfinished} == {"running"} else "each in a queue"
 
     def _engine(self, do: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -1,6 +1,9 @@
 """vLLM's own scheduler on a CPU, without a model: configured by plain namespaces."""
 
+import importlib
+import inspect
 import math
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -41,8 +44,10 @@ def make_scheduler(work: Workload) -> Any:
     made = offloading_of(work).connector(config, kv_cache_config, worker=False) if work.offload else _connector(work)
     KVConnectorFactory.create_connector = staticmethod(lambda **_: made)
     kv_events.EventPublisherFactory.create = staticmethod(lambda *_: None)
-    sizes = [size for _, size, _ in work.groups]
     kind = AsyncScheduler if work.launches > 1 else Scheduler
+    sizes = {"block_size": hash_block_size(work)}
+    if _hashes_apart(Scheduler):
+        sizes = {"block_size": math.lcm(*(size for _, size, _ in work.groups)), "hash_block_size": sizes["block_size"]}
     scheduler = kind(
         config,
         kv_cache_config,
@@ -51,15 +56,35 @@ def make_scheduler(work: Workload) -> Any:
             should_advance=lambda *_, **__: False,
             validate_tokens=lambda _, tokens, **__: tokens,
         ),
-        block_size=math.lcm(*sizes),
-        hash_block_size=hash_block_size(work),
         mm_registry=SimpleNamespace(supports_multimodal_inputs=lambda _: False),
+        **sizes,
     )
     if not work.fence:
         scheduler.defer_block_free = False
     if work.connector:
         scheduler.connector.scheduler = scheduler
     return scheduler
+
+
+def fitting(work: Workload, known: bool = True) -> Workload:
+    """A workload as the release takes it: where hashes are as long as the shortest blocks, states are that, too.
+
+    Without `known` all blocks are, where the offloading takes them for it.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    alike = set() if _hashes_apart(Scheduler) else {"state"}
+    if work.offload and work.offload not in POLICIES:
+        manager = importlib.import_module("vllm.v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
+        alike |= set() if _hashes_apart(manager) else {"state"} if known else {"state", "full", "window"}
+    size = hash_block_size(work)
+    groups = tuple((kind, size if kind in alike else own, window) for kind, own, window in work.groups)
+    return replace(work, groups=groups)
+
+
+def _hashes_apart(owner: type) -> bool:
+    """Whether it is told the tokens of a hash besides those of a block."""
+    return "hash_block_size" in inspect.signature(owner).parameters
 
 
 def offloading_of(work: Workload) -> ModuleType:
@@ -142,7 +167,7 @@ def _config(work: Workload) -> SimpleNamespace:
             watermark=0.0,
         ),
         cache_config=Options(
-            block_size=math.lcm(*(size for _, size, _ in work.groups)),
+            block_size=next((size for kind, size, _ in work.groups if kind == "state"), hash_block_size(work)),
             enable_mamba_shared_prefix_checkpoint=False,
             enable_prefix_caching=True,
             mamba_cache_mode="align",
