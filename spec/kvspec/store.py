@@ -8,7 +8,7 @@ cost one step a page that changes.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import filterfalse, repeat
+from itertools import filterfalse, islice, repeat
 from typing import NamedTuple
 
 from kvspec.rules import Violation
@@ -86,9 +86,9 @@ class PrefixStore:
         for page in table[max(0, length - self.reach) : length]:
             self.window_pins[page] = self.window_pins.get(page, 0) + 1
         pins.update(zip(table[known:length], repeat(1)))
-        for index in reversed(range(known)):
-            count = pins.get(table[index], 0)
-            pins[table[index]] = count + 1
+        for page in islice(reversed(table), len(table) - known, None):
+            count = pins.get(page, 0)
+            pins[page] = count + 1
             if count:
                 return
 
@@ -100,10 +100,10 @@ class PrefixStore:
         _take_one(self.state_pins, table[length - 1])
         for page in table[max(0, length - self.reach) : length]:
             _take_one(self.window_pins, page)
-        for index in reversed(range(length)):
-            count = pins.pop(table[index])
+        for page in islice(reversed(table), len(table) - length, None):
+            count = pins.pop(page)
             if count > 1:
-                pins[table[index]] = count - 1
+                pins[page] = count - 1
                 return
 
     def in_reach(self, key: PrefixKey) -> Iterator[PrefixKey]:
