@@ -5,8 +5,9 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeGuard
+from typing import TypeGuard, get_args
 
+import msgspec
 import pytest
 
 from kvconform.gallery.mutants import BUGS
@@ -21,7 +22,8 @@ from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
 from kvconform.vectors.runner import check_trace
 from kvspec import batch
-from kvspec.memory import Law
+from kvspec.memory import Law, Pool
+from kvspec.memory.events import MemoryEvent, Use
 from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, recurrent, running, state, waiting
 from kvspec.rules import RULES
@@ -153,6 +155,15 @@ def test_traces_in_chapters_conform(chapter: str, tmp_path: Path) -> None:
             else:
                 law = Law(trace.header.pools)
                 assert not [finding for _, event in trace for finding in law.step(event)]
+
+
+@pytest.mark.parametrize("kind", [*get_args(MemoryEvent), Use, Pool], ids=lambda kind: kind.__name__)
+def test_each_argument_of_an_event_is_said(kind: type[msgspec.Struct]) -> None:
+    (path,) = [path for path in chapters() if path.name == "trace-format.md"]
+    text = path.read_text(encoding="utf-8").split("## Memory level")[1]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+    said = "".join(rows) + text.split("\nA use has ")[1].split("\n\n")[0]
+    assert [name for name in kind.__struct_fields__ if f"`{name}`" not in said] == []
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -31,7 +31,8 @@ def init(
 ) -> int:
     """Write a check that runs, to be filled with an engine of your own: code, a test, a job, a README.
 
-    attach: the engine is vLLM as it runs; kvspec's hooks tell what it does to memory.
+    attach: a test of vLLM's scheduler as it runs, with kvspec's hooks in it. Hooks for another Python engine are a file
+    of your own: conformance/docs/attach.md shows two.
 
     trace: the engine writes what it does to memory, one event a line, in any language. In production too.
 
