@@ -7,6 +7,7 @@ moment that lies before.
 """
 
 from collections.abc import Hashable, Iterator
+from operator import attrgetter
 
 from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
@@ -101,7 +102,7 @@ class Clocks:
         for other, lane in self.lanes.items():
             if lane and other != stream and lane[-1].moment > (known := clock.get(other, 0)):
                 rivals.update(flight for flight in lane if flight.moment > known)
-        for rival in sorted(rivals, key=_number):
+        for rival in sorted(rivals, key=attrgetter("number")):
             self.sort(rival)
         self.begun += 1
         if isinstance(event.id, int) and event.id > self.latest:
@@ -182,7 +183,3 @@ class Clocks:
                     del users[flight]
                     if not users:
                         del index[place]
-
-
-def _number(flight: Flight) -> int:
-    return flight.number

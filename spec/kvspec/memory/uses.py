@@ -8,6 +8,7 @@ decode step costs what it adds and not what it attends to.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from kvspec.memory.state import (
     Tail,
 )
 
+_START = attrgetter("start")
 _REMEMBERED = 10_000
 """Operations with worthless results that may still be delivered."""
 
@@ -275,26 +277,14 @@ def _reads(state: State, flight: Flight, uses: list[Use]) -> None:
     for use in uses:
         table, start, stop = state.tables.get(use.table or ""), use.start, use.stop
         view = None if table is None else table.views.get(flight.stream)
-        looked = table and view and view.low <= start < stop <= view.high and not view.changed
-        if not looked or use.labels is not None:
-            _read(state, flight, use)
-
-
-def _read(state: State, flight: Flight, use: Use) -> None:
-    """Judge a read of what this stream has not checked yet, or not since it changed, or not against such labels."""
-    table = None if use.table is None else state.tables.get(use.table)
-    if table is None:
-        for part in _parts(state, use):
-            _read_part(state, flight, part, note=True)
-        return
-    start, stop = use.start, use.stop
-    room = len(table.pages) * table.pool.size
-    stop = stop or room
-    if use.labels is not None or stop > room:
-        for part in _parts(state, use):
-            _read_part(state, flight, part)
-    else:
-        _look(state, flight, table, start, stop)
+        if view and view.low <= start < stop <= view.high and use.labels is None and not view.changed:
+            continue
+        room = 0 if table is None else len(table.pages) * table.pool.size
+        if table is None or use.labels is not None or stop > room:
+            for part in _parts(state, use):
+                _read_part(state, flight, part, note=table is None)
+        else:
+            _look(state, flight, table, start, stop or room)
 
 
 def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> None:
@@ -375,12 +365,8 @@ def _within(meant: list[Content], piece: Content) -> list[Content]:
     """Of what is meant, what overlaps a piece."""
     if len(meant) == 1:
         return meant
-    first = max(bisect_right(meant, piece.start, key=_start) - 1, 0)
-    return meant[first : bisect_left(meant, piece.stop, key=_start)]
-
-
-def _start(content: Content) -> int:
-    return content.start
+    first = max(bisect_right(meant, piece.start, key=_START) - 1, 0)
+    return meant[first : bisect_left(meant, piece.stop, key=_START)]
 
 
 def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> None:
