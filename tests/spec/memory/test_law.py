@@ -777,6 +777,14 @@ RIGHT: dict[str, list[Event]] = {
         *[Map("t", "a", "disk", 0, ["k"]), Begin(1, "s", writes=[Use("t")]), Unmap("t")],
         Begin(2, "s", [Use(pool="disk", pages=["k"])]),
     ],
+    "the rest of a page means something else": [
+        *[take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x", stop=2)]), table("t", "a", 1, labels=["y"])],
+        *[Begin(2, "s", writes=[Use("t", start=2, stop=4)]), Begin(3, "s", [of("a", 1, label="y", start=2)])],
+    ],
+    "padding was to be loaded": [
+        *[take("a", 1), Begin(1, "t", writes=[of(None, 8)]), Begin(2, "s", [of(None, 8)], [of("a", 1)], after=[1])],
+        *[End(1, unwritten=[of(None, 8)]), End(2), Deliver(2, "a")],
+    ],
     "a page that three tables name": [
         *mapped("a", 1),
         *[table(name, "a", 1) for name in "uv"],
