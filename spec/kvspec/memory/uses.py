@@ -586,7 +586,7 @@ def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
                 _leave_unwritten(state, flight, pool, number, first, last)
         done = until
     if causes := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
-        for pool, number in ((part[0], part[1]) for part in written if part[1] not in part[0].sinks):
+        for pool, number, *_ in written:
             state.comes_from(causes[0], pool, number)
 
 

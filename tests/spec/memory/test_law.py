@@ -654,6 +654,10 @@ RIGHT: dict[str, list[Event]] = {
         Begin(3, "s", writes=[of("a", 1, label="y"), Use(pool="kv", pages=[1], labels=["x"], holder="a", may=True)]),
         Begin(4, "s", writes=[of(None, 8, label="x"), of(None, 8, label="y")]),
     ],
+    "a lane that may write there, and one that writes more": [
+        *[take("a", 1), write(1, "a", 1, "w")],
+        Begin(2, "s", writes=[Use(None, "kv", [1], 0, 2, ["x"], "a", may=True), of("a", 1, label="y")]),
+    ],
     "lanes of one operation that write other slots anew": [
         take("a", 1),
         write(1, "a", 1, "y"),
@@ -753,7 +757,7 @@ RIGHT: dict[str, list[Event]] = {
     ],
     "delivered where no end is told": [take("a", 1), write(1, "a", 1), Deliver(1, "a")],
     "delivered whenever it was": [
-        *[take("a", 1), write(2, "a", 1), End(2), write(1, "a", 1), End(1), write(3, "a", 1, stream="host")],
+        *[take("a", 1), write(2, "a", 1), End(2), write(3, "a", 1, stream="host"), write(1, "a", 1), End(1)],
         *[Begin("f", "s"), End("f"), *[Deliver(id, "a") for id in (1, 2, 3, "f", "g")]],
     ],
     "delivered from a stream of which no end is told": [

@@ -70,15 +70,31 @@ def test_who_has_left_with_a_page_is_told_once_until_it_holds_another() -> None:
     assert found(*left, take("a", 2), Idle()) == [("MEM-LEAK", 2), ("MEM-LEAK", 5)]
 
 
-def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence() -> None:
+@pytest.mark.parametrize("wrong", [Release("b", "kv", [1]), read(1, "a", 1)])
+def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence(wrong: Event) -> None:
     """A table names it all the while, so it is remembered while it is free."""
     law = Law(POOLS)
-    events = [
-        *[take("a", 1), table("t", "a", 1), Release("b", "kv", [1]), Release("a", "kv", [1]), take("c", 1)],
-        read(1, "c", 1),
+    events = [*[take("a", 1), table("t", "a", 1), wrong, Release("a", "kv", [1]), take("c", 1)], read(2, "c", 1)]
+    assert [finding.cause for event in events for finding in law.step(event)] == [None, None]
+
+
+def test_of_the_places_of_findings_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvspec.memory.state.MARKS", 4)
+    law = Law(POOLS)
+    for page in range(1, 8):
+        assert [finding.cause for finding in law.step(Release(f"r{page}", "kv", [page]))] == [None]
+    assert len(law.state.causes) <= 4
+    assert [one.cause for holder in ("r1", "r7") for one in law.step(Release(holder, "kv", [1]))] == [None, 7]
+
+
+def test_what_comes_to_a_page_from_where_something_was_found_leaves_its_first_cause() -> None:
+    law = Law(POOLS)
+    wrong = Begin(3, "s", [of("a", 1, label="y")], [of("a", 2, label="w")])
+    events = [take("a", 1, 2), write(1, "a", 1, "x"), Share("c", "kv", [2]), read(2, "c", 2), wrong]
+    findings = [
+        (finding.rule, finding.cause) for event in (*events, read(4, "a", 2, "z")) for finding in law.step(event)
     ]
-    findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
-    assert findings == [("MEM-RELEASE", None), ("MEM-WRITTEN", None)]
+    assert findings == [("MEM-WRITTEN", None), ("MEM-CONTENT", None), ("MEM-CONTENT", 4)]
 
 
 @pytest.mark.parametrize("told", [True, False])
