@@ -40,7 +40,7 @@ class Hooks:
         self._patches = Patches()
 
     def tell(self, event: MemoryEvent) -> None:
-        """Tell an event."""
+        """Tell an event, from within a hook; from anywhere else through `guarded`, as what is wrong in it is raised."""
         if self.problem is None:
             self.trace.tell(event)
 

@@ -20,7 +20,7 @@ class Way(StrEnum):
 NEXT = {
     Way.adapter: "kvspec run --impl toy_engine:Adapter --html finding.html",
     Way.trace: "python toy_loop.py trace.jsonl; kvspec check trace.001.jsonl --html finding.html",
-    Way.attach: "pytest",
+    Way.attach: "pytest  # of vLLM; hooks for another engine: conformance/docs/attach.md",
 }
 """What to call then, in the folder."""
 
