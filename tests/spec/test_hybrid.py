@@ -47,6 +47,7 @@ def carried_out(model: Model, ops: Iterable[Event]) -> Model:
     for op in ops:
         model.step(op)
         check(model.state)
+        assert model.state.store.parents.keys() == {*model.state.store.pages.values()}
     return model
 
 
