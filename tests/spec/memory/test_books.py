@@ -120,6 +120,9 @@ def test_a_page_that_a_table_names_twice_is_named_until_it_is_named_no_more() ->
     for event in (take("a", 1, 2), table("t", "a", 1), Map("t", "a", "kv", 1, [1]), Map("t", "a", "kv", 0, [2])):
         assert law.step(event) == []
     check(law.state)
+    gone: list[Event] = [Map("t", "a", "kv", 0, [1]), Map("t", "a", "kv", 1, [1]), Unmap("t", 1), Unmap("t")]
+    assert [finding for event in gone for finding in law.step(event)] == []
+    check(law.state)
 
 
 def test_a_free_page_is_forgotten_once_no_table_names_it() -> None:

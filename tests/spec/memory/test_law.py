@@ -507,6 +507,9 @@ def test_worthless_results_are_delivered() -> None:
     assert found(*failed, Deliver(2, "a")) == [("MEM-DELIVER", 5)]
     assert found(*failed, Deliver(2, "b")) == []
     assert found(*failed, read(3, "a", 2), Deliver(3, "a")) == [("MEM-DELIVER", 6)]
+    assert found(*failed[:3], read(3, "a", 2), failed[3], Deliver(3, "a")) == [("MEM-DELIVER", 6)]
+    through = [Begin(3, "s", [Use("t")]), Deliver(3, "a"), Begin(4, "s", [Use("t")]), Deliver(4, "a")]
+    assert found(*failed, table("t", "a", 2), *through) == [("MEM-DELIVER", 7), ("MEM-DELIVER", 9)]
     assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
 
 
@@ -538,7 +541,7 @@ def test_a_run_that_has_left_is_not_judged_when_a_load_fails(gone: Unmap) -> Non
     """Nor what of its table is left, and it is not remembered."""
     law = Law(POOLS)
     load = Begin(1, "t", writes=[of("a", 1, 2)])
-    step = Begin(2, "s", [Use(table="t")], after=[1])
+    step = Begin(2, "s", [Use(table="t", stop=8)], after=[1])
     left = [gone, Release("a", "kv", [1, 2]), Leave("a"), End(1, unwritten=[of(None, 1, 2, 5)])]
     for event in (take("a", 1, 2), table("t", "a", 1, 2), load, step, *left):
         assert law.step(event) == []
@@ -657,6 +660,10 @@ RIGHT: dict[str, list[Event]] = {
     "a lane that may write there, and one that writes more": [
         *[take("a", 1), write(1, "a", 1, "w")],
         Begin(2, "s", writes=[Use(None, "kv", [1], 0, 2, ["x"], "a", may=True), of("a", 1, label="y")]),
+    ],
+    "lanes to two pages, one of which holds something else": [
+        *[take("a", 1, 2), write(1, "a", 1, "w")],
+        Begin(2, "s", writes=[of("a", 1, label="x", stop=2), of("a", 2, label="y"), of("a", 1, label="x", start=2)]),
     ],
     "lanes of one operation that write other slots anew": [
         take("a", 1),

@@ -21,7 +21,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from tests.spec.memory.test_law import POOLS, found, of, read, table, take, write
+from tests.spec.memory.test_law import POOLS, copy, found, of, read, table, take, write
 
 CACHED = [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1])]
 
@@ -129,15 +129,17 @@ def test_the_first_of_two_causes_counts() -> None:
     assert findings == [("MEM-CONTENT", None), ("MEM-DELIVER", 6)]
 
 
-def test_a_load_that_failed_is_no_finding_and_nobodys_cause() -> None:
+@pytest.mark.parametrize("page", [2, 3])
+def test_a_load_that_failed_is_no_finding_and_nobodys_cause(page: int) -> None:
+    """Nor where what was computed of it is copied to."""
     law = Law(POOLS)
     events: list[Event] = [
-        *[take("a", 1, 2), Begin(1, "t", writes=[of("a", 1)])],
+        *[take("a", 1, 2, 3), Begin(1, "t", writes=[of("a", 1)])],
         *[Begin(2, "s", [of("a", 1)], [of("a", 2, label="w")], after=[1]), End(1, unwritten=[of("a", 1)])],
-        *[Release("b", "kv", [2]), read(3, "a", 2, "z")],
+        *[copy(3, of("a", 2), of("a", 3)), Release("b", "kv", [page]), read(4, "a", page, "z")],
     ]
     findings = [(finding.rule, finding.cause) for event in events for finding in law.step(event)]
-    assert findings == [("MEM-RELEASE", None), ("MEM-CONTENT", 5)]
+    assert findings == [("MEM-RELEASE", None), ("MEM-CONTENT", 6)]
 
 
 @pytest.mark.parametrize(("pool", "cause"), [("kv", 3), ("rows", None)])
