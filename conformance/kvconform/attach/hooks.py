@@ -28,8 +28,8 @@ class Trace(Protocol):
 class Hooks:
     """Functions of an engine with something before and after them.
 
-    An error in a hook ends the telling, and never reaches the engine, unless it is to be stopped at the first finding;
-    an error of the engine goes on as it would.
+    An error in a hook, or in what is told, ends the telling, and never reaches the engine, unless it is to be stopped
+    at the first finding; an error of the engine goes on as it would.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -40,9 +40,15 @@ class Hooks:
         self._patches = Patches()
 
     def tell(self, event: MemoryEvent) -> None:
-        """Tell an event, from within a hook; from anywhere else through `guarded`, as what is wrong in it is raised."""
+        """Tell an event, within a hook or not; one that no engine can mean is a problem, and never the engine's."""
         if self.problem is None:
-            self.trace.tell(event)
+            try:
+                self.trace.tell(event)
+            except LawBroken:
+                raise
+            except Exception as error:
+                place = "" if event.at is None else f" ({event.at})"
+                self._fails(f"{event.__struct_config__.tag}{place} is told", error)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replace an attribute of the engine."""
@@ -101,9 +107,12 @@ class Hooks:
         except LawBroken:
             raise
         except Exception as error:
-            self.problem = f"{getattr(do, '__qualname__', do)}: {type(error).__name__}: {error}"
-            _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True)
+            self._fails(getattr(do, "__qualname__", str(do)), error)
             return None
+
+    def _fails(self, where: str, error: Exception) -> None:
+        self.problem = f"{where}: {type(error).__name__}: {error}"
+        _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True, stack_info=True)
 
     def detach(self) -> None:
         """Take the hooks out."""

@@ -37,7 +37,8 @@ def plant(defect: Defect, patches: Patches) -> None:
         lines, first = inspect.getsourcelines(original)
         source: str = getattr(original, _SOURCE, textwrap.dedent("".join(lines)))
         if source.count(old) != 1:
-            raise NotPlanted(f"{defect.name}: {name} has {source.count(old)} places like {old!r}")
+            like = "" if old in source else _but_for_indentation(old, source)
+            raise NotPlanted(f"{defect.name}: {name} has {source.count(old)} places like {old!r}{like}")
         made: dict[str, Any] = {}
         # Annotations may name what only a type checker imports.
         flags = __future__.annotations.compiler_flag
@@ -47,3 +48,12 @@ def plant(defect: Defect, patches: Patches) -> None:
         exec(code, original.__globals__, made)
         setattr(inspect.unwrap(made[name]), _SOURCE, source)
         patches.set(owner, name, made[name])
+
+
+def _but_for_indentation(old: str, source: str) -> str:
+    """How the source has lines that are `old` but for their indentation; nothing if it has none."""
+    bare, wanted = ("\n".join(map(str.strip, text.splitlines())) for text in (source, old))
+    before, found, _ = bare.partition(wanted)
+    first = before.count("\n")
+    there = "\n".join(source.splitlines()[first : first + found.count("\n") + 1])
+    return f"; its lines, without the function's own indentation, are {there!r}" if found else ""

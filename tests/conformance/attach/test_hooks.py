@@ -1,5 +1,7 @@
 """Hooks never disturb the engine, and defects are planted where they are said to be."""
 
+import re
+
 import pytest
 
 from kvconform.attach.hooks import Hooks, LawBroken
@@ -8,7 +10,7 @@ from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvconform.attach.run import Run
 from kvspec.memory import Pool
-from kvspec.memory.events import Idle, Learn, Take
+from kvspec.memory.events import Begin, Idle, Learn, Take, Use
 
 
 class Engine:
@@ -45,6 +47,22 @@ def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: Judge) ->
     assert judge.events == 0
     hooks.detach()
     assert Engine().free(1) == 2
+
+
+def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(judge: Judge) -> None:
+    hooks = Hooks(judge)
+    labels = Begin("f", writes=[Use(pool="kv", pages=[1, 2], labels=["a"])], at="forward")
+
+    class Driven(Engine):
+        def fail(self) -> None:
+            hooks.tell(labels)
+
+    hooks.watch(Driven, "fail")
+    Driven().fail()
+    assert hooks.problem == "begin (forward) is told: Malformed: 1 labels for slots 0 to 2, 1 each"
+    hooks.tell(Take("a", "kv", [9]))
+    hooks.detach()
+    assert judge.first is None
 
 
 def test_an_engine_that_is_to_be_stopped_is_stopped(judge: Judge) -> None:
@@ -118,8 +136,15 @@ def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> Non
 
 
 def test_a_defect_for_other_code_is_not_planted() -> None:
-    with pytest.raises(NotPlanted, match="free has 0 places"):
+    with pytest.raises(NotPlanted, match="free has 0 places like 'page \\+ 7'$"):
         plant(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
+
+
+def test_of_a_defect_that_is_indented_otherwise_it_is_told_how_it_stands_there() -> None:
+    told = "0 places like {}; its lines, without the function's own indentation, are {}"
+    old, there = "if not page:\n    raise AssertionError", "    if not page:\n        raise AssertionError"
+    with pytest.raises(NotPlanted, match=re.escape(told.format(repr(old), repr(there)))):
+        plant(Defect("indented", "", ((Engine, "hand_out", old, "pass"),)), Patches())
 
 
 def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> None:
