@@ -56,7 +56,7 @@ def test_a_broken_rule_is_explained_whole(vector: str, capsys: pytest.CaptureFix
         f"PAGE-1 is broken at {vector}:8, step 7: finish",
         f"rule {rule.statement}",
         f"why {rule.reason}",
-        "known from SGLang pull request 22862, sglang-jax pull request 994",
+        "rule from SGLang pull request 22862, sglang-jax pull request 994",
         "In a memory of 16 pages of 4 tokens, 2 rows:",
         'operation {"op": "finish", "req": "r"}',
         'answer {"freed": []}',

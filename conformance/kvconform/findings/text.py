@@ -25,7 +25,7 @@ def show_finding(console: Console, finding: Finding, number: int = 0) -> None:
     console.print(_headline(finding, number), soft_wrap=True)
     facts = [("finding", finding.what)]
     if finding.rule is not None and finding.note:
-        facts += [("rule", finding.rule.statement), ("why", finding.rule.reason), ("known from", finding.rule.origin)]
+        facts += [("rule", finding.rule.statement), ("why", finding.rule.reason), ("rule from", finding.rule.origin)]
     _show_facts(console, facts)
     if finding.also:
         names = dict.fromkeys(map(str, (finding.place, *finding.also)))
