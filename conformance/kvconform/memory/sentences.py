@@ -97,10 +97,16 @@ def use_of(use: Use) -> str:
     """Slots that an operation uses, in words."""
     whose = "" if use.holder is None else f" for {use.holder}"
     if use.table is not None:
-        stop = f" to {use.stop}" if use.stop else " on"
-        return f"positions {use.start}{stop} of table {use.table}{whose}"
-    slots = f", slots {use.start} to {use.stop or 'the end'}" if use.start or use.stop else ""
+        return f"{_range('position', use)} of table {use.table}{whose}"
+    slots = f", {_range('slot', use)}" if use.start or use.stop else ""
     return f"{pages_of(use.pages, use.pool)}{slots}{whose}"
+
+
+def _range(what: str, use: Use) -> str:
+    """What a use touches, the last one included, as pages are told."""
+    if use.stop == use.start + 1:
+        return f"{what} {use.start}"
+    return f"{what}s {use.start}" + (f"..{use.stop - 1}" if use.stop else " on")
 
 
 def pages_of(pages: Pages, pool: str | None, *, capital: bool = False) -> str:

@@ -136,7 +136,7 @@ def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> Non
 
 
 def test_a_defect_for_other_code_is_not_planted() -> None:
-    with pytest.raises(NotPlanted, match="free has 0 places like 'page \\+ 7'$"):
+    with pytest.raises(NotPlanted, match=r"free has 0 places like 'page \+ 7'$"):
         plant(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
 
 

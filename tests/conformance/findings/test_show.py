@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from kvconform.cli import run_command
+from kvconform.memory.sentences import use_of
 from kvconform.vectors.files import memory_vector_files, vector_files
+from kvspec.memory.events import Use
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
 MEMORY: dict[str, Any] = {"kvspec": 1, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 300}}}
@@ -149,3 +151,19 @@ def test_what_is_not_there_is_told_in_one_line(
     assert run_command(["show", str(path), *arguments]) == 2
     told = capsys.readouterr()
     assert told.err == f"kvspec: {path}: {reason}\n" and told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (Use(None, "kv", [1, 2]), "pages 1..2 of kv"),
+        (Use(None, "kv", [1], 0, 4), "page 1 of kv, slots 0..3"),
+        (Use(None, "kv", [1], 3, 4), "page 1 of kv, slot 3"),
+        (Use(None, "kv", [1], 3), "page 1 of kv, slots 3 on"),
+        (Use("t", stop=4), "positions 0..3 of table t"),
+        (Use("t", start=4, stop=5), "position 4 of table t"),
+        (Use("t"), "positions 0 on of table t"),
+    ],
+)
+def test_of_slots_and_positions_the_last_one_is_told_as_of_pages(use: Use, words: str) -> None:
+    assert use_of(use) == words
