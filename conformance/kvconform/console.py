@@ -40,11 +40,13 @@ class Forms(NamedTuple):
     sarif: Path | None = None
     html: Path | None = None
     """Files that are written besides."""
+    out: Path | None = None
+    """A folder for what shows each finding."""
 
     @property
     def stories(self) -> Stories:
         """Which stories are told in these forms."""
-        if self.quiet and not (self.json or self.junit or self.sarif or self.html):
+        if self.quiet and not (self.json or self.junit or self.sarif or self.html or self.out):
             return "none"
         return "all" if self.verbose else "causes"
 

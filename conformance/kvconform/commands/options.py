@@ -40,6 +40,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead ('kvspec 
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML, too.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that shows it, too: one file.")]
 Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF, for annotations, too.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write what shows each finding to DIR, too: a trace, named by number and rule."),
+]
 Accept = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
 ]
@@ -60,8 +64,9 @@ def _forms(
     junit: Junit = None,
     sarif: Sarif = None,
     html: Html = None,
+    out: Out = None,
 ) -> Forms:
-    return Forms(verbose, quiet, as_json, junit, sarif, html)
+    return Forms(verbose, quiet, as_json, junit, sarif, html, out)
 
 
 def with_forms(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,12 +15,20 @@ from kvconform.findings.finding import Finding, Moment, Place
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.page import page_of_report
 from kvconform.findings.text import show_finding
+from kvconform.traces.codec import VERSION, encode
 
 WIDTH = 100
 """Columns of a finding told within another format."""
 
 
-def write(report: Report, *, junit: Path | None = None, sarif: Path | None = None, html: Path | None = None) -> None:
+def write(
+    report: Report,
+    *,
+    junit: Path | None = None,
+    sarif: Path | None = None,
+    html: Path | None = None,
+    out: Path | None = None,
+) -> None:
     """Write the files that are asked for.
 
     Raises:
@@ -29,6 +37,25 @@ def write(report: Report, *, junit: Path | None = None, sarif: Path | None = Non
     for path, form in ((junit, to_junit), (sarif, to_sarif), (html, page_of_report)):
         if path is not None:
             path.write_text(form(report), encoding="utf-8")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for number, finding in enumerate(report.findings, start=1):
+            if finding.trace.moments and len(finding.trace.moments) == finding.trace.total:
+                name = f"{number}-{finding.rule.id if finding.rule else finding.kind}.jsonl"
+                (out / name).write_bytes(to_trace(finding))
+
+
+def to_trace(finding: Finding) -> bytes:
+    """What shows a finding, as a file: its trace, all of whose events have to be told."""
+    trace = finding.trace
+    sizes = "config" if trace.level == "request" else "pools"
+    header = {"kvspec": VERSION, "level": trace.level, "producer": f"what shows {finding.place}", sizes: trace.sizes}
+    answers = ({"obs": one.answer, "refused": one.refused} for one in trace.moments)
+    told = (
+        one.event | {name: value for name, value in answer.items() if value is not None}
+        for one, answer in zip(trace.moments, answers, strict=True)
+    )
+    return b"".join(encode(line) + b"\n" for line in (header, *told))
 
 
 def to_json(report: Report) -> str:

@@ -79,7 +79,7 @@ def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Pa
     events = sum(case.events for case in report.cases)
     summary = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items()))
     told.verdict.print(Text(f"{len(done):,} traces: {summary}; {events:,} events checked."), soft_wrap=True)
-    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html)
+    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     return BROKEN if verdicts["fails"] else UNUSABLE if verdicts["unusable"] else CONFORMS

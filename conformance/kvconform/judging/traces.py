@@ -72,7 +72,7 @@ def check_traces(
         complain(f"interrupted: {path} and what comes after it is not checked to its end")
     show_kin(told.details, report.findings, len(traces))
     show_accepted(told.details, accepted)
-    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html)
+    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     verdicts = {case.verdict for case in report.cases}

@@ -86,7 +86,7 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     if factory is not None and not (task.first and missed):
         ran = _run_all(read, factory, task, accepted)
         _report(report, ran, factory)
-    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html)
+    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     else:

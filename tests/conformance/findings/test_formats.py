@@ -54,6 +54,23 @@ def test_json_is_what_its_schema_says(
     assert json.loads(msgspec.json.encode(read)) == report
 
 
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [(RUN, {"1-PAGE-1.jsonl": 6}), (CHECK, {"1-PAGE-1.jsonl": 6, "2-MEM-RELEASE.jsonl": 4})],
+    ids=["run", "check"],
+)
+def test_what_shows_each_finding_is_written_as_a_trace_that_shows_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: list[str], written: dict[str, int]
+) -> None:
+    assert run_command([*command, "-q", "--out", "shown"]) == 1
+    paths = sorted((folder / "shown").iterdir())
+    assert {path.name: len(path.read_bytes().splitlines()) for path in paths} == written
+    for path in paths:
+        capsys.readouterr()
+        assert run_command(["check", str(path)]) == 1
+        assert capsys.readouterr().out.count(f"{path.stem[2:]} is broken at {path}:") == 1
+
+
 def test_the_schema_is_printed_and_refuses_what_is_no_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["schema", "report"]) == 0
     validator = Draft202012Validator(json.loads(capsys.readouterr().out))
