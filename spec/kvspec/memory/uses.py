@@ -638,24 +638,35 @@ def _mark(state: State, event: Begin) -> None:
 
 
 def _fail(state: State, event: events.End) -> None:
-    """What was to be written is missing: names of it are plans again, and what read it meanwhile is worthless."""
+    """What was to be written is missing where no later operation wrote: names of it are plans again.
+
+    What read it meanwhile is worthless.
+    """
     missing = defaultdict[tuple[str, Page], PageState](PageState)
+    worthless = missing.copy()
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
         missing[pool.name, number].put([Content(start, stop, None)])
-        if number not in pool.pages:  # nothing was ever known of it
+    for flight in state.clocks.flights.values():
+        later = flight.event
+        for pool, number, start, stop, _, holder, _ in _uses(state, [*later.reads, *(one for one, _ in later.copies)]):
+            place = pool.name, number
+            pieces = (*missing[place].pieces(start, stop), *worthless[place].pieces(start, stop))
+            if any(isinstance(piece, Content) for piece in pieces):
+                _spoil(state, flight, holder, None)
+        for (pool, number, start, stop, *_), failed in _written(state, later):
+            place = pool.name, number
+            missing[place].erase(start, stop)
+            worthless[place].erase(start, stop)
+            if failed:
+                worthless[place].put([Content(start, stop, None)])
+        _mark(state, later)
+    for (name, number), gap in missing.items():
+        pool = state.pools[name]
+        if not gap.content or number not in pool.pages:  # written since, or nothing was ever known of it
             continue
         page = pool.page(number)
-        page.erase(start, stop)
+        for slots in gap.content:
+            page.erase(slots.start, slots.stop)
         page.keys = {key: Promise(promise.meant, planned=True) for key, promise in page.keys.items()}
         state.changed(page)
         check_plans(state, pool, number, page)
-    for flight in state.clocks.flights.values():
-        begun = flight.event
-        for pool, number, start, stop, _, holder, _ in _uses(state, [*begun.reads, *(one for one, _ in begun.copies)]):
-            if any(isinstance(piece, Content) for piece in missing[pool.name, number].pieces(start, stop)):
-                _spoil(state, flight, holder, None)
-        for (pool, number, start, stop, *_), failed in _written(state, begun):
-            missing[pool.name, number].erase(start, stop)
-            if failed:
-                missing[pool.name, number].put([Content(start, stop, None)])
-        _mark(state, begun)

@@ -536,6 +536,17 @@ def test_what_is_written_over_worthless_results_is_not_worthless(over: Begin) ->
     assert found(*part, Begin(4, "s", [of("a", 2, start=1)]), Deliver(4, "a")) == [("MEM-DELIVER", 7)]
 
 
+def test_what_was_written_since_stays_when_an_earlier_write_turns_out_to_have_failed() -> None:
+    """The page has gone to another run, which has written it in flight; or the same run has written a part again."""
+    passed_on = [take("a", 1), write(1, "a", 1, "x"), Release("a", "kv", [1]), take("b", 1), write(2, "b", 1, "y")]
+    named = [Publish("kv", [1], ["k"], ["y"]), End(1, unwritten=[of(None, 1)]), Release("b", "kv", [1])]
+    assert found(*passed_on, *named, Share("b", "kv", [1], ["k"]), read(3, "b", 1, "y"), End(3), Deliver(3, "b")) == []
+    part = Begin(2, "s", writes=[of("a", 1, stop=2)])
+    again: list[Event] = [take("a", 1), write(1, "a", 1), part, End(1, unwritten=[of("a", 1)])]
+    assert found(*again, Begin(3, "s", [of("a", 1, stop=2)]), End(3), Deliver(3, "a")) == []
+    assert found(*again, Begin(3, "s", [of("a", 1, start=1)])) == [("MEM-WRITTEN", 5)]
+
+
 @pytest.mark.parametrize("gone", [Unmap("t"), Unmap("t", 1), Unmap("t", 0, 1)])
 def test_a_run_that_has_left_is_not_judged_when_a_load_fails(gone: Unmap) -> None:
     """Nor what of its table is left, and it is not remembered."""
