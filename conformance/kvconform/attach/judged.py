@@ -1,8 +1,10 @@
 """An engine's own scheduler driven with hooks, every event judged at once."""
 
+import signal
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,7 +12,10 @@ from kvconform.attach.hooks import Hooks, LawBroken, Trace
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvspec.memory import Finding, Law, Pool
-from kvspec.memory.events import MemoryEvent
+from kvspec.memory.events import Failed, MemoryEvent
+
+RUN_SECONDS = 600.0
+"""Seconds that a run with a planted defect may take: a defect may make an engine go round for ever."""
 
 
 @dataclass
@@ -99,8 +104,11 @@ def judged(
     mended: bool = False,
     first_seed: int = 0,
     events: int | None = None,
+    seconds: float = RUN_SECONDS,
 ) -> Judge:
     """Drive the engine up to `runs` times, or until there are `events`; with a defect, until something is found.
+
+    A run with a defect that takes longer than `seconds` is ended, and told as one that is stuck.
 
     Raises:
         NotPlanted: the defect is for another version of the engine.
@@ -120,7 +128,10 @@ def judged(
                 if events is not None and judge.events >= events:
                     break
                 try:
-                    trial.run(seed)
+                    with _ended_after(0.0 if defect is None else seconds):
+                        trial.run(seed)
+                except _TooLong:
+                    hooks.tell(Failed("stuck", f"the run of seed {seed} has not ended in {seconds:g} s"))
                 except LawBroken:
                     raise
                 except Exception as error:
@@ -136,3 +147,26 @@ def judged(
     finally:
         patches.undo()
     return judge
+
+
+class _TooLong(BaseException):
+    """A run has taken too long. No engine catches it, and no hook."""
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """End what is done here after so many seconds; 0: never, nor outside of the main thread, which has the signals."""
+
+    def end(*_: object) -> None:
+        raise _TooLong
+
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)

@@ -1,11 +1,12 @@
 """Hooks never disturb the engine, and defects are planted where they are said to be."""
 
 import re
+import signal
 
 import pytest
 
-from kvconform.attach.hooks import Hooks, LawBroken
-from kvconform.attach.judged import Judge
+from kvconform.attach.hooks import Hooks, LawBroken, Trace
+from kvconform.attach.judged import Judge, Trial, judged
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, NotPlanted, plant
 from kvconform.attach.run import Run
@@ -104,6 +105,22 @@ def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
     assert judge.first is not None
     assert (judge.first[0], judge.first[1].rule) == (2, "MEM-TAKE")
     assert sum(judge.kinds().values()) == 1
+
+
+def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        return Hooks(trace)
+
+    def run(_: int) -> None:
+        while Engine().free(1) == 3:
+            pass
+
+    defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
+    first = judged(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
+    assert first is not None
+    assert (first[1].rule, first[1].what) == ("MEM-FAILED", "stuck: the run of seed 0 has not ended in 0.1 s")
+    assert Engine().free(1) == 2 and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 def test_a_planted_defect_can_be_taken_out_again() -> None:
