@@ -93,6 +93,13 @@ OLDER = (
         before="0.31.0",
     ),
     Known(
+        "late-token, the last",
+        "the late token takes the last place that was asked for: the turn's own is waited for, and never computed",
+        "MEM-FAILED",
+        "steps: each running",
+        before="0.31.0",
+    ),
+    Known(
         "late-token, and a state",
         "the pass that goes one place too far ends behind a state's last token, and leaves no state there",
         "MEM-NAME",
