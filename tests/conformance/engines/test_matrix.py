@@ -84,8 +84,12 @@ def test_a_window_that_goes_back_with_its_page_is_explained_where_it_is_known() 
     assert explaining(given, "0.5.23") is None
     named = found("STORE-1", "snapshot", ["cache_unfinished", "snapshot"], "STORE-1: the store's pages differ")
     named.pool = "window"
-    assert explaining(named, "0.5.22") == "window-within-page"
-    assert explaining(named, "0.5.21") is None
+    assert explaining(named, "0.5.22") == explaining(named, "0.5.18") == "window-within-page"
+    assert explaining(named, "0.5.17") is None
+    shorter = found("STORE-5", "cache_unfinished", ["cache_unfinished"], "STORE-5: protected_len is wrong")
+    shorter.pool = "window"
+    assert explaining(shorter, "0.5.19") == "window-within-page"
+    assert explaining(shorter, "0.5.17") is None
 
 
 def test_there_is_a_letter_for_each_explanation() -> None:
