@@ -28,7 +28,8 @@ from kvconform.findings.whole import judge_whole
 from kvconform.memory.judge import Judge
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import MemoryHeader, open_trace
-from kvspec.memory import Law, Pool
+from kvlaw import Law
+from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Deliver,

@@ -16,11 +16,12 @@ import typer
 
 from kvconform.checked import Checked
 from kvconform.protocol import Implementation, perform
+from kvconform.quick import QuickModel
 from kvconform.traffic import mooncake
+from kvlaw import Law
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
 from kvspec.events import Complete, Config, Decode, Evict, Extend, Finish, Launch, MatchPrefix, Step, Submit
-from kvspec.model import Model
 from kvspec.tokens import Element
 
 POOLS = (10_000, 100_000, 1_000_000)
@@ -42,8 +43,8 @@ def main(
     entries = mooncake.read(file, limit)
     memory = Config(64, num_pages, 256, num_pages * 64)
     bare = replay_seconds(entries, memory, sessions, partial(perform, Manager(memory)))
-    checked = replay_seconds(entries, memory, sessions, Checked(Manager(memory), Model(memory)))
-    law = replay_seconds(entries, memory, sessions, Checked(Manager(memory), Model(memory, law=True)))
+    checked = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory)))
+    law = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory, law=Law)))
     print(f"replay of {len(entries):,} requests, {num_pages:,} pages, sessions {sessions}")
     print(f"  reference alone    {bare:7.1f} s, {mooncake.duration(entries) / bare:6.0f} times faster than recorded")
     print(
@@ -87,7 +88,7 @@ class Pool:
     def __init__(self, num_pages: int, checked: bool) -> None:
         memory = Config(64, num_pages, BATCH, num_pages * 64)
         manager: Implementation = Manager(memory)
-        self.step: Step = Checked(manager, Model(memory)) if checked else partial(perform, manager)
+        self.step: Step = Checked(manager, QuickModel(memory)) if checked else partial(perform, manager)
         self.launches = 0
         self.token = 0
         self._fill((num_pages - BATCH * (PROMPT_PAGES + STEPS * (ROUNDS + 1) // 64 + 2)) // 1000)

@@ -15,7 +15,8 @@ TOWARDS = {
     "kvspec": set[str](),
     "kvref": {"kvspec"},
     "kvcuda": {"kvspec"},
-    "kvconform": {"kvspec", "kvref", "kvcuda"},
+    "kvlaw": {"kvspec"},
+    "kvconform": {"kvspec", "kvref", "kvcuda", "kvlaw"},
 }
 """Which packages a package may import."""
 

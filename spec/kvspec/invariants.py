@@ -12,6 +12,7 @@ from kvspec.lengths import well_formed
 from kvspec.memory.events import Count
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.model.looking import figures
+from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, Request, Session, State
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
@@ -94,7 +95,7 @@ def books_agree_with_the_law(state: State) -> None:
     sides = {key: state.window_of[page] for key, page in store.pages.items() if page in state.window_of}
     for books, locks, cached in ((window, store.window_pins, sides), (states, store.state_pins, store.states)):
         books.update({slot: locks[store.pages[key]] for key, slot in cached.items() if store.pages[key] in locks})
-    cached_pages = set(store.pages.values())
+    cached_pages, known = set(store.pages.values()), pools(state.config)
     for pool, in_use, books, cached, locks in (
         ("pages", state.owner.keys(), pages, store.pages, store.pins),
         ("rows", state.rows.keys(), rows, {}, {}),
@@ -103,8 +104,8 @@ def books_agree_with_the_law(state: State) -> None:
     ):
         if not locks.keys() <= cached_pages:
             raise Violation("STORE-2", "a prefix is locked that is gone")
-        if pool in memory.law.state.pools:
-            named = {key: page for page, found in memory.law.state.pools[pool].pages.items() for key in found.keys}
+        if pool in known:
+            named = memory.law.names(pool)
             if named != {key.hex(): page for key, page in cached.items()}:
                 raise Violation(MEMORY_RULES["MEM-NAME"], f"{pool}: other prefixes are cached", expected=named)
             unlocked = {page for key, page in cached.items() if store.pages[key] not in locks}

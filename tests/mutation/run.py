@@ -1,4 +1,4 @@
-"""Changes kvspec or kvref in one place at a time, as mutmut does, and prints what the tests notice.
+"""Changes a package in one place at a time, as mutmut does, and prints what the tests notice.
 
     python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT...] [--tests TEST...]
 
@@ -58,6 +58,27 @@ TARGETS = {
         ),
         ("tests/spec/test_findings.py",),
     ),
+    "kvlaw": Target(
+        "conformance/kvlaw",
+        (),
+        (
+            "tests/conformance/kvlaw",
+            "tests/conformance/memory/test_memory_vectors.py",
+            "tests/conformance/quick",
+            "tests/spec/memory",
+            "tests/spec/test_refinement.py",
+        ),
+        (
+            "tests/spec/memory/test_proofs.py",
+            "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
+            "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
+        ),
+    ),
+    "kvconform": Target(
+        "conformance/kvconform",
+        tuple(path.name for path in (ROOT / "conformance/kvconform").iterdir() if path.name != "quick"),
+        ("tests/conformance/quick",),
+    ),
     "kvref": Target(
         "reference/kvref",
         ("scheduler", "tiers", "parts.py"),
@@ -71,7 +92,8 @@ TARGETS = {
         ),
     ),
 }
-"""No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`)."""
+"""No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`). Of kvconform the
+quick model alone is changed, which judges as kvspec does."""
 
 
 def prepare(target: Target, copy: Path) -> int:

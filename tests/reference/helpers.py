@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from kvlaw import Law
 from kvref import Manager
 from kvref.request import Run
 from kvspec import events, invariants
@@ -33,7 +34,7 @@ class Pair:
 
     def __init__(self, config: Config) -> None:
         self.manager = Manager(config)
-        self.model = Model(config, law=True)
+        self.model = Model(config, law=Law)
         self.done: list[Event] = []
 
     def step(self, op: Event) -> None:

@@ -21,8 +21,9 @@ from kvconform.site.stories import defect_page
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
 from kvconform.vectors.runner import check_trace
+from kvlaw import Law
 from kvspec import batch
-from kvspec.memory import Law, Pool
+from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent, Use
 from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, recurrent, running, state, waiting

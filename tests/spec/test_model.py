@@ -10,6 +10,7 @@ import pytest
 
 from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
+from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
@@ -30,7 +31,9 @@ def fingerprint(state: State) -> dict[str, object]:
     plain["store"] = (state.store.pages, state.store.parents, state.store.children, state.store.pins)
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
-    plain["memory"] = None if state.memory is None else (state.memory.told, state.memory.law.state.event)
+    if state.memory is not None:
+        assert isinstance(state.memory.law, Law)
+        plain["memory"] = state.memory.told, state.memory.law.state.event
     return copy.deepcopy(plain)
 
 
@@ -40,7 +43,7 @@ def copied(model: Model) -> Model:
     return other
 
 
-def walk(seed: int, *, law: bool = False) -> Iterator[tuple[Model, Operation[Any]]]:
+def walk(seed: int, *, law: type[Law] | None = None) -> Iterator[tuple[Model, Operation[Any]]]:
     """A model, and the next operation to carry out on it; the caller carries it out on a copy first if it likes."""
     draw = RandomDraw(seed)
     model = Model(memory(draw), law=law)
@@ -58,7 +61,7 @@ def stripped(op: Operation[Any]) -> Any:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_step_checks_suffice_for_every_rule(seed: int) -> None:
-    for model, _ in walk(seed, law=True):
+    for model, _ in walk(seed, law=Law):
         check(model.state)
 
 
@@ -967,7 +970,7 @@ def test_pages_past_a_stop_are_published_where_that_is_declared_and_only_there(o
     """Of 12 committed positions in pages 1..4 the request keeps 8: page 3 has none of them."""
     freed: dict[events.Overshoot, list[int]] = {"freed": [3, 4], "published": [4]}
     for answered in freed.values():
-        model = Model(Config(4, 16, 4, 64, overshoot=overshoot), law=True)
+        model = Model(Config(4, 16, 4, 64, overshoot=overshoot), law=Law)
         for op in (
             events.Submit("a", [0, 1, 2, 3, 4, 5]),
             events.MatchPrefix("a"),

@@ -7,11 +7,12 @@ import msgspec
 import pytest
 
 from kvconform.fuzzing.swarm import memory, swarm
+from kvlaw import Law
 from kvspec import events, invariants, lengths
 from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
-from kvspec.memory import Finding, Law
+from kvspec.memory import Finding
 from kvspec.memory.events import Begin, Drop, Event, Map, PassOn, Share, Take, Unmap
 from kvspec.model import Model
 from kvspec.model.meaning import pools
@@ -39,7 +40,7 @@ class Recording(Law):
 
 
 def listening(config: Config) -> tuple[Model, Recording]:
-    model = Model(config, law=True)
+    model = Model(config, law=Law)
     assert model.state.memory is not None
     model.state.memory.law = law = Recording(config)
     return model, law
@@ -201,15 +202,17 @@ def test_whoever_has_locked_a_prefix_pins_its_state_when_it_comes() -> None:
 
 
 def test_a_copy_of_a_model_is_judged_on_its_own() -> None:
-    model = Model(Config(2, 8, 2, 16), law=True)
+    model = Model(Config(2, 8, 2, 16), law=Law)
     for op in prefill("a", [1, 2, 3], 1):
         model.step(op)
     other = model.state.copy()
     assert model.state.memory is not None and other.memory is not None and other.memory is not model.state.memory
-    before = other.memory.law.state.judged.copy()
+    law, own = other.memory.law, model.state.memory.law
+    assert isinstance(law, Law) and isinstance(own, Law)
+    before = law.judged
     model.step(events.Complete(1, {"a": 4}))
-    assert other.memory.law.state.judged == before != model.state.memory.law.state.judged
-    assert other.memory.law.state.tables.keys() == {"row 1", "table 1", *model.state.memory.law.state.tables}
+    assert law.judged == before != own.judged
+    assert law.state.tables.keys() == {"row 1", "table 1", *own.state.tables}
 
 
 def walk(model: Model, draw: RandomDraw, *, books: bool = True, steps: int = STEPS) -> Iterator[State]:
@@ -340,7 +343,7 @@ def test_a_broken_model_breaks_the_law(
 
 
 def carried_out(writes_on: str, config: Config, operations: list[events.Event]) -> Model:
-    model = Model(config, law=True, writes_on=writes_on)
+    model = Model(config, law=Law, writes_on=writes_on)
     for op in operations:
         model.step(op)
         check(model.state)
@@ -375,7 +378,7 @@ def publish_in_flight(config: Config) -> tuple[Config, list[events.Event]]:
 
 def written(state: State, pool: str, page: int) -> dict[int, str | None]:
     """Slot -> what was written there last."""
-    assert state.memory is not None
+    assert state.memory is not None and isinstance(state.memory.law, Law)
     found = state.memory.law.state.pools[pool].pages.get(page)
     pieces = [] if found is None else found.content
     return {slot: piece.label for piece in pieces for slot in range(piece.start, piece.stop)}

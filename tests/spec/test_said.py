@@ -206,26 +206,6 @@ def test_what_is_evicted_is_told_of_the_pools_that_there_are() -> None:
         assert evict.obs == events.EvictAnswer([], windows, states)
 
 
-def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
-    """That a row which is given was not one that is read is judged, whether the batch goes on or not."""
-    model = after(PLAIN, *running("a"), *waiting("b"))
-    batch: list[events.Event] = [
-        events.Decode(["a"], obs=events.DecodeAnswer({})),
-        events.Launch(2, ["a"], obs=events.Done()),
-        events.Complete(2, {"a": 1}, obs=events.CompleteAnswer()),
-    ]
-    second: list[events.Event] = [
-        events.Decode(["a"], obs=events.DecodeAnswer({})),
-        events.Launch(3, ["a"], obs=events.Done()),
-    ]
-    for op in (*batch, *second):
-        model.step(op)
-    assert model._steady._members
-    before = model.judged["RACE-1"]
-    model.step(events.Extend([("b", 9)], obs=events.ExtendAnswer({"b": 1}, {"b": [5, 6, 7]})))
-    assert model.judged["RACE-1"] == before + 1
-
-
 def test_a_state_slot_that_the_store_takes_is_the_request_s() -> None:
     gives = events.ExtendAnswer({"r": 0}, {"r": [1, 2, 3]}, None, {"r": [1, 2, 3]}, {})
     prompt: list[events.Event] = [*waiting("r"), events.Extend([("r", 9)], obs=gives), events.Launch(1, ["r"])]

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from kvconform.attach.hooks import LawBroken, Trace
 from kvconform.memory.writer import TraceWriter
-from kvspec.memory import Law, Pool
+from kvlaw import Law
+from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 
 _log = logging.getLogger("kvspec")

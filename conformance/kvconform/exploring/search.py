@@ -23,6 +23,7 @@ from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
 from kvconform.signals import ignore_terminal
 from kvconform.vectors.runner import Demonstration
+from kvlaw import Law
 from kvspec.events import Complete, Operation, Refusal, Verify
 from kvspec.invariants import check
 from kvspec.model import Model
@@ -238,7 +239,7 @@ class _Tree:
 
     def root(self) -> Node:
         """Nothing has happened."""
-        return Node(State(self.scope.config, Memory(self.scope.config) if self._law else None), frozenset())
+        return Node(State(self.scope.config, Memory(self.scope.config, Law) if self._law else None), frozenset())
 
     def grow(
         self, pack: Callable[[Node], Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8

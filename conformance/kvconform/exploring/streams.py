@@ -9,7 +9,8 @@ from collections import deque
 from copy import deepcopy
 from typing import NamedTuple
 
-from kvspec.memory import Finding, Law, Pool
+from kvlaw import Law
+from kvspec.memory import Finding, Pool
 from kvspec.memory.events import (
     Begin,
     Drop,

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from kvconform.checked import RuleBroken
 from kvconform.errors import InputError
 from kvconform.findings.accepted import Accepted
+from kvconform.quick import QuickModel
 from kvconform.signals import Interrupted
 from kvconform.vectors.runner import Demonstration, Evidence
 from kvspec.events import Config, EvictAnswer, Operation, Refusal, Report, Snapshot
-from kvspec.model import Model
 from kvspec.rules import Violation
 
 
@@ -51,7 +51,7 @@ class Mending:
 
     def __init__(self, config: Config) -> None:
         """An empty memory manager of the given sizes."""
-        self.model = Model(config)
+        self.model = QuickModel(config)
         self.lost: str | None = None
 
     def step(self, op: Operation[Any]) -> Violation | None:

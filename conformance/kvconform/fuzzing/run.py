@@ -10,7 +10,9 @@ from kvconform.fuzzing import generate
 from kvconform.fuzzing.reach import met
 from kvconform.fuzzing.style import Draw, T
 from kvconform.fuzzing.swarm import Swarm
+from kvconform.quick import QuickModel
 from kvconform.vectors.runner import Factory, carry_out
+from kvlaw import Law
 from kvspec.events import (
     Abort,
     CloseSession,
@@ -24,7 +26,6 @@ from kvspec.events import (
     Submit,
 )
 from kvspec.invariants import check
-from kvspec.model import Model
 from kvspec.model.state import State
 
 
@@ -76,7 +77,7 @@ class Run:
         self._lacks = lacks
         self._tally = tally
         tally.runs += 1
-        self.model = Model(swarm.config, law=True)
+        self.model = QuickModel(swarm.config, law=Law)
         try:
             implementation = make(factory, swarm.config)
         except ImplementationFailed as finding:

@@ -18,9 +18,9 @@ from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Generator
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import memory
+from kvconform.quick import QuickModel
 from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
-from kvspec.model import Model
 from kvspec.model.state import State
 
 STEPS = 80
@@ -68,7 +68,7 @@ class Walker:
         while needs_of_config(config) & self._lacks:
             config = under(self._factory, memory(self._chance))
         generators = self._some_generators()
-        model, done = Model(config), list[Operation[Any]]()
+        model, done = QuickModel(config), list[Operation[Any]]()
         try:
             checked = Checked(make(self._factory, config), model, snapshot_every=1, figures=figures)
             for op in self._proposals(model.state, generators):
@@ -136,7 +136,7 @@ def _try_supported(
 
 def supported(operations: Sequence[Operation[Any]], config: Config, lacks: frozenset[str]) -> bool:
     """Whether none of the operations needs what is lacking."""
-    model = Model(config)
+    model = QuickModel(config)
     for op in operations:
         if needs_now(model.state, op) & lacks:
             return False

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from kvconform.checked import ImplementationFailed, make
 from kvconform.protocol import perform
 from kvconform.vectors.runner import Factory
+from kvlaw import Law
 from kvspec.events import (
     Complete,
     Config,
@@ -32,7 +33,7 @@ from kvspec.events import (
     TakeState,
     Verify,
 )
-from kvspec.memory import Finding, Law
+from kvspec.memory import Finding
 from kvspec.memory.events import (
     Begin,
     Count,

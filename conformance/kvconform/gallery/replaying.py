@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.gallery.mutants.bug import Bug, Pool
+from kvconform.quick import QuickModel
 from kvconform.vectors.runner import Demonstration, Factory, unanswered
+from kvlaw import Law
 from kvref.scheduler import MIN_WAITING, Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvref.scheduler.req import GenerateReq
@@ -98,7 +100,7 @@ def carry_out(
     With `law`, what each step means to the memory is judged as well.
     """
     operations: list[Operation[Any]] = []
-    model = Model(run.config, law=law)
+    model = QuickModel(run.config, law=Law if law else None)
     try:
         checked = Checked(make(factory, run.config), model, record=operations.append, snapshot_every=1)
         step = Reporting(Patient(checked, patience(run.config, run.mode)), model)

@@ -17,8 +17,9 @@ from kvconform.memory.judge import Group, Judge, Judged
 from kvconform.memory.telling import pool_told, tell_judged
 from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
-from kvspec.memory import Law, Malformed
-from kvspec.memory.state import State
+from kvlaw import Law
+from kvlaw.state import State
+from kvspec.memory import Malformed
 from kvspec.memory_rules import MEMORY_RULES
 
 SECONDS = 60.0

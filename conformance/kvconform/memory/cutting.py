@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from kvspec.memory import Finding
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Use
-from kvspec.memory.state import OWNERS
+from kvspec.memory.finding import OWNERS
 
 Moves = e.Take | e.Share | e.Release | e.PassOn | e.Publish | e.Drop
 """Events after which something else stands of pages."""

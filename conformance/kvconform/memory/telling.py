@@ -18,11 +18,12 @@ from kvconform.memory.sentences import sentence
 from kvconform.memory.shrink import Cut, Said, Step, shortest_cuts
 from kvconform.signals import caught
 from kvconform.traces.memory import MemoryReader, open_trace
+from kvlaw import Law
+from kvlaw.races import used
+from kvlaw.state import HOLE, PageState, PoolState, State
 from kvspec import memory as law
-from kvspec.memory import Law, Pool
+from kvspec.memory import Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
-from kvspec.memory.races import used
-from kvspec.memory.state import HOLE, PageState, PoolState, State
 from kvspec.memory_rules import MEMORY_RULES
 
 TOLD = 20

@@ -15,8 +15,9 @@ from kvconform.findings.wording import printable
 from kvconform.memory.telling import Teller
 from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvconform.vectors.files import own_name
+from kvlaw import Law
 from kvspec import memory as law
-from kvspec.memory import Law, Malformed
+from kvspec.memory import Malformed
 from kvspec.memory_rules import MEMORY_RULES
 
 

@@ -27,8 +27,8 @@ MODULES = (
     "kvspec.batch",
     "kvspec.window",
     "kvspec.states",
-    "kvspec.memory.clocks",
-    "kvspec.memory.state",
+    "kvlaw.clocks",
+    "kvlaw.state",
 )
 """Where the contracts are."""
 
@@ -38,7 +38,7 @@ UNCONFIRMED: Mapping[str, str] = {
     "kvspec.pages:beginning": _SEQUENCE,
     "kvspec.pages:expand": _SEQUENCE,
     "kvspec.pages:compress": _SEQUENCE,
-    "kvspec.memory.clocks:join": "clocks of any number of streams have endless paths; tests hold them against a graph",
+    "kvlaw.clocks:join": "clocks of any number of streams have endless paths; tests hold them against a graph",
 }
 """The functions whose contracts cannot be confirmed, and why. Any other that is not confirmed is a failure."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import kvconform
+import kvlaw
 import kvref
 import kvspec
 from kvconform.gallery.mutants import BUGS
@@ -182,10 +183,10 @@ def title_of(path: Path) -> str:
 
 @cache
 def documented() -> tuple[str, ...]:
-    """The modules that have a page: of the specification and the reference all, of kvconform what an adapter needs."""
+    """The modules with a page: of specification, reference and fast law all, of kvconform what an adapter needs."""
     names = [
         info.name
-        for package in (kvspec, kvref)
+        for package in (kvspec, kvref, kvlaw)
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     names += [f"{kvconform.__name__}.{name}" for name in INTERFACE]

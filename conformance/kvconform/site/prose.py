@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import kvconform
+import kvlaw
 import kvref
 import kvspec
 import kvspec.model
@@ -45,7 +46,7 @@ SPOKEN = (
     "findings.accepted",
     "commands.checking",
 )
-"""The modules of kvconform whose names the chapters may speak of, beside those of kvspec and kvref."""
+"""The modules of kvconform whose names the chapters may speak of, beside those of kvspec, kvref and kvlaw."""
 
 
 ORDER = (
@@ -188,7 +189,7 @@ def qualified(name: str) -> str | None:
 def _modules() -> dict[str, Path]:
     """All modules that prose may speak of, and their files."""
     found = {}
-    for package in (kvspec, kvref, kvconform):
+    for package in (kvspec, kvref, kvlaw, kvconform):
         folder = Path(str(package.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder.parent).with_suffix("").parts

@@ -15,7 +15,8 @@ from kvconform.errors import InputError
 from kvconform.traces.bounds import Allowance, OutOfRange
 from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
 from kvconform.traces.lines import MAX_LINE, Lines
-from kvspec.memory import Law, Malformed
+from kvlaw import Law
+from kvspec.memory import Malformed
 from kvspec.memory.events import (
     Begin,
     Drop,

@@ -18,10 +18,12 @@ from kvconform.errors import LoadError
 from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
 from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
+from kvconform.quick import QuickModel
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces import codec
 from kvconform.traffic import mooncake
 from kvconform.vectors.runner import Factory, try_out
+from kvlaw import Law
 from kvref.scheduler import NotObserved, Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import (
@@ -38,7 +40,6 @@ from kvspec.events import (
     Submit,
     SwaEvict,
 )
-from kvspec.model import Model
 from kvspec.pages import expand
 
 LONGEST = 5_000
@@ -136,7 +137,7 @@ class Replay:
         self.beginning: list[Operation[Any]] = []
         """The first operations, while they are few enough to look for the shortest that show a finding."""
         self._record = record
-        model = Model(memory, law=law)
+        model = QuickModel(memory, law=Law if law else None)
         self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
         self.tally = Tally(self.checked)
         requests = mooncake.requests(entries, memory.page_size, sessions=sessions)

@@ -8,8 +8,10 @@ import msgspec
 
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import Implementation
+from kvconform.quick import QuickModel
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.traces.expect import Expectations, Mismatch
+from kvlaw import Law
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
 from kvspec.model import Model
 from kvspec.rules import Violation
@@ -83,7 +85,7 @@ def run_vector(
     first number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation
     with its answer, snapshots included. `figures` as in `Checked`.
     """
-    model = Model(vector.header.config, law=True)
+    model = QuickModel(vector.header.config, law=Law)
     expectations = Expectations()
     finding: Breach | None = None
     done, expected = 0, True
@@ -120,7 +122,7 @@ def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
     Raises:
         InputError: a line cannot be used. All lines before it conform.
     """
-    model = Model(trace.header.config)
+    model = QuickModel(trace.header.config)
     line = steps = 0
     for steps, (line, op) in enumerate(trace, start=1):
         try:
@@ -168,7 +170,7 @@ def try_out(
     A snapshot costs as much as there are tokens in memory: with real prompts take none (0). `figures` as in `Checked`.
     """
     done: list[Operation[Any]] = []
-    model = Model(config, law=True)
+    model = QuickModel(config, law=Law)
     try:
         checked = Checked(make(factory, config), model, snapshot_every=snapshot_every, figures=figures)
         for asked in operations:
@@ -193,7 +195,7 @@ def _must_refuse(model: Model, done: list[Operation[Any]]) -> bool:
 
 def judge_again(operations: Sequence[Operation[Any]], config: Config) -> Demonstration | None:
     """Let a fresh model judge recorded operations, and return what shows, if anything."""
-    model = Model(config)
+    model = QuickModel(config)
     for step, op in enumerate(operations, start=1):
         try:
             model.step(op)  # type: ignore[arg-type]

@@ -7,8 +7,7 @@ itself, so the same code generates, checks step by step, and validates traces re
 
 Each operation is a function of the state, in `waiting`, `running`, `leaving`, `hybrid`, `recurrent`
 and `looking`. Each first
-refuses what must be refused, then holds the answer against what is expected, and only then changes the state. `steady`
-takes decode steps together.
+refuses what must be refused, then holds the answer against what is expected, and only then changes the state.
 """
 
 from collections import Counter
@@ -20,9 +19,8 @@ from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Re
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
 from kvspec.model.judging import pages_of
-from kvspec.model.meaning import FORWARD, Memory
+from kvspec.model.meaning import FORWARD, MakeLaw, Memory
 from kvspec.model.state import State
-from kvspec.model.steady import Steady
 from kvspec.pages import expand
 from kvspec.rules import Violation
 
@@ -54,25 +52,14 @@ OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any], Answer]] = {
 class Model:
     """The specification, watching one memory manager."""
 
-    def __init__(self, config: Config, *, law: bool = False, writes_on: str = FORWARD) -> None:
+    def __init__(self, config: Config, *, law: MakeLaw | None = None, writes_on: str = FORWARD) -> None:
         """An empty memory manager of the given sizes.
 
-        `law` lets the law below (`kvspec.memory`) judge what each step means there; `writes_on` is the stream on
-        which rows are written, that of the forward passes or "host".
+        A `law` (`kvspec.memory`) judges what each step means there; `writes_on` is the stream on which rows are
+        written, that of the forward passes or "host".
         """
-        self.state = State(config, Memory(config, writes_on) if law else None)
+        self.state = State(config, None if law is None else Memory(config, law, writes_on))
         self.steps = 0
-
-    @property
-    def state(self) -> State:
-        """What it remembers; whoever changes it by hand must have got it since the last step."""
-        self._steady.settle()
-        return self._state
-
-    @state.setter
-    def state(self, state: State) -> None:
-        self._state = state
-        self._steady = Steady(state)
 
     def step(self, op: Event) -> None:
         """Judge one operation and its answer, and move on.
@@ -84,33 +71,9 @@ class Model:
             Refusal: there was no answer to judge, and the operation must be refused.
         """
         self.steps += 1
-        state = self._state
-        try:
-            if self._steady.step(op):
-                return
-            self._steady.make_way(op)
-            answer = self._carry_out(op)
-        except Refusal as refusal:
-            if op.refused is None:
-                if op.obs is None:
-                    raise
-                raise _carried_out(self.state, op, refusal.refused) from None
-            _judge_refusal(state, refusal.refused, op.refused)
-        else:
-            if op.obs is None:
-                op.obs = answer  # type: ignore[assignment]
-            if state.memory is not None:
-                state.memory.judge()
-            self._steady.note(op)
-
-    def _carry_out(self, op: Event) -> Answer:
-        operation = OPERATIONS[type(op)]
-        try:
-            return operation(self._state, op)
-        except Violation:
-            if self._steady.settle():  # what the batch had by then belongs to what is said
-                operation(self._state.copy(), op)
-            raise
+        carry_out(self.state, op)
+        if self.state.memory is not None:
+            self.state.memory.judge()
 
     def figures(self) -> Figures:
         """The accounting as the specification counts it."""
@@ -124,17 +87,32 @@ class Model:
     @property
     def judged(self) -> Counter[str]:
         """How often each rule was judged."""
-        return self._state.judged
+        return self.state.judged
 
     @property
     def unjudged(self) -> Counter[str]:
         """How often an answer lacked what was needed to judge a rule."""
-        return self._state.unjudged
+        return self.state.unjudged
 
     @property
     def reached(self) -> Counter[str]:
         """What happened that is worth knowing: a check that never met its case has shown nothing."""
-        return self._state.reached
+        return self.state.reached
+
+
+def carry_out(state: State, op: Event) -> None:
+    """Judge one operation and its answer as `Model.step` does, but for what it means to the memory below."""
+    try:
+        answer = OPERATIONS[type(op)](state, op)
+    except Refusal as refusal:
+        if op.refused is None:
+            if op.obs is None:
+                raise
+            raise _carried_out(state, op, refusal.refused) from None
+        _judge_refusal(state, refusal.refused, op.refused)
+    else:
+        if op.obs is None:
+            op.obs = answer  # type: ignore[assignment]
 
 
 def _carried_out(state: State, op: Event, due: Refused) -> Violation:

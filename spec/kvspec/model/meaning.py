@@ -21,11 +21,11 @@ Numbers that no answer told are negative, and are pages like others.
 """
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from kvspec.events import Config
-from kvspec.memory import Law
+from kvspec.memory import Watching
 from kvspec.memory.events import (
     Begin,
     Drop,
@@ -59,6 +59,9 @@ LAUNCHES = "launches in flight"
 _NONE: Pages = []
 _UNTOLD = 1 << 40
 """Negative numbers down to this one stand for pages that were not told."""
+
+MakeLaw = Callable[[Mapping[str, Pool]], Watching]
+"""A law that follows pools in which everything is free."""
 
 Computed = tuple[int, int, int]
 """A record, and the positions from and to that a launch computes of it."""
@@ -134,17 +137,18 @@ class Names(NamedTuple):
 class Memory:
     """The memory below a model: what the step at hand means, and the law that has followed all steps."""
 
-    def __init__(self, config: Config, writes_on: str = FORWARD) -> None:
+    def __init__(self, config: Config, law: MakeLaw, writes_on: str = FORWARD) -> None:
         """Everything is free. `writes_on` is the stream on which rows and window sides are written."""
         self.config = config
-        self.law = Law(pools(config))
+        self.law = law(pools(config))
         self.told: list[MemoryEvent] = []
         """What the step at hand means so far."""
-        self._writes_on = writes_on
+        self.writes_on = writes_on
         self._writes: list[Use] = []
         """Of rows and window sides, in the step at hand."""
         self._made = 0
-        self._names: dict[int, Names] = {}
+        self.names: dict[int, Names] = {}
+        """By record."""
         self._rows: dict[int, Use] = {}
         """Record -> how its row was read last."""
         self._labels: dict[int, str] = {}
@@ -177,7 +181,7 @@ class Memory:
     def _flush(self) -> None:
         """What was written to rows and window sides is one operation."""
         if self._writes:
-            self._queue(self._writes, stream=self._writes_on)
+            self._queue(self._writes, stream=self.writes_on)
             self._writes = []
 
     def _queue(self, writes: list[Use], reads: list[Use] | None = None, stream: str = FORWARD) -> None:
@@ -188,7 +192,7 @@ class Memory:
     def _write_row(self, record: int, index: int, pages: list[int]) -> None:
         size = self.config.page_size
         start, stop = index * size, (index + len(pages)) * size
-        self._writes.append(Use(self._names[record].row, start=start, stop=stop, labels=list(map(str, pages))))
+        self._writes.append(Use(self.names[record].row, start=start, stop=stop, labels=list(map(str, pages))))
 
     def _side(self, page: int, side: int) -> Use:
         return Use(None, "sides", [1], page - 1, page, [str(side)], ENGINE)
@@ -213,7 +217,7 @@ class Memory:
 
     def begin(self, state: Books, record: int, row: int, locked: PrefixKey) -> None:
         """A record begins with a row and a locked prefix."""
-        self._names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
+        self.names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
         self.take(names.holder, "rows", [row])
         self.told.append(Map(names.row, names.holder, "rows", 0, [row]))
         path = {state.store.pages[key]: key for key in state.store.keys(locked)}
@@ -234,7 +238,7 @@ class Memory:
 
     def take_pages(self, record: int, index: int, pages: list[int], sides: list[int]) -> None:
         """Free pages, and their window sides, become a record's, from page index `index` on."""
-        holder, table, _ = self._names[record]
+        holder, table, _ = self.names[record]
         labels = [f"{record}/{number}" for number in range(index, index + len(pages))]
         self._labels.update(zip(pages, labels, strict=True))
         self.told.append(Take(holder, "pages", [*pages]))
@@ -246,29 +250,29 @@ class Memory:
 
     def release_pages(self, record: int, pages: list[int], sides: dict[int, int]) -> None:
         """A record's private pages, and the window sides that some of them have, become free."""
-        holder = self._names[record].holder
+        holder = self.names[record].holder
         self.release(holder, "pages", pages)
         self.release_sides(record, sides)
 
     def release_sides(self, record: int, sides: dict[int, int]) -> None:
         """A record's window pages become free, each behind a page."""
-        self.release(self._names[record].holder, "window", sides.values())
+        self.release(self.names[record].holder, "window", sides.values())
         self._write_sides((page, 0) for page in sides)
 
     def cut(self, record: int, index: int) -> None:
         """A record's block table ends before page index `index`."""
-        self.told.append(Unmap(self._names[record].table, index))
+        self.told.append(Unmap(self.names[record].table, index))
 
     def pass_on(self, record: int) -> None:
         """A request hands its record to the session slot, or the other way round."""
-        holder, table, row = self._names[record]
+        holder, table, row = self.names[record]
         name, _, stretch = holder.partition(".")
-        self._names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
+        self.names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
         self.told.append(PassOn(holder, names.holder))
 
     def take_states(self, state: Books, record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
         """A record gets its state slots, `early` from its waiting request, and begins from a cached state or none."""
-        holder, found = self._names[record].holder, state.store.states.get(state.records[record].locked)
+        holder, found = self.names[record].holder, state.store.states.get(state.records[record].locked)
         if early:
             self.told.append(PassOn(waiting(req), holder, "states", [*early]))
         self.take(holder, "states", new)
@@ -277,7 +281,7 @@ class Memory:
 
     def publish_state(self, state: Books, record: int, key: PrefixKey, slot: int, new: int | None) -> None:
         """The store takes a state slot of a record; `new` is the free one that the record has got for it."""
-        holder = self._names[record].holder
+        holder = self.names[record].holder
         if new is not None:
             self.take(holder, "states", [new])
             self._queue([Use(None, "states", [new], holder=holder)])
@@ -285,19 +289,19 @@ class Memory:
         self.release(holder, "states", [slot])
         for other, found in state.records.items():
             if found.locked == key:
-                self._share(self._names[other].holder, "states", {slot: key}, pin=True)
+                self._share(self.names[other].holder, "states", {slot: key}, pin=True)
 
     def launch(self, state: Books, launch: int, parts: list[Computed]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
         *copies, (reads, writes) = self.passes(parts)
         for rows, _ in copies:
-            self._queue([], rows, self._writes_on)
+            self._queue([], rows, self.writes_on)
         if self.config.sliding_window:
             for record, start, end in parts:
                 self._window(state, record, start, end, reads, writes)
         if self.config.num_states:
             states = [
-                Use(None, "states", [*state.records[record].states], holder=self._names[record].holder)
+                Use(None, "states", [*state.records[record].states], holder=self.names[record].holder)
                 for record, _, _ in parts
             ]
             self._queue(states, states)
@@ -306,30 +310,22 @@ class Memory:
     def passes(self, parts: list[Computed]) -> list[tuple[list[Use], list[Use]]]:
         """What the operations of a launch read and write through tables: a copy of rows, if it makes one, and it."""
         rows = [self._row(record, end) for record, _, end in parts]
-        tables = [self._names[record].table for record, _, _ in parts]
+        tables = [self.names[record].table for record, _, _ in parts]
         reads = [Use(table, None, _NONE, 0, end) for table, (_, _, end) in zip(tables, parts, strict=True)]
         writes = [Use(table, None, _NONE, start, end) for table, (_, start, end) in zip(tables, parts, strict=True)]
         if self.config.rows_read == "at_launch" or not self.config.num_rows:
             return [(rows, []), (reads, writes)]
         return [(rows + reads, writes)]
 
-    def appends(self) -> bool:
-        """Whether a decode step does nothing but to add slots, on the one stream that there is."""
-        return self._writes_on == FORWARD and not (self.config.sliding_window or self.config.num_states)
-
-    def names(self, record: int) -> Names:
-        """What a record is called below."""
-        return self._names[record]
-
     def _row(self, record: int, end: int) -> Use:
         """A read of a row up to position `end`. The entries of a page are written together, and so are read."""
         use, size = self._rows.get(record), self.config.page_size
         if use is None or not use.stop - size < end <= use.stop:
-            use = self._rows[record] = Use(self._names[record].row, stop=ceil_align(end, size))
+            use = self._rows[record] = Use(self.names[record].row, stop=ceil_align(end, size))
         return use
 
     def _window(self, state: Books, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
-        size, holder = self.config.page_size, self._names[record].holder
+        size, holder = self.config.page_size, self.names[record].holder
         nearest = attended_from(start, self.config.sliding_window)
         indices = range(nearest // size, ceil_pages(end, size))
         pages = [state.tables[record][index] for index in indices]
@@ -355,7 +351,7 @@ class Memory:
         self, state: Books, record: int, first: int, plan: Publication, old: PrefixKey, tombstones: list[int]
     ) -> None:
         """A record's pages from page index `first` on became the store's, or gave way to those that it had."""
-        holder, table, _ = self._names[record]
+        holder, table, _ = self.names[record]
         keys = plan.keys
         if not keys:
             return
@@ -383,7 +379,7 @@ class Memory:
                 self._write_sides([(revived[tombstone], 0), (tombstone, side)])
                 for other, found in state.records.items():  # whose window locks reach it
                     if other != record and key in set(state.store.in_reach(found.locked)):
-                        self._share(self._names[other].holder, "window", {side: key})
+                        self._share(self.names[other].holder, "window", {side: key})
         self._lock(state, holder, old, state.records[record].locked, sides.values())
 
     def _publish(self, pool: str, taken: dict[PrefixKey, int], labels: list[str]) -> None:
@@ -402,7 +398,7 @@ class Memory:
 
     def forget(self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
         """A record ends: its tables, its lock, its row, its state slots. Its private pages are let go besides."""
-        holder, table, own_row = self._names.pop(record)
+        holder, table, own_row = self.names.pop(record)
         self._rows.pop(record, None)
         self._flush()
         self.told += (Unmap(table), Unmap(own_row))
@@ -417,7 +413,7 @@ class Memory:
     def idle(self, state: Books) -> None:
         """No request has a record."""
         keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
-        self.told.append(Idle(keepers + [self._names[record].holder for record in state.records]))
+        self.told.append(Idle(keepers + [self.names[record].holder for record in state.records]))
 
 
 def waiting(req: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from kvconform.attach.vllm.known import KNOWN
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvspec.memory import Law
+from kvlaw import Law
 
 FOUND = Path(__file__).parents[3] / "conformance" / "found"
 TRACES = sorted((FOUND / "vllm").glob("*.jsonl"))

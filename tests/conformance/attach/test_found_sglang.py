@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvspec.memory import Law
+from kvlaw import Law
 
 FOUND = Path(__file__).parents[3] / "conformance" / "found"
 

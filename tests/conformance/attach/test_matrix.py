@@ -16,7 +16,8 @@ from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect
 from kvconform.engines.matrix.kept import keep, recall
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvspec.memory import Law, Pool
+from kvlaw import Law
+from kvspec.memory import Pool
 from kvspec.memory.events import Failed, Idle, Leave, Release, Take
 
 POOLS = {"kv": Pool(page_size=4, num_pages=8)}

@@ -8,7 +8,8 @@ import pytest
 from kvconform.attach.device import Event, Stream
 from kvconform.attach.hooks import Hooks
 from kvconform.attach.streams import Streams
-from kvspec.memory import Law, Pool
+from kvlaw import Law
+from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, MemoryEvent, Take, Use, Wait
 
 

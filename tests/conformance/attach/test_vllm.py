@@ -24,7 +24,7 @@ from kvconform.attach.vllm.runs import Group, Run
 from kvconform.attach.vllm.workload import chunks_workload, offloading_workload, random_workload
 from kvconform.cli import app
 from kvconform.engines.releases import folder_of
-from kvspec.memory.labels import Labels
+from kvlaw.labels import Labels
 
 FULL = Group(0, 4, 0, False, 8)
 WINDOW = Group(1, 4, 6, False, 4)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from kvconform.cli import app
 from kvconform.exploring.report import interleave_and_show
 from kvconform.exploring.streams import POOLS, PROTOCOLS, Protocol, explore
-from kvspec.memory import Law
+from kvlaw import Law
 
 EVERY = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 

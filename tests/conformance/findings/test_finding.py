@@ -26,8 +26,9 @@ from kvconform.traces.codec import TraceReader, compressed, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors
 from kvconform.vectors.runner import ExpectationFailed, Factory, judge_again, run_vector, try_out, unanswered
+from kvlaw import Law
 from kvspec.events import Config, Event, Operation, Snapshot
-from kvspec.memory import Law, Pool
+from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 from kvspec.model import Model
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, KeepsPages, Raises, lines, write

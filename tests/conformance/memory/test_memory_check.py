@@ -25,7 +25,8 @@ from kvconform.memory.judge import Group, Judge
 from kvconform.memory.shrink import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
-from kvspec.memory import Finding, Law, Pool
+from kvlaw import Law
+from kvspec.memory import Finding, Pool
 from kvspec.memory import events as e
 from kvspec.memory_rules import MEMORY_RULES
 
@@ -739,7 +740,7 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
         return tracemalloc.get_traced_memory()[0]
 
     monkeypatch.setattr("kvconform.memory.judge.REMEMBERED", 100)
-    monkeypatch.setattr("kvspec.memory.state.MARKS", 100)
+    monkeypatch.setattr("kvlaw.state.MARKS", 100)
     tracemalloc.start()
     try:
         start = held(0, 500)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import kvlaw
 import kvspec
 from kvconform.proving import prove
 
@@ -168,8 +169,9 @@ def calls(number: int) -> int:
 
 def test_all_contracts_are_proved() -> None:
     with_contracts = {
-        f"kvspec.{'.'.join(path.relative_to(SOURCES).with_suffix('').parts)}"
-        for path in SOURCES.rglob("*.py")
+        ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+        for folder in (SOURCES, Path(kvlaw.__file__).parent)
+        for path in folder.rglob("*.py")
         if "\n@ensure" in path.read_text()
     }
     assert with_contracts == set(prove.MODULES)

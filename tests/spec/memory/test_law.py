@@ -6,7 +6,10 @@ from itertools import product
 
 import pytest
 
-from kvspec.memory import Finding, Law, Malformed, Pool
+from kvlaw import Law
+from kvlaw.races import used
+from kvlaw.state import Content
+from kvspec.memory import Finding, Malformed, Pool
 from kvspec.memory.events import (
     Begin,
     Count,
@@ -30,8 +33,7 @@ from kvspec.memory.events import (
     Use,
     Wait,
 )
-from kvspec.memory.races import used
-from kvspec.memory.state import LONGEST, Content
+from kvspec.memory.finding import LONGEST
 from kvspec.memory_rules import MEMORY_RULES
 
 POOLS = {
@@ -1109,7 +1111,7 @@ def test_a_use_of_nothing_is_well_formed() -> None:
 
 
 def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvspec.memory.state.PAGES_AN_EVENT", 5)
+    monkeypatch.setattr("kvlaw.state.PAGES_AN_EVENT", 5)
     assert found(Take("a", "kv", [(1, 3), (7, 0), (4, 2)])) == []
     wrong: list[Pages] = [[(1, 3), (4, 3)], [(1, 6)], [(3, -1)]]
     for runs in wrong:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kvspec.memory import Law, Pool
+from kvlaw import Law
+from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Count,
@@ -79,7 +80,7 @@ def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence(
 
 
 def test_of_the_places_of_findings_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvspec.memory.state.MARKS", 4)
+    monkeypatch.setattr("kvlaw.state.MARKS", 4)
     law = Law(POOLS)
     for page in range(1, 8):
         assert [finding.cause for finding in law.step(Release(f"r{page}", "kv", [page]))] == [None]

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from kvspec.memory import Law, Pool, events
+from kvlaw import Law
+from kvspec.memory import Pool, events
 from kvspec.memory.events import Event, Use
 from tests.spec.memory.naive import HOLE, Naive
 

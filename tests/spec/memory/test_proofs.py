@@ -13,8 +13,9 @@ import z3  # type: ignore[import-untyped]
 
 from kvconform.fuzzing.swarm import memory
 from kvconform.proving import law as prover
+from kvlaw import Law
 from kvspec.events import Refusal
-from kvspec.memory import Law, Pool, events
+from kvspec.memory import Pool, events
 from kvspec.memory.events import Use
 from kvspec.memory.proofs import operations, page
 from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
@@ -143,7 +144,7 @@ def test_operations_mean_what_is_proved_of_them() -> None:
     seen: dict[tuple[str, str], set[str]] = {}
     for seed in range(60):
         draw = RandomDraw(seed)
-        model = Model(memory(draw), law=True)
+        model = Model(memory(draw), law=Law)
         assert model.state.memory is not None
         below, told = model.state.memory.law, list[events.Event]()
         judge = below.step

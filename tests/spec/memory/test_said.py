@@ -5,7 +5,8 @@ import re
 import msgspec
 import pytest
 
-from kvspec.memory import Finding, Law, Malformed, Pool
+from kvlaw import Law
+from kvspec.memory import Finding, Malformed, Pool
 from kvspec.memory.events import (
     Begin,
     Count,

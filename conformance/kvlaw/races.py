@@ -2,9 +2,9 @@
 
 from collections.abc import Hashable, Iterator
 
-from kvspec.memory.clocks import Clocks, Flight
+from kvlaw.clocks import Clocks, Flight
+from kvlaw.state import PageState, PoolState
 from kvspec.memory.events import Page
-from kvspec.memory.state import PageState, PoolState
 
 _LAST = 1 << 62
 """No operation has a larger number."""

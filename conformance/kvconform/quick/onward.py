@@ -4,9 +4,16 @@ Of a request that adds a slot to its last page, the law needs to know no more th
 it does for the others, those that have come to a new page; `settle` adds what was left out.
 """
 
-from kvspec.memory.appending import Appending
+from kvlaw import Law
+from kvlaw.appending import Appending
 from kvspec.memory.events import Begin
 from kvspec.model.meaning import FORWARD, Books, Computed, Memory
+
+
+def appends(memory: Memory) -> bool:
+    """Whether a decode step does nothing but to add slots, on the one stream that there is, and the law counts them."""
+    config, forward = memory.config, memory.writes_on == FORWARD
+    return forward and not (config.sliding_window or config.num_states) and isinstance(memory.law, Law)
 
 
 class Onward:
@@ -14,6 +21,7 @@ class Onward:
 
     def __init__(self, memory: Memory) -> None:
         """Nobody yet."""
+        assert isinstance(memory.law, Law)
         self._memory = memory
         self._appending = Appending(memory.law.state, FORWARD)
         self._batch: dict[int, int] = {}
@@ -32,12 +40,12 @@ class Onward:
 
     def _admit(self, steps: int) -> None:
         for record in [*self._whole]:
-            names = self._memory.names(record)
+            names = self._memory.names[record]
             if self._appending.admit(names.table, names.row, self._batch[record] + steps):
                 del self._whole[record]
 
     def _leave(self, record: int) -> None:
-        self._appending.leave(self._memory.names(record).table)
+        self._appending.leave(self._memory.names[record].table)
         self._whole[record] = None
 
     def launch(self, state: Books, launch: int, step: int, opening: list[int]) -> None:

@@ -12,6 +12,7 @@ kept in the same way, by `Onward`.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kvconform.quick.onward import Onward, appends
 from kvspec.events import (
     CacheUnfinished,
     Complete,
@@ -28,8 +29,6 @@ from kvspec.events import (
 )
 from kvspec.lengths import Lengths
 from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
-from kvspec.model.onward import Onward
-from kvspec.model.running import check_room
 from kvspec.model.state import Passage, Prepared, State
 from kvspec.tokens import Tokens
 
@@ -75,7 +74,6 @@ class Steady:
 
         Raises:
             Violation: the answer is not allowed.
-            Refusal: it must be refused, for want of room.
         """
         if not self._decoded or (op.obs is None and op.refused is None):
             return False
@@ -127,7 +125,7 @@ class Steady:
         """Such an operation was carried out."""
         if isinstance(op, Decode):
             memory, config = self._state.memory, self._state.config
-            if op.n == 1 and not config.num_states and (memory is None or memory.appends()):
+            if op.n == 1 and not config.num_states and (memory is None or appends(memory)):
                 self._decoded = [*op.reqs]
 
     def _join(self, reqs: Sequence[str]) -> bool:
@@ -163,9 +161,9 @@ class Steady:
             return False
         opening = self._opens(step)
         needs = [(member.req, 1) for member, index in opening if index == len(state.tables[member.record])]
-        if step > self._last:
+        room = min(state.free_pages, state.free_window_pages) if state.config.sliding_window else state.free_pages
+        if step > self._last or len(needs) > room:
             return False
-        check_room(state, len(needs), 0, 0)
         carried_out(state, op)
         obs = op.obs or DecodeAnswer()
         pages = judge_new(state, pages_of(state), needs, obs.pages)

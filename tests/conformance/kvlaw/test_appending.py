@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kvspec.memory import Law, Pool
-from kvspec.memory.appending import Appending
+from kvlaw import Law
+from kvlaw.appending import Appending
+from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Event, Map, Release, Take, Unmap, Use
 
 STREAM = "forward"

@@ -13,17 +13,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvspec.memory import events
-from kvspec.memory.clocks import Flight
-from kvspec.memory.events import Begin, Label, Page, Use
-from kvspec.memory.holding import check_plans, whose
-from kvspec.memory.races import unordered
-from kvspec.memory.state import (
+from kvlaw.clocks import Flight
+from kvlaw.holding import check_plans, whose
+from kvlaw.races import unordered
+from kvlaw.state import (
     HOLE,
     NOTHING,
     Content,
     Link,
-    Malformed,
     PageState,
     PoolState,
     Promise,
@@ -31,6 +28,9 @@ from kvspec.memory.state import (
     Table,
     Tail,
 )
+from kvspec.memory import events
+from kvspec.memory.events import Begin, Label, Page, Use
+from kvspec.memory.finding import Malformed
 
 _START = attrgetter("start")
 _REMEMBERED = 10_000

@@ -11,10 +11,9 @@ from operator import attrgetter
 
 from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
+from kvspec.memory.finding import Writer
 
 Clock = dict[str, int]
-Writer = tuple[OpId, int]
-"""An operation, and the number of the event that queued it."""
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
 _END = 1 << 62

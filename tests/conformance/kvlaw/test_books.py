@@ -5,10 +5,11 @@ from random import Random
 
 import pytest
 
-from kvspec.memory import Law, Pool
-from kvspec.memory.clocks import Clocks
+from kvlaw import Law
+from kvlaw.clocks import Clocks
+from kvlaw.state import HOLE, NOTHING, PoolState, State
+from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Learn, Map, Publish, Release, Unmap, Use
-from kvspec.memory.state import HOLE, NOTHING, PoolState, State
 from tests.spec.memory.test_law import POOLS, RIGHT, of, read, table, take, write
 from tests.spec.memory.test_naive import POOLS as SIZES
 from tests.spec.memory.test_naive import Decoding, Writer
@@ -162,7 +163,7 @@ def test_what_was_read_through_tables_is_forgotten_with_the_operations_that_read
 def test_of_operations_that_are_complete_and_were_never_told_to_end_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kvspec.memory.clocks._REMEMBERED", 5)
+    monkeypatch.setattr("kvlaw.clocks._REMEMBERED", 5)
     law = Law(POOLS)
     for event in (take("a", 1), *[write(step, "a", 1) for step in range(20)], End(19), End(18)):
         assert law.step(event) == []
@@ -185,7 +186,7 @@ def test_labels_that_something_bears_are_kept(before: list[Event], after: list[E
 
 
 def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvspec.memory.uses._REMEMBERED", 5)
+    monkeypatch.setattr("kvlaw.uses._REMEMBERED", 5)
     law = Law(POOLS)
     law.step(take("a", 1))
     for step in range(20):

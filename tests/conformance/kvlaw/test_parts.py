@@ -5,11 +5,12 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvspec.memory import Law, Pool
-from kvspec.memory.clocks import Clocks, covers
+from kvlaw import Law
+from kvlaw.clocks import Clocks, covers
+from kvlaw.labels import Labels
+from kvlaw.state import Content, PageState
+from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, Map, Take, Use, Wait
-from kvspec.memory.labels import Labels
-from kvspec.memory.state import Content, PageState
 from tests.spec.memory.naive import Order
 
 STREAMS = ("s", "t", "u", "host", None)

@@ -7,9 +7,10 @@ from itertools import islice, pairwise
 
 import msgspec
 
+from kvlaw.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
-from kvspec.memory.state import NOTHING, OWNERS, Content, Malformed, PageState, PoolState, Promise, State
+from kvspec.memory.finding import OWNERS, Malformed
 
 
 def take(state: State, event: events.Take) -> None:
