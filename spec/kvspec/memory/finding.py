@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvspec.memory.events import MemoryEvent, OpId, Page
+from kvspec.memory.events import Event, OpId, Page
 
 PAGES_AN_EVENT = 1 << 20
 """An event names at most so many pages one by one: its cost follows what it names."""
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Watching(Protocol):
     """A law that follows what happens to some pools. It can be pickled: whoever explores goes on from copies."""
 
-    def step(self, event: MemoryEvent, /) -> list[Finding]:
+    def step(self, event: Event, /) -> list[Finding]:
         """Judge one event and move on; what it breaks, most often nothing.
 
         Raises:

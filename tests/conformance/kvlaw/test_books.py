@@ -10,7 +10,7 @@ from kvlaw.clocks import Clocks
 from kvlaw.state import HOLE, NOTHING, PoolState, State
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Learn, Map, Publish, Release, Unmap, Use
-from tests.spec.memory.test_law import POOLS, RIGHT, of, read, table, take, write
+from tests.spec.memory.stories import POOLS, RIGHT, of, read, table, take, write
 from tests.spec.memory.test_naive import POOLS as SIZES
 from tests.spec.memory.test_naive import Decoding, Writer
 

@@ -1,4 +1,4 @@
-"""What the law says, word by word: each finding of `test_law.BROKEN`, others, and what is malformed."""
+"""What the law says, word by word: each finding of `stories.BROKEN`, others, and what is malformed."""
 
 import re
 
@@ -17,6 +17,7 @@ from kvspec.memory.events import (
     Idle,
     Leave,
     Map,
+    Pages,
     PassOn,
     Publish,
     Release,
@@ -24,8 +25,10 @@ from kvspec.memory.events import (
     Take,
     Unmap,
     Use,
+    Wait,
 )
-from tests.spec.memory.test_law import BROKEN, MALFORMED, POOLS, check_sentence, copy, of, read, table, take, write
+from kvspec.memory.finding import LONGEST
+from tests.spec.memory.stories import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
 
 SAID = {
     "taken twice": "page 1 is handed out, but a holds it",
@@ -119,6 +122,8 @@ SAID = {
     "read was not there",
     "gave up": "stuck: no progress",
 }
+
+
 MALFORMED_SAID = {
     "no such pool": "there is no pool xv",
     "a wait for nothing": "a wait names neither an operation nor a stream",
@@ -138,17 +143,23 @@ MALFORMED_SAID = {
     "less than nothing reserved": "-1 pages are reserved",
 }
 
+
 ROWS: list[Event] = [
     Take("a", "rows", [1]),
     Begin(1, "s", writes=[Use(None, "rows", [1], stop=8, labels=["1", "2"], holder="a")]),
 ]
+
+
 CACHED: list[Event] = [
     take("a", 1),
     write(1, "a", 1, "x"),
     Publish("kv", [1], ["k"], ["x"]),
     Release("a", "kv", [1]),
 ]
+
+
 FAILED: list[Event] = [take("a", 1, 2), write(1, "a", 1), read(2, "a", 1), End(1, unwritten=[of("a", 1)])]
+
 
 MORE: list[tuple[list[Event], list[str]]] = [
     (
@@ -212,6 +223,7 @@ MORE: list[tuple[list[Event], list[str]]] = [
     ([take("a", 1), PassOn("b", "c", "kv", [1])], ["page 1 is passed on by b, but a holds it"]),
 ]
 """Events of which only the last breaks something, and what is said of it."""
+
 
 BAD: list[tuple[list[Event], str]] = [
     ([PassOn("a", "b", pages=[1])], "pass_on names pages, but no pool"),
@@ -297,3 +309,98 @@ def test_there_are_pools_and_the_smallest_is_one() -> None:
     with pytest.raises(Malformed, match=r"^there are no pools$"):
         Law({})
     assert Law({"kv": Pool(1, 0, label_size=1)}).step(Idle()) == []
+
+
+def check_sentence(finding: Finding, pool: str = "kv") -> None:
+    """What a finding says begins small, and is of its page and its pool."""
+    assert re.match(r"[a-z0-9]", finding.what) and not re.search(r"[A-Z]{2}", finding.what)
+    keys = r"(?:slot \d+ of|overwrites) key (\w+)"
+    lists = r"(?:still holds \d+ page|are missing in the list of).*?: (\w+)"
+    pages = re.findall(rf"\bpage (\w+)|\bpages \w+ and (\w+)|{lists}|{keys}", finding.what)
+    assert [str(finding.page)] * len(pages) == ["".join(page) for page in pages]
+    assert finding.page is None if not pages else finding.pool == ("disk" if finding.page == "k" else pool)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_finding_is_a_sentence_and_has_the_page_and_the_pool_that_it_speaks_of(name: str) -> None:
+    law = Law(POOLS)
+    for finding in [finding for event in BROKEN[name][0] for finding in law.step(event)]:
+        check_sentence(finding)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Map("t", "a", "kv", 2, [1]), "table t has 0 pages: the next page index is not 2"),
+        (Map("t", "a", "kv", 0, [1], ["x"] * 3), "3 labels for 1 pages of 1 labels each"),
+        (Wait("t"), "a wait names neither an operation nor a stream"),
+    ],
+)
+def test_what_is_malformed_is_said_as_it_was_told(event: Event, words: str) -> None:
+    with pytest.raises(Malformed, match=words):
+        said([event])
+
+
+def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None:
+    law = Law(POOLS)
+    law.step(take("a", 1))
+    for told in (["5 pages of kv are told to be free", "0 pages of kv are told to be held"], []):
+        assert [finding.what.partition(",")[0] for finding in law.step(Count("kv", free=5, held=0))] == told
+
+
+def test_each_page_that_a_list_has_twice_is_told_once() -> None:
+    law = Law(POOLS)
+    for told in ([f"page {page} is twice in the list of free pages" for page in (1, 2, 4)], []):
+        count = Count("kv", free=[1, 1, 2, 2, 3, 4, 4])
+        assert [finding.what for finding in law.step(count) if "twice" in finding.what] == told
+
+
+def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlaw.state.PAGES_AN_EVENT", 5)
+    assert said([Take("a", "kv", [(1, 3), (7, 0), (4, 2)])]) == []
+    wrong: list[Pages] = [[(1, 3), (4, 3)], [(1, 6)], [(3, -1)]]
+    for runs in wrong:
+        with pytest.raises(Malformed, match="an event names 0 to 5"):
+            said([Take("a", "kv", runs)])
+
+
+def test_a_table_names_pages_of_one_pool() -> None:
+    with pytest.raises(Malformed, match="table t names pages of pool kv, not of rows"):
+        said([table("t", "a", 1), Map("t", "a", "rows", 1, [1])])
+
+
+@pytest.mark.parametrize(
+    ("holders", "words"), [(1, "a holds it"), (4, "a, b, c, d hold it"), (5, "a, b, c, d, ... hold it")]
+)
+def test_of_a_page_that_others_have_four_of_them_are_named(holders: int, words: str) -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1), *(Share(holder, "kv", [1]) for holder in "bcdef"[: holders - 1])):
+        assert law.step(event) == []
+    assert law.step(take("z", 1))[0].what == f"page 1 is handed out, but {words}"
+
+
+def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
+    law = Law(POOLS)
+    law.step(take("a", 1, 2, 3))
+    assert law.step(Leave("a"))[0].what == "a has left and still holds 3 page(s) of kv: 1, 2, 3"
+    just = "b" * (LONGEST - len("page 5 is handed out, but  holds it"))
+    law.step(take(just, 5))
+    assert law.step(take("c", 5))[0].what == f"page 5 is handed out, but {just} holds it"
+    law.step(take("b" * 5000, 4))
+    what = law.step(take("c", 4))[0].what
+    assert len(what) == LONGEST and what.startswith("page 4 is handed out, but bbb") and what.endswith("b holds it")
+
+
+def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
+    assert Law(POOLS).step(take("a", 8))[0].what == "page 8 is handed out, but is padding"
+    assert Law(POOLS).step(take("a", 9))[0].what == "page 9 is handed out, but does not exist"
+    assert Law(POOLS).step(Release("b", "kv", [1]))[0].what == "page 1 is released by b, but nobody holds it"
+    for name in ("before the first position", "positions in a hole"):
+        law = Law(POOLS)
+        assert {finding.pool for event in BROKEN[name][0] for finding in law.step(event)} == {"kv"}
+
+
+@pytest.mark.parametrize(("missing", "shown"), [(8, ", 10"), (9, ", ...")])
+def test_of_the_pages_that_a_list_lacks_eight_are_shown(missing: int, shown: str) -> None:
+    (finding,) = Law({"kv": Pool(num_pages=2 + missing)}).step(Count("kv", free=[(1, 2)]))
+    assert finding.what.startswith(f"{missing} page(s) of kv are missing") and finding.what.endswith(shown)

@@ -1,0 +1,102 @@
+"""How often the law has judged each rule, and how often it was told too little to."""
+
+from collections import Counter
+
+import pytest
+
+from kvlaw import Law
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Deliver,
+    Drop,
+    End,
+    Event,
+    Idle,
+    Leave,
+    Map,
+    PassOn,
+    Publish,
+    Release,
+    Reserve,
+    Share,
+    Take,
+    Use,
+    Wait,
+)
+from kvspec.memory_rules import MEMORY_RULES
+from tests.spec.memory.stories import POOLS, of, read, table, take, write
+
+STORY: list[tuple[Event, str]] = [
+    (take("a", 1, 2), "TAKE 2"),
+    (table("t", "a", 1, 2, labels=["x", "y"]), ""),
+    (Begin(1, "s", writes=[Use("t", stop=1)]), "CONTENT 1 ORDER 1 USE 1"),
+    (Begin(2, "s", [Use("t", stop=2)], [Use("t", start=1, stop=2)]), "ORDER 1 RACE 2 REWRITE 1 USE 2 WRITTEN 1"),
+    (Begin(3, "s", writes=[Use("t", start=2, stop=4, labels=["x"])]), "CONTENT 1 ORDER 1 RACE 1 REWRITE 1 USE 1"),
+    (Begin(4, "s", [Use("t", stop=4)]), "ORDER 1 RACE 1 USE 1 WRITTEN 1"),
+    (Begin(5, "s", copies=[(of("a", 1), of("a", 2))]), "ORDER 1 RACE 2 REWRITE 1 USE 2 WRITTEN 1 not CONTENT 1"),
+    (End(5), "ORDER 1"),
+    (read(6, "a", 2, "x"), "CONTENT 1 ORDER 1 RACE 1 USE 1 WRITTEN 1"),
+    (End(6), "ORDER 1"),
+    (Deliver(6, "a"), "DELIVER 1"),
+    (Publish("kv", [1], ["k"], ["x"]), "NAME 1"),
+    (Publish("kv", [2], ["l"]), "NAME 1 not NAME 1"),
+    (Share("b", "kv", [1], ["k"]), "SHARE 1"),
+    (Share("b", "kv", [2], pin=True), "SHARE 1"),
+    (Release("a", "kv", [1, 2]), "RELEASE 2"),
+    (PassOn("b", "c"), "RELEASE 2"),
+    (Drop("kv", [1], ["k"]), "NAME 1"),
+    (Release("c", "kv", [1]), "RELEASE 1"),
+    (Count("kv", free=6, held=1), "COUNT 2"),
+    (Reserve("d", "kv", 2), "RESERVE 1"),
+    (Leave("a"), "LEAK 1"),
+    (Idle(["c"]), "LEAK 1"),
+    (Begin(7, "s", writes=[Use(pool="disk", pages=["k"])]), "ORDER 1 OVERWRITE 1 RACE 1 REWRITE 1 USE 1"),
+    (Wait("u", on="s"), ""),
+]
+"""Events that break nothing, each with how often it judges which rule, and how often it could not."""
+
+
+def test_how_often_each_rule_is_judged_is_counted() -> None:
+    """Everything has been counted a few times already: what is counted is added."""
+    law, before = Law(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
+    for event, due in STORY:
+        law.state.judged.update(before)
+        law.state.pools["kv"].unjudged.update(before)
+        assert law.step(event) == []
+        told = [
+            f"{words}{rule[4:]} {counted[rule] - before[rule]}"
+            for words, counted in (("", law.judged), ("not ", law.unjudged["kv"]))
+            for rule in sorted({*counted, *MEMORY_RULES})
+            if counted[rule] != before[rule]
+        ]
+        assert " ".join(told) == due, event
+
+
+@pytest.mark.parametrize(
+    ("holds", "promised", "unjudged"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
+)
+def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promised: str | None, unjudged: int) -> None:
+    law = Law(POOLS)
+    for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
+        assert law.step(event) == []
+    assert law.state.pools["kv"].unjudged["MEM-NAME"] == unjudged
+
+
+@pytest.mark.parametrize("pool", ["kv", "rows"])
+@pytest.mark.parametrize("labels", [["x"] * 12, None])
+def test_the_content_of_each_page_that_is_written_is_judged_where_it_is_told(
+    pool: str, labels: list[str] | None
+) -> None:
+    law = Law(POOLS)
+    size = law.state.pools[pool].size
+    for event in (
+        Take("a", pool, [1, 2, 3]),
+        Map("t", "a", pool, 0, [1, 2, 3], labels and labels[: 3 * size // 4]),
+        Begin(1, "s", writes=[Use("t", stop=3 * size)]),
+    ):
+        assert law.step(event) == []
+    counted, other = law.state.judged, law.state.pools[pool].unjudged
+    if labels is None:
+        counted, other = other, counted
+    assert (counted["MEM-CONTENT"], other["MEM-CONTENT"]) == (3, 0)

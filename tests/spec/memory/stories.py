@@ -1,0 +1,714 @@
+"""Events told to a law: stories that break a rule once, the same done right, and what nobody can mean."""
+
+from collections.abc import Callable
+
+from kvspec.memory import Pool
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Deliver,
+    Drop,
+    End,
+    Event,
+    Failed,
+    Idle,
+    Learn,
+    Leave,
+    Map,
+    PassOn,
+    Publish,
+    Release,
+    Reserve,
+    Share,
+    Take,
+    Unmap,
+    Use,
+    Wait,
+)
+
+Found = Callable[..., list[tuple[str, int]]]
+"""Of events, one after the other: rule and event number of each finding."""
+
+POOLS = {
+    "kv": Pool(page_size=4, num_pages=8, sinks=[8]),
+    "rows": Pool(page_size=16, label_size=4),
+    "disk": Pool(keyed=True),
+}
+
+
+def take(holder: str, *pages: int | tuple[int, int]) -> Take:
+    return Take(holder, "kv", list(pages))
+
+
+def of(holder: str | None, *pages: int, label: str | None = None, start: int = 0, stop: int = 0) -> Use:
+    return Use(
+        pool="kv", pages=list(pages), holder=holder, labels=None if label is None else [label], start=start, stop=stop
+    )
+
+
+def write(id: int, holder: str, page: int, label: str | None = None, stream: str | None = "s") -> Begin:
+    return Begin(id, stream, writes=[of(holder, page, label=label)])
+
+
+def read(id: int, holder: str, page: int, label: str | None = None, stream: str | None = "s") -> Begin:
+    return Begin(id, stream, reads=[of(holder, page, label=label)])
+
+
+def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) -> Map:
+    return Map(name, holder, "kv", 0, list(pages), labels)
+
+
+def mapped(holder: str, *pages: int) -> list[Event]:
+    """Pages that a table t names, all written."""
+    return [take(holder, *pages), table("t", holder, *pages), Begin(1, "s", writes=[Use("t")])]
+
+
+def copy(id: int, source: Use, target: Use) -> Begin:
+    return Begin(id, "s", copies=[(source, target)])
+
+
+def plan(writer: str) -> Publish:
+    return Publish("kv", [1], ["k"], ["x"], planned=True, writer=writer)
+
+
+PAIRS = [(of("a", 1), of("a", 2)), (of("a", 2), of("a", 1))]
+"""Pages 1 and 2 change places, told as two copies."""
+
+
+BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
+    "copied back what was copied there": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            write(2, "a", 2, "y"),
+            Begin(3, "s", copies=PAIRS),
+            read(4, "a", 1, "y"),
+        ],
+        ("MEM-CONTENT", 5),
+    ),
+    "read one slot further on": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            copy(2, of("a", 1, stop=3), of("a", 2, start=1)),
+            Begin(3, "s", [of("a", 2, start=1, stop=4, label="x")]),
+        ],
+        ("MEM-CONTENT", 4),
+    ),
+    "padding read that a table names": (
+        [take("a", 1), table("t", "a", 1, 8), Begin(1, "s", writes=[Use("t")]), Begin(2, "s", [Use("t", stop=8)])],
+        ("MEM-USE", 4),
+    ),
+    "delivered, and looked at later": ([take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1)], ("MEM-DELIVER", 4)),
+    "delivered before it is begun": ([take("a", 1), Deliver(1, "a"), write(1, "a", 1), End(1)], ("MEM-DELIVER", 2)),
+    "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
+    "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE", 1)),
+    "taken while published": (
+        [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1]), take("b", 1)],
+        ("MEM-TAKE", 5),
+    ),
+    "out of range": ([take("a", 9)], ("MEM-TAKE", 1)),
+    "padding taken": ([take("a", 8)], ("MEM-TAKE", 1)),
+    "free page shared": ([Share("a", "kv", [1])], ("MEM-SHARE", 1)),
+    "shared under another key": (
+        [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Share("b", "kv", [1], ["other"])],
+        ("MEM-SHARE", 4),
+    ),
+    "freed twice": ([take("a", 1), Release("a", "kv", [1]), Release("a", "kv", [1])], ("MEM-RELEASE", 3)),
+    "passed on by a stranger": ([take("a", 1), PassOn("b", "c", "kv", [1])], ("MEM-RELEASE", 2)),
+    "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE", 2)),
+    "read by a stranger": ([take("a", 1), write(1, "a", 1), read(2, "b", 1)], ("MEM-USE", 3)),
+    "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE", 1)),
+    "used through a stale table": (
+        [take("a", 1), table("t", "a", 1), Release("a", "kv", [1]), Begin(1, "s", writes=[Use(table="t")])],
+        ("MEM-USE", 4),
+    ),
+    "a hole": ([take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 3)),
+    "no table": ([Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 1)),
+    "padding read": ([Begin(1, "s", reads=[of("a", 8)])], ("MEM-USE", 1)),
+    "padding in a table, read twice and told once": (
+        [take("a", 1), table("t", "a", 8, 1), write(1, "a", 1), Begin(2, "s", [Use("t")]), Begin(3, "s", [Use("t")])],
+        ("MEM-USE", 4),
+    ),
+    "left with a page": ([take("a", 1), Leave("a")], ("MEM-LEAK", 2)),
+    "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK", 2)),
+    "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT", 2)),
+    "a free page missing in the list": ([take("a", 1), Count("kv", free=[2, (4, 4)])], ("MEM-COUNT", 2)),
+    "held and in the free list": ([take("a", 1), Count("kv", free=[(1, 7)])], ("MEM-COUNT", 2)),
+    "held and at the beginning of a run of free pages": (
+        [take("a", 3), Count("kv", free=[(1, 2), (3, 5)])],
+        ("MEM-COUNT", 2),
+    ),
+    "a cached page missing in the list": (
+        [
+            *[take("a", 1, 2, 3), write(1, "a", 2, "x"), Publish("kv", [2], ["k"], ["x"]), Release("a", "kv", [2, 3])],
+            Count("kv", cached=[(5, 0)]),
+        ],
+        ("MEM-COUNT", 5),
+    ),
+    "held pages missing in the list": ([take("a", 5, (2, 2), 1), Count("kv", held=[1, 3])], ("MEM-COUNT", 2)),
+    "twice in the free list": ([take("a", 1), Count("kv", free=[(2, 6), 3])], ("MEM-COUNT", 2)),
+    "a reference too many": ([take("a", 1), Count("kv", references={1: 2})], ("MEM-COUNT", 2)),
+    "read before written": ([take("a", 1), read(1, "a", 1)], ("MEM-WRITTEN", 2)),
+    "read after handed out again": (
+        [take("a", 1), write(1, "a", 1), Release("a", "kv", [1]), take("a", 1), read(2, "a", 1)],
+        ("MEM-WRITTEN", 5),
+    ),
+    "a state read before it is written": (
+        [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], sees_own=False)],
+        ("MEM-WRITTEN", 2),
+    ),
+    "delivered before it is complete": (
+        [take("a", 1), write(1, "a", 1), End(1), read(2, "a", 1), Deliver(2, "a")],
+        ("MEM-DELIVER", 5),
+    ),
+    "a hole before what the stream has looked at": (
+        [
+            take("a", 1, 2),
+            table("t", "a", 1, 2),
+            Begin(1, "s", writes=[Use("t", start=4, stop=8)]),
+            Unmap("t", 0, 1),
+            Begin(2, "s", [Use("t", start=3, stop=8)]),
+        ],
+        ("MEM-USE", 5),
+    ),
+    "before the first slot": ([take("a", 1), Begin(1, "s", writes=[of("a", 1, start=-3, stop=2)])], ("MEM-USE", 2)),
+    "before the first position": (
+        [*mapped("a", 1, 2), Begin(2, "s", [Use("t", start=-1, stop=1)]), Begin(3, "s", [Use("t", stop=8)])],
+        ("MEM-USE", 4),
+    ),
+    "before the first position, with labels": (
+        [
+            *mapped("a", 1, 2),
+            Begin(2, "s", writes=[Use("t", start=-4, stop=4, labels=["w", "x"])]),
+            Begin(3, "s", [Use("t", stop=4, labels=["x"])]),
+            Begin(4, "s", [Use("t", stop=8)]),
+        ],
+        ("MEM-USE", 4),
+    ),
+    "two lanes with two contents": (
+        [take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
+        ("MEM-RACE", 2),
+    ),
+    "a page twice in one use": (
+        [take("a", 1), Begin(1, "s", writes=[Use(pool="kv", pages=[1, 1], labels=["x", "y"], holder="a")])],
+        ("MEM-RACE", 2),
+    ),
+    "a page twice in a table": (
+        [take("a", 1), table("t", "a", 1, 1, labels=["x", "y"]), Begin(1, "s", writes=[Use("t")])],
+        ("MEM-RACE", 3),
+    ),
+    "a lane beside the one of the table": (
+        [
+            *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t", stop=1)])],
+            Begin(2, "s", writes=[Use("t", start=1, stop=2), of("a", 1, label="y", start=1, stop=2)]),
+        ],
+        ("MEM-RACE", 4),
+    ),
+    "two lanes with two contents over what was there": (
+        [take("a", 1), write(1, "a", 1, "w"), Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
+        ("MEM-RACE", 3),
+    ),
+    "half a page means something else": (
+        [
+            *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t", stop=2)])],
+            Begin(2, "s", writes=[Use("t", start=2, stop=4, labels=["y"])]),
+            Begin(3, "s", [Use("t", stop=4)]),
+        ],
+        ("MEM-CONTENT", 5),
+    ),
+    "looked at in part since it changed, and then the rest, twice": (
+        [
+            *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t")])],
+            Begin(2, "s", writes=[of("a", 1, label="y", start=3)]),
+            *[Begin(id, "s", [Use("t", stop=stop)]) for id, stop in ((3, 2), (4, 4), (5, 4))],
+        ],
+        ("MEM-CONTENT", 6),
+    ),
+    "a load fails of what its stream has looked at": (
+        [*mapped("a", 1), End(1, unwritten=[Use("t")]), Begin(2, "s", [Use("t")])],
+        ("MEM-WRITTEN", 5),
+    ),
+    "positions in a hole": (
+        [*mapped("a", 1, 2), Unmap("t", 0, 1), Begin(2, "s", [Use("t", start=3, stop=8)])],
+        ("MEM-USE", 5),
+    ),
+    "what a copy had nothing for": (
+        [
+            take("a", 1, 2),
+            Begin(1, "s", writes=[of("a", 1, stop=3)]),
+            write(2, "a", 2),
+            copy(3, of("a", 1), of("a", 2)),
+            read(4, "a", 2),
+        ],
+        ("MEM-WRITTEN", 5),
+    ),
+    "a plan whose writer has let go": (
+        [take("a", 1), Share("tree", "kv", [1]), plan("a"), Release("a", "kv", [1])],
+        ("MEM-NAME", 4),
+    ),
+    "a plan whose writer has let go, of whom it had it": (
+        [take("a", 1), Share("tree", "kv", [1]), plan("a"), PassOn("a", "b"), Release("b", "kv", [1])],
+        ("MEM-NAME", 5),
+    ),
+    "a plan of one of two writers": (
+        [
+            take("a", 1),
+            Share("c", "kv", [1]),
+            plan("a"),
+            Publish("kv", [1], ["l"], ["x"], planned=True, writer="c"),
+            PassOn("a", "b"),
+            Release("c", "kv", [1]),
+        ],
+        ("MEM-NAME", 6),
+    ),
+    "a plan of somebody else": ([take("a", 1), plan("b")], ("MEM-NAME", 2)),
+    "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT", 3)),
+    "other content through a table": (
+        [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), Begin(2, "s", [Use(table="t")])],
+        ("MEM-CONTENT", 4),
+    ),
+    "other content after a copy": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            Begin(2, "s", copies=[(of("a", 1), of("a", 2))]),
+            read(3, "a", 2, "y"),
+        ],
+        ("MEM-CONTENT", 4),
+    ),
+    "published unwritten": ([take("a", 1), Publish("kv", [1], ["k"])], ("MEM-NAME", 2)),
+    "published with other content": (
+        [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["y"])],
+        ("MEM-NAME", 3),
+    ),
+    "one key, two contents": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            write(2, "a", 2, "y"),
+            Publish("kv", [1], ["k"], ["x"]),
+            Publish("kv", [2], ["k"], ["y"]),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "a plan that nobody is left to keep": (
+        [take("a", 1), Publish("kv", [1], ["k"], planned=True), Release("a", "kv", [1])],
+        ("MEM-NAME", 3),
+    ),
+    "a failed load keeps its name": (
+        [
+            take("a", 1),
+            write(1, "a", 1),
+            Publish("kv", [1], ["k"]),
+            End(1, unwritten=[of("a", 1)]),
+            Release("a", "kv", [1]),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "a load fails of what its name alone finds": (
+        [
+            take("a", 1),
+            write(1, "a", 1, "x"),
+            Publish("kv", [1], ["k"], ["x"]),
+            Release("a", "kv", [1]),
+            End(1, unwritten=[of(None, 1)]),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "a plan that is written with something else": (
+        [
+            take("a", 1),
+            Publish("kv", [1], ["k"], ["x"], planned=True),
+            write(1, "a", 1, "y"),
+            Release("a", "kv", [1]),
+        ],
+        ("MEM-NAME", 4),
+    ),
+    "a plan for a page that nobody holds": (
+        [
+            take("a", 1),
+            write(1, "a", 1, "x"),
+            Publish("kv", [1], ["k"], ["x"]),
+            Release("a", "kv", [1]),
+            Publish("kv", [1], ["l"], ["y"], planned=True),
+        ],
+        ("MEM-NAME", 5),
+    ),
+    "withdrawn twice": ([take("a", 1), Drop("kv", [1], ["k"])], ("MEM-NAME", 2)),
+    "published overwritten": (
+        [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"]), write(2, "a", 1, "y")],
+        ("MEM-OVERWRITE", 4),
+    ),
+    "shared overwritten": (
+        [take("a", 1), write(1, "a", 1, "x"), Share("b", "kv", [1]), write(2, "b", 1, "y")],
+        ("MEM-OVERWRITE", 4),
+    ),
+    "an object read that was withdrawn": (
+        [
+            Begin(1, "s", writes=[Use(pool="disk", pages=["k"])]),
+            Drop("disk", ["k"]),
+            Begin(2, "s", [Use(pool="disk", pages=["k"])]),
+        ],
+        ("MEM-WRITTEN", 3),
+    ),
+    "an object of a table read that was withdrawn": (
+        [
+            *[Map("t", "a", "disk", 0, ["k"]), Begin(1, "s", writes=[Use("t")]), Drop("disk", ["k"])],
+            Begin(2, "s", [Use("t")]),
+        ],
+        ("MEM-WRITTEN", 4),
+    ),
+    "an object overwritten": (
+        [
+            Begin(1, "s", writes=[Use(pool="disk", pages=["k"], labels=["x"])]),
+            Begin(2, "s", writes=[Use(pool="disk", pages=["k"], labels=["y"])]),
+        ],
+        ("MEM-OVERWRITE", 2),
+    ),
+    "read on another stream": ([take("a", 1), write(1, "a", 1), read(2, "a", 1, stream="t")], ("MEM-RACE", 3)),
+    "written under a read": (
+        [take("a", 1), write(1, "a", 1), End(1), read(2, "a", 1), write(3, "a", 1, stream="t")],
+        ("MEM-RACE", 5),
+    ),
+    "handed on under a read through a table": (
+        [
+            take("a", 1),
+            table("t", "a", 1),
+            Begin(1, "s", writes=[Use(table="t")]),
+            End(1),
+            Begin(2, "s", [Use(table="t")]),
+            Unmap("t"),
+            Release("a", "kv", [1]),
+            take("b", 1),
+            write(3, "b", 1, stream="t"),
+        ],
+        ("MEM-RACE", 9),
+    ),
+    "only its reads are done": (
+        [take("a", 1), write(1, "a", 1), End(1, "reads"), write(2, "a", 1, stream="t")],
+        ("MEM-RACE", 4),
+    ),
+    "rewritten under a read": (
+        [take("a", 1), write(1, "a", 1, "x"), End(1), read(2, "a", 1), write(3, "a", 1, "x", "t")],
+        ("MEM-REWRITE", 5),
+    ),
+    "read back after another stream has written on": (
+        [
+            take("a", 1),
+            table("t", "a", 1),
+            Begin(1, "s", writes=[Use("t", stop=1)]),
+            Begin(2, "s", writes=[Use("t", start=1, stop=2)]),
+            Begin(3, "u", writes=[Use("t", start=2, stop=3)], after=[2]),
+            Begin(4, "s", [Use("t", stop=3)]),
+        ],
+        ("MEM-RACE", 6),
+    ),
+    "ended twice": ([take("a", 1), write(1, "a", 1), End(1), End(1)], ("MEM-ORDER", 4)),
+    "ended twice after a later one": (
+        [take("a", 1), write(1, "a", 1), write(2, "a", 1), End(2), End(1, "reads"), End(1), End(1)],
+        ("MEM-ORDER", 7),
+    ),
+    "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER", 3)),
+    "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE", 3)),
+    "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE", 2)),
+    "a promise of what is shared": (
+        [
+            *[take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1])],
+            *[Reserve("a", "kv", 7), Share("b", "kv", [1])],
+        ],
+        ("MEM-RESERVE", 6),
+    ),
+    "delivered without what it was computed from": (
+        [
+            take("a", 1, 2),
+            Begin(1, "t", writes=[of("a", 1)]),
+            Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1]),
+            End(1, unwritten=[of("a", 1)]),
+            Deliver(2, "a"),
+        ],
+        ("MEM-DELIVER", 5),
+    ),
+    "gave up": ([Failed("stuck", "no progress")], ("MEM-FAILED", 1)),
+}
+
+
+RIGHT: dict[str, list[Event]] = {
+    "copied to padding": [take("a", 1), copy(1, of("a", 1), of("a", 8))],
+    "a load fails for a run that has left": [
+        take("a", 1, 2),
+        table("t", "a", 1, 2),
+        Begin(1, "t", writes=[of("a", 1, 2)]),
+        Begin(2, "s", [Use(table="t", stop=8)], after=[1]),
+        Unmap("t"),
+        Release("a", "kv", [1, 2]),
+        Leave("a"),
+        End(1, unwritten=[of(None, 1, 2, 5)]),
+    ],
+    "pages that change places": [
+        take("a", 1, 2),
+        write(1, "a", 1, "x"),
+        write(2, "a", 2, "y"),
+        Begin(3, "s", copies=PAIRS, sees_own=False),
+        Begin(4, "s", [of("a", 1, label="y"), of("a", 2, label="x")]),
+    ],
+    "taken along before it is overwritten": [
+        take("a", 1, 2),
+        write(1, "a", 1, "x"),
+        Begin(2, "s", writes=[of("a", 1, label="z")], copies=PAIRS[:1], sees_own=False),
+        Begin(3, "s", [of("a", 1, label="z"), of("a", 2, label="x")]),
+    ],
+    "an empty entry of a batch reads padding": [
+        *[take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use("t")])],
+        Begin(2, "s", [Use("t"), of(None, 8)], [of(None, 8)]),
+        Deliver(2, "a"),
+    ],
+    "lists that are whole": [
+        *[take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Share("b", "kv", [1], ["k"])],
+        *[take("a", 4), Release("a", "kv", [1]), Release("b", "kv", [1])],
+        Count("kv", free=[7, (5, 2), (2, 2)], cached=[1], held=[4]),
+    ],
+    "lanes of one operation that write the same, or what is not known": [
+        take("a", 1),
+        write(1, "a", 1, "y"),
+        Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="x"), of("a", 1)]),
+        Begin(3, "s", writes=[of("a", 1, label="y"), Use(pool="kv", pages=[1], labels=["x"], holder="a", may=True)]),
+        Begin(4, "s", writes=[of(None, 8, label="x"), of(None, 8, label="y")]),
+    ],
+    "a lane that may write there, and one that writes more": [
+        *[take("a", 1), write(1, "a", 1, "w")],
+        Begin(2, "s", writes=[Use(None, "kv", [1], 0, 2, ["x"], "a", may=True), of("a", 1, label="y")]),
+    ],
+    "lanes to two pages, one of which holds something else": [
+        *[take("a", 1, 2), write(1, "a", 1, "w")],
+        Begin(2, "s", writes=[of("a", 1, label="x", stop=2), of("a", 2, label="y"), of("a", 1, label="x", start=2)]),
+    ],
+    "lanes of one operation that write other slots anew": [
+        take("a", 1),
+        write(1, "a", 1, "y"),
+        Begin(2, "s", writes=[of("a", 1, label="x", stop=2), of("a", 1, label="x", start=2)]),
+    ],
+    "a page goes round": [
+        take("a", 1),
+        write(1, "a", 1, "k"),
+        Publish("kv", [1], ["k"], ["k"]),
+        Release("a", "kv", [1]),
+        Share("b", "kv", [1], ["k"]),
+        read(2, "b", 1, "k"),
+        Release("b", "kv", [1]),
+        Drop("kv", [1], ["k"]),
+        Count("kv", free=7, held=0, cached=0),
+        take("c", 1),
+        write(3, "c", 1, "z"),
+        Release("c", "kv", [1]),
+        Leave("c"),
+        Idle(),
+    ],
+    "a plan that is kept": [
+        take("a", 1),
+        Publish("kv", [1], ["k"], ["x"], planned=True),
+        write(1, "a", 1, "x"),
+        Release("a", "kv", [1]),
+    ],
+    "a label that is learned": [take("a", 1), write(1, "a", 1, "a/0"), Learn("a/0", "k"), read(2, "a", 1, "k")],
+    "the first slots of a label are learned": [
+        take("a", 1),
+        write(1, "a", 1, "a/0"),
+        Learn("a/0", "k", 2),
+        Begin(2, "s", reads=[of("a", 1, label="k", stop=2)]),
+    ],
+    "waits order": [take("a", 1), write(1, "a", 1), Wait("t", 1), write(2, "a", 1, stream="t")],
+    "waits for a stream order": [take("a", 1), write(1, "a", 1), Wait("t", on="s"), write(2, "a", 1, stream="t")],
+    "order goes on": [
+        take("a", 1, 2),
+        write(1, "a", 1),
+        Begin(2, "t", writes=[of("a", 2)], after=[1]),
+        Begin(3, "u", writes=[of("a", 1)], after=[2]),
+    ],
+    "the host has seen it": [take("a", 1), write(1, "a", 1), End(1), write(2, "a", 1, stream="t")],
+    "the host has synchronized": [
+        take("a", 1),
+        write(1, "a", 1),
+        Wait("host", on="s"),
+        write(2, "a", 1, stream="t"),
+        End(1),
+    ],
+    "its reads are done": [
+        take("a", 1),
+        write(1, "a", 1),
+        End(1),
+        read(2, "a", 1),
+        Wait("t", 2, part="reads"),
+        write(3, "a", 1, stream="t"),
+    ],
+    "attention sees what it writes": [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)])],
+    "padding is written": [Begin(1, "s", writes=[of(None, 8)]), Begin(2, "t", writes=[of(None, 8)])],
+    "a pin does not share": [
+        take("a", 1),
+        write(1, "a", 1, "x"),
+        Share("b", "kv", [1], pin=True),
+        write(2, "a", 1, "y"),
+        Release("a", "kv", [1]),
+        Release("b", "kv", [1]),
+    ],
+    "a turn takes the slot's pages up": [
+        take("a", 1),
+        table("t", "a", 1, labels=["x"]),
+        Begin(1, "s", writes=[Use(table="t")]),
+        PassOn("a", "b"),
+        Leave("a"),
+        Begin(2, "s", [Use(table="t")]),
+    ],
+    "a plan is kept in two steps": [
+        take("a", 1),
+        Share("b", "kv", [1]),
+        Publish("kv", [1], ["k"], ["x"], planned=True),
+        write(1, "a", 1, "half"),
+        write(2, "a", 1, "x"),
+        Release("a", "kv", [1]),
+        Release("b", "kv", [1]),
+    ],
+    "a plan is written over what was discarded": [
+        take("a", 1),
+        write(1, "a", 1, "draft"),
+        Publish("kv", [1], ["k"], ["x"], planned=True),
+        write(2, "a", 1, "x"),
+    ],
+    "a promise that is taken up": [Reserve("a", "kv", 2), take("a", 1, 2), take("b", 3, 4, 5, 6, 7)],
+    "a row's entries are labels": [
+        Take("a", "rows", [1]),
+        Begin(1, "host", writes=[Use(pool="rows", pages=[1], holder="a", stop=6, labels=["17", "4"])]),
+        Begin(2, "s", reads=[Use(pool="rows", pages=[1], holder="a", start=4, stop=6, labels=["4"])]),
+    ],
+    "delivered where no end is told": [take("a", 1), write(1, "a", 1), Deliver(1, "a")],
+    "delivered whenever it was": [
+        *[take("a", 1), write(2, "a", 1), End(2), write(3, "a", 1, stream="host"), write(1, "a", 1), End(1)],
+        *[Begin("f", "s"), End("f"), *[Deliver(id, "a") for id in (1, 2, 3, "f", "g")]],
+    ],
+    "delivered from a stream of which no end is told": [
+        take("a", 1),
+        write(1, "a", 1),
+        End(1),
+        read(2, "a", 1, stream="t"),
+        Deliver(2, "a"),
+    ],
+    "delivered once the host has waited": [
+        take("a", 1),
+        write(1, "a", 1),
+        End(1),
+        read(2, "a", 1),
+        Wait("host", 2),
+        Deliver(2, "a"),
+    ],
+    "what was promised to who has left": [Reserve("a", "kv", 7), Leave("a"), take("b", 1, 2)],
+    "a table names padding": [take("a", 1), table("t", "a", 8, 1), Begin(1, "s", writes=[Use("t")])],
+    "an object stays when a table names it no more": [
+        *[Map("t", "a", "disk", 0, ["k"]), Begin(1, "s", writes=[Use("t")]), Unmap("t")],
+        Begin(2, "s", [Use(pool="disk", pages=["k"])]),
+    ],
+    "the rest of a page means something else": [
+        *[take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x", stop=2)]), table("t", "a", 1, labels=["y"])],
+        *[Begin(2, "s", writes=[Use("t", start=2, stop=4)]), Begin(3, "s", [of("a", 1, label="y", start=2)])],
+    ],
+    "padding was to be loaded": [
+        *[take("a", 1), Begin(1, "t", writes=[of(None, 8)]), Begin(2, "s", [of(None, 8)], [of("a", 1)], after=[1])],
+        *[End(1, unwritten=[of(None, 8)]), End(2), Deliver(2, "a")],
+    ],
+    "a page that three tables name": [
+        *mapped("a", 1),
+        *[table(name, "a", 1) for name in "uv"],
+        *[Begin(id, "s", [Use(name)]) for id, name in enumerate("tuv", 2)],
+    ],
+    "an operation has the name of one whose results were worthless": [
+        *[take("a", 1, 2), Begin(1, "t", writes=[of("a", 1)])],
+        *[Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1]), End(1, unwritten=[of("a", 1)]), End(2)],
+        *[write(1, "a", 1), End(1), read(2, "a", 1), End(2), Deliver(2, "a")],
+    ],
+    "another's table stays when one passes all on": [
+        *[take("b", 2), table("u", "b", 2), *mapped("a", 1), PassOn("a", "c")],
+        Begin(2, "s", [Use("t")], [Use("u")]),
+    ],
+    "how many pages are free of a pool whose size is not told": [Take("a", "rows", [1]), Count("rows", free=5, held=1)],
+    "a plan of a writer that has let go of one of two references": [
+        *[take("a", 1), Share("a", "kv", [1]), plan("a"), Release("a", "kv", [1]), write(1, "a", 1, "x")],
+        Release("a", "kv", [1]),
+    ],
+    "a page that is filled in part is copied": [
+        take("a", 1, 2),
+        Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
+        copy(2, of("a", 1), of("a", 2)),
+        Begin(3, "s", [of("a", 2, label="x", stop=3)]),
+        Deliver(3, "a"),
+    ],
+    "positions behind a hole": [
+        *mapped("a", 1, 2),
+        Unmap("t", 0, 1),
+        Release("a", "kv", [1]),
+        Begin(2, "s", [Use("t", start=4, stop=8)]),
+    ],
+    "what is before a write in a table is none of it": [
+        take("a", 1, 2, 3),
+        table("t", "a", 1, 2, 3, labels=["x", "y", "z"]),
+        Begin(1, "s", writes=[of("a", 3, label="w", stop=1)]),
+        Release("a", "kv", [1]),
+        Begin(2, "s", writes=[Use("t", start=4, stop=12)]),
+    ],
+    "one holder has two references, and two pins": [
+        *[take("a", 1), Share("a", "kv", [1]), *[Share("p", "kv", [1], pin=True)] * 2],
+        Count("kv", references={1: 4}),
+        *[Release(holder, "kv", [1]) for holder in "apap"],
+        Idle(),
+    ],
+    "what may be written at the end of a table may be anything": [
+        *[take("a", 1), table("t", "a", 1, labels=["x"])],
+        *[Begin(id, "s", writes=[Use("t", start=id, stop=id + 1)]) for id in range(2)],
+        Begin(2, "s", writes=[Use("t", start=2, stop=3, may=True)]),
+        Begin(3, "s", [of("a", 1, label="y", start=2, stop=3)]),
+    ],
+    "each of several has one reference": [
+        take("a", 1),
+        *[Share(holder, "kv", [1]) for holder in "bc"],
+        *[Share(holder, "kv", [1], pin=True) for holder in "pqr"],
+        Count("kv", references={1: 6}),
+        *[Release(holder, "kv", [1]) for holder in "abcpqr"],
+        Idle(),
+    ],
+    "a hole is filled": [
+        *mapped("a", 1, 2),
+        Unmap("t", 0, 1),
+        Map("t", "a", "kv", 0, [1], ["x"]),
+        Begin(2, "s", [Use("t", stop=8)]),
+    ],
+    "a plan is kept, and its writer leaves": [
+        take("a", 1),
+        Share("tree", "kv", [1]),
+        plan("a"),
+        write(1, "a", 1, "x"),
+        Release("a", "kv", [1]),
+    ],
+    "the rest of a page is written later": [
+        take("a", 1),
+        Begin(1, "s", writes=[of("a", 1, label="x", stop=3)]),
+        Begin(2, "s", [of("a", 1, label="x")], [of("a", 1, label="x", start=3)]),
+    ],
+}
+
+
+MALFORMED: dict[str, Event] = {
+    "no such pool": Take("a", "xv", [1]),
+    "a wait for nothing": Wait("t"),
+    "a key where pages have numbers": Take("a", "kv", ["k"]),
+    "a key among numbers": Take("a", "kv", [1, "k"]),
+    "a storage has no allocator": Take("a", "disk", ["k"]),
+    "more pages than an event may name": Take("a", "kv", [(1, 1 << 31)]),
+    "keys that do not fit": Publish("kv", [1], ["k", "l"]),
+    "labels that do not fit": Publish("kv", [1], ["k"], ["x", "y"]),
+    "slots backwards": Begin(1, "s", writes=[of("a", 1, start=3, stop=2)]),
+    "a use of nothing": Begin(1, "s", writes=[Use()]),
+    "a use of a table and of pages": Begin(1, "s", reads=[Use(table="t", pages=[1])]),
+    "a use of a table in a pool": Begin(1, "s", reads=[Use(table="t", pool="kv")]),
+    "a use of a table for a holder": Begin(1, "s", reads=[Use(table="t", holder="a")]),
+    "a copy to fewer slots": Begin(1, "s", copies=[(of("a", 1), of("a", 1, stop=2))]),
+    "a table with a gap": Map("t", "a", "kv", 2, [1]),
+    "less than nothing reserved": Reserve("a", "kv", -1),
+}
