@@ -78,10 +78,10 @@ class Clocks:
         """Table, or page -> the operations in flight that use it, of those that an unordered one has asked for."""
         self.writers: dict[Hashable, dict[Flight, None]] = {}
         """The same for those that write there."""
-        self.told: set[str] = set()
-        """Streams of which it is told when their operations end."""
-        self._seen: dict[OpId, None] = {}
-        """Operations that are complete because a later one is; their own end may still be told."""
+        self.told: set[str | None] = set()
+        """Streams of which it is told when their operations end; operations without one count as one."""
+        self._seen: dict[OpId, int] = {}
+        """Operations that are complete because a later one is, and which events queued them; their own end may come."""
         self._free: list[str] = []
         """Streams of operations that have none: free again once the host has seen the last operation there."""
 
@@ -113,6 +113,8 @@ class Clocks:
             self.flights[event.id] = flight
             self.lanes.setdefault(stream, []).append(flight)
             self._seen.pop(event.id, None)
+        elif event.after:
+            self._forget()
         return flight
 
     def sort(self, flight: Flight) -> None:
@@ -142,20 +144,17 @@ class Clocks:
         if clock is self.host:
             self._forget()
 
-    def end(self, id: OpId, part: str) -> bool:
-        """The host has seen it, and all that is ordered before it; false if it is not in flight."""
+    def end(self, id: OpId, part: str) -> int | None:
+        """The host has seen it, and all that is ordered before it: which event queued it, if it is in flight."""
         flight = self.flights.get(id)
         if flight is None:
-            complete = id in self._seen
-            if part == "all":
-                self._seen.pop(id, None)
-            return complete
+            return self._seen.pop(id, None) if part == "all" else self._seen.get(id)
         join(self.host, flight.at(part))
-        self.told.add(flight.stream)
+        self.told.add(flight.event.stream)
         self._forget()
         if part == "all":
             del self._seen[id]
-        return True
+        return flight.by[1]
 
     def _forget(self) -> None:
         """What the host knows to be complete is in flight no longer."""
@@ -166,7 +165,7 @@ class Clocks:
                 self._forget_uses(flight)
                 if self.flights.get(flight.event.id) is flight:
                     del self.flights[flight.event.id]
-                    self._seen[flight.event.id] = None
+                    self._seen[flight.event.id] = flight.by[1]
                 if flight.event.stream is None:
                     self._free.append(stream)
         self.oldest = min((lane[0].number for lane in self.lanes.values() if lane), default=self.begun + 1)

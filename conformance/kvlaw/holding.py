@@ -213,7 +213,7 @@ def count(state: State, event: events.Count) -> None:
             _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", times, twice, following)
             right -= times
         for page_number, page in pool.pages.items() if runs else ():
-            wrong = page.kind != kind and _listed(runs, page_number)
+            wrong = page.kind not in (kind, "free") and _listed(runs, page_number)
             what = f"page {page_number} is in the list of {kind} pages, but {whose(page)}"
             _tell_once(state, pool, "MEM-COUNT", f"in {kind} {page_number}", wrong, what, page_number)
             right -= wrong

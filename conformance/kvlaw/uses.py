@@ -193,10 +193,11 @@ def end(state: State, event: events.End) -> None:
     if flight is not None and flight.delivered is not None:
         _find_early(state, event.id, flight.delivered, "was delivered before it is seen complete")
         flight.delivered = None
-    if not state.clocks.end(event.id, event.part):
+    queued = state.clocks.end(event.id, event.part)
+    if queued is None:
         state.find("MEM-ORDER", f"operation {event.id} is taken for complete, but is not in flight")
     elif event.unwritten:
-        _fail(state, event)
+        _fail(state, event, queued)
     while len(state.spoilt) > _REMEMBERED:
         del state.spoilt[next(iter(state.spoilt))]
 
@@ -207,7 +208,7 @@ def deliver(state: State, event: events.Deliver) -> None:
     flight = state.clocks.flights.get(event.id)
     if isinstance(event.id, int) and event.id > state.clocks.latest:
         _find_early(state, event.id, event.holder, "is delivered before it is begun")
-    elif flight is not None and flight.stream in state.clocks.told:
+    elif flight is not None and flight.event.stream in state.clocks.told:
         _find_early(state, event.id, event.holder, "is delivered before it is seen complete")
     elif flight is not None:
         flight.delivered = event.holder
@@ -614,14 +615,13 @@ def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:
         yield from (part for part in _parts(state, use, judge=False) if part[1] not in part[0].sinks)
 
 
-def _written(state: State, event: Begin) -> Iterator[tuple[Part, bool]]:
-    """What an operation wrote, and whether it is worthless: for a holder all is. Else what is copied is as it was."""
+def _written(state: State, event: Begin) -> Iterator[tuple[Part, bool | None]]:
+    """What an operation wrote, and whether it is worthless: for a holder all is. `None`: as it was where it is from."""
     holders = state.spoilt.get(event.id, NOTHING)
     for uses, copied in ((event.writes, False), ([target for _, target in event.copies], True)):
         for part in _uses(state, uses):
             failed = part[5] in holders or None in holders
-            if failed or not (copied and holders):
-                yield part, failed
+            yield part, None if copied and holders and not failed else failed
 
 
 def _mark(state: State, event: Begin) -> None:
@@ -632,21 +632,24 @@ def _mark(state: State, event: Begin) -> None:
         if cause is not None:
             state.comes_from(cause, pool, number)
         for piece in list(page.pieces(start, stop)):
-            if isinstance(piece, Content):
+            if isinstance(piece, Content) and failed is not None:
                 page.put([msgspec.structs.replace(piece, failed=failed)])
         state.changed(page)
 
 
-def _fail(state: State, event: events.End) -> None:
-    """What was to be written is missing where no later operation wrote: names of it are plans again.
+def _fail(state: State, event: events.End, queued: int) -> None:
+    """What an operation, `queued` by that event, was to write is missing where no later one wrote.
 
-    What read it meanwhile is worthless.
+    Names of it are plans again.
+    What operations in flight have read of it meanwhile is worthless. Which slots of a page an operation wrote is not
+    remembered once it is complete, or its table has other pages: where one wrote last, nothing is taken to be missing.
     """
+    wrote = set[tuple[str, Page, events.OpId]]()
     missing = defaultdict[tuple[str, Page], PageState](PageState)
     worthless = missing.copy()
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
         missing[pool.name, number].put([Content(start, stop, None)])
-    for flight in state.clocks.flights.values():
+    for flight in [flight for flight in state.clocks.flights.values() if flight.by[1] > queued]:
         later = flight.event
         for pool, number, start, stop, _, holder, _ in _uses(state, [*later.reads, *(one for one, _ in later.copies)]):
             place = pool.name, number
@@ -655,6 +658,7 @@ def _fail(state: State, event: events.End) -> None:
                 _spoil(state, flight, holder, None)
         for (pool, number, start, stop, *_), failed in _written(state, later):
             place = pool.name, number
+            wrote.add((*place, later.id))
             missing[place].erase(start, stop)
             worthless[place].erase(start, stop)
             if failed:
@@ -665,6 +669,8 @@ def _fail(state: State, event: events.End) -> None:
         if not gap.content or number not in pool.pages:  # written since, or nothing was ever known of it
             continue
         page = pool.page(number)
+        if page.writer is not None and page.writer[1] > queued and (name, number, page.writer[0]) not in wrote:
+            continue
         for slots in gap.content:
             page.erase(slots.start, slots.stop)
         page.keys = {key: Promise(promise.meant, planned=True) for key, promise in page.keys.items()}
