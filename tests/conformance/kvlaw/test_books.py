@@ -5,14 +5,13 @@ from random import Random
 
 import pytest
 
+import kvspec.memory
 from kvlaw import Law
 from kvlaw.clocks import Clocks
 from kvlaw.state import HOLE, NOTHING, PoolState, State
-from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Learn, Map, Publish, Release, Unmap, Use
+from tests.conformance.kvlaw.walks import Decoding, Walk, pools
 from tests.spec.memory.stories import POOLS, RIGHT, of, read, table, take, write
-from tests.spec.memory.test_naive import POOLS as SIZES
-from tests.spec.memory.test_naive import Decoding, Writer
 
 
 def check(state: State) -> None:
@@ -94,13 +93,17 @@ def check_clocks(clocks: Clocks) -> None:
         assert all(index.values())
 
 
-@pytest.mark.parametrize("writes", [Writer, Decoding])
-@pytest.mark.parametrize("pool", SIZES.values(), ids=SIZES)
-def test_what_is_kept_is_what_going_over_all_finds(pool: Pool, writes: type[Writer]) -> None:
-    for seed in range(30):
-        law, writer = Law({"kv": pool}), writes(Random(seed), pool)
+@pytest.mark.parametrize("walks", [Walk, Decoding])
+def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk]) -> None:
+    for seed in range(90):
+        random = Random(seed)
+        sizes = pools(random)
+        law, plain = Law(sizes), kvspec.memory.Law(sizes)
+        walk = walks(random, plain)
         for _ in range(40):
-            law.step(writer.event())
+            event = walk.event()
+            plain.step(event)
+            law.step(event)
             check(law.state)
 
 

@@ -11,6 +11,7 @@ from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     End,
+    Event,
     Learn,
     Leave,
     Map,
@@ -20,6 +21,14 @@ from kvspec.memory.events import (
     Use,
 )
 from tests.spec.memory.stories import POOLS, copy, mapped, of, table, take, write
+
+
+def test_a_finding_on_a_page_is_told_again_where_something_changed() -> None:
+    law = Law(POOLS)
+    steps = [Begin(id, "s", [Use(table="t")]) for id in (2, 3)]
+    events: list[Event] = [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), *steps]
+    events += [write(9, "a", 1, "z"), Begin(10, "s", [Use(table="t")])]
+    assert [finding.event for event in events for finding in law.step(event)] == [4, 7]
 
 
 def test_labels_that_nothing_bears_are_forgotten() -> None:

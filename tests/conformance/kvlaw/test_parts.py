@@ -11,7 +11,8 @@ from kvlaw.labels import Labels
 from kvlaw.state import Content, PageState
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, Map, Take, Use, Wait
-from tests.spec.memory.naive import Order
+from kvspec.memory.order import Order
+from tests.conformance.kvlaw.graph import Graph
 
 STREAMS = ("s", "t", "u", "host", None)
 PARTS = ("all", "reads")
@@ -29,24 +30,26 @@ OPERATIONS = st.lists(
 @given(steps=OPERATIONS)
 def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tuple[str, str | None, int, str]]) -> None:
     """Of each operation that begins, and each before it: whether it is read, and done, by then."""
-    clocks, order = Clocks(), Order()
+    clocks, plain, order = Clocks(), Order(), Graph()
     moments: dict[int, tuple[str, int]] = {}
     for kind, stream, number, part in steps:
         if kind == "begin":
             event = Begin(len(moments) + 1, stream, after=[number] if number <= len(moments) else [])
-            flight, start = clocks.begin(event), order.begin(event)
+            flight, plainly, start = clocks.begin(event), plain.begin(event), order.begin(event)
             for id, (lane, moment) in moments.items():
                 seen = flight.clock.get(lane, 0)
-                assert (seen >= moment) == order.before(order.done[id], start)
-                assert (seen >= moment - 1) == order.before(order.read[id], start)
+                done, read = order.before(order.done[id], start), order.before(order.read[id], start)
+                assert (seen >= moment, seen >= moment - 1) == (done, read)
+                assert (plain.follows(plainly, (id, "all")), plain.follows(plainly, (id, "reads"))) == (done, read)
             moments[len(moments) + 1] = flight.stream, flight.moment
         elif kind == "wait on" or (kind == "wait" and number in moments):
             on = STREAMS[number % 4] if kind == "wait on" else None
             waited = number if kind == "wait" else None
             clocks.wait(stream or "s", waited, on, part)
-            order.wait(Wait(stream or "s", waited, on, "all" if part == "all" else "reads"))
+            for one in (order, plain):
+                one.wait(Wait(stream or "s", waited, on, "all" if part == "all" else "reads"))
         elif kind == "end" and number in moments and number in order.flying:
-            assert clocks.end(number, part)
+            assert clocks.end(number, part) is not None and plain.end(number, "all" if part == "all" else "reads")
             order.end(End(number, "all" if part == "all" else "reads"))
             order.flying -= {number} if part == "all" else set()
 

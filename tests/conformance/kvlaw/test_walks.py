@@ -1,0 +1,93 @@
+"""The fast law finds what the law finds that looks at every slot at every read, and nothing else."""
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+
+import kvlaw
+from kvspec.memory import Finding, Law, events
+from kvspec.memory.events import OpId, Page, Use
+from kvspec.memory_rules import MEMORY_RULES
+from tests.conformance.kvlaw.walks import Decoding, Walk, pools
+
+FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {"MEM-REWRITE": "MEM-RACE"}
+"""What is not compared of a page that is free, whose content may be forgotten."""
+OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
+"""Rules that are broken by several pages at once, of which one is named."""
+REACHED = {*MEMORY_RULES} - {"MEM-FAILED"} | {"told once"}
+"""What walks find, but for those that mostly decode."""
+Told = set[tuple[str, str | None, Page | None]]
+
+
+def pages_of(law: Law, use: Use) -> set[tuple[str, Page]]:
+    """The pages of a use, with their pools."""
+    return {(part.pool.name, part.page) for part in law.parts_of(use)}
+
+
+def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]) -> list[str]:
+    """What only one of the two finds, behind the events up to there."""
+    random = Random(seed)
+    told = pools(random)
+    law, fast, trace = Law(told), kvlaw.Law(told), [repr(told)]
+    walk = walks(random, law)
+    forgettable = set[tuple[str, Page]]()
+    """Pages that were free and were not handed out since."""
+    unsure = set[int]()
+    """Operations that read of such a page, or what one of these wrote, or what is not told again."""
+
+    def is_unsure(id: OpId) -> bool:
+        return id in law.named and law.named[id].number in unsure
+
+    def compared(findings: Iterable[Finding]) -> Told:
+        out: Told = set()
+        for found in findings:
+            forgotten = found.page is not None and (found.pool or "", found.page) in forgettable
+            rule = FORGOTTEN.get(found.rule, found.rule) if forgotten else found.rule
+            if rule and not (rule == "MEM-DELIVER" and isinstance(event, events.Deliver) and is_unsure(event.id)):
+                out.add((rule, found.pool, None if rule in OF_SEVERAL else found.page))
+        return out
+
+    for _ in range(steps):
+        event = walk.event()
+        if isinstance(event, events.Begin):
+            event.copies = [copy for copy in event.copies if forgettable.isdisjoint(pages_of(law, copy[0]))]
+        trace.append(repr(event))
+        reads = {page for use in event.reads for page in pages_of(law, use)} if isinstance(event, events.Begin) else ()
+        found_slowly, found_fast = law.step(event), fast.step(event)
+        if isinstance(event, events.Begin):
+            flight = law.named[event.id]
+            if law.repeated or not forgettable.isdisjoint(reads) or any(by[0] in unsure for _, by, _ in flight.found):
+                unsure.add(flight.number)
+        if isinstance(event, events.Take):
+            forgettable -= {(event.pool, number) for number in law.pools[event.pool].expand(event.pages)}
+        due, found = compared(found_slowly), compared(found_fast)
+        allowed = due | compared(law.repeated)
+        reached.update(rule for rule, *_ in due & found)
+        reached["told once"] += len(allowed - found)
+        if not due <= found <= allowed:
+            return [*trace, f"only the fast law finds {found - allowed}, only the plain one {due - found}"]
+        for name in ("kv", "states"):
+            pages = law.pools[name].pages
+            forgettable |= {
+                (name, page) for page in walk.numbers(name) if page not in pages or pages[page].kind == "free"
+            }
+    return []
+
+
+def shortest(walks: type[Walk], seeds: range, steps: int) -> tuple[list[str], Counter[str]]:
+    """Of some walks the one on which the two disagree first, and what was found in all."""
+    reached = Counter[str]()
+    traces = [disagreement(seed, steps, walks, reached) for seed in seeds]
+    return min(traces, key=lambda trace: len(trace) or 1 << 62), reached
+
+
+def test_the_fast_law_finds_what_looking_at_every_slot_finds() -> None:
+    trace, reached = shortest(Walk, range(600), 50)
+    assert trace == []
+    assert reached.keys() >= REACHED, REACHED - reached.keys()
+
+
+def test_decode_steps_are_judged_as_if_every_slot_were_looked_at() -> None:
+    trace, reached = shortest(Decoding, range(200), 60)
+    assert trace == []
+    assert reached["told once"] > 0

@@ -1,0 +1,257 @@
+"""Events that are well-formed, drawn at random: whether they are allowed is nobody's business."""
+
+from random import Random
+
+from kvspec.memory import Law, Pool, events
+from kvspec.memory.events import Event, Page, Pages, Use
+from kvspec.memory.pages import HOLE
+
+HOLDERS, KEYS, LABELS, STREAMS = ("a", "b"), ("k", "l"), ("x", "y", "z"), ("s", "t")
+TABLES = {"ta": "kv", "tb": "kv", "tc": "states"}
+"""Table -> its pool."""
+
+
+def pools(random: Random) -> dict[str, Pool]:
+    """K/V pages of some size, recurrent states, and a storage."""
+    size = random.choice((1, 2, 4))
+    unit = random.choice([unit for unit in (0, 1, 2, 4) if not unit or size % unit == 0])
+    told, first, sinks = random.random() < 0.85, random.choice((0, 1)), random.choice(([], [2]))
+    kv = Pool(size, 4, first_page=first, label_size=unit, sinks=sinks, writes_told=told)
+    return {"kv": kv, "states": Pool(1, 2, sees_own=False), "disk": Pool(size, label_size=unit, keyed=True)}
+
+
+class Walk:
+    """Draws events; `law` is what has followed them so far."""
+
+    def __init__(self, random: Random, law: Law) -> None:
+        self.random, self.law = random, law
+        self.begun = 0
+
+    def event(self) -> Event:
+        """One more event: operations more often than the rest."""
+        often = (self.begin,) * 8 + (self.take, self.share, self.release, self.map) * 2
+        also = (self.publish, self.end, self.deliver) * 2 + (self.pass_on, self.drop, self.unmap, self.wait, self.learn)
+        return self.random.choice(often + also + (self.reserve, self.leave, self.idle, self.count))()
+
+    def holder(self) -> str:
+        return self.random.choice(HOLDERS)
+
+    def pool(self, *, keyed: bool = True) -> str:
+        return self.random.choice(("kv", "kv", "kv", "states", *["disk"] * keyed))
+
+    def numbers(self, pool: str) -> list[Page]:
+        told = self.law.pools[pool].told
+        return ["d", "e"] if told.keyed else [*range(told.first_page, told.first_page + (told.num_pages or 0))]
+
+    def some(self, pool: str) -> Pages:
+        return [*self.random.sample(self.numbers(pool), self.random.choice((1, 1, 1, 2)))]
+
+    def real(self, pool: str) -> Pages:
+        """No padding among them."""
+        return [page for page in self.some(pool) if page not in self.law.pools[pool].told.sinks]
+
+    def keys(self, pages: Pages) -> list[str]:
+        return [self.random.choice(KEYS) for _ in pages]
+
+    def units(self, pool: str, start: int, stop: int) -> int:
+        unit = self.law.pools[pool].unit
+        return -(-stop // unit) - start // unit if start < stop else 0
+
+    def labels(self, pool: str, start: int, stop: int, told: float) -> list[str] | None:
+        """Now and then none; mostly the first, so that what is meant is often there."""
+        labels = [self.random.choice((*LABELS, LABELS[0])) for _ in range(self.units(pool, start, stop))]
+        return labels if self.random.random() < told else None
+
+    def take(self) -> Event:
+        pool = self.pool(keyed=False)
+        return events.Take(self.holder(), pool, self.some(pool))
+
+    def share(self) -> Event:
+        pool = self.pool()
+        pages = self.real(pool)
+        keys = self.keys(pages) if self.random.random() < 0.3 else None
+        return events.Share(self.holder(), pool, pages, keys, pin=self.random.random() < 0.3)
+
+    def release(self) -> Event:
+        pool = self.pool()
+        return events.Release(self.holder(), pool, self.some(pool))
+
+    def pass_on(self) -> Event:
+        pool, drawn = self.pool(), self.random.random()
+        if drawn < 0.4:
+            return events.PassOn(*HOLDERS)
+        return events.PassOn(*HOLDERS, pool, None if drawn < 0.6 else self.real(pool))
+
+    def publish(self) -> Event:
+        pool = self.pool()
+        pages, size = self.real(pool), self.law.pools[pool].size
+        slots = self.random.randint(0, size)
+        labels = [self.random.choice(LABELS) for _ in range(self.units(pool, 0, slots or size) * len(pages))]
+        planned = self.random.random() < 0.5
+        writer = self.random.choice((None, None, *HOLDERS)) if planned else None
+        told = labels if self.random.random() < 0.7 else None
+        return events.Publish(pool, pages, self.keys(pages), told, slots, planned=planned, writer=writer)
+
+    def drop(self) -> Event:
+        pool = self.pool()
+        pages = self.real(pool)
+        return events.Drop(pool, pages, self.keys(pages) if self.random.random() < 0.5 else None)
+
+    def reserve(self) -> Event:
+        return events.Reserve(self.holder(), self.pool(keyed=False), self.random.randint(0, 3))
+
+    def leave(self) -> Event:
+        return events.Leave(self.holder())
+
+    def idle(self) -> Event:
+        return events.Idle(self.random.sample(HOLDERS, self.random.randint(0, 2)))
+
+    def count(self) -> Event:
+        """Figures or lists, mostly wrong ones."""
+        pool = self.pool(keyed=False)
+        numbers = [number for number in self.numbers(pool) if isinstance(number, int)]
+
+        def figure() -> int | Pages | None:
+            few: Pages = [self.random.choice(numbers) for _ in range(self.random.randint(0, 4))]
+            return self.random.choice((None, self.random.randint(0, 3), few))
+
+        references = {self.random.choice(numbers): self.random.randint(0, 2)}
+        return events.Count(pool, figure(), figure(), figure(), self.random.choice((None, references)))
+
+    def learn(self) -> Event:
+        one, other = self.random.sample(LABELS, 2)
+        return events.Learn(one, other, self.random.randint(0, 4))
+
+    def there(self, name: str) -> list[Page]:
+        """The pages of a table."""
+        return [*self.law.tables[name].pages] if name in self.law.tables else []
+
+    def map(self) -> Event:
+        """A page stands in a table once."""
+        name, pool = self.random.choice([*TABLES.items()])
+        there = self.there(name)
+        index = self.random.randint(0, len(there))
+        pages = [page for page in self.some(pool) if page not in there[:index] and page not in there[index + 1 :]]
+        pages = [page for page in pages if page not in there or len(pages) == 1]
+        labels = self.labels(pool, 0, len(pages) * self.law.pools[pool].size, told=0.6)
+        return events.Map(name, self.holder(), pool, index, pages, labels)
+
+    def unmap(self) -> Event:
+        name = self.random.choice([*TABLES])
+        index = self.random.randint(0, len(self.there(name)))
+        stop = self.random.randint(index, len(self.there(name))) if self.random.random() < 0.3 else 0
+        return events.Unmap(name, index, stop)
+
+    def use(self, *, whole: bool = False) -> Use:
+        """Often of what a holder has; `whole`: through no hole."""
+        tables = [name for name in TABLES if self.there(name) and not (whole and HOLE in self.there(name))]
+        if tables and self.random.random() < 0.4:
+            name = self.random.choice(tables)
+            start, stop = self.span(TABLES[name], len(self.there(name)))
+            return Use(name, start=start, stop=stop, labels=self.labels(TABLES[name], start, stop, told=0.4))
+        pool, holder = self.pool(), self.random.choice((None, *HOLDERS))
+        pages = self.some(pool)
+        own = [(pool, one) for pool in self.law.pools for one in HOLDERS if self.holds(pool, one)]
+        if own and self.random.random() < 0.7:
+            pool, holder = self.random.choice(own)
+            pages = [*self.random.sample(held := self.holds(pool, holder), self.random.randint(1, len(held)))]
+        start, stop = self.span(pool, len(pages))
+        return Use(None, pool, pages, start, stop, self.labels(pool, start, stop, told=0.6), holder)
+
+    def holds(self, pool: str, holder: str) -> list[Page]:
+        return [number for number, page in self.law.pools[pool].pages.items() if page.holders[holder]]
+
+    def span(self, pool: str, pages: int) -> tuple[int, int]:
+        room = pages * self.law.pools[pool].size
+        start, stop = sorted((self.random.randint(0, room), self.random.randint(1, room)))
+        return (start, stop) if start < stop and self.random.random() < 0.6 else (0, room)
+
+    def begin(self) -> Event:
+        reads, writes = list[Use](), list[Use]()
+        for _ in range(self.random.choice((1, 1, 2))):
+            use = self.use()
+            if self.random.random() < 0.5:
+                use.may = self.random.random() < 0.1
+                writes.append(use)
+            else:
+                reads.append(use)
+        copies = [self.copy() for _ in range(self.random.choice((0, 0, 0, 0, 1, 2)))]
+        self.begun += 1
+        after: list[int | str] = [self.random.randint(1, self.begun)] if self.random.random() < 0.1 else []
+        stream, sees_own = self.random.choice((*STREAMS * 3, "host", None)), self.random.random() < 0.8
+        return events.Begin(self.begun, stream, reads, writes, copies, after=after, sees_own=sees_own)
+
+    def copy(self) -> tuple[Use, Use]:
+        """As many slots as fit, to others or to some of the same; what the law may have forgotten is not copied."""
+        source, target = self.use(whole=True), self.use(whole=True)
+        length = min(source.stop - source.start, target.stop - target.start)
+        for use in (source, target):
+            use.stop = use.start + length
+            if use.labels is not None:
+                use.labels = use.labels[: self.units(use.pool or TABLES[use.table or ""], use.start, use.stop)]
+        return source, target
+
+    def wait(self) -> Event:
+        stream = self.random.choice((*STREAMS, "host"))
+        if not self.begun or self.random.random() < 0.5:
+            return events.Wait(self.random.choice(STREAMS), on=self.random.choice(STREAMS))
+        return events.Wait(stream, self.random.randint(1, self.begun), part=self.random.choice(("all", "reads")))
+
+    def end(self) -> Event:
+        """Of one of the last operations; now and then it did not write what it meant to write to pages."""
+        id = self.random.randint(max(1, self.begun - 4), max(1, self.begun))
+        if id not in self.law.named or self.random.random() < 0.6:
+            return events.End(id, self.random.choice(("all", "all", "reads")))
+        event = self.law.named[id].event
+        written = [use for use in (*event.writes, *(target for _, target in event.copies)) if self.last(id, use)]
+        return events.End(id, unwritten=[Use(None, use.pool, use.pages, use.start, use.stop) for use in written])
+
+    def last(self, id: int, use: Use) -> bool:
+        """Whether nobody wrote to its pages since who is complete, or did it through a table: who did is forgotten."""
+        if use.pool is None:
+            return False
+        pages = [self.law.pools[use.pool].page(page) for page in self.law.pools[use.pool].expand(use.pages)]
+        later = {number for page in pages for number in page.writers.values() if number > self.law.named[id].number}
+        flights = [self.law.order.numbered.get(number) for number in later]
+        return all(
+            one and not any(other.table for other in one.event.writes) and not one.event.copies for one in flights
+        )
+
+    def deliver(self) -> Event:
+        id = self.random.randint(max(1, self.begun - 4), max(1, self.begun) + (self.random.random() < 0.1))
+        return events.Deliver(id, self.holder())
+
+
+class Decoding(Walk):
+    """Mostly requests that decode: a table grows by a position at each step. Now and then anything else happens."""
+
+    def __init__(self, random: Random, law: Law) -> None:
+        super().__init__(random, law)
+        self.ends = {"ta": 0, "tb": 0}
+        self.due: list[Event] = []
+
+    def event(self) -> Event:
+        """Most often a decode step."""
+        if self.due:
+            return self.due.pop()
+        return super().event() if self.random.random() < 0.15 else self.step()
+
+    def step(self) -> Event:
+        """One more position for a request; a page first, if it needs one, and a new request after the last one."""
+        name, pool = self.random.choice([*self.ends]), self.law.pools["kv"]
+        holder, there, end = HOLDERS[[*self.ends].index(name)], self.there(name), self.ends[name]
+        taken = {page for table in self.law.tables.values() for page in table.pages} | {*pool.told.sinks}
+        free = [page for page in self.numbers("kv") if page not in taken]
+        if end < len(there) * pool.size:
+            self.ends[name] = end + 1
+            self.begun += 1
+            write = Use(name, start=end, stop=end + 1)
+            return events.Begin(self.begun, STREAMS[0], [Use(name, stop=end + 1)], [write])
+        if free:
+            page = self.random.choice(free)
+            labels = [f"{holder}{self.begun}.{unit}" for unit in range(pool.size // pool.unit)]
+            self.due.append(events.Map(name, holder, "kv", len(there), [page], labels))
+            return events.Take(holder, "kv", [page])
+        self.ends[name] = 0
+        self.due += [events.Release(holder, "kv", [page]) for page in there if page != HOLE]
+        return events.Unmap(name)
