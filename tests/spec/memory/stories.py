@@ -434,6 +434,32 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
 
 
 RIGHT: dict[str, list[Event]] = {
+    "a load fails whose page a complete pass has filled since": [
+        take("a", 1),
+        Begin(1, "t", writes=[of("a", 1)]),
+        Begin(2, "s", writes=[of("a", 1)], after=[1]),
+        End(2),
+        End(1, unwritten=[of("a", 1)]),
+        Begin(3, "s", [of("a", 1)]),
+    ],
+    "a load fails whose page was filled through a table that has another one now": [
+        take("a", 1, 2),
+        write(1, "a", 2),
+        table("t", "a", 1),
+        Begin(2, "t", writes=[of("a", 1)]),
+        Begin(3, "s", writes=[Use(table="t")], after=[2]),
+        table("t", "a", 2),
+        End(2, unwritten=[of("a", 1)]),
+        Begin(4, "s", [of("a", 1)]),
+    ],
+    "a load fails, and one of its pages was copied over another": [
+        take("a", 1),
+        take("b", 2),
+        Begin(1, "t", writes=[of("a", 1), of("b", 2)]),
+        Begin(2, "s", copies=[(of("a", 1), of("b", 2))], after=[1]),
+        End(1, unwritten=[of("a", 1), of("b", 2)]),
+        Begin(3, "s", [of("b", 2)]),
+    ],
     "copied to padding": [take("a", 1), copy(1, of("a", 1), of("a", 8))],
     "a load fails for a run that has left": [
         take("a", 1, 2),
