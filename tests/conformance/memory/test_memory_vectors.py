@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import kvspec.memory
 from kvconform.cli import run_command
 from kvconform.memory.vectors import run_memory_vector
 from kvconform.traces.memory import MemoryVector, read_memory_vector
@@ -34,6 +35,13 @@ def test_it_comes_out_as_expected(vector: MemoryVector) -> None:
     expected = {expect.rule for step in vector.steps for expect in step.expects}
     assert result.found == expected and expected <= set(vector.header.rules)
     assert all(result.judged.get(rule) for rule in vector.header.rules)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_the_plain_law_finds_the_same(vector: MemoryVector) -> None:
+    plain = kvspec.memory.Law(vector.header.pools)
+    for step in vector.steps:
+        assert {finding.rule for finding in plain.step(step.event)} == {expect.rule for expect in step.expects}
 
 
 @pytest.mark.parametrize("rule", MEMORY_RULES)
