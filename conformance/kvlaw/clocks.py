@@ -9,9 +9,9 @@ moment that lies before.
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
 
+from kvlaw.finding import Writer
 from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
-from kvspec.memory.finding import Writer
 
 Clock = dict[str, int]
 HOST = "host"

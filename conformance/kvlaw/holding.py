@@ -7,10 +7,11 @@ from itertools import islice, pairwise
 
 import msgspec
 
+from kvlaw.finding import OWNERS
 from kvlaw.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
-from kvspec.memory.finding import OWNERS, Malformed
+from kvspec.memory.finding import Malformed
 
 
 def take(state: State, event: events.Take) -> None:

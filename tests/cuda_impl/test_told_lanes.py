@@ -21,11 +21,10 @@ from kvcuda.lanes import default_lanes
 from kvcuda.row_table import RowTable
 from kvcuda.telling import Tell, pools
 from kvcuda.told_lanes import ToldEvent, ToldLane, ToldLanes
-from kvlaw import Law
+from kvlaw import Finding, Law
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Evict, Extend, Launch, MatchPrefix, Refusal, Retract, Snapshot, Submit
-from kvspec.memory import Finding
 from kvspec.memory.events import Begin, Event
 from tests.cuda_impl.simulated_lanes import SimulatedLane, SimulatedLanes
 from tests.cuda_impl.traffic import requests

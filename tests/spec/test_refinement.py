@@ -7,12 +7,11 @@ import msgspec
 import pytest
 
 from kvconform.fuzzing.swarm import memory, swarm
-from kvlaw import Law
+from kvlaw import Finding, Law
 from kvspec import events, invariants, lengths
 from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
-from kvspec.memory import Finding
 from kvspec.memory.events import Begin, Drop, Event, Map, PassOn, Share, Take, Unmap
 from kvspec.model import Model
 from kvspec.model.meaning import pools

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from kvconform.attach.hooks import Hooks, LawBroken, Trace
 from kvconform.attach.patches import Patches
 from kvconform.attach.planting import Defect, NotPlanted, plant
-from kvlaw import Law
-from kvspec.memory import Finding, Pool
+from kvlaw import Finding, Law
+from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
 RUN_SECONDS = 600.0

@@ -9,8 +9,8 @@ from collections import deque
 from copy import deepcopy
 from typing import NamedTuple
 
-from kvlaw import Law
-from kvspec.memory import Finding, Pool
+from kvlaw import Finding, Law
+from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Drop,

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from kvconform.checked import ImplementationFailed, make
 from kvconform.protocol import perform
 from kvconform.vectors.runner import Factory
-from kvlaw import Law
+from kvlaw import Finding, Law
 from kvspec.events import (
     Complete,
     Config,
@@ -33,7 +33,6 @@ from kvspec.events import (
     TakeState,
     Verify,
 )
-from kvspec.memory import Finding
 from kvspec.memory.events import (
     Begin,
     Count,

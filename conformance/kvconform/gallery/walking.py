@@ -18,12 +18,11 @@ from kvconform.memory.vectors import run_memory_vector
 from kvconform.signals import until_interrupted
 from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files
-from kvlaw import Law
+from kvlaw import Finding, Law
 from kvref.tiers import TieredEngine
 from kvref.tiers.driver import Driver
 from kvref.tiers.manager import RowedEngine
 from kvref.tiers.scheduled import Scheduled
-from kvspec.memory import Finding
 from kvspec.memory.events import MemoryEvent, Pool
 
 STEPS = 120

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvspec.memory import Finding
+from kvlaw import Finding
+from kvlaw.finding import OWNERS
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Use
-from kvspec.memory.finding import OWNERS
 
 Moves = e.Take | e.Share | e.Release | e.PassOn | e.Publish | e.Drop
 """Events after which something else stands of pages."""

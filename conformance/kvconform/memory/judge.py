@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import NamedTuple, get_args
 
 from kvconform.findings.accepted import Accepted
-from kvlaw import Law
-from kvspec.memory import Finding
+from kvlaw import Finding, Law
+from kvlaw.finding import CONTENT, OWNERS
 from kvspec.memory.events import MemoryEvent
-from kvspec.memory.finding import CONTENT, OWNERS
 
 GROUPS = 1000
 """Kinds of findings that are kept apart; of more than these only the number is told."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from kvconform.memory.cutting import holders_in, narrowed, pages_in, singly
-from kvspec.memory import Finding
+from kvlaw import Finding
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
 

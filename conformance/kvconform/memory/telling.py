@@ -18,10 +18,10 @@ from kvconform.memory.sentences import sentence
 from kvconform.memory.shrink import Cut, Said, Step, shortest_cuts
 from kvconform.signals import caught
 from kvconform.traces.memory import MemoryReader, open_trace
+from kvlaw import Finding as Broken
 from kvlaw import Law
 from kvlaw.races import used
 from kvlaw.state import HOLE, PageState, PoolState, State
-from kvspec import memory as law
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
 from kvspec.memory_rules import MEMORY_RULES
@@ -53,7 +53,7 @@ class Teller:
         self._seen = deque[_Seen](maxlen=KEPT)
         self._events = 0
 
-    def step(self, line: int, event: MemoryEvent) -> list[law.Finding]:
+    def step(self, line: int, event: MemoryEvent) -> list[Broken]:
         """One event, which stands on `line`; what it breaks.
 
         Raises:
@@ -260,12 +260,12 @@ def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator
         yield f"{lead} {where}: {sentence(event)}"
 
 
-def pool_told(found: law.Finding, pools: int) -> str:
+def pool_told(found: Broken, pools: int) -> str:
     """The pool that a finding is about, if that has to be said: its words name pages by their numbers alone."""
     return found.pool or "" if pools > 1 else ""
 
 
-def _before(state: State, found: law.Finding, event: MemoryEvent) -> Iterator[str]:
+def _before(state: State, found: Broken, event: MemoryEvent) -> Iterator[str]:
     """Who had the page that a finding is about, and what the holders had that the event names."""
     if found.pool is not None and found.page is not None:
         page = state.pools[found.pool].pages.get(found.page) or PageState()

@@ -15,8 +15,8 @@ from kvconform.findings.wording import printable
 from kvconform.memory.telling import Teller
 from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvconform.vectors.files import own_name
+from kvlaw import Finding as Broken
 from kvlaw import Law
-from kvspec import memory as law
 from kvspec.memory import Malformed
 from kvspec.memory_rules import MEMORY_RULES
 
@@ -54,7 +54,7 @@ def run_memory_vector(vector: MemoryVector) -> Result:
     return Result(len(vector.steps), frozenset(found), None, watching.judged)
 
 
-def _mismatch(step: MemoryStep, findings: Sequence[law.Finding]) -> str | None:
+def _mismatch(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
     expected = {expect.rule for expect in step.expects}
     for finding in findings:
         if finding.rule not in expected:

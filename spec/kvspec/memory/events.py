@@ -243,23 +243,6 @@ class Failed(Event, tag="failed", kw_only=False):
     what: str
 
 
-MemoryEvent = (
-    Take
-    | Share
-    | Release
-    | PassOn
-    | Publish
-    | Drop
-    | Map
-    | Unmap
-    | Reserve
-    | Begin
-    | Wait
-    | End
-    | Deliver
-    | Learn
-    | Leave
-    | Idle
-    | Count
-    | Failed
-)
+Held = Take | Share | Release | PassOn | Publish | Drop | Reserve | Leave | Idle | Count | Failed
+"""What happens to who has pages, and to names."""
+MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Deliver | Learn

@@ -5,8 +5,9 @@ import re
 import msgspec
 import pytest
 
-from kvlaw import Law
-from kvspec.memory import Finding, Malformed, Pool
+from kvlaw import Finding, Law
+from kvlaw.finding import LONGEST
+from kvspec.memory import Malformed, Pool
 from kvspec.memory.events import (
     Begin,
     Count,
@@ -27,7 +28,6 @@ from kvspec.memory.events import (
     Use,
     Wait,
 )
-from kvspec.memory.finding import LONGEST
 from tests.spec.memory.stories import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
 
 SAID = {

@@ -25,8 +25,8 @@ from kvconform.memory.judge import Group, Judge
 from kvconform.memory.shrink import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
-from kvlaw import Law
-from kvspec.memory import Finding, Pool
+from kvlaw import Finding, Law
+from kvspec.memory import Pool
 from kvspec.memory import events as e
 from kvspec.memory_rules import MEMORY_RULES
 

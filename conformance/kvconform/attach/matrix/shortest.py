@@ -12,8 +12,7 @@ from kvconform.memory.judge import Judge
 from kvconform.memory.shrink import shortest_cuts
 from kvconform.traces.codec import VERSION
 from kvconform.traces.memory import MemoryHeader
-from kvlaw import Law
-from kvspec.memory import Finding
+from kvlaw import Finding, Law
 from kvspec.memory.events import MemoryEvent, Pool
 
 SECONDS = 60.0

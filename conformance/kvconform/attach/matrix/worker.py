@@ -23,7 +23,7 @@ from kvconform.attach.planting import NotPlanted
 from kvconform.attach.trial import trial_of
 from kvconform.engines.releases import version_key
 from kvconform.engines.standins import EngineError
-from kvspec.memory import Finding
+from kvlaw import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 MISSES = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError")

@@ -19,7 +19,7 @@ from kvconform.attach.vllm.drive import EngineGaveUp, StuckError, driven
 from kvconform.attach.vllm.offloading import attached, lacking, prepared
 from kvconform.attach.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload
 from kvconform.engines.standins import EngineError
-from kvspec.memory import Finding
+from kvlaw import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 
