@@ -149,8 +149,6 @@ class Memory:
         self._made = 0
         self.names: dict[int, Names] = {}
         """By record."""
-        self._rows: dict[int, Use] = {}
-        """Record -> how its row was read last."""
         self._labels: dict[int, str] = {}
         """Page -> what it holds: the record and the page index for which it was taken. A published page keeps it."""
         self._packed = b""
@@ -319,10 +317,7 @@ class Memory:
 
     def _row(self, record: int, end: int) -> Use:
         """A read of a row up to position `end`. The entries of a page are written together, and so are read."""
-        use, size = self._rows.get(record), self.config.page_size
-        if use is None or not use.stop - size < end <= use.stop:
-            use = self._rows[record] = Use(self.names[record].row, stop=ceil_align(end, size))
-        return use
+        return Use(self.names[record].row, stop=ceil_align(end, self.config.page_size))
 
     def _window(self, state: Books, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
         size, holder = self.config.page_size, self.names[record].holder
@@ -399,7 +394,6 @@ class Memory:
     def forget(self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
         """A record ends: its tables, its lock, its row, its state slots. Its private pages are let go besides."""
         holder, table, own_row = self.names.pop(record)
-        self._rows.pop(record, None)
         self._flush()
         self.told += (Unmap(table), Unmap(own_row))
         self.release(holder, "pages", state.store.path(locked))
