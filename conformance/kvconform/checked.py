@@ -119,7 +119,7 @@ class Checked:
         try:
             if self._record is not None and not beside:
                 self._record(op)
-            self.model.step(op)  # type: ignore[arg-type]
+            self.model.step(op)
         except Violation as violation:
             if self._record is not None and beside:
                 self._record(op)

@@ -186,7 +186,7 @@ def needs(vector: Vector) -> frozenset[str]:
         op = unanswered(step.op)
         found |= needs_now(model.state, op)
         try:
-            model.step(op)  # type: ignore[arg-type]
+            model.step(op)
         except Refusal as refusal:
             if refusal.refused.rule == "RACE-1":
                 found.add("release_in_flight")

@@ -5,7 +5,9 @@ Every part of an answer is optional: `None` means that the implementation could 
 observed is not judged. All lengths are in tokens; pages and rows are named by their numbers.
 """
 
-from typing import Generic, Literal, Protocol, TypeVar
+from functools import reduce
+from operator import or_
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -302,19 +304,10 @@ class Refused(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Refusal(Exception):
     """An implementation raises this to refuse an operation; its state must be as it was before."""
 
-    def __init__(
-        self,
-        rule: str | None,
-        reason: str,
-        *,
-        pages_short: int = 0,
-        rows_short: int = 0,
-        window_short: int = 0,
-        states_short: int = 0,
-    ) -> None:
-        """Say why, and for rule CAP-1 how many pages, rows, window pages and state slots were missing."""
+    def __init__(self, rule: str | None, reason: str, **short: int) -> None:
+        """Say why, and for rule CAP-1 how many pages, rows, window pages and state slots are missing."""
         super().__init__(reason)
-        self.refused = Refused(reason, rule, pages_short, rows_short, window_short, states_short)
+        self.refused = Refused(reason, rule, **short)
 
 
 A = TypeVar("A", bound=Answer)
@@ -462,28 +455,11 @@ class Snapshot(Operation[SnapshotAnswer], tag="snapshot", kw_only=False):
     """Ask for the whole state."""
 
 
-Event = (
-    OpenSession
-    | Submit
-    | MatchPrefix
-    | Extend
-    | Decode
-    | Verify
-    | Launch
-    | Complete
-    | CacheUnfinished
-    | Finish
-    | Retract
-    | Abort
-    | CloseSession
-    | Preempt
-    | SwaEvict
-    | TakeState
-    | FreeState
-    | Evict
-    | Report
-    | Snapshot
-)
+Event = Operation[Any]
+"""Any of the operations above."""
+
+EVENTS: Any = reduce(or_, Operation.__subclasses__())
+"""All of them as one type, for whoever reads one."""
 
 
 class Step(Protocol):
@@ -498,5 +474,5 @@ class Step(Protocol):
         ...
 
 
-__all__ = ["Event"]
+__all__ = ["EVENTS", "Event"]
 __all__ += [name for name, thing in globals().items() if isinstance(thing, type) and thing.__module__ == __name__]

@@ -12,7 +12,7 @@ from kvconform.implementations import load
 from kvconform.protocol import ANSWERS, CALLS, HybridImplementation, Implementation, perform
 from kvref.manager import Manager
 from kvspec import events
-from kvspec.events import Config, Event, Operation
+from kvspec.events import EVENTS, Config, Operation
 
 
 def arguments(operation: type[Operation[Any]]) -> dict[str, Any]:
@@ -21,10 +21,10 @@ def arguments(operation: type[Operation[Any]]) -> dict[str, Any]:
 
 
 def test_every_operation_has_its_call() -> None:
-    assert set(CALLS) == set(get_args(Event))
+    assert set(CALLS) == set(get_args(EVENTS))
 
 
-@pytest.mark.parametrize("operation", get_args(Event))
+@pytest.mark.parametrize("operation", get_args(EVENTS))
 def test_a_method_has_the_name_arguments_and_answer_of_its_operation(operation: type[Operation[Any]]) -> None:
     method = getattr(HybridImplementation, str(operation.__struct_config__.tag))
     hints = get_type_hints(method)
@@ -41,7 +41,7 @@ def test_an_operation_calls_its_method_with_its_arguments_in_order() -> None:
             return lambda *given: (name, *given)
 
     implementation: Any = Echo()
-    for operation in get_args(Event):
+    for operation in get_args(EVENTS):
         fields: list[Any] = list(arguments(operation))
         called = perform(implementation, operation(*fields))
         assert called == (operation.__struct_config__.tag, *fields)

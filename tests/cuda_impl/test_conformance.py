@@ -56,8 +56,8 @@ def walk(config: Config, due: set[str], count: int) -> None:
         checked = Checked(Manager(config), model, snapshot_every=1)
         for op in proposals(model.state, RandomDraw(seed), count):
             carry_out(checked, op)
-        assert model.judged["PAGE-3"] > count // 3
-        missing -= {name for name, times in model.reached.items() if times}
+        assert model.state.judged["PAGE-3"] > count // 3
+        missing -= {name for name, times in model.state.reached.items() if times}
         if not missing:
             return
     pytest.fail(f"never came by {missing}")

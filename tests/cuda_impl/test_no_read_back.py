@@ -13,7 +13,7 @@ from kvcuda.manager import Manager
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import A, CacheUnfinished, Config, Evict, EvictAnswer, FreeState, Operation, SwaEvict, TakeState
-from kvspec.model import Model
+from kvspec.model import Model, looking
 from tests.cuda_impl.traffic import requests
 from tests.walk import RandomDraw, proposals
 
@@ -93,7 +93,7 @@ def test_operations_of_hybrid_pools_neither_read_nor_allocate(config: Config, mo
         step(op)
     monkeypatch.undo()
     assert due <= {type(op) for op in carried_out}
-    assert step.manager.report() == model.figures()
+    assert step.manager.report() == looking.figures(model.state)
 
 
 def test_what_is_forbidden_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,15 +79,15 @@ def test_a_request_that_is_not_admitted_matches_again() -> None:
     matches = [op.obs.prefix_len for op in watched.all(MatchPrefix) if op.req == "c"]
     assert len(matches) > 1
     assert len(set(matches)) == 1
-    assert watched.model.reached["lend repeated"] >= 1
-    assert watched.model.reached["last chunk beside a first chunk"] >= 1
+    assert watched.model.state.reached["lend repeated"] >= 1
+    assert watched.model.state.reached["last chunk beside a first chunk"] >= 1
 
 
 def test_with_overlap_a_launch_is_handed_over_before_the_one_before_it_completes() -> None:
     memory = msgspec.structs.replace(ROOMY, num_rows=3)
     watched, _ = run(memory, traffic(40, 2, 4), SchedulerConfig(overlap=True))
-    assert watched.model.reached["launch overlapped"] > 40
-    assert watched.model.reached["row withheld"]
+    assert watched.model.state.reached["launch overlapped"] > 40
+    assert watched.model.state.reached["row withheld"]
     in_flight = 0
     for op in watched.done:
         in_flight += isinstance(op, Launch) - isinstance(op, Complete)
@@ -96,7 +96,7 @@ def test_with_overlap_a_launch_is_handed_over_before_the_one_before_it_completes
 
 def test_without_overlap_a_launch_completes_before_the_next() -> None:
     watched, _ = run(ROOMY, traffic(40, 2, 4))
-    assert not watched.model.reached["launch overlapped"]
+    assert not watched.model.state.reached["launch overlapped"]
 
 
 def test_with_mixed_chunk_prefill_and_decode_share_a_launch() -> None:
@@ -110,8 +110,8 @@ def test_with_mixed_chunk_prefill_and_decode_share_a_launch() -> None:
 def test_speculative_decoding_drops_what_is_past_the_end() -> None:
     watched, scheduler = run(ROOMY, traffic(60, 4, 4), SchedulerConfig(drafts=3))
     assert scheduler.finished == 60
-    assert watched.model.reached["overshoot"]
-    assert watched.model.reached["tail freed"]
+    assert watched.model.state.reached["overshoot"]
+    assert watched.model.state.reached["tail freed"]
     assert {op.n for op in watched.all(Decode)} == {4}
 
 
@@ -185,8 +185,8 @@ def test_aborts_come_at_every_moment() -> None:
 def test_sessions_that_their_clients_close_are_opened_anew_for_the_next_turn() -> None:
     watched, scheduler = run(ROOMY, traffic(80, 7, 4), SchedulerConfig(close_interval=2))
     assert scheduler.finished == 80
-    assert watched.model.reached["deferred close done"]
-    assert watched.model.reached["idle session closed"]
+    assert watched.model.state.reached["deferred close done"]
+    assert watched.model.state.reached["idle session closed"]
     opened = Counter(op.session for op in watched.all(OpenSession))
     assert max(opened.values()) > 1
     assert opened == Counter(op.session for op in watched.all(CloseSession))

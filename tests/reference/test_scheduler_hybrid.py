@@ -66,7 +66,7 @@ def test_a_request_longer_than_the_window_pool_runs_in_just_the_pages_that_it_ne
     memory = msgspec.structs.replace(memory, num_window_pages=needed)
     watched, scheduler = run(memory, [one, again], config)
     assert (scheduler.finished, scheduler.rejected) == (2, {})
-    assert watched.model.reached["window evicted"]
+    assert watched.model.state.reached["window evicted"]
     memory = msgspec.structs.replace(memory, num_window_pages=needed - 1)
     _, scheduler = run(memory, [one, again], config)
     reason = f"{needed} window pages are more than all {needed - 1}"
@@ -110,7 +110,7 @@ def test_a_shortage_of_windows_is_answered_in_the_window_pool() -> None:
     assert evicted
     assert all(op.n == 0 and op.window for op in evicted)
     assert watched.all(Retract)
-    assert watched.model.reached["tombstone left"]
+    assert watched.model.state.reached["tombstone left"]
 
 
 def test_a_state_that_is_taken_early_goes_with_the_row_or_back() -> None:
@@ -140,8 +140,8 @@ def test_states_bound_how_many_run_and_idle_sessions_give_theirs_up() -> None:
     assert scheduler.finished == 80
     assert max(len(op.reqs) for op in watched.all(Decode)) == 2
     assert watched.all(Preempt)
-    assert watched.model.reached["state published"]
-    assert watched.model.reached["state evicted"]
+    assert watched.model.state.reached["state published"]
+    assert watched.model.state.reached["state evicted"]
 
 
 @pytest.mark.parametrize(

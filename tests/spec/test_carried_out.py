@@ -24,13 +24,13 @@ def test_whatever_a_vector_is_refused_is_found_where_it_is_carried_out() -> None
         for step in vector.steps:
             op, due = unanswered(step.op), None if step.expect is None else step.expect.refused
             try:
-                model.step(op)  # type: ignore[arg-type]
+                model.step(op)
                 assert due is None, (vector.name, op)
             except Refusal as refusal:
                 assert refusal.refused.rule == due, (vector.name, op)
                 answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
                 with pytest.raises(Violation) as violation:
-                    model.step(replace(op, obs=answer, refused=None))  # type: ignore[arg-type]
+                    model.step(replace(op, obs=answer, refused=None))
                 assert due in ("OP-1", violation.value.rule.id), (vector.name, op)
                 found[violation.value.rule.id] += 1
     assert {"OP-1", "CAP-1", "SPEC-1", "LEN-1", "LAUNCH-1", "CHUNK-1", "RACE-1", "BATCH-2", "SESS-1"} <= found.keys()

@@ -233,7 +233,7 @@ def test_each_operation_is_judged_by_its_rules() -> None:
         for op in told.operations:
             before = told.model.state.judged.copy()
             try:
-                told.model.step(replace(op, obs=None, refused=None))  # type: ignore[arg-type]
+                told.model.step(replace(op, obs=None, refused=None))
             except Refusal:
                 continue
             judged.setdefault(str(op.__struct_config__.tag), set()).update(told.model.state.judged - before)
@@ -267,7 +267,7 @@ def test_what_is_told_is_judged_and_what_is_not_is_said_to_be_unjudged(name: str
                 assert whole.keys() - judged.keys() <= unjudged.keys() | COMPANIONS, (right, change)
                 assert judged == whole or unjudged, (right, change)
         try:
-            told.model.step(replace(op, obs=None, refused=None))  # type: ignore[arg-type]
+            told.model.step(replace(op, obs=None, refused=None))
         except Refusal:
             continue
 

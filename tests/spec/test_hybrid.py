@@ -182,7 +182,7 @@ def speculating_turn() -> Model:
 
 def test_swa_1_pages_past_the_tokens_of_a_turn_go_with_their_window_sides() -> None:
     model = carried_out(speculating_turn(), [Retract("a", obs=ReleaseAnswer([3, 4], [3, 4]))])
-    assert model.state.window_owner.keys() == {1, 2} and model.judged["SWA-1"]
+    assert model.state.window_owner.keys() == {1, 2} and model.state.judged["SWA-1"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_mamba_3_a_turn_goes_back_to_the_state_that_it_gave_to_the_store() -> No
     match = MatchPrefix("a")
     carried_out(model, [match])
     assert match.obs is not None and (match.obs.prefix_len, match.obs.states_freed) == (8, [])
-    assert model.reached["resumed at a page border"] == 1 and not model.reached["slot given up"]
+    assert model.state.reached["resumed at a page border"] == 1 and not model.state.reached["slot given up"]
 
 
 def test_mamba_3_a_turn_goes_back_to_its_first_token() -> None:
@@ -263,7 +263,7 @@ def test_mamba_3_a_turn_goes_back_to_its_first_token() -> None:
     match = MatchPrefix("a")
     carried_out(model, [*ops, match])
     assert match.obs is not None and match.obs.prefix_len == 1
-    assert model.reached["resumed at a page border"] == 1
+    assert model.state.reached["resumed at a page border"] == 1
 
 
 def test_a_window_side_and_a_state_leave_the_store_without_their_page() -> None:
@@ -309,7 +309,7 @@ def seen(computing: int | None, tracking: dict[int, int] | None) -> Snapshot:
 
 def test_data_2_what_slots_are_used_for_is_learned_where_it_is_told_and_holds_from_then_on() -> None:
     model = carried_out(told_by_the_engine(), [seen(None, None)])
-    assert not model.judged["DATA-2"] and model.unjudged["DATA-2"] == 1
+    assert not model.state.judged["DATA-2"] and model.state.unjudged["DATA-2"] == 1
     carried_out(model, [seen(2, {8: 3}), seen(2, None), seen(2, {8: 3})])
     for other in (seen(1, {8: 3}), seen(2, {8: 1}), seen(2, {8: 2})):
         with pytest.raises(Violation, match="DATA-2"):

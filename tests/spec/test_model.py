@@ -14,9 +14,8 @@ from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
-from kvspec.model import OPERATIONS, Model
+from kvspec.model import OPERATIONS, Model, looking
 from kvspec.model.judging import pages_of, states_of, window_pages_of
-from kvspec.model.looking import figures
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import RULES, Violation
@@ -50,7 +49,7 @@ def walk(seed: int, *, law: type[Law] | None = None) -> Iterator[tuple[Model, Op
     for op in proposals(model.state, draw, STEPS):
         yield model, op
         try:
-            model.step(op)  # type: ignore[arg-type]
+            model.step(op)
         except Refusal:
             continue
 
@@ -74,8 +73,8 @@ def test_walks_get_somewhere() -> None:
         for model, op in walk(seed):  # noqa: B007
             carried_out.add(type(op))
         assert model is not None
-        reached += model.reached
-        judged += model.judged
+        reached += model.state.reached
+        judged += model.state.judged
     assert carried_out == set(OPERATIONS) - {events.Snapshot}
     for happening in (
         "tail freed",
@@ -219,7 +218,7 @@ def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
     ):
         model.step(op)
     check(model.state)
-    assert model.unjudged["PAGE-1"] >= 2 and model.unjudged["ROW-1"] == 1
+    assert model.state.unjudged["PAGE-1"] >= 2 and model.state.unjudged["ROW-1"] == 1
 
 
 def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() -> None:
@@ -258,7 +257,7 @@ def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_
     model.step(events.MatchPrefix("r"))
     model.step(events.Extend([("r", 1)]))
     assert model.lengths_of("r") == (0, 1, 1)
-    assert model.figures() == events.Figures(
+    assert looking.figures(model.state) == events.Figures(
         available=20,
         evictable=0,
         protected=0,
@@ -333,9 +332,9 @@ def test_page_1_is_judged_wherever_pages_were_given() -> None:
         events.Launch(1, ["a"]),
     ):
         model.step(op)
-    judged = model.judged["PAGE-1"]
+    judged = model.state.judged["PAGE-1"]
     model.step(events.Extend([("b", 1), ("a", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, {"b": [3], "a": []})))
-    assert model.judged["PAGE-1"] == judged + 1
+    assert model.state.judged["PAGE-1"] == judged + 1
 
 
 def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
@@ -423,7 +422,7 @@ def test_sess_3_a_lent_slot_that_is_counted_twice_is_told_from_a_wrong_count(
     changes: dict[str, int], rule: str
 ) -> None:
     model = idle_and_lent_sessions()
-    right = model.figures()
+    right = looking.figures(model.state)
     assert (right.session_held, right.uncached, right.rows_sessions) == (8, 8, 1)
     with pytest.raises(Violation) as violation:
         model.step(events.Report(obs=msgspec.structs.replace(right, **changes)))
@@ -525,7 +524,7 @@ def test_spec_2_a_step_ahead_has_room_past_both_and_written_follows_the_verify()
     model.step(events.Complete(3))
     model.step(events.Verify("a", 4, [7, 7, 7, 7]))
     assert model.lengths_of("a") == (0, 11, 13) and model.state.written[record] == 11
-    assert model.judged["SPEC-2"] == 1 and not model.state.speculating
+    assert model.state.judged["SPEC-2"] == 1 and not model.state.speculating
 
 
 @pytest.mark.parametrize("rule", ["SPEC-1", None])
@@ -735,11 +734,11 @@ def test_blame_a_first_turn_that_counts_twice(turns_count_as: TurnsCountAs, rule
 
 def test_each_figure_that_is_not_told_is_unjudged_once() -> None:
     model = Model(MEMORY)
-    whole = msgspec.structs.asdict(figures(model.state))
+    whole = msgspec.structs.asdict(looking.figures(model.state))
     for name in ("available", "protected", "rows_withheld"):
-        before = model.unjudged["ACC-1"]
+        before = model.state.unjudged["ACC-1"]
         model.step(events.Report("busy", obs=events.Figures(**(whole | {name: None}))))
-        assert model.unjudged["ACC-1"] == before + 1
+        assert model.state.unjudged["ACC-1"] == before + 1
 
 
 def test_tokens_past_a_stop_are_nobody_elses() -> None:
@@ -761,9 +760,9 @@ def test_tokens_past_a_stop_are_nobody_elses() -> None:
 def test_steps_and_refusals_are_counted_each_once() -> None:
     model = Model(MEMORY)
     for op in (events.Submit("a", [1]), events.Submit("a", [1], refused=Refused("a is there", "OP-1"))):
-        before = model.judged["OP-1"]
+        before = model.state.judged["OP-1"]
         model.step(op)
-        assert model.judged["OP-1"] == before + 1
+        assert model.state.judged["OP-1"] == before + 1
     assert model.steps == 2
 
 
@@ -800,7 +799,7 @@ def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:
         model = Model(MEMORY)
         for op in copy.deepcopy([*ops, events.Report("busy")]):
             model.step(op)
-        assert model.judged["SESS-3"] == judged
+        assert model.state.judged["SESS-3"] == judged
 
 
 @pytest.mark.parametrize(("turns_count_as", "counted"), [("sessions", 1), ("requests", 0)])

@@ -217,7 +217,7 @@ def test_a_copy_of_a_model_is_judged_on_its_own() -> None:
 def walk(model: Model, draw: RandomDraw, *, books: bool = True, steps: int = STEPS) -> Iterator[State]:
     for op in proposals(model.state, draw, steps):
         try:
-            model.step(op)  # type: ignore[arg-type]
+            model.step(op)
         except Refusal:
             continue
         if books:
@@ -274,7 +274,7 @@ def test_walks_reach_what_the_law_is_about() -> None:
         model, law = listening(drawn.config)
         for op in proposals(model.state, draw, STEPS, drawn):
             with suppress(Refusal):
-                model.step(op)  # type: ignore[arg-type]
+                model.step(op)
             met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in law.told}
             law.told.clear()
     for kind in ("publish", "drop", "take", "release"):

@@ -115,7 +115,7 @@ def test_the_model_lets_sides_go_as_the_arithmetic_says() -> None:
         page_size, before = model.state.config.page_size, sides(model.state)
         for op in proposals(model.state, draw, 120):
             try:
-                model.step(op)  # type: ignore[arg-type]
+                model.step(op)
             except Refusal:
                 continue
             after = sides(model.state)

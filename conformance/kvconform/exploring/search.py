@@ -168,7 +168,7 @@ def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> Non
     """Carry a move out on a state, the model answering itself."""
     model.state = state
     for op in move:
-        model.step(op)  # type: ignore[arg-type]
+        model.step(op)
 
 
 def forget_counts(state: State) -> None:

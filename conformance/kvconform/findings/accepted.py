@@ -20,12 +20,12 @@ from typing import get_args
 import msgspec
 
 from kvconform.errors import InputError
-from kvspec.events import Event
+from kvspec.events import EVENTS
 from kvspec.memory.events import MemoryEvent
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.rules import RULES
 
-EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(Event), *get_args(MemoryEvent)))
+EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(EVENTS), *get_args(MemoryEvent)))
 """The kinds of events of both levels."""
 
 

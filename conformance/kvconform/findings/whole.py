@@ -57,7 +57,7 @@ class Mending:
     def step(self, op: Operation[Any]) -> Violation | None:
         """Judge one operation and its answer, and move on."""
         try:
-            self.model.step(op)  # type: ignore[arg-type]
+            self.model.step(op)
         except Violation as violation:
             self._mend(op)
             return violation
@@ -71,7 +71,7 @@ class Mending:
             self.lost = "which pages are still published is not known any more"
             return
         try:
-            self.model.step(replace(op, obs=type(op.obs)()))  # type: ignore[arg-type]
+            self.model.step(replace(op, obs=type(op.obs)()))
         except (Violation, Refusal):
             self.lost = "it was carried out, and what came of it is not known"
 

@@ -127,8 +127,8 @@ class Run:
             self.perform(op)
         if not self._requests_hold:
             self.perform(Report("idle"))
-        self._tally.judged += self.model.judged
-        self._tally.reached += self.model.reached
+        self._tally.judged += self.model.state.judged
+        self._tally.reached += self.model.state.reached
 
     @property
     def _requests_hold(self) -> bool:

@@ -141,7 +141,7 @@ def supported(operations: Sequence[Operation[Any]], config: Config, lacks: froze
         if needs_now(model.state, op) & lacks:
             return False
         try:
-            model.step(unanswered(op))  # type: ignore[arg-type]
+            model.step(unanswered(op))
         except Refusal:
             continue
     return True

@@ -96,7 +96,7 @@ def events_told() -> dict[str, list[str]]:
         model.state.memory = listener
         for step in vector.steps:
             with suppress(Refusal):
-                model.step(step.op)  # type: ignore[arg-type]
+                model.step(step.op)
             told[str(step.op.__struct_config__.tag)] |= listener.heard()
     return {op: sorted(kinds) for op, kinds in told.items()}
 

@@ -20,6 +20,7 @@ from kvconform.traces.bounds import NUMBERS, Allowance, OutOfRange, check_config
 from kvconform.traces.expect import Expect, misfit
 from kvconform.traces.lines import MAX_LINE, Lines
 from kvspec.events import (
+    EVENTS,
     Config,
     Decode,
     Event,
@@ -84,7 +85,7 @@ T = TypeVar("T")
 
 any_version = msgspec.json.Decoder(AnyVersion)
 _header = msgspec.json.Decoder(Header)
-_line: msgspec.json.Decoder[Event | Expect] = msgspec.json.Decoder(Event | Expect)
+_line: msgspec.json.Decoder[Event | Expect] = msgspec.json.Decoder(EVENTS | Expect)
 
 
 class TraceReader:

@@ -10,7 +10,7 @@ import msgspec
 
 from kvconform.protocol import ANSWERS
 from kvspec.events import Extend, ExtendAnswer, Figures, Operation, SnapshotAnswer
-from kvspec.model import Model
+from kvspec.model import Model, looking
 from kvspec.pages import expand
 from kvspec.rules import RULES
 
@@ -146,7 +146,7 @@ class Expectations:
             found = _lengths_seen(seen.snapshot, name, model)
             _compare(f"protected, committed and allocated length of {name}", wanted, found)
         if expect.figures is not None:
-            figures = model.figures()
+            figures = looking.figures(model.state)
             for name in _named(expect.figures):
                 told, due = getattr(seen.figures, name), getattr(figures, name)
                 moved = model.state.config.turns_count_as == "sessions" and name.endswith(_WHOSE)

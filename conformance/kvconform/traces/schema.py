@@ -7,12 +7,16 @@ import msgspec
 from kvconform.traces.codec import Header
 from kvconform.traces.expect import Expect
 from kvconform.traces.memory import ExpectFinding, MemoryHeader
-from kvspec.events import Event
+from kvspec.events import EVENTS
 from kvspec.memory.events import MemoryEvent
 
 _LEVELS = {
     "Request level: in a trace every line after the header is an operation with its answer (obs) or its refusal "
-    "(refused). In a vector operations have neither, and an expect line may follow each.": (Header, Event, Expect),
+    "(refused). In a vector operations have neither, and an expect line may follow each.": (
+        Header,
+        EVENTS,
+        Expect,
+    ),
     "Memory level: every line after the header is an event. In a vector expect lines name the findings of the event "
     "before them.": (MemoryHeader, MemoryEvent, ExpectFinding),
 }

@@ -46,7 +46,7 @@ from kvspec.events import (
     SwaEvict,
     Verify,
 )
-from kvspec.model import Model
+from kvspec.model import Model, looking
 
 FACTORS: dict[str, list[Any]] = {
     "way": ["finish", "retract", "abort", "close", "preempt"],
@@ -168,7 +168,7 @@ class Story:
         self.lines.append(op)
         state = self.model.state
         try:
-            self.model.step(msgspec.structs.replace(op))  # type: ignore[arg-type]
+            self.model.step(msgspec.structs.replace(op))
         except Refusal as refusal:
             refused = refusal.refused
             self.lines.append(Expect(refused=refused.rule, rows_short=refused.rows_short or None))
@@ -179,7 +179,7 @@ class Story:
 
     def expect_rows(self) -> None:
         """Say how many rows are free, and how many are withheld."""
-        figures = self.model.figures()
+        figures = looking.figures(self.model.state)
         rows = Figures(rows_available=figures.rows_available, rows_withheld=figures.rows_withheld)
         self.lines.append(Expect(figures=rows))
 
@@ -391,7 +391,7 @@ def vectors() -> Iterator[tuple[str, bytes]]:
             "kvspec",
             config,
             description=case.description,
-            rules=[rule for rule in _RULES if told.model.judged[rule]],
+            rules=[rule for rule in _RULES if told.model.state.judged[rule]],
             source="17850" if case.in_flight else _SOURCES[case.way],
         )
         lines = [msgspec.json.encode(line) for line in (header, *told.lines)]

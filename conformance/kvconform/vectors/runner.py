@@ -47,7 +47,7 @@ class Evidence(NamedTuple):
     @classmethod
     def of(cls, model: Model) -> "Evidence":
         """What `model` has to show so far."""
-        return cls(model.judged, model.unjudged, model.reached + model.state.chosen)
+        return cls(model.state.judged, model.state.unjudged, model.state.reached + model.state.chosen)
 
     @classmethod
     def together(cls, parts: Iterable["Evidence"]) -> "Evidence":
@@ -126,7 +126,7 @@ def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
     line = steps = 0
     for steps, (line, op) in enumerate(trace, start=1):
         try:
-            model.step(op)  # type: ignore[arg-type]
+            model.step(op)
         except Violation as violation:
             return Outcome(steps, Evidence.of(model), RuleBroken(violation, steps, op), line)
         if steps % 1000 == 0:
@@ -187,7 +187,7 @@ def _must_refuse(model: Model, done: list[Operation[Any]]) -> bool:
     """Whether `model`, which has not seen the last operation yet, refuses it."""
     try:
         for op in done[-1:]:
-            model.step(unanswered(op))  # type: ignore[arg-type]
+            model.step(unanswered(op))
     except Refusal:
         return True
     return False
@@ -198,7 +198,7 @@ def judge_again(operations: Sequence[Operation[Any]], config: Config) -> Demonst
     model = QuickModel(config)
     for step, op in enumerate(operations, start=1):
         try:
-            model.step(op)  # type: ignore[arg-type]
+            model.step(op)
         except Violation as violation:
             return Demonstration(operations[:step], RuleBroken(violation, step, op))
     return None

@@ -10,12 +10,11 @@ and `looking`. Each first
 refuses what must be refused, then holds the answer against what is expected, and only then changes the state.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from kvspec import events
-from kvspec.events import Answer, Config, Event, Figures, Operation, Refusal, Refused
+from kvspec.events import Answer, Config, Event, Operation, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
 from kvspec.model.judging import pages_of
@@ -75,29 +74,10 @@ class Model:
         if self.state.memory is not None:
             self.state.memory.judge()
 
-    def figures(self) -> Figures:
-        """The accounting as the specification counts it."""
-        return looking.figures(self.state)
-
     def lengths_of(self, name: str) -> Lengths | None:
         """The lengths of a request, or of an idle session's slot; `None` if it holds nothing."""
         holder = self.state.requests.get(name) or self.state.sessions.get(name)
         return None if holder is None or holder.record is None else self.state.lengths[holder.record]
-
-    @property
-    def judged(self) -> Counter[str]:
-        """How often each rule was judged."""
-        return self.state.judged
-
-    @property
-    def unjudged(self) -> Counter[str]:
-        """How often an answer lacked what was needed to judge a rule."""
-        return self.state.unjudged
-
-    @property
-    def reached(self) -> Counter[str]:
-        """What happened that is worth knowing: a check that never met its case has shown nothing."""
-        return self.state.reached
 
 
 def carry_out(state: State, op: Event) -> None:
@@ -112,7 +92,7 @@ def carry_out(state: State, op: Event) -> None:
         _judge_refusal(state, refusal.refused, op.refused)
     else:
         if op.obs is None:
-            op.obs = answer  # type: ignore[assignment]
+            op.obs = answer
 
 
 def _carried_out(state: State, op: Event, due: Refused) -> Violation:

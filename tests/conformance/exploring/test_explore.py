@@ -42,10 +42,10 @@ def test_every_trace_to_something_reached_shows_it_at_its_end(small: Explored, p
     for label, trace in result.witnesses.items():
         model = Model(result.scope.config)
         for op in trace[:-1]:
-            model.step(op)  # type: ignore[arg-type]
-        assert not model.reached[label]
-        model.step(trace[-1])  # type: ignore[arg-type]
-        assert model.reached[label]
+            model.step(op)
+        assert not model.state.reached[label]
+        model.step(trace[-1])
+        assert model.state.reached[label]
 
 
 def test_what_is_worth_reaching_is_what_the_model_counts() -> None:

@@ -27,7 +27,7 @@ from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors
 from kvconform.vectors.runner import ExpectationFailed, Factory, judge_again, run_vector, try_out, unanswered
 from kvlaw import Law
-from kvspec.events import Config, Event, Operation, Snapshot
+from kvspec.events import EVENTS, Config, Operation, Snapshot
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 from kvspec.model import Model
@@ -50,7 +50,7 @@ def operations(finding: Finding) -> list[Operation[Any]]:
         line = dict(moment.event)
         line |= {} if moment.answer is None else {"obs": moment.answer}
         line |= {} if moment.refused is None else {"refused": moment.refused}
-        told.append(msgspec.json.decode(json.dumps(line), type=Event))
+        told.append(msgspec.json.decode(json.dumps(line), type=EVENTS))
     return told
 
 
@@ -73,7 +73,7 @@ def hold_what_is_told_of_each_step(finding: Finding) -> None:
     *before, last = operations(finding)
     assert [moment.step for moment in finding.trace.moments] == list(range(1, finding.trace.total + 1))
     for op, moment in zip(before, finding.trace.moments, strict=False):
-        model.step(op)  # type: ignore[arg-type]
+        model.step(op)
         held = {page: cell for page, cell in moment.cells.get("pages", {}).items() if cell.kind != "free"}
         assert held.keys() == {str(page) for page in model.state.owner}
         taken = {row for row, cell in moment.cells.get("rows", {}).items() if cell.kind != "free"}
@@ -156,7 +156,7 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
 
 def test_without_a_shorter_trace_the_trace_itself_is_told() -> None:
     config = msgspec.convert(HEADER["config"], Config)
-    told = [msgspec.convert(line, Event) for line in [*RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}]]
+    told = [msgspec.convert(line, EVENTS) for line in [*RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}]]
     again = judge_again(told, config)
     assert again is not None
     place = place_of(again.finding, "t.jsonl", 7)

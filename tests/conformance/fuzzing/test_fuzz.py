@@ -28,8 +28,8 @@ from kvref import Manager
 from kvref.request import KvRecord
 from kvspec import lengths
 from kvspec.events import (
+    EVENTS,
     Config,
-    Event,
     Refusal,
     ReleaseAnswer,
     Submit,
@@ -124,7 +124,7 @@ def test_runs_come_by_what_is_hard_to_come_by() -> None:
             op = draw.choice(drawn.bag)(model.state, draw, drawn.style)
             if op is not None:
                 with suppress(Refusal):
-                    model.step(op)  # type: ignore[arg-type]
+                    model.step(op)
                     missing.difference_update(met(model.state, op))
         if not missing:
             return
@@ -151,7 +151,7 @@ def test_at_the_end_of_a_run_every_name_is_used_again() -> None:
         *LIFE[1:5],
         {"op": "retract", "req": "r"},
     ]
-    for op in msgspec.convert(life, list[Event]):
+    for op in msgspec.convert(life, list[EVENTS]):
         run.perform(op)
     with pytest.raises(RuleBroken):
         run.end()
@@ -177,7 +177,7 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
         tally = Tally()
         for num_pages in (16, 8, 16, 16):
             config = Config(4, num_pages, 2, 64)
-            shown = try_out(msgspec.convert(LIFE, list[Event]), config, KeepsPagesOrFails)
+            shown = try_out(msgspec.convert(LIFE, list[EVENTS]), config, KeepsPagesOrFails)
             assert shown is not None
             tally.failure = Failure(config, shown.operations, shown.finding)
             yield tally, 1.0
@@ -234,12 +234,12 @@ def test_what_is_proposed_at_a_wrong_moment_is_of_every_kind_and_must_be_refused
         model = Model(drawn.config)
         for op in proposals(model.state, draw, 150, drawn):
             with suppress(Refusal):
-                model.step(op)  # type: ignore[arg-type]
+                model.step(op)
             for number, moments in enumerate(generate.wrong_moments(model.state)):
                 wrong[number] += len(moments)
             early = generate.hasty(model.state, draw)
             if early is not None:
                 met.add(type(early))
                 with pytest.raises(Refusal):
-                    model.step(early)  # type: ignore[arg-type]
+                    model.step(early)
     assert len(met) == 13 and min(wrong.values()) > 0

@@ -289,7 +289,7 @@ def test_the_law_alone_finds_nothing_in_walks_of_the_reference(seed: int) -> Non
     for op in proposals(model.state, draw, 150):
         done.append(unanswered(op))
         with suppress(Refusal):
-            model.step(op)  # type: ignore[arg-type]
+            model.step(op)
     assert findings(Manager, config, done) == []
 
 

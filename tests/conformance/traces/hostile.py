@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import inspect
 
-from kvspec.events import Config, Event
+from kvspec.events import EVENTS, Config
 from kvspec.memory.events import MemoryEvent, Pool, Use
 
 Line = dict[str, Any]
@@ -246,10 +246,10 @@ def _memory_header(**pool: Any) -> Line:
 
 
 LIVES = {
-    "decode": Life(_header(), Config, Event, [*_DECODED, *_LEFT]),
-    "session": Life(_header(page_size=4), Config, Event, _SESSION),
-    "window": Life(_header(sliding_window=4, num_window_pages=HUGE), Config, Event, _WINDOW),
-    "states": Life(_header(num_states=HUGE), Config, Event, _STATES),
+    "decode": Life(_header(), Config, EVENTS, [*_DECODED, *_LEFT]),
+    "session": Life(_header(page_size=4), Config, EVENTS, _SESSION),
+    "window": Life(_header(sliding_window=4, num_window_pages=HUGE), Config, EVENTS, _WINDOW),
+    "states": Life(_header(num_states=HUGE), Config, EVENTS, _STATES),
     "memory": Life(_memory_header(), Pool, MemoryEvent, _MEMORY),
 }
 

@@ -50,7 +50,7 @@ def test_under_pressure_the_reference_breaks_no_rule(sessions: bool, mode: dict[
     assert bool(done.tally.operations[Preempt]) == sessions
     assert done.tally.peak_pages == SMALL.num_pages
     assert done.tally.hit_tokens
-    reached = done.checked.model.reached
+    reached = done.checked.model.state.reached
     assert bool(reached["slot lent"]) == sessions
 
 

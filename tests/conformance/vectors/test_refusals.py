@@ -37,7 +37,7 @@ def refused_in_vectors() -> Iterator[Place]:
         watching = Model(vector.header.config)
         for step in vector.steps:
             try:
-                watching.step(unanswered(step.op))  # type: ignore[arg-type]
+                watching.step(unanswered(step.op))
             except Refusal as refusal:
                 yield place_of(refusal)
 

@@ -98,10 +98,10 @@ def test_what_a_snapshot_leaves_out_is_not_judged(engine: type[Manager], judged:
     for path in PATHS[::16]:
         assert run_vector(read_vector(path), engine).finding is None
     model = a_request_that_runs()
-    model.judged.clear()
+    model.state.judged.clear()
     model.step(Snapshot(obs=shown_by(engine)))
-    assert judged <= model.judged.keys()
-    assert model.unjudged.keys() & {"ROW-2", "LEN-1", "PAGE-1", "PAGE-3"} == unjudged
+    assert judged <= model.state.judged.keys()
+    assert model.state.unjudged.keys() & {"ROW-2", "LEN-1", "PAGE-1", "PAGE-3"} == unjudged
 
 
 def a_request_that_runs() -> Model:
