@@ -218,10 +218,9 @@ def holders_have_their_states(state: State) -> None:
     """Whoever has a row has the slots that it computes and tracks in; who has none has at most the one it took."""
     due = 1 + state.config.tracking_states if state.config.num_states else 0
     for name, record, _ in holders(state):
-        if len(state.records[record].states) != due:
-            raise Violation(
-                "MAMBA-2", f"the state slots of {name}", expected=due, observed=state.records[record].states
-            )
+        states = state.records[record].states
+        if len(states) != due:
+            raise Violation("MAMBA-2", f"the state slots of {name}", expected=due, observed=states)
     for req, request in state.requests.items():
         if request.state is not None and (request.record is not None or request.running):
             raise Violation("MAMBA-2", f"request {req} has a state slot beside those of its row")
@@ -326,6 +325,5 @@ def committed_positions_hold_their_tokens(state: State) -> None:
             if content == (record, index):
                 continue
             if index >= len(tokens.pages) or content != tokens.key(index):
-                raise Violation(
-                    "DATA-1", f"page {page}, number {index} of {name}, holds other content", observed=content
-                )
+                what = f"page {page}, number {index} of {name}, holds other content"
+                raise Violation("DATA-1", what, observed=content)

@@ -110,12 +110,8 @@ def left_by(state: State, req: str, record: int, until: int) -> list[int]:
     held, page_size = state.lengths[record], state.config.page_size
     cursor, furthest = max(held.protected, state.cursor[record]), furthest_cursor(state, state.requests[req], record)
     if until % page_size or not cursor <= until <= furthest:
-        raise Violation(
-            "SWA-2",
-            f"the window of {req} was evicted up to {until}",
-            expected=f"a page border in {cursor}..{furthest}",
-            observed=until,
-        )
+        what, due = f"the window of {req} was evicted up to {until}", f"a page border in {cursor}..{furthest}"
+        raise Violation("SWA-2", what, expected=due, observed=until)
     return [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
 
 
@@ -137,9 +133,8 @@ def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | No
     gone = set(beginning(freed, len(state.owner) + 1))
     for tombstone, _ in revived:
         if tombstone in gone:
-            raise Violation(
-                "SWA-6", f"page {tombstone} of the prefix store was freed while somebody has locked it", observed=freed
-            )
+            what = f"page {tombstone} of the prefix store was freed while somebody has locked it"
+            raise Violation("SWA-6", what, observed=freed)
 
 
 def release_answer(state: State, record: int | None, freed: list[int], border: int | None = None) -> ReleaseAnswer:

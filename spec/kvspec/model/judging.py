@@ -1,6 +1,6 @@
 """How an answer is held against what the specification expects."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,12 +15,9 @@ def carried_out(state: State, op: Operation[A], rule: str = "OP-1") -> None:
     if op.refused is not None:
         told = op.refused
         short = told.pages_short or told.rows_short or told.window_short or told.states_short
-        raise Violation(
-            "CAP-1" if short or told.rule == "CAP-1" else rule,
-            f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way",
-            expected="carried out",
-            observed="refused",
-        )
+        broken = "CAP-1" if short or told.rule == "CAP-1" else rule
+        what = f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way"
+        raise Violation(broken, what, expected="carried out", observed="refused")
     state.judged["OP-1"] += 1
 
 
@@ -91,8 +88,15 @@ def judge_given_back(
     judge_freed(state, pages_of(state), rule, pages, obs.freed, staying)
     judge_freed(state, window_pages_of(state), window_rule, state.window_sides(pages), obs.window_freed)
     judge_freed(state, states_of(state), states_rule, states, obs.states_freed)
-    if isinstance(obs, ReleaseAnswer) and obs.state_cached is not None:
-        raise Violation("MAMBA-4", "the store took a state that is not due", observed=obs.state_cached)
+    if isinstance(obs, ReleaseAnswer):
+        judge_cached(obs.state_cached, ())
+
+
+def judge_cached(slot: int | None, due: Sequence[int]) -> None:
+    """The state slot that the store took, if it took one, is one of those `due` (rule MAMBA-4)."""
+    if slot is not None and slot not in due:
+        what = f"state slot {slot}, which is not the request's" if due else "a state that is not due"
+        raise Violation("MAMBA-4", f"the store took {what}", expected=[*due] or None, observed=slot)
 
 
 def judge_freed(
@@ -305,25 +309,17 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
         state.judged["ROW-2"] += 1
         state.judged["ROW-3"] += 1
         return row
+    what = f"{req} was given row {row}"
     if not 0 <= row < state.config.num_rows:
-        raise Violation("ROW-1", f"{req} was given row {row}", expected=f"0..{state.config.num_rows - 1}", observed=row)
+        raise Violation("ROW-1", what, expected=f"0..{state.config.num_rows - 1}", observed=row)
     if row in batch.values():
         raise Violation("ROW-1", f"row {row} was given out twice", expected="a free row", observed=row)
     holder = state.rows.get(row)
-    if holder == WITHHELD:
-        raise Violation(
-            "RACE-1",
-            f"{req} was given row {row}, which a launch in flight still reads",
-            expected="a free row",
-            observed=row,
-        )
     if holder is not None:
-        raise Violation(
-            "ROW-1",
-            f"{req} was given row {row}, which belongs to {record_name(state, holder)}",
-            expected="a free row",
-            observed=row,
-        )
+        read = holder == WITHHELD
+        whose = "a launch in flight still reads" if read else f"belongs to {record_name(state, holder)}"
+        rule = "RACE-1" if read else "ROW-1"
+        raise Violation(rule, f"{what}, which {whose}", expected="a free row", observed=row)
     state.judged["ROW-1"] += 1
     state.judged["RACE-1"] += bool(state.readers)
     return row

@@ -331,9 +331,8 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
         position = 0
         for want, have, length in alongside(expected[row], observed[row]):
             if want not in (have, 0):
-                raise Violation(
-                    "PAGE-3", f"position {position} of row {row} is another slot", expected=want, observed=have
-                )
+                what = f"position {position} of row {row} is another slot"
+                raise Violation("PAGE-3", what, expected=want, observed=have)
             position += length
 
 
@@ -344,12 +343,8 @@ def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Run
     state.judged[rule] += 1
     lacking, strange = without(expected, observed), without(observed, expected)
     if lacking or strange:
-        raise Violation(
-            rule,
-            f"{name} differ",
-            expected=f"also {lacking}" if lacking else "no others",
-            observed=f"also {strange}" if strange else "no others",
-        )
+        due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))
+        raise Violation(rule, f"{name} differ", expected=due, observed=told)
     if count(observed) != sum(length for _, length in merged(observed)):
         in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
         raise Violation(rule, f"{name}: some are there twice", observed=in_order)

@@ -19,7 +19,7 @@ from kvspec.events import (
     StateAnswer,
     TakeState,
 )
-from kvspec.model.judging import carried_out, judge_evicted, judge_freed, judge_new, states_of
+from kvspec.model.judging import carried_out, judge_cached, judge_evicted, judge_freed, judge_new, states_of
 from kvspec.model.meaning import waiting
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs
@@ -49,13 +49,14 @@ def _judge_content(state: State, record: int, slot: int, length: int, what: str)
     has = _has_state(state, record, slot, length)
     if has is False:
         held = state.state_content.get(slot)
-        raise Violation(
-            "DATA-2",
-            f"{what} state slot {slot}, which does not have the state after {length} tokens",
-            expected=slot_keeping(state, record, length),
-            observed="no state" if not isinstance(held, tuple) else f"the state after {held[1]} tokens",
-        )
+        observed = "no state" if held is None else f"the state after {held[1]} tokens"
+        raise _other_state(what, slot, length, slot_keeping(state, record, length), observed)
     (state.unjudged if has is None else state.judged)["DATA-2"] += 1
+
+
+def _other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:
+    what = f"{what} state slot {slot}, which does not have the state after {length} tokens"
+    return Violation("DATA-2", what, expected=expected, observed=observed)
 
 
 def move_on(state: State, record: int, start: int, end: int, *, chooses: bool) -> None:
@@ -125,12 +126,7 @@ def judge_sources(state: State, batch: Batch, told: dict[str, int] | None) -> No
         elif record is not None and slot in state.records[record].states and prefix_len:
             _judge_content(state, record, slot, prefix_len, f"{req} goes on from")
         else:
-            raise Violation(
-                "DATA-2",
-                f"{req} goes on from state slot {slot}, which does not have the state after {prefix_len} tokens",
-                expected=due,
-                observed=slot,
-            )
+            raise _other_state(f"{req} goes on from", slot, prefix_len, due, slot)
 
 
 def judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
@@ -143,12 +139,8 @@ def judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
         state.unjudged["DATA-2"] += 1
         return
     if view.computing not in ((held.computing,) if held.computing else held.states):
-        raise Violation(
-            "DATA-2",
-            f"{who} computes in state slot {view.computing}, where its state is not",
-            expected=held.computing or held.states,
-            observed=view.computing,
-        )
+        what = f"{who} computes in state slot {view.computing}, where its state is not"
+        raise Violation("DATA-2", what, expected=held.computing or held.states, observed=view.computing)
     if not held.computing:
         state.records[record] = held = held._replace(computing=view.computing)
         content[view.computing] = record, state.written[record]
@@ -159,19 +151,15 @@ def judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
         return
     told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
     if list(told) != due:
-        raise Violation(
-            "MAMBA-3", f"the page borders whose states {who} has kept are wrong", expected=due, observed=list(told)
-        )
+        what = f"the page borders whose states {who} has kept are wrong"
+        raise Violation("MAMBA-3", what, expected=due, observed=list(told))
     for border, slot in told.items():
         if _has_state(state, record, slot, border) is not None:
             _judge_content(state, record, slot, border, f"{who} keeps in")
-        if slot == held.computing or slot not in held.states:
-            raise Violation(
-                "DATA-2",
-                f"{who} keeps a state in slot {slot}, which is no tracking slot of its own",
-                expected=[own for own in held.states if own != held.computing],
-                observed=slot,
-            )
+        tracking = [own for own in held.states if own != held.computing]
+        if slot not in tracking:
+            what = f"{who} keeps a state in slot {slot}, which is no tracking slot of its own"
+            raise Violation("DATA-2", what, expected=tracking, observed=slot)
         content[slot] = record, border
 
 
@@ -298,28 +286,18 @@ def publish_copy(
     Either the free slot gets a copy for the store, or the store takes the tracking slot and the holder the free one.
     """
     if key is None:
-        if obs.state_cached is not None or obs.state_taken is not None:
-            told = obs.state_taken if obs.state_cached is None else obs.state_cached
-            raise Violation("MAMBA-4", "the store took a state that is not due", observed=told)
-        return
+        return judge_cached(obs.state_taken if obs.state_cached is None else obs.state_cached, ())
     states = state.records[record].states
     if op.obs is None:
         obs.state_cached = obs.state_taken = _smallest_free(state)
     (new,) = judge_new(state, states_of(state), [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
     cached = new if obs.state_cached is None else obs.state_cached
-    if cached != new and cached not in states:
-        raise Violation(
-            "MAMBA-4",
-            f"the store took state slot {cached}, which is not the request's",
-            expected=[new, *states],
-            observed=cached,
-        )
+    judge_cached(cached, [new, *states])
     state.judged["MAMBA-4"] += 1
     if cached != new:
         if cached == state.records[record].computing:
-            raise Violation(
-                "DATA-2", f"the store took state slot {cached}, in which {op.req} computes", observed=cached
-            )
+            what = f"the store took state slot {cached}, in which {op.req} computes"
+            raise Violation("DATA-2", what, observed=cached)
         _judge_content(state, record, cached, border, "the store took")
         state.borders[record] = tuple(other for other in state.borders[record] if other != border)
     kept = tuple(new if slot == cached else slot for slot in states)
@@ -350,15 +328,7 @@ def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | 
         given = slot_keeping(state, record, border) or states[-1]
     if given is None and key is not None:
         raise Violation("MAMBA-4", "the store did not take the state that is due", expected=list(states))
-    if given is not None and key is None:
-        raise Violation("MAMBA-4", "the store took a state that is not due", observed=given)
-    if given is not None and given not in states:
-        raise Violation(
-            "MAMBA-4",
-            f"the store took state slot {given}, which is not the request's",
-            expected=list(states),
-            observed=given,
-        )
+    judge_cached(given, () if key is None else states)
     kept = tuple(slot for slot in states if slot != given)
     judge_freed(state, states_of(state), "MAMBA-2", kept, obs.states_freed)
     state.records[record] = state.records[record]._replace(states=kept)

@@ -128,11 +128,8 @@ def _check_batch(state: State, op: Extend, batch: list[tuple[Request, int]]) -> 
     )
     rule = broken_rule(chunking)
     if rule is not None:
-        raise Refusal(
-            rule,
-            f"the batch has {chunking.continuing} continuing and {chunking.newly_chunked} newly chunked requests, "
-            f"and leaves {chunking.left} in the middle of their prefill",
-        )
+        what = f"the batch has {chunking.continuing} continuing and {chunking.newly_chunked} newly chunked requests"
+        raise Refusal(rule, f"{what}, and leaves {chunking.left} in the middle of their prefill")
     if chunking.continuing and chunking.newly_chunked:
         state.reached["last chunk beside a first chunk"] += 1
     state.judged["BATCH-1"] += 1
@@ -141,22 +138,15 @@ def _check_batch(state: State, op: Extend, batch: list[tuple[Request, int]]) -> 
 
 def check_room(state: State, pages: int, rows: int, states: int) -> None:
     """Refuse what needs more pages, rows or state slots than are free; each page needs a window page behind it."""
-    pages_short = max(0, pages - state.free_pages)
-    rows_short = max(0, rows - state.free_rows)
-    window_short = max(0, pages - state.free_window_pages) if state.config.sliding_window else 0
-    states_short = max(0, states - state.free_states)
-    if pages_short or rows_short or window_short or states_short:
+    short = {"pages_short": pages - state.free_pages, "rows_short": rows - state.free_rows}
+    short |= {"window_short": pages - state.free_window_pages} if state.config.sliding_window else {}
+    short |= {"states_short": states - state.free_states}
+    if max(short.values()) > 0:
         window = f"; {state.free_window_pages} window pages are free" if state.config.sliding_window else ""
         slots = f"; {states} state slots are needed, {state.free_states} are free" if state.config.num_states else ""
         tables = (f" and {rows} rows", f" and {state.free_rows}") if state.config.num_rows else ("", "")
-        raise Refusal(
-            "CAP-1",
-            f"{pages} pages{tables[0]} are needed, {state.free_pages}{tables[1]} are free{window}{slots}",
-            pages_short=pages_short,
-            rows_short=rows_short,
-            window_short=window_short,
-            states_short=states_short,
-        )
+        what = f"{pages} pages{tables[0]} are needed, {state.free_pages}{tables[1]} are free{window}{slots}"
+        raise Refusal("CAP-1", what, **{name: max(0, missing) for name, missing in short.items()})
 
 
 def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int]) -> int:
