@@ -7,7 +7,7 @@ import pytest
 from kvspec import events
 from kvspec.events import Config, Refused, ReleaseAnswer
 from kvspec.model import Model
-from kvspec.model.judging import owner_name, record_name, state_owner_name
+from kvspec.model.judging import owner_name, record_name
 from kvspec.model.recurrent import slot_keeping
 from kvspec.rules import Violation
 
@@ -161,13 +161,13 @@ def test_a_page_s_owner_in_words() -> None:
     (record,) = state.records
     cached = next(iter(state.store.pages.values()))
     (early,) = [slot for slot, owner in state.state_owner.items() if isinstance(owner, str)]
-    assert owner_name(state, cached) == "the prefix store"
-    assert owner_name(state, state.tables[record][-1]) == record_name(state, record) == "request r"
-    assert state_owner_name(state, next(iter(state.store.states.values()))) == "the prefix store"
-    assert state_owner_name(state, state.records[record].states[0]) == "request r"
-    assert state_owner_name(state, early) == "request w"
+    assert owner_name(state, state.owner[cached]) == "the prefix store"
+    assert owner_name(state, state.owner[state.tables[record][-1]]) == record_name(state, record) == "request r"
+    assert owner_name(state, state.state_owner[next(iter(state.store.states.values()))]) == "the prefix store"
+    assert owner_name(state, state.state_owner[state.records[record].states[0]]) == "request r"
+    assert owner_name(state, state.state_owner[early]) == "request w"
     session = after(PLAIN, events.OpenSession("s"), *running("t", 1, PROMPT, "s"), events.Finish("t")).state
-    assert {owner_name(session, page) for page in session.owner} == {"the slot of session s"}
+    assert {owner_name(session, owner) for owner in session.owner.values()} == {"the slot of session s"}
 
 
 def test_each_request_that_speculates_ahead_is_judged() -> None:

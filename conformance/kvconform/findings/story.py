@@ -10,7 +10,7 @@ from kvconform.findings.finding import spans
 from kvconform.findings.whole import Mending
 from kvspec import events
 from kvspec.events import Config, Operation
-from kvspec.model.judging import owner_name, record_name, state_owner_name
+from kvspec.model.judging import owner_name, record_name
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, expand
 from kvspec.tokens import Element
@@ -68,11 +68,11 @@ def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[
 def _facts(state: State) -> Iterator[tuple[str, str]]:
     """What is the case: thing and fact, in words."""
     for page in state.owner:
-        yield f"page {page}", owner_name(state, page)
+        yield f"page {page}", owner_name(state, state.owner[page])
     for window_page, page in state.window_owner.items():
         yield f"window page {window_page}", f"is behind page {page}"
     for slot in state.state_owner:
-        yield f"state slot {slot}", f"is that of {state_owner_name(state, slot)}"
+        yield f"state slot {slot}", f"is that of {owner_name(state, state.state_owner[slot])}"
     for row, record in state.rows.items():
         yield f"row {row}", _WITHHELD if record == WITHHELD else f"is that of {record_name(state, record)}"
 

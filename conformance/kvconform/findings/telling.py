@@ -21,7 +21,7 @@ from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Breach, ExpectationFailed, names_in
 from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer
 from kvspec.model import Model
-from kvspec.model.judging import owner_name, record_name, state_owner_name
+from kvspec.model.judging import owner_name, record_name
 from kvspec.model.looking import held
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, count, expand
@@ -310,21 +310,21 @@ def _page(state: State, page: int) -> Cell:
     owner = state.owner[page]
     if isinstance(owner, bytes):
         return Cell("locked" if page in state.store.pins else "store", "the prefix store")
-    return Cell("held", owner_name(state, page))
+    return Cell("held", owner_name(state, state.owner[page]))
 
 
 def _window_page(state: State, side: int) -> Cell:
     page = state.window_owner[side]
     if isinstance(state.owner[page], bytes):
         return Cell("locked" if page in state.store.window_pins else "store", "the prefix store")
-    return Cell("held", owner_name(state, page))
+    return Cell("held", owner_name(state, state.owner[page]))
 
 
 def _state_slot(state: State, slot: int) -> Cell:
     owner = state.state_owner[slot]
     if isinstance(owner, bytes):
         return Cell("locked" if state.store.pages[owner] in state.store.state_pins else "store", "the prefix store")
-    return Cell("held", state_owner_name(state, slot))
+    return Cell("held", owner_name(state, state.state_owner[slot]))
 
 
 def _row(state: State, row: int) -> Cell:

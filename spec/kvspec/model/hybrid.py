@@ -12,7 +12,7 @@ from kvspec.events import (
     SwaEvictAnswer,
 )
 from kvspec.model.judging import carried_out, judge_evicted, judge_freed, judge_given_back, window_pages_of
-from kvspec.model.recurrent import evict_states, evictable_states, give_back, slot_keeping, state_slots
+from kvspec.model.recurrent import evictable_states, give_back, slot_keeping, state_slots
 from kvspec.model.state import Request, State
 from kvspec.pages import Runs, beginning
 from kvspec.rules import Violation
@@ -195,18 +195,8 @@ def eviction(state: State, op: Evict, pages: list[int]) -> EvictAnswer:
     )
 
 
-def apply_eviction(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
-    """Judge the window sides and states that leave the store beside the pages `keys`, and take them away.
-
-    Those of the evicted pages leave with them. A page that loses only its window side stays as a tombstone.
-    """
-    if state.config.sliding_window:
-        _evict_windows(state, op, obs, keys)
-    if state.config.num_states:
-        evict_states(state, op, obs, keys)
-
-
-def _evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+def evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+    """Judge the window sides that leave the store, those of the pages `keys` among them, and take them away."""
     pool, leaving = window_pages_of(state), state.window_sides(keys.values())
     assert pool is not None, "there is a sliding window"
     evicted = judge_evicted(state, pool, "SWA-5", op.window, leaving, evictable_windows(state), obs.window_evicted)

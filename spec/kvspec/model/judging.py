@@ -8,6 +8,7 @@ from kvspec.events import A, MatchAnswer, Operation, ReleaseAnswer
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
+from kvspec.tokens import PrefixKey
 
 
 def carried_out(state: State, op: Operation[A], rule: str = "OP-1") -> None:
@@ -211,7 +212,7 @@ def _state_use(state: State, slot: int) -> tuple[str, str]:
     if not 1 <= slot <= state.config.num_states:
         return "MAMBA-1", "does not exist"
     owner = state.state_owner.get(slot)
-    return "MAMBA-1", _FREE if owner is None else f"belongs to {state_owner_name(state, slot)}"
+    return "MAMBA-1", _FREE if owner is None else f"belongs to {owner_name(state, owner)}"
 
 
 def _listed(numbers: list[int]) -> str:
@@ -336,15 +337,8 @@ def record_name(state: State, record: int) -> str:
     return "nobody"
 
 
-def state_owner_name(state: State, slot: int) -> str:
-    """Who owns a state slot that is not free, in words."""
-    owner = state.state_owner[slot]
+def owner_name(state: State, owner: int | str | PrefixKey) -> str:
+    """Who owns a page or a state slot, in words."""
     if isinstance(owner, bytes):
         return _STORE
     return f"request {owner}" if isinstance(owner, str) else record_name(state, owner)
-
-
-def owner_name(state: State, page: int) -> str:
-    """Who owns a page that is not free, in words."""
-    owner = state.owner[page]
-    return _STORE if isinstance(owner, bytes) else record_name(state, owner)

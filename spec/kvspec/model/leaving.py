@@ -135,12 +135,9 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     waits_for_last = op.chunked and state.config.first_turn_chunks == "private"
     keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or waits_for_last))
     protected = state.lengths[record].protected
-    waits = (
-        not keeps_out
-        and op.chunked
-        and request.seq_len - protected >= state.config.page_size
-        and _puts_off(op, protected)
-    )
+    # A chunk MAY be left to a later publication, which covers it too.
+    puts_off = op.obs is not None and op.obs.protected_len == protected and op.obs.state_taken is None
+    waits = puts_off and op.chunked and not keeps_out and request.seq_len - protected >= state.config.page_size
     state.chosen["chunk not published"] += waits
     limit = protected if keeps_out or waits else request.seq_len
     left = _leave_window(state, op, record, limit)
@@ -180,11 +177,6 @@ def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) ->
     state.judged["SWA-2"] += 1
     state.chosen["window left when publishing"] += 1
     return sides
-
-
-def _puts_off(op: CacheUnfinished, protected: int) -> bool:
-    """Whether an implementation leaves a chunk to a later publication, which covers it too: it MAY."""
-    return op.obs is not None and op.obs.protected_len == protected and op.obs.state_taken is None
 
 
 def finish(state: State, op: Finish) -> ReleaseAnswer:
@@ -383,7 +375,10 @@ def preempt(state: State, op: Preempt) -> ReleaseAnswer:
 
 
 def evict(state: State, op: Evict) -> EvictAnswer:
-    """Free unlocked pages of the prefix store, leaves first: at least `n`, or all there are."""
+    """Free unlocked pages of the prefix store, leaves first: at least `n`, or all there are.
+
+    Their window sides and states leave with them. A page that loses only its window side stays as a tombstone.
+    """
     hybrid.check_eviction(state, op)
     carried_out(state, op)
     obs = op.obs or hybrid.eviction(state, op, expand(_victims(state, op.n)))
@@ -404,7 +399,10 @@ def evict(state: State, op: Evict) -> EvictAnswer:
         state.reached["eviction stopped at a lock"] += 1
     if pages:
         state.reached["page evicted"] += 1
-    hybrid.apply_eviction(state, op, obs, keys)
+    if state.config.sliding_window:
+        hybrid.evict_windows(state, op, obs, keys)
+    if state.config.num_states:
+        recurrent.evict_states(state, op, obs, keys)
     if state.memory is not None:
         state.memory.drop("pages", keys)
     state.store.remove(keys, losing)

@@ -36,7 +36,7 @@ def figures(state: State) -> Figures:
     if state.config.sliding_window:
         told.window_available = state.free_window_pages * page_size
         told.window_evictable = len(evictable_windows(state)) * page_size
-        told.window_protected = _locked_windows(state) * page_size
+        told.window_protected = len(state.store.window_pins.keys() & state.window_of.keys()) * page_size
         told.window_session_held = sum(_window_held(state, record) for record in slots)
         told.window_uncached = sum(_window_held(state, record) for record in requests)
     if state.config.num_states:
@@ -54,11 +54,6 @@ def _turns(state: State) -> list[int]:
     """The records that turns of sessions have."""
     turns = [request for request in state.requests.values() if request.session is not None]
     return [request.record for request in turns if request.record is not None]
-
-
-def _locked_windows(state: State) -> int:
-    """Pages of the store whose window side some lock covers."""
-    return len(state.store.window_pins.keys() & state.window_of.keys())
 
 
 def _window_held(state: State, record: int) -> int:
@@ -99,11 +94,6 @@ _RULES = {name: _POOLS.get(name.partition("_")[0], "ACC-1") for name in Figures.
 """The accounting rule that a figure belongs to: each pool has its own."""
 
 
-def _told(one: Figures, other: Figures) -> list[str]:
-    """The figures that both tell."""
-    return [name for name in _RULES if getattr(one, name) is not None and getattr(other, name) is not None]
-
-
 _SHIFTS = (
     ("rows_available", "rows_withheld", "RACE-1"),
     ("evictable", "protected", "STORE-2"),
@@ -115,7 +105,8 @@ _SHIFTS = (
 
 def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> str:
     """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
-    more = {name: getattr(observed, name) - getattr(expected, name) for name in _told(expected, observed)}
+    figures = ((name, getattr(expected, name), getattr(observed, name)) for name in _RULES)
+    more = {name: told - due for name, due, told in figures if due is not None and told is not None}
     rule = _RULES[figure]
     for free, locked, shown in _SHIFTS:
         shifted = more.get(free)

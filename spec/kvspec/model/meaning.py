@@ -307,17 +307,14 @@ class Memory:
 
     def passes(self, parts: list[Computed]) -> list[tuple[list[Use], list[Use]]]:
         """What the operations of a launch read and write through tables: a copy of rows, if it makes one, and it."""
-        rows = [self._row(record, end) for record, _, end in parts]
+        size = self.config.page_size  # the entries of a page are written together, and so are read
+        rows = [Use(self.names[record].row, stop=ceil_align(end, size)) for record, _, end in parts]
         tables = [self.names[record].table for record, _, _ in parts]
         reads = [Use(table, None, _NONE, 0, end) for table, (_, _, end) in zip(tables, parts, strict=True)]
         writes = [Use(table, None, _NONE, start, end) for table, (_, start, end) in zip(tables, parts, strict=True)]
         if self.config.rows_read == "at_launch" or not self.config.num_rows:
             return [(rows, []), (reads, writes)]
         return [(rows + reads, writes)]
-
-    def _row(self, record: int, end: int) -> Use:
-        """A read of a row up to position `end`. The entries of a page are written together, and so are read."""
-        return Use(self.names[record].row, stop=ceil_align(end, self.config.page_size))
 
     def _window(self, state: Books, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
         size, holder = self.config.page_size, self.names[record].holder

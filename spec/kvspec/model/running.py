@@ -210,6 +210,8 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
     requests, held, tables, horizon = state.requests, state.lengths, state.tables, state.horizon
     prepared, mid_prefill, speculating = state.prepared, state.mid_prefill, state.speculating
+    # Who speculates one step at a time MAY refuse to prepare the next one (SPEC-2).
+    one_by_one = op.refused is not None and op.refused.rule in (None, "SPEC-1")
     steps: list[tuple[str, int, lengths.Lengths, int, int]] = []
     overlaps = 0
     needs: list[tuple[str, int]] = []
@@ -221,7 +223,7 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
             raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
         ahead = 0
         if req in speculating:
-            if n == 1 or len(speculating[req]) > 1 or _waits_for_verify(op):
+            if n == 1 or len(speculating[req]) > 1 or one_by_one:
                 raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
             ahead = sum(step.positions for step in speculating[req])
             overlaps += 1
@@ -258,11 +260,6 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
     for req, new in pages.items():
         state.take_pages(state.running(req)[1], new, sides.get(req, []))
     return obs
-
-
-def _waits_for_verify(op: Decode) -> bool:
-    """Whether the implementation speculates one step at a time: it MAY refuse to prepare the next one (SPEC-2)."""
-    return op.refused is not None and op.refused.rule in (None, "SPEC-1")
 
 
 def launch(state: State, op: Launch) -> Done:
