@@ -91,14 +91,7 @@ def none_empty(runs: Runs) -> bool:
 @ensure(lambda runs, result: len(result) == count(runs))
 def expand(runs: Runs) -> list[int]:
     """Write runs out one by one, in order."""
-    numbers: list[int] = []
-    for run in runs:
-        if isinstance(run, int):
-            numbers.append(run)
-        else:
-            first, count = run
-            numbers.extend(range(first, first + count))
-    return numbers
+    return beginning(runs, count(runs))
 
 
 @require(lambda runs, most: none_empty(runs) and most >= 0)

@@ -181,8 +181,6 @@ def evictable_windows(state: State) -> list[int]:
 
 def eviction(state: State, op: Evict, pages: list[int]) -> EvictAnswer:
     """The model's own choice of window sides and states to evict besides those of `pages`: the smallest numbers."""
-    if not state.config.sliding_window and not state.config.num_states:
-        return EvictAnswer(pages)
     sides = state.window_sides(pages)
     others = sorted(set(evictable_windows(state)) - set(sides))
     keys = [state.owner[page] for page in pages]

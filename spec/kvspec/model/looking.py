@@ -1,13 +1,13 @@
 """Operations that change nothing: an implementation's own figures, and its whole state."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
 
 from kvspec.events import Figures, Held, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
 from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
 from kvspec.model.recurrent import evictable_states, judge_roles, roles
-from kvspec.model.state import WITHHELD, State
+from kvspec.model.state import WITHHELD, Request, Session, State
 from kvspec.pages import Runs, alongside, ceil_pages, compress, count, merged, slots_of, without
 from kvspec.rules import Violation
 from kvspec.window import window_held_tokens
@@ -138,8 +138,7 @@ def snapshot(state: State, op: Snapshot) -> SnapshotAnswer:
     """Compare an implementation's whole state with the specification's."""
     carried_out(state, op)
     requests, sessions = held(state)
-    expected = _snapshot(state)
-    expected.requests, expected.sessions = dict(requests), dict(sessions)
+    expected = _snapshot(state, requests, sessions)
     obs = op.obs or expected
     _judge_holders(state, "request", requests, obs.requests)
     _judge_holders(state, "session", sessions, obs.sessions)
@@ -183,56 +182,39 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     _judge_set(state, "ROW-1", "the free rows", expected.free_rows or (), observed.free_rows)
 
 
-def _snapshot(state: State) -> SnapshotAnswer:
-    store = state.store
-    return SnapshotAnswer(
-        free_pages=without([(1, state.config.num_pages)], list(state.owner)),
-        locks=Counter(page for held in state.records.values() for page in store.path(held.locked)),
+def _snapshot(state: State, requests: dict[str, Held], sessions: dict[str, Held]) -> SnapshotAnswer:
+    store, config = state.store, state.config
+    told = SnapshotAnswer(
+        free_pages=without([(1, config.num_pages)], list(state.owner)),
         store_pages=compress(sorted(store.pages.values())),
-        **(_rows(state) if state.config.num_rows else {}),
-        **(_windows(state) if state.config.sliding_window else {}),
-        **(_states(state) if state.config.num_states else {}),
+        requests=dict(requests),
+        sessions=dict(sessions),
+        locks=Counter(page for one in state.records.values() for page in store.path(one.locked)),
     )
-
-
-def _rows(state: State) -> dict[str, Any]:
-    """The part of a snapshot that is of rows."""
-    page_size = state.config.page_size
-    return {
-        "rows": {
-            row: slots_of(state.tables[record], state.lengths[record].allocated, page_size)
-            for record, (row, *_) in state.records.items()
-        },
-        "free_rows": without([(0, state.config.num_rows)], list(state.rows)),
-        "withheld_rows": compress(sorted(row for row, record in state.rows.items() if record == WITHHELD)),
-    }
-
-
-def _windows(state: State) -> dict[str, Any]:
-    """The part of a snapshot that is of window pages."""
-    pins = state.store.window_pins
-    locked = {state.window_of[page]: count for page, count in pins.items() if page in state.window_of}
-    return {"window_sides": state.window_of.copy(), "window_locks": locked}
-
-
-def _states(state: State) -> dict[str, Any]:
-    """The part of a snapshot that is of state slots."""
-    states, pages, pins = state.store.states, state.store.pages, state.store.state_pins
-    return {
-        "free_states": without([(1, state.config.num_states)], list(state.state_owner)),
-        "store_states": compress(sorted(states.values())),
-        "state_locks": {slot: pins[pages[key]] for key, slot in states.items() if pages[key] in pins},
-    }
+    if config.num_rows:
+        tables = ((row, state.tables[record], state.lengths[record]) for record, (row, *_) in state.records.items())
+        told.rows = {row: slots_of(table, lengths.allocated, config.page_size) for row, table, lengths in tables}
+        told.free_rows = without([(0, config.num_rows)], list(state.rows))
+        told.withheld_rows = compress(sorted(row for row, record in state.rows.items() if record == WITHHELD))
+    if config.sliding_window:
+        told.window_sides = sides = state.window_of.copy()
+        told.window_locks = {sides[page]: count for page, count in store.window_pins.items() if page in sides}
+    if config.num_states:
+        pins = store.state_pins
+        told.free_states = without([(1, config.num_states)], list(state.state_owner))
+        told.store_states = compress(sorted(store.states.values()))
+        locked = ((store.pages[key], slot) for key, slot in store.states.items())
+        told.state_locks = {slot: pins[page] for page, slot in locked if page in pins}
+    return told
 
 
 def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
     """What each request has, and each session slot that has not lent it."""
-    requests = {name: one.record for name, one in state.requests.items() if one.record is not None}
-    sessions = {name: one.record for name, one in state.sessions.items() if one.record is not None}
-    return (
-        {name: _view(state, record) for name, record in requests.items()},
-        {name: _view(state, record) for name, record in sessions.items()},
-    )
+
+    def views(holders: Mapping[str, Request | Session]) -> dict[str, Held]:
+        return {name: _view(state, one.record) for name, one in holders.items() if one.record is not None}
+
+    return views(state.requests), views(state.sessions)
 
 
 def _view(state: State, record: int) -> Held:

@@ -21,7 +21,7 @@ from kvspec.events import (
 )
 from kvspec.model.judging import carried_out, judge_cached, judge_evicted, judge_freed, judge_new, states_of
 from kvspec.model.meaning import waiting
-from kvspec.model.state import Request, State
+from kvspec.model.state import Part, Request, State
 from kvspec.pages import Runs
 from kvspec.rules import Violation
 from kvspec.states import kept_borders, last_state
@@ -102,21 +102,17 @@ def _source(state: State, request: Request, prefix_len: int) -> int | None:
     return slot_keeping(state, record, prefix_len) or cached
 
 
-Batch = list[tuple[str, Request, int]]
-"""The requests of a prefill batch, each with where it begins to write, in tokens."""
-
-
-def sources(state: State, batch: Batch) -> dict[str, int] | None:
+def sources(state: State, batch: list[Part]) -> dict[str, int] | None:
     """The model's own answer: the slots whose states the requests of a prefill batch go on from."""
-    due = {req: slot for req, request, prefix_len in batch if (slot := _source(state, request, prefix_len)) is not None}
+    due = {req: slot for req, one, start, _ in batch if (slot := _source(state, one, start)) is not None}
     return due if state.config.num_states else None
 
 
-def judge_sources(state: State, batch: Batch, told: dict[str, int] | None) -> None:
+def judge_sources(state: State, batch: list[Part], told: dict[str, int] | None) -> None:
     """Rule DATA-2 for the slots whose states the requests of a prefill batch go on from, each at its `prefix_len`."""
     if not state.config.num_states:
         return
-    for req, request, prefix_len in batch:
+    for req, request, prefix_len, _ in batch:
         if told is None or req not in told:
             state.unjudged["DATA-2"] += prefix_len > 0
             continue

@@ -27,7 +27,7 @@ from kvspec.model.judging import (
     states_of,
     window_pages_of,
 )
-from kvspec.model.state import WITHHELD, Passage, Prepared, Record, Request, Speculation, State
+from kvspec.model.state import WITHHELD, Part, Passage, Prepared, Record, Speculation, State
 from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
 
@@ -42,24 +42,14 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
     batch = [_check_extend(state, req, seq_len) for req, seq_len in op.reqs]
     _check_batch(state, op, batch)
     page_size = state.config.page_size
-    needs = [
-        (req, new_pages(prefix_len, seq_len, page_size))
-        for (req, seq_len), (_, prefix_len) in zip(op.reqs, batch, strict=True)
-    ]
-    kept = {
-        req: None if request.record is None else state.records[request.record].row
-        for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
-    }
+    needs = [(req, new_pages(start, end, page_size)) for req, _, start, end in batch]
+    brought = ((req, request.record) for req, request, _, _ in batch)
+    kept = {req: None if record is None else state.records[record].row for req, record in brought}
     # Before the room: whose row was given away says more than that none was free.
     rows = None if op.obs is None else judge_rows(state, kept, op.obs.rows)
-    new_rows = sum(request.record is None for request, _ in batch)
-    state_needs = [
-        (req, recurrent.states_missing(state, request)) for (req, _), (request, _) in zip(op.reqs, batch, strict=True)
-    ]
-    going_on = [(req, *one) for (req, _), one in zip(op.reqs, batch, strict=True)]
-    positions = [seq_len - prefix_len for (_, seq_len), (_, prefix_len) in zip(op.reqs, batch, strict=True)]
-    needed = _needed(state, op, sum(need for _, need in needs), positions)
-    check_room(state, needed, new_rows, sum(need for _, need in state_needs))
+    state_needs = [(req, recurrent.states_missing(state, request)) for req, request, _, _ in batch]
+    needed = _needed(state, op, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
+    check_room(state, needed, [*kept.values()].count(None), sum(need for _, need in state_needs))
     carried_out(state, op)
 
     obs = op.obs or ExtendAnswer(
@@ -67,25 +57,26 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
         choose(pages_of(state), needs),
         choose(window_pages_of(state), needs),
         choose(states_of(state), state_needs),
-        recurrent.sources(state, going_on),
+        recurrent.sources(state, batch),
     )
     if rows is None:
         rows = judge_rows(state, kept, obs.rows)
     pages = judge_new(state, pages_of(state), needs, obs.pages)
     sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
     states = judge_new(state, states_of(state), state_needs, obs.states)
-    recurrent.judge_sources(state, going_on, obs.states_from)
-    for (req, seq_len), (request, prefix_len) in zip(op.reqs, batch, strict=True):
-        _extend_one(state, req, seq_len, request, prefix_len, rows[req])
+    recurrent.judge_sources(state, batch, obs.states_from)
+    for part in batch:
+        req = part.req
+        _extend_one(state, part, rows[req])
         record = state.requests[req].record
         assert record is not None
         state.take_pages(record, pages.get(req, []), sides.get(req, []))
-        recurrent.take_states(state, record, req, request, states.get(req, []), chooses=op.obs is None)
+        recurrent.take_states(state, record, req, part.request, states.get(req, []), chooses=op.obs is None)
     return obs
 
 
-def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
-    """One request of a prefill batch and its prefix_len, or a refusal."""
+def _check_extend(state: State, req: str, seq_len: int) -> Part:
+    """One request of a prefill batch, from its prefix_len on, or a refusal."""
     request = state.request(req)
     if request.running:
         if req not in state.mid_prefill:
@@ -106,24 +97,20 @@ def _check_extend(state: State, req: str, seq_len: int) -> tuple[Request, int]:
         raise Refusal("OP-1", f"seq_len {seq_len} of {req} is not in {prefix_len + 1}..{len(request.tokens)}")
     if seq_len > state.config.max_context_len:
         raise Refusal("LEN-1", f"seq_len {seq_len} of {req} exceeds the context of {state.config.max_context_len}")
-    return request, prefix_len
+    return Part(req, request, prefix_len, seq_len)
 
 
-def _check_batch(state: State, op: Extend, batch: list[tuple[Request, int]]) -> None:
+def _check_batch(state: State, op: Extend, batch: list[Part]) -> None:
     """Refuse an empty batch, a request named twice, and what BATCH-1 and BATCH-2 forbid."""
     names = {req for req, _ in op.reqs}
     if not names:
         raise Refusal("OP-1", "the batch is empty")
     if len(names) < len(op.reqs):
         raise Refusal("OP-1", "a request is in the batch twice")
-    unfinished = [
-        (req, request.running)
-        for (req, seq_len), (request, _) in zip(op.reqs, batch, strict=True)
-        if seq_len < len(request.tokens)
-    ]
+    unfinished = [request.running for _, request, _, end in batch if end < len(request.tokens)]
     chunking = Chunking(
         continuing=len(names & state.mid_prefill),
-        newly_chunked=sum(not continuing for _, continuing in unfinished),
+        newly_chunked=unfinished.count(False),
         left=len(state.mid_prefill - names) + len(unfinished),
     )
     rule = broken_rule(chunking)
@@ -162,8 +149,9 @@ def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int])
     return ceil_pages(sum(positions), page_size) + len(positions)
 
 
-def _extend_one(state: State, req: str, seq_len: int, request: Request, prefix_len: int, row: int) -> None:
+def _extend_one(state: State, part: Part, row: int) -> None:
     """Apply one request of a prefill batch that was checked whole; its new pages follow."""
+    req, request, prefix_len, seq_len = part
     record, page_size = request.record, state.config.page_size
     if record is None:
         record = state.next_record

@@ -80,6 +80,15 @@ class Record(NamedTuple):
     """The one of them that it computes in; 0 where no answer told."""
 
 
+class Part(NamedTuple):
+    """One request of a prefill batch, and the positions from and to that it gets slots for."""
+
+    req: str
+    request: Request
+    start: int
+    end: int
+
+
 class Prepared(NamedTuple):
     """Positions that were given to a request and are not launched yet."""
 
