@@ -205,5 +205,4 @@ def evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKe
         page = state.window_owner[window_page]
         state.release_window(page)
         state.reached["tombstone left"] += state.owner[page] not in keys
-    if len(evicted) < op.window and state.store.window_pins:
-        state.reached["window eviction stopped at a lock"] += 1
+    state.reached["window eviction stopped at a lock"] += bool(len(evicted) < op.window and state.store.window_pins)

@@ -50,13 +50,19 @@ class Pool(NamedTuple):
     """Says how many are given out."""
     size: int
     owners: Mapping[int, object]
-    use: Callable[[State, int], tuple[str, str]]
-    """The rule that giving back a number breaks which stays, and what is with the number."""
+    whose: Callable[[State, int], tuple[str, str]]
+    """The rule that giving back a number breaks which somebody has, and who that is."""
+
+    def use(self, state: State, number: int) -> tuple[str, str]:
+        """The rule that giving back a number breaks which stays, and what is with the number."""
+        if 1 <= number <= self.size and number in self.owners:
+            return self.whose(state, number)
+        return self.rule, _FREE if 1 <= number <= self.size else "does not exist"
 
 
 def pages_of(state: State) -> Pool:
     """The pages."""
-    return Pool("page", "PAGE-1", "PAGE-2", state.config.num_pages, state.owner, _page_use)
+    return Pool("page", "PAGE-1", "PAGE-2", state.config.num_pages, state.owner, _whose_page)
 
 
 def window_pages_of(state: State) -> Pool | None:
@@ -64,14 +70,14 @@ def window_pages_of(state: State) -> Pool | None:
     config = state.config
     if not config.sliding_window:
         return None
-    return Pool("window page", "SWA-1", "SWA-1", config.num_window_pages, state.window_owner, _window_use)
+    return Pool("window page", "SWA-1", "SWA-1", config.num_window_pages, state.window_owner, _whose_side)
 
 
 def states_of(state: State) -> Pool | None:
     """The state slots; `None` where there are none (17850)."""
     if not state.config.num_states:
         return None
-    return Pool("state slot", "MAMBA-1", "MAMBA-1", state.config.num_states, state.state_owner, _state_use)
+    return Pool("state slot", "MAMBA-1", "MAMBA-1", state.config.num_states, state.state_owner, _whose_state)
 
 
 def judge_given_back(
@@ -179,13 +185,8 @@ def judge_evicted(
     return evicted
 
 
-def _page_use(state: State, page: int) -> tuple[str, str]:
-    """The rule that freeing a page breaks, and what the page is."""
-    owner = state.owner.get(page)
-    if not 1 <= page <= state.config.num_pages:
-        return "PAGE-1", "does not exist"
-    if owner is None:
-        return "PAGE-1", _FREE
+def _whose_page(state: State, page: int) -> tuple[str, str]:
+    owner = state.owner[page]
     if isinstance(owner, bytes):
         return "PAGE-1", f"belongs to {_STORE}"
     position, name = state.tables[owner].index(page) * state.config.page_size, record_name(state, owner)
@@ -194,25 +195,16 @@ def _page_use(state: State, page: int) -> tuple[str, str]:
     return "PAGE-1", f"belongs to {name}"
 
 
-def _window_use(state: State, window_page: int) -> tuple[str, str]:
-    """The rule that freeing a window page breaks, and what it is."""
-    page = state.window_owner.get(window_page)
-    if not 1 <= window_page <= state.config.num_window_pages:
-        return "SWA-1", "does not exist"
-    if page is None:
-        return "SWA-1", _FREE
+def _whose_side(state: State, window_page: int) -> tuple[str, str]:
+    page = state.window_owner[window_page]
     owner = state.owner[page]
     if isinstance(owner, bytes):
         return "SWA-1", f"is behind page {page} of {_STORE}"
     return "SWA-2", f"is behind page {page} of {record_name(state, owner)}, which is still read"
 
 
-def _state_use(state: State, slot: int) -> tuple[str, str]:
-    """The rule that freeing a state slot breaks, and what it is."""
-    if not 1 <= slot <= state.config.num_states:
-        return "MAMBA-1", "does not exist"
-    owner = state.state_owner.get(slot)
-    return "MAMBA-1", _FREE if owner is None else f"belongs to {owner_name(state, owner)}"
+def _whose_state(state: State, slot: int) -> tuple[str, str]:
+    return "MAMBA-1", f"belongs to {owner_name(state, state.state_owner[slot])}"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -112,12 +112,9 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     state.lengths[record] = lengths.publish(
         state.lengths[record], min(plan.length, state.lengths[record].committed), page_size
     )
-    if plan.duplicates:
-        state.reached["duplicate dropped"] += 1
-    if plan.inserted:
-        state.reached["prefix published"] += 1
-    if plan.revived or plan.exchanged:
-        state.reached["tombstone revived"] += 1
+    state.reached["duplicate dropped"] += bool(plan.duplicates)
+    state.reached["prefix published"] += bool(plan.inserted)
+    state.reached["tombstone revived"] += bool(plan.revived or plan.exchanged)
 
 
 def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
@@ -152,8 +149,7 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     hybrid.judge_revival(state, plan.revived, obs.freed)
     judge_freed(state, pages_of(state), "STORE-5", freed, obs.freed)
     judge_freed(state, window_pages_of(state), "SWA-1", sides or (), obs.window_freed)
-    if keeps_out and state.config.prefix_cache:
-        state.reached["session kept out of the store"] += 1
+    state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
     recurrent.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
     return obs
@@ -356,8 +352,7 @@ def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
         state.reached["close deferred"] += 1
         return obs
     obs = _release(state, op, session.record, "PAGE-1")
-    if session.record is not None:
-        state.reached["idle session closed"] += 1
+    state.reached["idle session closed"] += session.record is not None
     del state.sessions[op.session]
     return obs
 
@@ -395,10 +390,8 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     state.judged["STORE-3"] += 1
     state.chosen["more evicted than asked"] += len(pages) > op.n
     state.chosen["some of several evicted"] += 0 < len(pages) < state.store.evictable
-    if len(pages) < op.n and state.store.pins:
-        state.reached["eviction stopped at a lock"] += 1
-    if pages:
-        state.reached["page evicted"] += 1
+    state.reached["eviction stopped at a lock"] += bool(len(pages) < op.n and state.store.pins)
+    state.reached["page evicted"] += bool(pages)
     if state.config.sliding_window:
         hybrid.evict_windows(state, op, obs, keys)
     if state.config.num_states:

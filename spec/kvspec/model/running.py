@@ -117,8 +117,7 @@ def _check_batch(state: State, op: Extend, batch: list[Part]) -> None:
     if rule is not None:
         what = f"the batch has {chunking.continuing} continuing and {chunking.newly_chunked} newly chunked requests"
         raise Refusal(rule, f"{what}, and leaves {chunking.left} in the middle of their prefill")
-    if chunking.continuing and chunking.newly_chunked:
-        state.reached["last chunk beside a first chunk"] += 1
+    state.reached["last chunk beside a first chunk"] += bool(chunking.continuing and chunking.newly_chunked)
     state.judged["BATCH-1"] += 1
     state.judged["BATCH-2"] += 1
 
@@ -294,8 +293,7 @@ def launch(state: State, op: Launch) -> Done:
         parts.append((record, start, end))
     if state.memory is not None:
         state.memory.launch(state, op.launch, parts)
-    if state.flights:
-        state.reached["launch overlapped"] += 1
+    state.reached["launch overlapped"] += bool(state.flights)
     state.flights[op.launch] = passages
     return Done()
 

@@ -99,8 +99,7 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     state.written[record] = min(state.written[record], after.committed)
     recurrent.cut_borders(state, record, after.committed)
     state.horizon[record] = len(request.tokens)
-    if freed:
-        state.reached["tail freed"] += 1
+    state.reached["tail freed"] += bool(freed)
     if after.allocated < before.allocated and after.allocated % state.config.page_size:
         state.reached["partial page kept"] += 1
     state.reached["slot lent" if request.record is None else "lend repeated"] += 1
@@ -137,7 +136,6 @@ def _match_store(
     judge_given_back(state, obs, freed, "TAIL-1" if freed else "PAGE-1", states=states)
     judge_length(state, rule, "prefix_len", prefix_len, obs.prefix_len)
     judge_length(state, "LEN-2", "protected_len", prefix_len, obs.protected_len)
-    if prefix_len:
-        state.reached["prefix matched"] += 1
+    state.reached["prefix matched"] += bool(prefix_len)
     state.requests[op.req] = request._replace(prefix_len=prefix_len)
     return obs
