@@ -8,10 +8,12 @@ Each verdict is one line of JSON on standard output.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from inspect import signature
 from itertools import product
 from time import perf_counter
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import z3  # type: ignore[import-untyped]
@@ -19,21 +21,21 @@ import z3  # type: ignore[import-untyped]
 from kvconform.proving.prove import StepOutcome, StepVerdict
 from kvspec.memory.proofs import page, pool
 from kvspec.memory.proofs.operations import WAYS, Way, arguments_of
-from kvspec.memory.proofs.page import Clause, Page, follows
+from kvspec.memory.proofs.page import Clause, Page, Sum
 from kvspec.memory.proofs.pool import INVARIANTS, Memory
 from kvspec.memory.proofs.steps import STEPS, Run
-from kvspec.memory.proofs.terms import NONE, all_of, every, implies, negation
+from kvspec.memory.proofs.terms import NONE, every
 
-SECONDS = 30
-"""How long z3 may take for one clause. The slowest that is proved needs one."""
+SECONDS = 4
+"""How long z3 may take for one attempt. Most that succeed need a hundredth of it."""
+
+ATTEMPTS = 8
+"""At one clause, each with other random numbers: about one of a thousand gets lost among the instances."""
 
 LARGEST_SCOPE = 2
 """Counterexamples are looked for among so many pages, holders, indices, keys and slots."""
 
-_SORTS = {"n": z3.IntSort(), "f": z3.BoolSort()}
-
-
-_COUNTS = ("holds", "pins", "references", "named", "names", "kind", "reads", "readers")
+_COUNTS = ("holds", "pins", "references", "named", "names", "kind", "reads")
 """What is no page, holder, index, key, slot or label."""
 
 
@@ -49,130 +51,139 @@ class Goal:
     unknowns: Sequence[Any]
 
 
-def unknown(name: str, annotation: Any) -> Any:
-    """A z3 constant or function of the sorts that the annotation spells."""
-    (letters,) = annotation.__metadata__
-    sorts = [_SORTS[letter] for letter in letters]
-    return z3.Function(name, *sorts) if len(sorts) > 1 else z3.Const(name, sorts[0])
+class Unknowns:
+    """z3 constants and functions, and what is made of them."""
 
+    def __init__(self) -> None:
+        """None as yet."""
+        self.terms: list[Any] = []
 
-def unknown_fields(kind: type) -> Any:
-    """Any state at all."""
-    hints = get_type_hints(kind, include_extras=True)
-    return kind(**{part.name: unknown(part.name, hints[part.name]) for part in fields(kind)})
+    def state(self, kind: type) -> Any:
+        """Any state at all."""
+        return self._made("", kind)()
 
+    def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Any arguments besides the first."""
+        named = function.arguments if isinstance(function, Way) else arguments_of(function)
+        return {name: self._made(f"the {name}", hint)() for name, hint in named.items()}
 
-def unknown_arguments(function: Callable[..., Any]) -> dict[str, Any]:
-    """Any arguments besides the first."""
-    named = function.arguments if isinstance(function, Way) else arguments_of(function)
-    return {name: unknown(f"the {name}", hint) for name, hint in named.items()}
+    def _made(self, name: str, hint: Any, sorts: Sequence[Any] = ()) -> Callable[..., Any]:
+        """What an annotation spells (a term, a function, a record of such), for each tuple of its kinds."""
+        if is_dataclass(hint):
+            hints = get_type_hints(hint, include_extras=True)
+            parts = {part.name: self._made(part.name, hints[part.name], sorts) for part in fields(hint)}
+            return lambda *at: hint(**{name: part(*at) for name, part in parts.items()})  # type: ignore[operator]
+        if get_origin(hint) is Callable:
+            arguments, result = get_args(hint)
+            function = self._made(name, result, [*sorts, *arguments])
+            return lambda *at: lambda *rest: function(*at, *rest)
+        *before, last = (kind.__metadata__[0]() for kind in (*sorts, hint))
+        term = z3.Function(name, *before, last) if before else z3.Const(name, last)
+        self.terms.append(term)
+        return lambda *at: term(*at) if at else term
 
 
 def always(clause: Clause, about: Any) -> Any:
     """The clause for all numbers."""
-    return (
-        every(lambda *numbers: clause.body(about, *numbers), clause.variables)
-        if clause.variables
-        else clause.body(about)
-    )
+    return every(partial(clause.body, about))
 
 
-def counted(memory: Memory, state: int) -> Iterator[Any]:
+def counted(pages: Callable[[Any], Page], state: int = 0) -> Iterator[Any]:
     """Counting: a sum is none if and only if each of its parts is. In a small scope the sum itself."""
-    yield from _counted(memory.references, lambda *at: memory.holds(*at) + memory.pins(*at), f"references {state}")
-    yield from _counted(memory.names, lambda *at: z3.If(memory.named(*at) != 0, 1, 0), f"names {state}")
-    yield from _counted(memory.readers, memory.reads, f"readers {state}")
+    for total in page.SUMS:
+        yield from _counted(total, pages, f"{total.what} {state}")
 
 
-def _counted(whole: Callable[[Any], Any], part: Callable[[Any, Any], Any], name: str) -> Iterator[Any]:
+def _counted(total: Sum, pages: Callable[[Any], Page], name: str) -> Iterator[Any]:
+    def whole(number: Any) -> Any:
+        return total.whole(pages(number))
+
+    def part(number: Any, other: Any) -> Any:
+        return total.part(pages(number), other)
+
     domain = every.domain
     if domain is not None:
         yield every(lambda number: whole(number) == sum(part(number, other) for other in domain))
         return
     somebody = z3.Function(f"somebody of the {name}", z3.IntSort(), z3.IntSort())
-    yield every(
-        lambda number: z3.And(whole(number) >= 0, implies(whole(number) > 0, part(number, somebody(number)) != 0))
-    )
-    yield every(lambda number, other: implies(whole(number) == 0, part(number, other) == 0), 2)
+    yield every(lambda number: whole(number) >= 0)
+    yield every(lambda number: whole(number) > 0, lambda number: part(number, somebody(number)) != 0)
+    yield every(lambda number, _: whole(number) == 0, lambda number, other: part(number, other) == 0)
 
 
-def counted_page(before: Page) -> Iterator[Any]:
-    """The same of one page."""
-    if every.domain is not None:
-        yield before.references == sum(before.holds(number) + before.pins(number) for number in every.domain)
-        yield before.names == sum(z3.If(before.named(number) != 0, 1, 0) for number in every.domain)
-        return
-    yield every(
-        lambda other: implies(before.references == 0, all_of(before.holds(other) == 0, before.pins(other) == 0))
-    )
-    yield every(lambda key: implies(before.names == 0, before.named(key) == 0))
+def follows(total: Sum, before: Page, after: Page, changed: Sequence[Any]) -> tuple[Clause, Clause]:
+    """A sum changes as its parts do, as an event changes nothing for others than these."""
+
+    def change(number: Any) -> Any:
+        return total.part(after, number) - total.part(before, number)
+
+    def due(_: Page) -> Any:
+        return total.whole(after) - total.whole(before) == sum(map(change, changed))
+
+    def stays(_: Page, other: Any) -> Any:
+        return z3.Or(change(other) == 0, *(other == number for number in changed))
+
+    sums, others = f"{total.what} change as their parts do", f"the {total.what} of others stay"
+    return Clause("MEM-COUNT", sums, due), Clause("MEM-COUNT", others, stays)
 
 
 def lawful(memory: Memory) -> Iterator[Any]:
     """What is known of a pool in which nothing forbidden has happened."""
-    yield always(pool.GIVEN, memory)
-    for clause in page.INVARIANTS:
-        if clause.variables:
-            yield every(lambda number, *rest, c=clause: c.body(memory.page(number), *rest), clause.variables + 1)
-    yield from (always(clause, memory) for clause in INVARIANTS)
+    yield every(lambda number: z3.And(*(always(clause, memory.page(number)) for clause in page.INVARIANTS)))
+    yield from (always(clause, memory) for clause in (pool.GIVEN, *INVARIANTS))
 
 
 def event_goals(name: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
     """Of an event of one page: counts follow whatever happens, names are kept if it is allowed."""
-    event = wrong or EVENTS[name]
-    before, arguments = unknown_fields(Page), unknown_arguments(event)
+    event, unknowns = wrong or EVENTS[name], Unknowns()
+    before, arguments = unknowns.state(Page), unknowns.arguments(event)
     allowed, after = event(before, **arguments)
     known = [always(clause, before) for clause in page.INVARIANTS]
-    known += counted_page(before)
-    unknowns = [*vars(before).values(), *arguments.values()]
-    holders = tuple(value for part, value in arguments.items() if part in ("holder", "old", "new"))
-    keys = tuple(value for part, value in arguments.items() if part == "key" and name != "share")
-    sums = follows(before, after, holders, keys)
+    known += counted(lambda _: before)
+    holders = [value for part, value in arguments.items() if part in ("holder", "old", "new")]
+    keys = [value for part, value in arguments.items() if part == "key" and name != "share"]
+    changed = zip(page.SUMS, (holders, keys), strict=True)
+    sums = [clause for total, numbers in changed for clause in follows(total, before, after, numbers)]
     counts = [clause for clause in page.INVARIANTS if clause.rule == "MEM-COUNT"]
-    free_of_names = () if name != "take" else (sums[2:])
-    yield Goal("whatever happens", known, [clause for clause in sums if clause not in free_of_names], before, unknowns)
-    yield Goal("whatever happens", known, counts, after, unknowns)
-    yield Goal("if allowed", [*known, allowed], [*page.INVARIANTS, *free_of_names], after, unknowns)
+    always_so = sums[: 2 if name == "take" else 4]
+    yield Goal("whatever happens", known, always_so, before, unknowns.terms)
+    yield Goal("whatever happens", known, counts, after, unknowns.terms)
+    yield Goal("if allowed", [*known, allowed], [*page.INVARIANTS, *sums[len(always_so) :]], after, unknowns.terms)
 
 
 def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
     """Of a step: each of its events is allowed, and the invariants hold after."""
-    step = wrong or STEPS[name]
-    before = unknown_fields(Memory)
-    arguments = unknown_arguments(step)
-    run = step(Run(before), **arguments)
-    unknowns = [*vars(before).values(), *arguments.values()]
+    step, unknowns = wrong or STEPS[name], Unknowns()
+    before = unknowns.state(Memory)
+    run = step(Run(before), **unknowns.arguments(step))
     known = [*lawful(before), *(formula for _, formula in run.asked)]
-    for state, memory in enumerate([before, *run.between]):
-        known += counted(memory, state)
-    for what, allowed in run.told:
-        yield Goal(what, known, [_plain("the law allows it", allowed())], before, unknowns)
-    yield Goal("after it", known, INVARIANTS, run.memory, unknowns)
+    for state, memory in enumerate([before, *(after for _, _, after in run.told)]):
+        known += counted(memory.page, state)
+    for what, allowed, _ in run.told:
+        yield Goal(what, known, [_plain("the law allows it", allowed)], before, unknowns.terms)
+    yield Goal("after it", known, INVARIANTS, run.memory, unknowns.terms)
 
 
 def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
     """Of an operation: each step gets what it asks for."""
-    operation = wrong or WAYS[name]
-    before = unknown_fields(Memory)
-    arguments = unknown_arguments(operation)
-    run = operation(Run(before), **arguments)
-    unknowns = [*vars(before).values(), *arguments.values()]
+    operation, unknowns = wrong or WAYS[name], Unknowns()
+    before = unknowns.state(Memory)
+    run = operation(Run(before), **unknowns.arguments(operation))
     known = [*lawful(before), *(formula for _, formula in run.granted)]
     for what, formula in run.asked:
-        yield Goal("its steps", known, [_plain(what, formula)], before, unknowns)
+        yield Goal("its steps", known, [_plain(what, formula)], before, unknowns.terms)
 
 
 def initial_goals(_: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
     """The pool in which all is free."""
-    before = unknown_fields(Memory)
-    start = pool.initial(before)
-    unknowns = [*vars(before).values()]
-    yield Goal("at first", [always(pool.GIVEN, start)], INVARIANTS, start, unknowns)
-    yield Goal("at first", [], page.INVARIANTS, start.page(0), unknowns)
+    unknowns = Unknowns()
+    start = (wrong or pool.initial)(unknowns.state(Memory))
+    yield Goal("at first", [always(pool.GIVEN, start)], INVARIANTS, start, unknowns.terms)
+    yield Goal("at first", [], page.INVARIANTS, start.page(0), unknowns.terms)
 
 
 def _plain(what: str, formula: Any) -> Clause:
-    return Clause("MEM-*", what, 0, lambda _: formula)
+    return Clause("MEM-*", what, lambda _: formula)
 
 
 EVENTS: dict[str, Callable[..., Any]] = {
@@ -203,13 +214,23 @@ def prove(kind: str, name: str, wrong: Callable[..., Any] | None = None) -> Iter
             )
 
 
+def _numbers(clause: Clause) -> list[Any]:
+    """One for each that a clause is about."""
+    return [z3.Int(name) for name in list(signature(clause.body).parameters)[1:]]
+
+
 def _follows(goal: Goal, clause: Clause) -> bool:
-    solver = z3.Solver()
-    solver.set("timeout", SECONDS * 1000)
-    solver.add(*goal.hypotheses)
-    numbers = [z3.Int(f"number {place}") for place in range(clause.variables)]
-    solver.add(negation(clause.body(goal.about, *numbers)))
-    return bool(solver.check() == z3.unsat)
+    refuted = z3.Not(clause.body(goal.about, *_numbers(clause)))
+
+    def attempt(seed: int) -> bool:
+        solver = z3.Solver()
+        solver.set("timeout", SECONDS * 1000)
+        solver.set("random_seed", seed)
+        solver.set("qi.eager_threshold", 20.0)
+        solver.add(*goal.hypotheses, refuted)
+        return bool(solver.check() == z3.unsat)
+
+    return any(map(attempt, range(ATTEMPTS)))
 
 
 def counterexample(
@@ -225,13 +246,13 @@ def counterexample(
         try:
             for number, goal in enumerate(KINDS[kind][1](name, wrong)):
                 solver = z3.Solver()
-                solver.set("timeout", SECONDS * 1000)
+                solver.set("timeout", SECONDS * ATTEMPTS * 1000)
                 solver.add(*goal.hypotheses, *_scoped(goal.unknowns, every.domain))
                 for clause in goal.clauses:
-                    numbers = [z3.Int(f"number {place}") for place in range(clause.variables)]
+                    numbers = _numbers(clause)
                     solver.push()
                     solver.add(*(z3.And(value >= NONE, value < size) for value in numbers))
-                    solver.add(negation(clause.body(goal.about, *numbers)))
+                    solver.add(z3.Not(clause.body(goal.about, *numbers)))
                     if which in (None, (number, clause.what)) and solver.check() == z3.sat:
                         return _told(clause, solver.model(), goal.unknowns, every.domain)
                     solver.pop()
@@ -259,7 +280,7 @@ def _scoped(unknowns: Sequence[Any], scope: range) -> Iterator[Any]:
 def _told(clause: Clause, model: Any, unknowns: Sequence[Any], scope: range) -> str:
     """What is so in the counterexample, apart from what is nothing."""
     told = [f"{clause.what}: not so"]
-    numbers = [model.eval(z3.Int(f"number {place}"), model_completion=True) for place in range(clause.variables)]
+    numbers = [model.eval(number, model_completion=True) for number in _numbers(clause)]
     told += [f"of {', '.join(map(str, numbers))}"] * bool(numbers)
     for value in unknowns:
         name = str(value.name() if isinstance(value, z3.FuncDeclRef) else value)

@@ -1,6 +1,6 @@
 """Proofs of the law, and of what each operation of the model means by it, for any size.
 
-terms       connectives over z3 terms that fold constants, so that tests can hold the same text against the law itself
+terms       numbers and formulas, of z3 or, where tests hold the same text against the law itself, plain ones
 page        one page: what each event does to it, when it is forbidden, and what always holds
 pool        a pool and the policy above it, and what always holds between the two
 steps       events over sets of pages, and what the policy remembers of them

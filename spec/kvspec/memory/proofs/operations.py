@@ -6,17 +6,19 @@ that is proved. What has to be so besides stands in `grants`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import signature
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
+from z3 import And, Not, Or  # type: ignore[import-untyped]
+
 from kvspec.memory.proofs.steps import STEPS, Run
-from kvspec.memory.proofs.terms import NONE, Formula, all_of, any_of, each, every, implies, negation
+from kvspec.memory.proofs.terms import NONE, Formula, every, everything
 
 
 def arguments_of(step: Callable[..., Any]) -> dict[str, Any]:
     """What a step or an event is given besides its subject, by name, with the annotations that tell the sorts."""
-    hints = get_type_hints(step, include_extras=True)
-    return {name: hints[name] for name in list(signature(step).parameters)[1:]}
+    _, *hints, _ = get_type_hints(step, include_extras=True).items()
+    return dict(hints)
 
 
 @dataclass(frozen=True)
@@ -26,30 +28,24 @@ class Way:
     steps: str
     """Names of steps, each with its arguments; `everything` is every index."""
     given: Sequence[str] = ()
-    grants: Mapping[str, Callable[..., Formula]] = field(default_factory=dict)
-    """Conditions of the pool, and of arguments by their names."""
+    grants: Mapping[str, Callable[..., Sequence[Callable[..., Formula]]]] = field(default_factory=dict)
+    """Conditions for `every`, of the pool and the arguments."""
 
-    def parsed(self) -> list[list[str]]:
-        """Each step's name, and those of its arguments."""
-        return [step.split() for step in self.steps.split(";")]
+    def parsed(self) -> list[tuple[Callable[..., Run], list[str]]]:
+        """Each step, and the names of its arguments."""
+        return [(STEPS[step], names) for step, *names in map(str.split, self.steps.split(";"))]
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of all steps, by name, with their annotations."""
-        hints = {
-            name: hint
-            for step, *names in self.parsed()
-            for name, hint in zip(names, arguments_of(STEPS[step]).values(), strict=True)
-        }
-        return {name: hint for name, hint in hints.items() if name != "everything"}
+        steps = [zip(names, arguments_of(step).values(), strict=True) for step, names in self.parsed()]
+        return {name: hint for step in steps for name, hint in step if name != "everything"}
 
     def __call__(self, run: Run, **arguments: Any) -> Run:
         """Take the steps."""
-        arguments["everything"] = lambda _: True
-        steps = [(STEPS[step], [arguments[name] for name in names]) for step, *names in self.parsed()]
-        for what, condition in self.grants.items():
-            values = [arguments[name] for name in list(signature(condition).parameters)[1:]]
-            run.granted.append((what, condition(run.memory, *values)))
+        at = SimpleNamespace(everything=everything, **arguments)
+        steps = [(step, [getattr(at, name) for name in names]) for step, names in self.parsed()]
+        run.granted.extend((what, every(*conditions(run.memory, at))) for what, conditions in self.grants.items())
         for step, values in steps:
             run.granted.extend(asked for asked in step(Run(run.memory), *values).asked if asked[0] not in self.given)
         for step, values in steps:
@@ -66,20 +62,21 @@ WAYS = {
     # A record begins: it shares what matched, or brings what its request had while it waited, and takes the rest.
     "begin": Way(
         "lock holder found path where; take holder own new place",
-        grants={"matched before its own": lambda _, found, own: each(found, lambda index: negation(own(index)))},
+        grants={"matched before its own": lambda _, at: (at.found, lambda index: Not(at.own(index)))},
     ),
     "bring": Way(
         "hand_on waiting holder; leave waiting; take holder own new place",
         (_GONE,),
-        {"beside what it has": lambda pool, waiting, own: each(own, lambda index: negation(pool.has(waiting, index)))},
+        {"beside what it has": lambda pool, at: (at.own, lambda index: pool.entry(at.waiting, index).page == NONE)},
     ),
     # Room is taken, and a launch writes into what is the holder's own.
     "grow": Way(
-        "take holder own new place; compute holder slots labels",
+        "take holder own new place; compute holder labels",
         ("its own pages",),
         {
-            "behind what is published": lambda memory, holder, own, slots: every(
-                lambda index, slot: implies(slots(index, slot), any_of(memory.private(holder, index), own(index))), 2
+            "behind what is published": lambda pool, at: (
+                lambda index, slot: at.labels(index, slot) != NONE,
+                lambda index, _: Or(pool.entry(at.holder, index).private, at.own(index)),
             )
         },
     ),
@@ -95,16 +92,16 @@ WAYS = {
     "give": Way(_GIVE),
     "give_and_replace": Way(f"{_GIVE}; take holder given new place", (_THERE,)),
     "give_copy": Way(
-        "take holder made new place; compute holder slots labels; publish holder made path back; let_go holder made",
+        "take holder made new place; compute holder labels; publish holder made path back; let_go holder made",
         ("its own pages", "its own to publish", "whole and of these tokens"),
         {
-            "into the copy": lambda _, made, slots: every(lambda i, slot: implies(slots(i, slot), made(i)), 2),
-            "whole and the same": lambda memory, made, path, slots, labels: every(
-                lambda index, slot: implies(
-                    all_of(made(index), memory.promised(path(index), slot) != NONE),
-                    all_of(slots(index, slot), labels(index, slot) == memory.promised(path(index), slot)),
-                ),
-                2,
+            "into the copy": lambda _, at: (
+                lambda index, slot: at.labels(index, slot) != NONE,
+                lambda index, _: at.made(index),
+            ),
+            "whole and the same": lambda pool, at: (
+                lambda index, slot: And(at.made(index), pool.promised(at.path(index), slot) != NONE),
+                lambda index, slot: at.labels(index, slot) == pool.promised(at.path(index), slot),
             ),
         },
     ),

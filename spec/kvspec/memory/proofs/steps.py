@@ -6,12 +6,15 @@ or finds, that slots which count as written are: all this is shown, never asked 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+
+from z3 import And, If, Not, Or  # type: ignore[import-untyped]
 
 from kvspec.memory.proofs import page as law
 from kvspec.memory.proofs.page import Judged, Page
-from kvspec.memory.proofs.pool import Memory
+from kvspec.memory.proofs.pool import Entry, Memory
 from kvspec.memory.proofs.terms import (
     NONE,
     Formula,
@@ -20,16 +23,15 @@ from kvspec.memory.proofs.terms import (
     Number,
     Set,
     Set2,
-    all_of,
     among,
-    any_of,
-    choose,
-    each,
     every,
-    implies,
-    negation,
+    everything,
+    image,
     some,
 )
+
+Event = Callable[[Page, Number], Judged]
+"""Of a page, and of its index or key, whichever tells where it comes from."""
 
 
 @dataclass(frozen=True)
@@ -41,243 +43,165 @@ class Run:
     """What steps ask for."""
     granted: list[tuple[str, Formula]] = field(default_factory=list)
     """What the operation itself asks for: elsewhere it is refused, or goes another way."""
-    told: list[tuple[str, Callable[[], Formula]]] = field(default_factory=list)
-    """Events so far, and whether the law allows them."""
-    between: list[Memory] = field(default_factory=list)
-    """The pool after each event, and after each step."""
+    told: list[tuple[str, Formula, Memory]] = field(default_factory=list)
+    """Events so far, whether the law allows them, and the pool after each."""
 
-    def ask(self, what: str, condition: Formula) -> None:
-        """What has to be so before a step."""
-        self.asked.append((what, condition))
+    def ask(self, what: str, *conditions: Callable[..., Formula]) -> None:
+        """What has to be so before a step: `every` of the conditions."""
+        self.asked.append((what, every(*conditions)))
 
-    def tell(self, what: str, pages: Set, event: Callable[[Page, Number], Judged]) -> "Run":
+    def tell(self, what: str, pages: Set, event: Event, whence: Map = lambda page: page) -> "Run":
         """An event of all these pages, each for itself: they are different ones, so their order does not matter."""
-        memory = self.memory
-
-        def allowed() -> Formula:
-            return each(pages, lambda page: event(memory.page(page), page)[0])
-
-        def after(name: str) -> Callable[..., Any]:
-            def value(page: Number, *rest: Number) -> Any:
-                was, now = getattr(memory.page(page), name), getattr(event(memory.page(page), page)[1], name)
-                return choose(pages(page), now(*rest), was(*rest)) if rest else choose(pages(page), now, was)
-
-            return value
-
-        told = replace(memory, **{part.name: after(part.name) for part in fields(Page)})
-        return replace(self, memory=told, told=[*self.told, (what, allowed)], between=[*self.between, told])
+        was = self.memory.page
+        allowed = every(pages, lambda page: event(was(page), whence(page))[0])
+        memory = replace(self.memory, page=among(pages, lambda page: event(was(page), whence(page))[1], was))
+        return replace(self, memory=memory, told=[*self.told, (what, allowed, memory)])
 
     def then(self, **policy: Any) -> "Run":
         """What the policy remembers from now on."""
-        memory = replace(self.memory, **policy)
-        return replace(self, memory=memory, between=[*self.between, memory])
+        return replace(self, memory=replace(self.memory, **policy))
+
+    def enter(self, holder: Number, indices: Set, entry: Callable[[Number], Entry]) -> "Run":
+        """What a holder's table has at these indices from now on."""
+        mine = lambda other, index: And(other == holder, indices(index))
+        return self.then(entry=among(mine, lambda _, index: entry(index), self.memory.entry))
 
 
-def _at(holder: Number, indices: Set) -> Callable[..., Formula]:
-    """Whether an entry, or a slot of it, is a holder's and at these indices."""
-    return lambda other, index, *_: all_of(other == holder, indices(index))
-
-
-def _image(chosen: Set, function: Map, back: Map) -> Set:
-    """What a function makes of the chosen ones; `back` is its inverse."""
-    return lambda made: all_of(chosen(back(made)), function(back(made)) == made)
-
-
-def _enter(run: Run, what: str, event: Any, holder: Number, indices: Set, pages: Map, where: Map, **entry: Any) -> Run:
+def _fill(run: Run, what: str, event: Event, holder: Number, indices: Set, where: Map, entry: Any) -> Run:
     """Pages come into a holder's table, where nothing is yet; `where` leads back from them to their indices."""
-    memory, mine, entered = run.memory, _at(holder, indices), _image(indices, pages, where)
-    run.ask("no page there yet", each(indices, lambda index: negation(memory.has(holder, index))))
-    run.ask("each page once", each(indices, lambda index: where(pages(index)) == index))
-    return run.tell(what, entered, event).then(
-        has=lambda *at: any_of(mine(*at), memory.has(*at)),
-        table=among(mine, lambda _, index: pages(index), memory.table),
-        place=among(lambda other, page: all_of(other == holder, entered(page)), lambda _, p: where(p), memory.place),
-        **{name: among(mine, value, getattr(memory, name)) for name, value in entry.items()},
-    )
+    memory, entered = run.memory, image(indices, lambda index: entry(index).page, where)
+    run.ask("no page there yet", indices, lambda index: memory.entry(holder, index).page == NONE)
+    run.ask("each page once", indices, lambda index: where(entry(index).page) == index)
+    there = among(lambda other, page: And(other == holder, entered(page)), lambda _, page: where(page), memory.place)
+    return run.tell(what, entered, event, where).then(place=there).enter(holder, indices, entry)
 
 
 def lock(run: Run, holder: Number, indices: Set, path: Map, where: Map) -> Run:
     """A holder shares the pages that the store has for `path(index)`."""
     memory = run.memory
-
-    def page_at(index: Number) -> Number:
-        return memory.at(path(index))
-
-    run.ask("the store has them", each(indices, lambda index: page_at(index) != NONE))
-    run.ask("not had already", each(indices, lambda index: negation(memory.held_at(holder, page_at(index)))))
-    return _enter(
-        run,
-        "share",
-        lambda page, number: law.share(page, holder, path(where(number)), False),
-        *(holder, indices, page_at, where),
-        shared=True,
-        key=lambda _, index: path(index),
-        valid=lambda _, index, slot: memory.promised(path(index), slot) != NONE,
-        meaning=lambda _, index, slot: memory.promised(path(index), slot),
-    )
+    run.ask("the store has them", indices, lambda index: memory.at(path(index)) != NONE)
+    run.ask("not had already", indices, lambda index: Not(memory.held_at(holder, memory.at(path(index)))))
+    entry = lambda index: Entry(memory.at(path(index)), path(index), partial(memory.promised, path(index)))
+    event = lambda page, index: law.share(page, holder, path(index), False)
+    return _fill(run, "share", event, holder, indices, where, entry)
 
 
 def take(run: Run, holder: Number, indices: Set, new: Map, where: Map) -> Run:
     """Free pages `new(index)` become a holder's own."""
-    memory, taken = run.memory, _image(indices, new, where)
-    run.ask("from the free list", each(indices, lambda index: memory.is_free(new(index))))
-    event = lambda page, _: law.take(page, holder)  # noqa: E731
-    run = _enter(run, "take", event, holder, indices, new, where, shared=False, valid=False)
-    return run.then(is_free=among(taken, False, memory.is_free))
+    memory, taken = run.memory, image(indices, new, where)
+    run.ask("from the free list", indices, lambda index: memory.is_free(new(index)))
+    entry = lambda index: Entry(new(index), NONE, lambda _: NONE)
+    run = _fill(run, "take", lambda page, _: law.take(page, holder), holder, indices, where, entry)
+    return run.then(is_free=lambda page: And(memory.is_free(page), Not(taken(page))))
 
 
-def compute(run: Run, holder: Number, slots: Set2, labels: Map2) -> Run:
-    """An operation writes slots of a holder's own pages, and reads all that counts as written."""
-    memory = run.memory
-    run.ask("its own pages", every(lambda i, slot: implies(slots(i, slot), memory.private(holder, i)), 2))
-    run.ask("something is written", every(lambda i, slot: implies(slots(i, slot), labels(i, slot) != NONE), 2))
+def compute(run: Run, holder: Number, labels: Map2) -> Run:
+    """An operation writes the slots of a holder's own pages that have a label, and reads all that counts as written."""
+    memory, where = run.memory, partial(run.memory.place, holder)
+    written = lambda index, slot: labels(index, slot) != NONE
+    run.ask("its own pages", written, lambda index, _: memory.entry(holder, index).private)
 
-    def row(number: Number, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Of the index where the holder has a page."""
-        return lambda slot: function(memory.place(holder, number), slot)
+    def entry(index: Number) -> Entry:
+        was = memory.entry(holder, index)
+        return replace(was, meaning=among(partial(written, index), partial(labels, index), was.meaning))
 
-    def write(page: Page, number: Number) -> Judged:
-        others = some(lambda other: all_of(other != holder, memory.holds(number, other) != 0))
-        return law.write(page, holder, others, row(number, slots), row(number, labels))
-
-    def is_written(page: Number) -> Formula:
-        return all_of(memory.held_at(holder, page), some(row(page, slots)))
-
-    def written(other: Number, index: Number, slot: Number) -> Formula:
-        return all_of(other == holder, slots(index, slot))
-
-    run = run.tell("begin, its writes", is_written, write).then(
-        valid=lambda *at: any_of(written(*at), memory.valid(*at)),
-        meaning=among(written, lambda _, index, slot: labels(index, slot), memory.meaning),
-    )
-    valid, meaning = run.memory.valid, run.memory.meaning
-
-    def read(page: Page, number: Number) -> Judged:
-        there, meant = row(number, lambda *at: valid(holder, *at)), row(number, lambda *at: meaning(holder, *at))
-        return law.read(page, holder, there, meant)
-
-    return run.tell("begin, its reads", lambda page: memory.held_at(holder, page), read)
+    pages = memory.entries(holder, lambda index: some(partial(written, index)))
+    write = lambda page, index: law.write(page, holder, partial(labels, index))
+    read = lambda page, index: law.read(page, holder, entry(index).meaning)
+    run = run.tell("begin, its writes", pages, write, where)
+    run = run.tell("begin, its reads", memory.entries(holder, everything), read, where)
+    return run.enter(holder, everything, entry)
 
 
 def trim(run: Run, holder: Number, stays: Set2) -> Run:
     """Less counts as written in a holder's own pages."""
-    memory = run.memory
-
-    def still(other: Number, index: Number, slot: Number) -> Formula:
-        return any_of(other != holder, memory.shared(other, index), stays(index, slot))
-
-    return run.then(valid=lambda *at: all_of(memory.valid(*at), still(*at)))
+    entry = partial(run.memory.entry, holder)
+    kept = lambda index, slot: Or(entry(index).key != NONE, stays(index, slot))
+    cut = lambda index: among(partial(kept, index), entry(index).meaning, lambda _: NONE)
+    return run.enter(holder, everything, lambda index: replace(entry(index), meaning=cut(index)))
 
 
 def let_go(run: Run, holder: Number, indices: Set) -> Run:
     """A holder lets go of pages: its own become free, but for what is still read; the store's stay there."""
-    memory, gone = run.memory, run.memory.entries(holder, indices)
-
-    def frees(page: Number) -> Formula:
-        private = negation(memory.shared(holder, memory.place(holder, page)))
-        return all_of(gone(page), private, negation(memory.withheld(page)))
-
-    return run.tell("release", gone, lambda page, _: law.release(page, holder)).then(
-        is_free=among(frees, True, memory.is_free), has=among(_at(holder, indices), False, memory.has)
-    )
+    memory, entry = run.memory, partial(run.memory.entry, holder)
+    own = memory.entries(holder, lambda index: And(indices(index), entry(index).private))
+    run = run.tell("release", memory.entries(holder, indices), lambda page, _: law.release(page, holder))
+    run = run.enter(holder, indices, lambda index: replace(entry(index), page=NONE))
+    return run.then(is_free=lambda page: Or(memory.is_free(page), And(own(page), Not(memory.withheld(page)))))
 
 
 def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run:
     """The store gets a holder's own pages as `path(index)`, and the holder goes on with them; `back` is the inverse."""
-    memory, mine, keys = run.memory, _at(holder, indices), _image(indices, path, back)
-    run.ask("its own to publish", each(indices, lambda index: memory.private(holder, index)))
-    run.ask("unknown to the store", each(indices, lambda index: memory.at(path(index)) == NONE))
-    run.ask("each key once", each(indices, lambda index: back(path(index)) == index))
-    run.ask("whole and of these tokens", each(indices, lambda index: memory.whole(holder, index, path(index))))
-
-    def continues(index: Number) -> Formula:
-        parent = memory.parent(path(index))
-        return any_of(parent == NONE, memory.at(parent) != NONE, keys(parent))
-
-    run.ask("behind shorter ones", each(indices, continues))
-
-    def event(page: Page, number: Number) -> Judged:
-        key = path(memory.place(holder, number))
-        return law.publish(page, key, False, lambda slot: memory.promised(key, slot))
-
-    return run.tell("publish", memory.entries(holder, indices), event).then(
-        at=among(keys, lambda key: memory.table(holder, back(key)), memory.at),
-        shared=among(mine, True, memory.shared),
-        key=among(mine, lambda _, index: path(index), memory.key),
-    )
+    memory, entry, keys = run.memory, partial(run.memory.entry, holder), image(indices, path, back)
+    promised = lambda index, slot: memory.promised(path(index), slot)
+    due = lambda index, slot: And(indices(index), promised(index, slot) != NONE)
+    cached = lambda key: Or(key == NONE, memory.at(key) != NONE, keys(key))
+    run.ask("its own to publish", indices, lambda index: entry(index).private)
+    run.ask("unknown to the store", indices, lambda index: And(path(index) != NONE, memory.at(path(index)) == NONE))
+    run.ask("each key once", indices, lambda index: back(path(index)) == index)
+    run.ask("whole and of these tokens", due, lambda index, slot: entry(index).meaning(slot) == promised(index, slot))
+    run.ask("behind shorter ones", indices, lambda index: cached(memory.parent(path(index))))
+    event = lambda page, index: law.publish(page, path(index), False, partial(promised, index))
+    run = run.tell("publish", memory.entries(holder, indices), event, partial(memory.place, holder))
+    run = run.enter(holder, indices, lambda index: replace(entry(index), key=path(index)))
+    return run.then(at=among(keys, lambda key: entry(back(key)).page, memory.at))
 
 
 def hand_on(run: Run, old: Number, new: Number) -> Run:
     """All that a holder has goes to another, which has nothing."""
-    memory = run.memory
-    run.ask("somebody else", old != new)
-    run.ask("nothing there", every(lambda index: negation(memory.has(new, index))))
-    told = run.tell("pass_on", lambda page: memory.held_at(old, page), lambda page, _: law.pass_on(page, old, new))
-
-    def moved(name: str) -> Callable[..., Any]:
-        function = getattr(memory, name)
-        return lambda holder, *rest: choose(holder == new, function(old, *rest), function(holder, *rest))
-
-    has = moved("has")
-    policy = {name: moved(name) for name in ("table", "place", "shared", "key", "valid", "meaning")}
-    return told.then(**policy, has=lambda holder, index: all_of(holder != old, has(holder, index)))
+    memory, whose = run.memory, lambda holder: If(holder == new, old, holder)
+    run.ask("somebody else", lambda: old != new)
+    run.ask("nothing there", lambda index: memory.entry(new, index).page == NONE)
+    gone = lambda index: replace(memory.entry(old, index), page=NONE)
+    run = run.tell("pass_on", memory.entries(old, everything), lambda page, _: law.pass_on(page, old, new))
+    run = run.then(place=lambda holder, page: memory.place(whose(holder), page))
+    return run.then(entry=lambda holder, index: memory.entry(whose(holder), index)).enter(old, everything, gone)
 
 
 def leave(run: Run, holder: Number) -> Run:
     """A holder is gone: it must have nothing in any pool."""
-    run.ask("all is let go", every(lambda index: negation(run.memory.has(holder, index))))
-    run.ask("it reads nothing", every(lambda page: run.memory.reads(page, holder) == 0))
-    return run.tell("leave", lambda _: True, lambda page, _: law.leave(page, holder))
+    run.ask("all is let go", lambda index: run.memory.entry(holder, index).page == NONE)
+    run.ask("it reads nothing", lambda page: run.memory.reads(page, holder) == 0)
+    return run.tell("leave", everything, lambda page, _: law.leave(page, holder))
 
 
 def drop(run: Run, keys: Set, back: Map) -> Run:
     """The store gives up pages that nobody has locked or reads; `back` leads from a page to its key."""
-    memory, gone = run.memory, _image(keys, run.memory.at, back)
-
-    def locks(holder: Number, index: Number) -> Formula:
-        return all_of(memory.has(holder, index), memory.shared(holder, index), keys(memory.key(holder, index)))
-
-    def needed(key: Number) -> Formula:
-        return all_of(memory.at(key) != NONE, memory.parent(key) != NONE, keys(memory.parent(key)))
-
-    run.ask("what the store has", each(keys, lambda key: memory.at(key) != NONE))
-    run.ask("each page once", each(keys, lambda key: back(memory.at(key)) == key))
-    run.ask("unlocked", every(lambda *entry: negation(locks(*entry)), 2))
-    run.ask("unread", each(keys, lambda key: negation(memory.withheld(memory.at(key)))))
-    run.ask("longer ones too", each(needed, keys))
-    return run.tell("drop", gone, lambda page, number: law.drop(page, back(number))).then(
-        is_free=among(gone, True, memory.is_free), at=among(keys, NONE, memory.at)
-    )
+    memory, gone = run.memory, image(keys, run.memory.at, back)
+    has = lambda holder, index: memory.entry(holder, index).page != NONE
+    stays = lambda key: And(memory.at(key) != NONE, memory.parent(key) != NONE, Not(keys(key)))
+    run.ask("what the store has", keys, lambda key: memory.at(key) != NONE)
+    run.ask("each page once", keys, lambda key: back(memory.at(key)) == key)
+    run.ask("unlocked", has, lambda holder, index: Not(keys(memory.entry(holder, index).key)))
+    run.ask("unread", keys, lambda key: Not(memory.withheld(memory.at(key))))
+    run.ask("longer ones too", stays, lambda key: Not(keys(memory.parent(key))))
+    run = run.tell("drop", gone, law.drop, back).then(at=among(keys, lambda _: NONE, memory.at))
+    return run.then(is_free=lambda page: Or(memory.is_free(page), gone(page)))
 
 
-def _count(memory: Memory, pages: Set, reader: Number, by: int) -> dict[str, Any]:
-    """A reader asks once more, or less, for pages."""
-    return {
-        "reads": lambda page, other: memory.reads(page, other) + choose(all_of(pages(page), other == reader), by, 0),
-        "readers": lambda page: memory.readers(page) + choose(pages(page), by, 0),
-    }
+def _asked(memory: Memory, pages: Set, reader: Number, by: int) -> Map2:
+    """How often pages are kept for whom, once a reader has asked once more, or less, for these."""
+    return lambda page, other: memory.reads(page, other) + If(And(pages(page), other == reader), by, 0)
 
 
 def keep_for(run: Run, reader: Number, pages: Set) -> Run:
     """Pages are kept for a reader: a row for a launch, a cached state for who has locked its prefix."""
     memory = run.memory
-    run.ask("in use", each(pages, lambda page: all_of(memory.exists(page), negation(memory.is_free(page)))))
-    told = run.tell("share, pinned", pages, lambda page, _: law.share(page, reader, NONE, True))
-    return told.then(**_count(memory, pages, reader, 1))
+    run.ask("in use", pages, lambda page: And(memory.exists(page), Not(memory.is_free(page))))
+    run = run.tell("share, pinned", pages, lambda page, _: law.share(page, reader, NONE, True))
+    return run.then(reads=_asked(memory, pages, reader, 1))
 
 
 def let_read(run: Run, reader: Number, pages: Set) -> Run:
     """A reader needs pages no more: those that nobody else has become free."""
-    memory = run.memory
-    run.ask("kept for it", each(pages, lambda page: memory.reads(page, reader) > 0))
-    run.ask("and not its own", each(pages, lambda page: negation(memory.held_at(reader, page))))
-
-    def frees(page: Number) -> Formula:
-        had = any_of(some(lambda holder: memory.held_at(holder, page)), some(lambda key: memory.at(key) == page))
-        return all_of(pages(page), memory.readers(page) == 1, negation(had))
-
-    told = run.tell("release, pinned", pages, lambda page, _: law.release(page, reader))
-    return told.then(is_free=among(frees, True, memory.is_free), **_count(memory, pages, reader, -1))
+    memory, after = run.memory, _asked(run.memory, pages, reader, -1)
+    run.ask("kept for it", pages, lambda page: memory.reads(page, reader) > 0)
+    run.ask("and not its own", pages, lambda page: Not(memory.held_at(reader, page)))
+    had = lambda page: Or(some(lambda holder: memory.held_at(holder, page)), some(lambda key: memory.at(key) == page))
+    read = lambda page: some(lambda other: after(page, other) > 0)
+    frees = lambda page: And(pages(page), Not(had(page)), Not(read(page)))
+    run = run.tell("release, pinned", pages, lambda page, _: law.release(page, reader))
+    return run.then(reads=after, is_free=lambda page: Or(memory.is_free(page), frees(page)))
 
 
 STEPS: dict[str, Callable[..., Run]] = {

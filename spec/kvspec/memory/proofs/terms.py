@@ -1,63 +1,24 @@
-"""Connectives over z3 terms. They fold constants, so that the same text can be evaluated on plain numbers."""
+"""What proofs are written in besides z3's connectives: quantifiers, and functions that differ in some places."""
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from inspect import signature
+from itertools import product
 from typing import Annotated, Any, TypeAlias
 
-import z3  # type: ignore[import-untyped]
+from z3 import And, BoolSort, ForAll, FreshInt, If, Implies, IntSort, Not  # type: ignore[import-untyped]
 
-Number: TypeAlias = Annotated[Any, "n"]
-"""A Python integer or a z3 term. The letters tell a proof which unknown to put in."""
-Formula: TypeAlias = Annotated[Any, "f"]
+Number: TypeAlias = Annotated[Any, IntSort]
+"""A Python integer or a z3 term. The sort tells a proof which unknown to put in."""
+Formula: TypeAlias = Annotated[Any, BoolSort]
 """A Python truth value or a z3 formula."""
-Map: TypeAlias = Annotated[Callable[[Any], Any], "nn"]
-Set: TypeAlias = Annotated[Callable[[Any], Any], "nf"]
-Map2: TypeAlias = Annotated[Callable[[Any, Any], Any], "nnn"]
-Set2: TypeAlias = Annotated[Callable[[Any, Any], Any], "nnf"]
-Map3: TypeAlias = Annotated[Callable[[Any, Any, Any], Any], "nnnn"]
-Set3: TypeAlias = Annotated[Callable[[Any, Any, Any], Any], "nnnf"]
+Map: TypeAlias = Callable[[Number], Number]
+Set: TypeAlias = Callable[[Number], Formula]
+Map2: TypeAlias = Callable[[Number, Number], Number]
+Set2: TypeAlias = Callable[[Number, Number], Formula]
 
 NONE = -1
 """No page, no content, nothing promised."""
-
-
-def all_of(*parts: Formula) -> Formula:
-    """Conjunction."""
-    open_parts = [part for part in parts if not isinstance(part, bool)]
-    if not all(part for part in parts if isinstance(part, bool)):
-        return False
-    return z3.And(*open_parts) if open_parts else True
-
-
-def any_of(*parts: Formula) -> Formula:
-    """Disjunction."""
-    return negation(all_of(*map(negation, parts)))
-
-
-def negation(part: Formula) -> Formula:
-    """Negation."""
-    return not part if isinstance(part, bool) else z3.Not(part)
-
-
-def implies(condition: Formula, consequence: Formula) -> Formula:
-    """Implication."""
-    return any_of(negation(condition), consequence)
-
-
-def choose(condition: Formula, then: Any, otherwise: Any) -> Any:
-    """`then` where the condition holds, else `otherwise`: two numbers or two formulas."""
-    if isinstance(condition, bool):
-        return then if condition else otherwise
-    return z3.If(condition, then, otherwise)
-
-
-def put(function: Callable[[Number], Any], place: Number, value: Any) -> Callable[[Number], Any]:
-    """The function that differs from `function` in one place."""
-    return lambda number: choose(number == place, value, function(number))
-
-
-def among(condition: Callable[..., Formula], value: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that is `value`, a constant or a function, where the condition holds."""
-    return lambda *at: choose(condition(*at), value(*at) if callable(value) else value, otherwise(*at))
 
 
 class Every:
@@ -65,24 +26,55 @@ class Every:
 
     domain: range | None = None
 
-    def __call__(self, body: Callable[..., Formula], variables: int = 1) -> Formula:
-        """Whether all numbers, or all tuples of so many, are such."""
+    def __call__(self, *conditions: Callable[..., Formula]) -> Formula:
+        """Whether all numbers, or all tuples of as many as the last condition takes, are such if they are as before."""
+        *given, due = conditions
+
+        def holds(*numbers: Number) -> Formula:
+            return Implies(And(*(condition(*numbers) for condition in given)), due(*numbers))
+
+        count = len(signature(due).parameters)
         if self.domain is not None:
-            if variables == 1:
-                return all_of(*map(body, self.domain))
-            return all_of(*(self(lambda *rest, n=n: body(n, *rest), variables - 1) for n in self.domain))
-        numbers = [z3.FreshInt() for _ in range(variables)]
-        return z3.ForAll(numbers, body(*numbers))
+            return And(*(holds(*numbers) for numbers in product(self.domain, repeat=count)))
+        unknown = [FreshInt() for _ in range(count)]
+        return ForAll(unknown, holds(*unknown)) if unknown else holds()
 
 
 every = Every()
 
 
-def each(chosen: Callable[[Number], Formula], condition: Callable[[Number], Formula]) -> Formula:
-    """Whether all that are chosen are such."""
-    return every(lambda number: implies(chosen(number), condition(number)))
-
-
-def some(body: Callable[[Number], Formula]) -> Formula:
+def some(condition: Callable[[Number], Formula]) -> Formula:
     """Whether there is a number that is such."""
-    return negation(every(lambda number: negation(body(number))))
+    return Not(every(lambda number: Not(condition(number))))
+
+
+def everything(*_: Number) -> Formula:
+    """All numbers."""
+    return True
+
+
+def image(chosen: Set, function: Map, back: Map) -> Set:
+    """What a function makes of the chosen numbers; `back` is its inverse."""
+    return lambda made: And(chosen(back(made)), function(back(made)) == made)
+
+
+def choose(condition: Formula, then: Any, otherwise: Any) -> Any:
+    """`then` where the condition holds, else `otherwise`: two terms, or functions or records that end in terms."""
+    if is_dataclass(then) and not isinstance(then, type):
+        parts = ((getattr(then, part.name), getattr(otherwise, part.name)) for part in fields(then))
+        return type(then)(*(choose(condition, *both) for both in parts))
+    if callable(then):
+        return lambda *at: choose(condition, then(*at), otherwise(*at))
+    return If(condition, then, otherwise)
+
+
+def among(
+    chosen: Callable[..., Formula], value: Callable[..., Any], otherwise: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function that is `value` where it is chosen."""
+    return lambda *at: choose(chosen(*at), value(*at), otherwise(*at))
+
+
+def put(function: Map, place: Number, value: Number) -> Map:
+    """The function that differs from `function` in one place."""
+    return among(lambda number: number == place, lambda _: value, function)
