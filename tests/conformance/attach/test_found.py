@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import kvspec.memory
 from kvconform.attach.vllm.known import KNOWN
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlaw import Law
@@ -22,6 +23,18 @@ def test_the_last_event_of_a_trace_breaks_the_rule_and_no_earlier_one_does(path:
     assert {finding.rule for finding in steps[-1]} == {known.rule}
     assert any(known.words in finding.what for finding in steps[-1])
     assert {finding.rule for found in steps[:-1] for finding in found} <= {"MEM-WRITTEN"}
+
+
+@pytest.mark.parametrize("path", sorted(FOUND.rglob("*.jsonl")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_both_laws_find_the_same_in_a_trace(path: Path) -> None:
+    with open_trace(path) as trace:
+        if not isinstance(trace, MemoryReader):
+            pytest.skip("of the level of requests")
+        law, fast = kvspec.memory.Law(trace.header.pools), Law(trace.header.pools)
+        for _, event in trace:
+            due, found = ({(one.rule, one.pool, one.page) for one in watching.step(event)} for watching in (law, fast))
+            again = {(one.rule, one.pool, one.page) for one in law.repeated}
+            assert due <= found <= due | again
 
 
 SGLANG_JAX = {
