@@ -311,19 +311,3 @@ def readers_read_held_rows(state: State) -> None:
         for passage in passages:
             if state.rows.get(passage.row) not in (WITHHELD, passage.record):
                 raise Violation("RACE-1", f"row {passage.row} has changed hands under the launch for {passage.req}")
-
-
-@checks("DATA-1")
-def committed_positions_hold_their_tokens(state: State) -> None:
-    """Each page that holds a written committed position holds that page of its holder's tokens."""
-    for name, record, holder in holders(state):
-        tokens = tokens_of(state, holder)
-        upto = min(state.lengths[record].committed, state.written[record])
-        for index in range(ceil_pages(upto, state.config.page_size)):
-            page = state.tables[record][index]
-            content = state.content.get(page)
-            if content == (record, index):
-                continue
-            if index >= len(tokens.pages) or content != tokens.key(index):
-                what = f"page {page}, number {index} of {name}, holds other content"
-                raise Violation("DATA-1", what, observed=content)

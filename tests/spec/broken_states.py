@@ -129,10 +129,6 @@ def two_mid_prefill(state: State) -> None:
     state.requests["w"] = state.requests["w"]._replace(running=True)
 
 
-def other_content(state: State) -> None:
-    state.content[state.tables[record_of(state, "a")][0]] = (record_of(state, "w"), 0)
-
-
 def wrong_table(state: State) -> None:
     state.tables[record_of(state, "a")].append(19)
 
@@ -245,14 +241,6 @@ def miscounted_readers(state: State) -> None:
     state.readers[state.records[record_of(state, "a")].row] += (9,)
 
 
-def page_moved(state: State) -> None:
-    state.content[state.tables[record_of(state, "a")][0]] = (record_of(state, "a"), 1)
-
-
-def partial_page_published(state: State) -> None:
-    state.content[state.tables[record_of(state, "a")][1]] = state.requests["a"].tokens.key(0)
-
-
 BROKEN: list[tuple[str, Callable[[State], object]]] = [
     ("MEM-COUNT: rows: 4 pages of rows are told to be held, but it is 3", row_held_by_nobody),
     ("MEM-COUNT: rows: 4 pages of rows are told to be held, but it is 3", two_rows_of_one),
@@ -336,8 +324,5 @@ BROKEN: list[tuple[str, Callable[[State], object]]] = [
     ("ACC-1: the rows do not add up (expected 4, observed 3)", more_rows_than_are_counted),
     ("RACE-1: row 1 has changed hands under the launch for a", row_changes_hands),
     ("RACE-1: the readers of rows are not the launches in flight", miscounted_readers),
-    ("DATA-1: page 7, number 0 of request a, holds other content (expected None, observed (2, 0))", other_content),
-    ("DATA-1: page 7, number 0 of request a, holds other content (expected None, observed (3, 1))", page_moved),
-    ("DATA-1: page 8, number 1 of request a, holds other content (expected None, observed #)", partial_page_published),
 ]
 """What is found, word for word, and how the state comes to be broken; `#` stands for the name of a prefix."""

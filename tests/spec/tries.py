@@ -473,12 +473,11 @@ def _exchanged(state: State, right: MatchAnswer | PublishAnswer | ReleaseAnswer)
     """A tombstone revived the other way round: the store takes the holder's page, and frees its own."""
     freed, sides = expand(right.freed or ()), set(expand(right.window_freed or ()))
     for page in freed:
-        holds = state.content.get(page)
-        if state.window_of.get(page, 0) in sides | {0} or not isinstance(holds, tuple):
+        record = state.owner.get(page)
+        if state.window_of.get(page, 0) in sides | {0} or not isinstance(record, int):
             continue
-        record, index = holds
         (tokens,) = (request.tokens for request in state.requests.values() if request.record == record)
-        tombstone = state.store.pages[tokens.key(index)]
+        tombstone = state.store.pages[tokens.key(state.tables[record].index(page))]
         others = [other for other in freed if other != page]
         yield "the tombstone freed in place of the page that revives it", replace(right, freed=[*others, tombstone])
         yield "neither the tombstone freed nor the page that revives it", replace(right, freed=others)

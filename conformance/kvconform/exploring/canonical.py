@@ -136,15 +136,8 @@ def _tokens(tokens: Tokens) -> tuple[Any, ...]:
 
 def _record(state: State, record: int, numbers: Numbers) -> tuple[Any, ...]:
     row, locked, states, computing = state.records[record]
-    owner, content, page_size, pages = state.owner, state.content, state.config.page_size, numbers.pages
-    table: list[Any] = []
-    written = state.written[record]
-    for index, page in enumerate(state.tables[record]):
-        table.append(pages.setdefault(page, len(pages)))
-        if index * page_size < written:
-            held = content.get(page)
-            if held != (record, index) and held != owner.get(page):
-                table.append(("holds", repr(held)))
+    pages = numbers.pages
+    table = [pages.setdefault(page, len(pages)) for page in state.tables[record]]
     protected = state.lengths[record].protected
     return (
         tuple(state.lengths[record]),
@@ -178,8 +171,7 @@ def _store(state: State, numbers: Numbers) -> tuple[Any, ...]:
     for name, page in sorted(store.pages.items()):
         parent = store.parents[page]
         number = pages.setdefault(page, len(pages))
-        same = state.content.get(page) == name
-        entries.append((name, parent, number, same, store.pins.get(page, 0), store.children.get(name, 1)))
+        entries.append((name, parent, number, store.pins.get(page, 0), store.children.get(name, 1)))
         if state.config.sliding_window:
             entries.append((store.window_pins.get(page, 0),))
         if state.config.num_states:

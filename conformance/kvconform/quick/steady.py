@@ -187,7 +187,6 @@ class Steady:
         opening = self._opens(step)
         self._opening.pop(step, None)
         for member, index in opening:
-            state.content[state.tables[member.record][index]] = (member.record, index)
             self._opening.setdefault(step + state.config.page_size, []).append((member, index + 1))
         if state.flights:
             state.reached["launch overlapped"] += 1

@@ -1,6 +1,5 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
-from itertools import repeat
 from typing import cast
 
 from kvspec import lengths
@@ -67,21 +66,14 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
         shared.append(known)
     inserted = table[first + len(shared) : last]
     if inserted:
-        _check_written(state, record, inserted, first + len(shared))
+        written = state.written[record]
+        if last * page_size > written:
+            page = table[max(first + len(shared), written // page_size)]
+            what = f"page {page} is published, but does not hold its tokens"
+            raise Violation("DATA-1", what, expected=f"{last * page_size} positions written", observed=written)
         state.judged["DATA-1"] += len(inserted)
     reached = max(first * page_size, floor_align(length, page_size))
     return Publication(reached, duplicates, shared, keys, inserted, revived, exchanged)
-
-
-def _check_written(state: State, record: int, pages: list[int], first: int) -> None:
-    """Pages of a record hold its tokens, from page index `first` on."""
-    held = [*map(state.content.get, pages)]
-    due = [*zip(repeat(record), range(first, first + len(pages)))]
-    if held != due:
-        page, content = next(
-            (page, content) for page, content, right in zip(pages, held, due, strict=True) if content != right
-        )
-        raise Violation("DATA-1", f"page {page} is published, but does not hold its tokens", observed=content)
 
 
 def apply_publication(state: State, record: int, plan: Publication) -> None:
@@ -94,7 +86,7 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
         state.window_owner[window_page] = tombstone
     for key, page in plan.exchanged:
         state.store.exchange(key, page)
-        state.owner[page] = state.content[page] = key
+        state.owner[page] = key
     table[first : first + len(plan.shared)] = plan.shared
     state.release_private(record, own)
     state.release_pages(tombstones)
@@ -102,7 +94,6 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     known, new = [locked, *plan.keys][len(plan.shared)], plan.keys[len(plan.shared) :]
     state.store.insert(known, new, plan.inserted)
     state.owner.update(zip(plan.inserted, new, strict=True))
-    state.content.update(zip(plan.inserted, new, strict=True))
     if plan.keys:
         state.store.lock(table, first + len(plan.keys), len(new))
         state.store.unlock(table, first)

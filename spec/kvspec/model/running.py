@@ -1,7 +1,5 @@
 """Operations on requests that run: prefill, decode, and the launches that carry them out."""
 
-from itertools import repeat
-
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import (
@@ -263,7 +261,7 @@ def launch(state: State, op: Launch) -> Done:
         raise Refusal("OP-1", "a request is in the launch twice")
     carried_out(state, op)
 
-    page_size, content, has_states = state.config.page_size, state.content, state.config.num_states
+    has_states = state.config.num_states
     requests, records, readers = state.requests, state.records, state.readers
     prepared, written, horizon = state.prepared, state.written, state.horizon
     withholds = state.config.withholds_rows
@@ -275,11 +273,6 @@ def launch(state: State, op: Launch) -> Done:
         record = request.record
         assert record is not None, "only running requests have something prepared"
         row = records[record].row
-        first, after = -(-start // page_size), -(-end // page_size)
-        if first < after:
-            content.update(
-                zip(state.tables[record][first:after], zip(repeat(record), range(first, after)), strict=True)
-            )
         if withholds:
             readers[row] = (*readers[row], end) if row in readers else (end,)
         written[record] = end

@@ -174,8 +174,6 @@ class State:
         """Record -> positions that launches have written."""
         self.horizon: dict[int, int] = {}
         """Record -> tokens that are known or will come out of a launch in flight."""
-        self.content: dict[int, tuple[int, int] | PrefixKey] = {}
-        """The ghost. Page -> what it holds: page `index` of record `record`'s tokens, or a published prefix's last."""
 
         self.virtual_page = 0
         """The last invented page: pages that no answer named are negative."""
@@ -285,8 +283,6 @@ class State:
         """The pages of a record from page index `index` on become free, and hold nothing any more."""
         freed = self.tables[record][index:]
         del self.tables[record][index:]
-        for page in freed:
-            self.content.pop(page, None)
         if self.memory is not None:
             self.memory.cut(record, index)
         self.release_private(record, freed)

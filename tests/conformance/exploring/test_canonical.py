@@ -59,9 +59,6 @@ def renumbered(node: Node, seed: int) -> Node:
     def owner(name: Any) -> Any:
         return record(name) if isinstance(name, int) else name
 
-    def content(held: Any) -> Any:
-        return (record(held[0]), held[1]) if isinstance(held, tuple) else held
-
     def holder(one: Any) -> Any:
         return one._replace(record=None if one.record is None else record(one.record))
 
@@ -100,7 +97,6 @@ def renumbered(node: Node, seed: int) -> Node:
         for launch, passages in old.flights.items()
     }
     new.readers = {rows[row]: reads for row, reads in old.readers.items()}
-    new.content = {pages[page]: content(held) for page, held in old.content.items()}
     return node._replace(state=new)
 
 
@@ -134,12 +130,6 @@ def following(scope: Scope, node: Node) -> list[Key | str | None]:
 def change_owner(state: State) -> None:
     page = next(page for page, owner in state.owner.items() if isinstance(owner, int))
     state.owner[page] = next(iter(state.store.pages))
-
-
-def change_content(state: State) -> None:
-    record = state.requests["w"].record
-    assert record is not None
-    state.content[state.tables[record][-1]] = (99, 0)
 
 
 def swap_pages(state: State) -> None:
@@ -187,7 +177,6 @@ def rename_passage(state: State) -> None:
     "breaking",
     [
         change_owner,
-        change_content,
         swap_pages,
         forget_reader,
         unlock,
