@@ -56,8 +56,10 @@ class Steady:
         self._members: dict[str, Member] = {}
         """Those that go on; none: nobody does."""
         self._names: frozenset[str] = frozenset()
-        self._passages: dict[str, Passage] = {}
-        """What a launch does for them."""
+        self._rests: dict[str, list[int]] = {}
+        """Their tokens that are not parted into pages."""
+        self._passages: list[Passage] = []
+        """What a launch does for them; launches in flight have it, so that it is never changed."""
         self._opening: dict[int, list[tuple[Member, int]]] = {}
         """Step, from 1 -> who then writes the first position of a page, if it is there still, and the page's index."""
         self._last = 0
@@ -114,7 +116,8 @@ class Steady:
         """A request leaves the batch."""
         member = self._members.pop(req)
         self._names -= {req}
-        del self._passages[req]
+        del self._rests[req]
+        self._passages = [passage for passage in self._passages if passage.req != req]
         self._write([member])
         if self._onward is not None:
             self._onward.part(member.record)
@@ -131,6 +134,7 @@ class Steady:
     def _join(self, reqs: Sequence[str]) -> bool:
         """Requests of a decode step that nothing stands in the way of join the batch; false if there are others."""
         state, page_size, since = self._state, self._state.config.page_size, self._decodes
+        passages = self._passages.copy()
         for req in reqs:
             request = state.requests.get(req)
             if request is None or (record := request.record) is None or not request.running or req in self._members:
@@ -142,7 +146,8 @@ class Steady:
                 return False
             row = state.records[record].row
             member = self._members[req] = Member(req, record, row, before, request.tokens, since)
-            self._passages[req] = Passage(req, request.run, record, row, samples=True, drafts=0)
+            self._rests[req] = request.tokens.rest
+            passages.append(Passage(req, request.run, record, row, samples=True, drafts=0))
             last, index = since + state.config.max_context_len - before.committed, -(-before.committed // page_size)
             self._last = min(self._last, last) if len(self._members) > 1 else last
             step = since + index * page_size - before.committed + 1
@@ -150,6 +155,7 @@ class Steady:
             if self._onward is not None:
                 self._onward.join(record, before.committed, since)
         self._decoded, self._names = [*self._members], frozenset(self._members)
+        self._passages = passages
         return True
 
     def _decode(self, op: Decode) -> bool:
@@ -183,14 +189,13 @@ class Steady:
         state, step = self._state, self._launches + 1
         if step > self._decodes or op.launch in state.flights:
             return False
-        carried_out(state, op)
         opening = self._opens(step)
         self._opening.pop(step, None)
         for member, index in opening:
             self._opening.setdefault(step + state.config.page_size, []).append((member, index + 1))
         if state.flights:
             state.reached["launch overlapped"] += 1
-        state.flights[op.launch] = [*self._passages.values()]
+        state.flights[op.launch] = self._passages
         self._in_flight[op.launch] = self._names
         self._launches = step
         if self._onward is not None:
@@ -202,14 +207,12 @@ class Steady:
         tokens = op.sampled
         if next(iter(state.flights)) != op.launch or tokens.keys() != self._in_flight[op.launch]:
             return False
-        carried_out(state, op)
-        state.chosen["tokens sampled by the engine"] += tokens is not op.tokens and tokens != op.tokens
-        state.judged["LAUNCH-1"] += 1
-        state.judged["CHUNK-1"] += 1
+        if tokens is not op.tokens and tokens != op.tokens:
+            state.chosen["tokens sampled by the engine"] += 1
         del state.flights[op.launch], self._in_flight[op.launch]
-        members = self._members
+        rests = self._rests
         for req, token in tokens.items():
-            members[req].tokens.rest.append(token)
+            rests[req].append(token)
         self._completions += 1
         if self._onward is not None:
             self._onward.complete(op.launch)
@@ -220,9 +223,13 @@ class Steady:
         going_on = bool(self._members)
         if going_on:
             self._write(self._members.values())
+            judged = self._state.judged
+            judged["OP-1"] += self._launches + self._completions
+            judged["LAUNCH-1"] += self._completions
+            judged["CHUNK-1"] += self._completions
             if self._onward is not None:
                 self._onward.settle()
-            self._members, self._passages = {}, {}
+            self._members, self._rests, self._passages = {}, {}, []
             self._opening, self._in_flight = {}, {}
             self._decodes = self._launches = self._completions = 0
         self._decoded, self._onward = [], None

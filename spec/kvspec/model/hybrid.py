@@ -1,5 +1,6 @@
 """What hybrid pools add: window sides behind pages (20070), and slots for recurrent states (17850)."""
 
+from itertools import takewhile
 from typing import NamedTuple
 
 from kvspec.events import (
@@ -42,16 +43,11 @@ def longest_match(state: State, tokens: Tokens) -> Match:
     """
     pages, states, window_of = state.store.pages, state.store.states, state.window_of
     windowed, has_states = bool(state.config.sliding_window), bool(state.config.num_states)
-    best = walked = 0
+    cached = [*takewhile(pages.__contains__, tokens.keys(0, (len(tokens) - 1) // state.config.page_size))]
+    best = walked = 0 if state.config.hybrid else len(cached)
     tombstone = -state.store.reach  # the number of pages up to the last one without a window side
-    most = (len(tokens) - 1) // state.config.page_size
-    while walked < most:
-        key = tokens.key(walked)
-        page = pages.get(key)
-        if page is None:
-            break
-        walked += 1
-        if windowed and page not in window_of:
+    for walked, key in enumerate(cached if state.config.hybrid else (), start=1):
+        if windowed and pages[key] not in window_of:
             tombstone = walked
         elif walked - tombstone >= state.store.reach and (not has_states or key in states):
             best = walked

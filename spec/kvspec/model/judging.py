@@ -1,7 +1,7 @@
 """How an answer is held against what the specification expects."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from kvspec.events import A, MatchAnswer, Operation, ReleaseAnswer
@@ -250,26 +250,31 @@ def judge_new(
             rule = due if due and req in wanted else pool.due
             raise Violation(rule, f"the number of {pool.kind}s given to {req} is wrong", expected=need, observed=taken)
         if taken:
+            _judge_free(state, pool, taken, given, seen, req)
             given[req] = taken
-            _judge_free(state, pool, taken, seen, req)
     state.judged[pool.rule] += bool(given)
     if pool.due != pool.rule:
         state.judged[pool.due] += 1
     return given
 
 
-def _judge_free(state: State, pool: Pool, numbers: list[int], seen: set[int], req: str) -> None:
-    """Each number is free; `seen` are those that others of the batch were given, and these join them."""
-    new = set(numbers)
-    fine = len(new) == len(numbers) and seen.isdisjoint(new) and pool.owners.keys().isdisjoint(new)
-    for number in () if fine and min(new) >= 1 and max(new) <= pool.size else numbers:
+def _judge_free(
+    state: State, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
+) -> None:
+    """Each number is free; `seen` are those that were `given` to others of the batch, and these join them."""
+    before = len(seen)
+    seen.update(numbers)
+    fine = len(seen) == before + len(numbers) and pool.owners.keys().isdisjoint(numbers)
+    if fine and min(numbers) >= 1 and max(numbers) <= pool.size:
+        return
+    taken = {*chain(*given.values())}
+    for number in numbers:
         exists = 1 <= number <= pool.size
-        if number in seen or number in pool.owners or not exists:
-            whose = "was given out already" if number in seen and exists else pool.use(state, number)[1]
+        if number in taken or number in pool.owners or not exists:
+            whose = "was given out already" if number in taken and exists else pool.use(state, number)[1]
             what = f"{pool.kind} {number} was given to {req}, but it {whose}"
             raise Violation(pool.rule, what, expected=f"a free {pool.kind}", observed=number)
-        seen.add(number)
-    seen |= new
+        taken.add(number)
 
 
 def _virtual_page(state: State) -> int:
