@@ -7,6 +7,7 @@ A stream that has read all of a table, and written its last slot, finds nothing 
 from kvlaw.finding import Writer
 from kvlaw.state import State, Table, Tail
 from kvlaw.uses import count_uses
+from kvspec.memory.events import OpId
 
 
 class Appending:
@@ -45,10 +46,24 @@ class Appending:
 
     def count(self) -> None:
         """One more operation has begun: all that it does to the tables here."""
+        self._add(self._state.clocks.lanes[self._stream][-1].by)
+
+    def _add(self, operation: Writer) -> None:
         self._operations += 1
-        self._last = self._state.clocks.lanes[self._stream][-1].by
+        self._last = operation
         tables = len(self._tails)
         count_uses(self._state, reads=2 * tables, writes=tables)
+
+    def pass_by(self, id: OpId) -> bool:
+        """Whether an operation that does no more than that begins and is seen complete, with nothing else in flight."""
+        state = self._state
+        if state.clocks.flights:
+            return False
+        state.clocks.pass_by(id, self._stream)
+        state.judged["MEM-ORDER"] += 2
+        state.event, state.at = state.event + 2, None
+        self._add((id, state.event - 1))
+        return True
 
     def leave(self, name: str) -> None:
         """Write what operations did to a table, if it was counted; from now on it is not."""

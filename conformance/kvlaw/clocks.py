@@ -117,6 +117,20 @@ class Clocks:
             self._forget()
         return flight
 
+    def pass_by(self, id: OpId, stream: str) -> None:
+        """An operation is queued and seen complete while nothing else is in flight: `begin` and `end`, in short."""
+        clock = self.streams.setdefault(stream, {})
+        join(clock, self.host)
+        clock[stream] = clock.get(stream, 0) + 2
+        join(self.host, clock)
+        self.begun += 1
+        self.oldest = self.begun + 1
+        if isinstance(id, int) and id > self.latest:
+            self.latest = id
+        self.lanes.setdefault(stream, [])
+        self.told.add(stream)
+        self._seen.pop(id, None)
+
     def sort(self, flight: Flight) -> None:
         """Sort the uses of an operation. It is done only where a rival asks: most operations have none."""
         if not flight.spans:

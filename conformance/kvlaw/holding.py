@@ -3,10 +3,11 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 
 import msgspec
 
+from kvlaw import alike
 from kvlaw.finding import OWNERS
 from kvlaw.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
@@ -21,13 +22,8 @@ def take(state: State, event: events.Take) -> None:
         raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
     numbers = pool.expand(event.pages)
     state.judged["MEM-TAKE"] += len(numbers)
-    fresh = _unknown(pool, numbers)
-    if fresh:
-        sole = {event.holder: 1}
-        pool.pages.update(zip(numbers, [PageState(sole, NOTHING, NOTHING, NOTHING) for _ in numbers], strict=True))
-        pool.held += len(numbers)
-        state.held(event.holder, pool).update(dict.fromkeys(numbers))
-    for number in () if fresh else numbers:
+    for index in chain.from_iterable(alike.take(state, pool, numbers, event.holder)):
+        number = numbers[index]
         if number in pool.sinks or number not in pool.numbers:
             what = "is padding" if number in pool.sinks else "does not exist"
             state.find("MEM-TAKE", f"page {number} is handed out, but {what}", pool, number, event.holder)
@@ -47,22 +43,15 @@ def take(state: State, event: events.Take) -> None:
     _check_reserved(state, pool)
 
 
-def _unknown(pool: PoolState, numbers: list[Page]) -> bool:
-    """Whether nothing is remembered of pages that all exist and are told once: most often so when they are taken."""
-    return (
-        pool.pages.keys().isdisjoint(numbers)
-        and pool.sinks.isdisjoint(numbers)
-        and len({*numbers}) == len(numbers)
-        and all(map(pool.numbers.__contains__, numbers))
-    )
-
-
 def share(state: State, event: events.Share) -> None:
     """One more reference to pages that are in use or published."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
     state.judged["MEM-SHARE"] += len(numbers)
-    for number, key in zip(numbers, _one_each(event.keys, numbers), strict=True):
+    keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
+    left = alone if event.pin else alike.share(state, pool, numbers, event.holder, event.keys)
+    for index in chain.from_iterable(left):
+        number, key = numbers[index], keys[index]
         page = pool.page(number)
         if page.kind == "free":
             state.find("MEM-SHARE", f"page {number} is shared, but it is free", pool, number, event.holder)
@@ -78,8 +67,9 @@ def release(state: State, event: events.Release) -> None:
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
     state.judged["MEM-RELEASE"] += len(numbers)
-    holder, pages = event.holder, pool.pages
-    for number in numbers:
+    holder, pages = event.holder, pool.apart
+    for index in chain.from_iterable(alike.release(state, pool, numbers, holder)):
+        number = numbers[index]
         page = pages.get(number) or pool.page(number)
         pinned = holder not in page.holders
         if not _unrefer(state, pool, number, page, holder, "released") or not page.keys:
@@ -123,8 +113,12 @@ def publish(state: State, event: events.Publish) -> None:
     each = -(-slots // pool.unit)
     if event.labels is not None and len(event.labels) != each * len(numbers):
         raise Malformed(f"{len(event.labels)} labels for {len(numbers)} pages with {each} each")
-    labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.pages, pool.names
-    for index, (number, key) in enumerate(zip(numbers, _one_each(event.keys, numbers), strict=True)):
+    labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.apart, pool.names
+    keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
+    if labels is not None and each == 1 and slots == pool.size and not (planned or pool.keyed):
+        alone = alike.publish(state, pool, numbers, event.keys, labels)
+    for index in chain.from_iterable(alone):
+        number, key = numbers[index], keys[index]
         assert key is not None
         page = pages.get(number) or pool.page(number)
         held = bool(page.holders or page.pins)
@@ -162,7 +156,9 @@ def drop(state: State, event: events.Drop) -> None:
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
     state.judged["MEM-NAME"] += len(numbers)
-    for number, key in zip(numbers, _one_each(event.keys, numbers), strict=True):
+    keys = _one_each(event.keys, numbers)
+    for index in chain.from_iterable(alike.drop(state, pool, numbers, event.keys)):
+        number, key = numbers[index], keys[index]
         page = pool.page(number)
         named = [*page.keys] if key is None else [key] * (key in page.keys)
         if not (named or (pool.keyed and page.content)):
@@ -213,9 +209,10 @@ def count(state: State, event: events.Count) -> None:
             twice = f"page {following} is twice in the list of {kind} pages"
             _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", times, twice, following)
             right -= times
-        for page_number, page in pool.pages.items() if runs else ():
-            wrong = page.kind not in (kind, "free") and _listed(runs, page_number)
-            what = f"page {page_number} is in the list of {kind} pages, but {whose(page)}"
+        for page_number, there in [*pool.kinds()] if runs else ():
+            wrong = there not in (kind, "free") and _listed(runs, page_number)
+            whom = whose(pool.seen(page_number)) if wrong else "that is right"
+            what = f"page {page_number} is in the list of {kind} pages, but {whom}"
             _tell_once(state, pool, "MEM-COUNT", f"in {kind} {page_number}", wrong, what, page_number)
             right -= wrong
         if told is not None and due is not None:
@@ -266,13 +263,12 @@ def _listed(runs: list[tuple[int, int]], number: Page) -> bool:
 def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterator[Page]:
     """Pages of a kind that are in none of the runs: the free ones lie between these."""
     if kind != "free":
-        yield from (number for number, page in pool.pages.items() if page.kind == kind and not _listed(runs, number))
+        yield from (number for number, one in pool.kinds() if one == kind and not _listed(runs, number))
         return
     start = pool.numbers.start
     for first, length in [*runs, (pool.numbers.stop, 0)]:
         for number in range(start, min(first, pool.numbers.stop)):
-            page = pool.pages.get(number)
-            if number not in pool.sinks and (page is None or page.kind == "free"):
+            if number not in pool.sinks and pool.seen(number).kind == "free":
                 yield number
         start = max(start, first + length)
 

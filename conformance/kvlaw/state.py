@@ -151,6 +151,56 @@ class PageState(msgspec.Struct, gc=False):
             self.content = [*content, *new]
 
 
+class Stretch(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """That a table names pages, one after the other."""
+
+    index: int
+    """The page index of the first."""
+    since: int
+    """How many operations had begun when it came to."""
+    pages: list[Page]
+
+    def index_of(self, number: Page) -> int:
+        """The page index of one of them."""
+        return self.index + self.pages.index(number)
+
+
+class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What pages have in common that have been handled alike since they were handed out.
+
+    Of a page by itself no more is remembered than what was written in it and how it is named.
+    """
+
+    holders: dict[str, int]
+    """Each has one reference."""
+    tables: dict[str, Stretch] = {}
+    left: tuple[tuple[str, Stretch, int], ...] = ()
+    """Tables that named them: where, and how many operations had begun when that ended."""
+    written: bool = False
+    """Whether something was written in each: all of a page with one label, of others some units from slot 0 on."""
+    named: bool = False
+    """Whether each is found by one key, which promises all that is in the page, or by none."""
+    writer: Writer | None = None
+
+    @property
+    def kind(self) -> str:
+        """Whether they count as held, as cached or as free."""
+        return "held" if self.holders else "cached" if self.named else "free"
+
+    def parted(self, number: Page, unit: int, labels: list[Label | None], key: str | None) -> PageState:
+        """The state of one of them, whose units hold labels, and which is found by a key."""
+        units = enumerate(labels if self.written else ())
+        content = tuple(Content(unit * index, unit * index + unit, label) for index, label in units)
+        return PageState(
+            {**self.holders},
+            keys=NOTHING if key is None else {key: Promise(content, planned=False)},
+            tables={name: Link(stretch.index_of(number), stretch.since) for name, stretch in self.tables.items()},
+            left=tuple((name, run.index_of(number), run.since, until) for name, run, until in self.left),
+            content=content,
+            writer=self.writer,
+        )
+
+
 class View:
     """What one stream has checked of a table: positions `low` to `high`, less the pages that changed since."""
 
@@ -180,7 +230,16 @@ class PoolState:
         self.numbers = range(pool.first_page, pool.first_page + count)
         self.total = None if pool.num_pages is None else count - sum(sink in self.numbers for sink in self.sinks)
         """Pages that can be handed out; `None`: not told."""
-        self.pages: dict[Page, PageState] = {}
+        self.apart: dict[Page, PageState] = {}
+        """Pages that have a state of their own."""
+        self.alike: dict[Page, Alike] = {}
+        """The others in use: what they have in common with some."""
+        self.label: dict[Page, Label | None] = {}
+        """Of those, what each holds, if it was written and has one label."""
+        self.labels: dict[Page, list[Label | None]] = {}
+        """And if it has several: of its first units."""
+        self.key: dict[Page, str] = {}
+        """And what finds it."""
         self.held = self.cached = 0
         """Pages of these kinds."""
         self.names: dict[str, tuple[Page, ...]] = {}
@@ -218,11 +277,38 @@ class PoolState:
         return f"{'key' if self.keyed else 'page'} {page}"
 
     def page(self, page: Page) -> PageState:
-        """The state of a page."""
-        state = self.pages.get(page)
+        """The state of a page, to be changed: from now on it has one of its own."""
+        state = self.apart.get(page)
         if state is None:
-            state = self.pages[page] = PageState()
+            state = self.apart[page] = self.seen(page)
+            if self.alike.pop(page, None) is not None:
+                self.label.pop(page, None)
+                self.labels.pop(page, None)
+                self.key.pop(page, None)
         return state
+
+    def seen(self, page: Page) -> PageState:
+        """What is known of a page, for who only looks."""
+        state, alike = self.apart.get(page), self.alike.get(page)
+        if alike is not None:
+            labels = [self.label.get(page)] if self.unit == self.size else self.labels.get(page, [])
+            return alike.parted(page, self.unit, labels, self.key.get(page))
+        return PageState() if state is None else state
+
+    @property
+    def pages(self) -> dict[Page, PageState]:
+        """All that is known of any page, for who only looks."""
+        return {number: self.seen(number) for number in (*self.apart, *self.alike)}
+
+    def kinds(self) -> Iterator[tuple[Page, str]]:
+        """The pages in use, and what each counts as."""
+        for states in (self.apart, self.alike):
+            yield from ((number, one.kind) for number, one in states.items())
+
+    def fresh(self, numbers: list[Page]) -> bool:
+        """Whether pages all exist, and none has a state of its own: most often so when they are taken."""
+        exist = min(numbers) in self.numbers and max(numbers) in self.numbers
+        return exist and self.apart.keys().isdisjoint(numbers) and self.sinks.isdisjoint(numbers)
 
     def meant(
         self, labels: Sequence[Label | None] | None, start: int, stop: int, position: int = 0, first: int = 0
@@ -414,7 +500,7 @@ class State:
         if page.holders or page.keys or page.pins or page.tables or pool.keyed:
             return
         if not (page.left and page.left[-1][-1] >= self.clocks.oldest):
-            pool.pages.pop(number, None)
+            pool.apart.pop(number, None)
             self.renew(pool, number)
 
     def agree(self, one: Content, other: Content) -> bool | None:
@@ -444,7 +530,8 @@ class State:
             return
         live = {label for table in self.tables.values() for label in table.labels}
         for pool in self.pools.values():
-            for page in pool.pages.values():
+            live.update(pool.label.values(), *pool.labels.values())
+            for page in pool.apart.values():
                 live.update(content.label for content in page.content)
                 live.update(content.label for promise in page.keys.values() for content in promise.meant)
         self.labels.keep({label for label in live if label is not None})

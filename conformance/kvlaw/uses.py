@@ -8,11 +8,13 @@ decode step costs what it adds and not what it attends to.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
+from kvlaw import alike
 from kvlaw.clocks import Flight
 from kvlaw.holding import check_plans, whose
 from kvlaw.races import unordered
@@ -65,10 +67,12 @@ def map_table(state: State, event: events.Map) -> None:
         table.holder = event.holder
         table.views.clear()
     table.tail = None
-    _unlink(state, table, event.index, min(len(table.pages), event.index + len(numbers)))
+    if event.index < len(table.pages):
+        _unlink(state, table, event.index, min(len(table.pages), event.index + len(numbers)))
     table.pages[event.index : event.index + len(numbers)] = numbers
-    name, begun, pages, sinks = event.table, state.clocks.begun, pool.pages, pool.sinks
-    for index, number in enumerate(numbers, event.index):
+    name, begun, pages, sinks = event.table, state.clocks.begun, pool.apart, pool.sinks
+    for place in chain.from_iterable(alike.link(state, table, event.index, numbers)):
+        index, number = event.index + place, numbers[place]
         if number not in sinks:
             page = pages.get(number) or pool.page(number)
             if page.tables:
@@ -115,8 +119,9 @@ def unmap(state: State, event: events.Unmap) -> None:
 
 def _unlink(state: State, table: Table, start: int, stop: int) -> None:
     """A table names pages no longer; what operations in flight read of them through the table still counts."""
-    name, pages, begun, oldest = table.name, table.pool.pages, state.clocks.begun, state.clocks.oldest
-    for index, number in enumerate(table.pages[start:stop], start):
+    name, pages, begun, oldest = table.name, table.pool.apart, state.clocks.begun, state.clocks.oldest
+    for index in chain.from_iterable(alike.unlink(state, table, start, stop)):
+        number = table.pages[index]
         page = pages.get(number)
         link = None if page is None else page.tables.get(name)
         if page is None or link is None or link.index != index:
@@ -126,7 +131,7 @@ def _unlink(state: State, table: Table, start: int, stop: int) -> None:
         else:
             page.tables = NOTHING
         if page.left:
-            page.left = tuple(left for left in page.left if left[-1] >= oldest)
+            page.left = tuple(stay for stay in page.left if stay[-1] >= oldest)
         if begun >= oldest:
             page.left += ((name, index, link.since, begun),)
         if not (page.holders or page.keys):
@@ -301,8 +306,8 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
         parts.append((max(start, view.low, first), min(stop, view.high, last)))
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
-        if first < last:
-            for part in _parts(state, Use(table.name, start=first, stop=last)):
+        for left in alike.read(state, flight, table, first, last) if first < last else ():
+            for part in _parts(state, Use(table.name, start=left.start, stop=left.stop)):
                 if _read_part(state, flight, part):
                     view.changed.add(part[4] // size)
 
@@ -401,13 +406,18 @@ def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
 def _write(state: State, flight: Flight, use: Use) -> None:
     """Judge a write, and let it take effect."""
     table = None if use.table is None else state.tables.get(use.table)
-    if table and use.labels is None and not (flight.rivals or use.may) and table.pool.unit == table.pool.size:
+    if table and not (flight.rivals or use.may):
         start, stop = use.start, use.stop
-        done = _append(state, flight, table, start, stop)
-        if start < done:
-            if done == stop:
-                return
-            use = Use(use.table, start=done, stop=stop)
+        if use.labels is None and table.pool.unit == table.pool.size:
+            done = _append(state, flight, table, start, stop)
+            if start < done:
+                if done == stop:
+                    return
+                use = Use(use.table, start=done, stop=stop)
+        elif table.pool.unit < table.pool.size and alike.append(flight, table, use):
+            table.tell(start // table.pool.unit, use.labels or ())
+            state.judged["MEM-CONTENT"] += _view_own(flight, table, start, stop)
+            return
     parts = _parts(state, use)
     for part in parts:
         new = [Content(part[2], part[3], None)] if use.may else part[-1]
@@ -436,13 +446,24 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
 
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
-    size, pages, holder, position, parts, begun = table.pool.size, table.pool.pages, table.holder, start, 0, False
+    pool, holder, position, parts, begun = table.pool, table.holder, start, 0, False
+    size, pages = pool.size, pool.apart
     view = table.views.get(flight.stream)
     alone = len(table.views) == (view is not None)
     first = start // size
     numbers = table.pages[first : -(-stop // size)] if start >= 0 else []
     labels = table.told(first, first + len(numbers))
     for base, number, label in zip(range(first * size, stop, size), numbers, labels, strict=False):
+        if base + size <= position:  # written with others before
+            continue
+        if number in pool.alike:
+            whole = (stop - base) // size if alone and base == position else 0
+            index = base // size - first
+            written = alike.write(flight, table, numbers[index : index + whole], labels[index:])
+            if written:
+                position, parts, begun = base + written * size, parts + written, True
+                continue
+            pool.page(number)
         page = pages.get(number)
         if page is None or holder not in page.holders:
             break
@@ -666,7 +687,8 @@ def _fail(state: State, event: events.End, queued: int) -> None:
         _mark(state, later)
     for (name, number), gap in missing.items():
         pool = state.pools[name]
-        if not gap.content or number not in pool.pages:  # written since, or nothing was ever known of it
+        known = number in pool.apart or number in pool.alike
+        if not (gap.content and known):  # written since, or nothing was ever known of it
             continue
         page = pool.page(number)
         if page.writer is not None and page.writer[1] > queued and (name, number, page.writer[0]) not in wrote:

@@ -132,9 +132,9 @@ def test_what_the_operations_of_a_session_mean() -> None:
     assert meaning(model, law, events.MatchPrefix("b")) == ["unmap", "release pages [3, 4]", "pass_on"]
     assert meaning(model, law, events.Abort("b")) == ["pass_on"]
     assert meaning(model, law, events.CloseSession("s")) == [
+        "unmap",
+        "unmap",
         "release pages [1, 2]",
-        "unmap",
-        "unmap",
         "release rows [0]",
         "leave",
     ]

@@ -95,14 +95,14 @@ def _cells(
     state: State, name: str, named: set[tuple[str, Page]], wrong: set[tuple[str | None, Page | None]]
 ) -> dict[str, Cell]:
     pool = state.pools[name]
-    numbers = {*pool.pages, *(page for other, page in wrong if other == name and page is not None)}
+    numbers = {*pool.apart, *pool.alike, *(page for other, page in wrong if other == name and page is not None)}
     # Of pages that are only named, no more than can be drawn.
     told = (page for other, page in named if other == name)
     numbers |= set(nsmallest(DRAWN, told, key=lambda page: by_number(str(page))))
     cells = {}
     for page in numbers:
         marks = (name, page) in named, (name, page) in wrong
-        cells[str(page)] = _cell(pool.pages.get(page) or PageState(), *marks, ", ".join(_uses(state, pool, page)))
+        cells[str(page)] = _cell(pool.seen(page), *marks, ", ".join(_uses(state, pool, page)))
     return cells
 
 
@@ -116,7 +116,7 @@ def _cell(page: PageState, named: bool, wrong: bool, uses: str) -> Cell:
 
 def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
     """What operations that the host has not seen complete do with a page."""
-    page, words = pool.pages.get(number) or PageState(), set[tuple[bool, str]]()
+    page, words = pool.seen(number), set[tuple[bool, str]]()
     for flight in state.clocks.flights.values():
         state.clocks.sort(flight)
         read = state.clocks.host.get(flight.stream, 0) >= flight.moment - 1
@@ -268,7 +268,7 @@ def pool_told(found: Broken, pools: int) -> str:
 def _before(state: State, found: Broken, event: MemoryEvent) -> Iterator[str]:
     """Who had the page that a finding is about, and what the holders had that the event names."""
     if found.pool is not None and found.page is not None:
-        page = state.pools[found.pool].pages.get(found.page) or PageState()
+        page = state.pools[found.pool].seen(found.page)
         facts = [f"held by {', '.join(page.holders)}"] if page.holders else []
         facts += [f"kept by {', '.join(page.pins)}"] if page.pins else []
         facts += [f"published as {', '.join(page.keys)}"] if page.keys else []

@@ -32,9 +32,14 @@ class Onward:
         """Records whose part in the next launch is told."""
         self._begun: dict[int, tuple[int, list[Begin]]] = {}
         """Launch in flight -> the step, and its operations as they were told."""
+        self._untold: tuple[Books, int, int] | None = None
+        """The launch in flight, and its step, if nothing of it is told: it is told when anything else is."""
+        self._told_whole = len(memory.passes([])) > 1
+        """Whether a launch is more than one operation: each is told."""
 
     def join(self, record: int, committed: int, step: int) -> None:
         """A record joins the batch after a step, with so many positions."""
+        self.catch_up()
         self._batch[record], self._since[record], self._whole[record] = committed - step, step, None
         self._admit(step)
 
@@ -54,8 +59,25 @@ class Onward:
         Raises:
             Violation: the law is broken.
         """
+        self.catch_up()
         for record in opening:
             self._leave(record)
+        if self._whole or self._begun or self._told_whole:
+            self._tell(state, launch, step)
+        else:
+            self._untold = state, launch, step
+
+    def catch_up(self) -> None:
+        """Something else is to be told, so tell of the launch in flight.
+
+        Raises:
+            Violation: the law is broken.
+        """
+        if self._untold is not None:
+            untold, self._untold = self._untold, None
+            self._tell(*untold)
+
+    def _tell(self, state: Books, launch: int, step: int) -> None:
         memory = self._memory
         memory.launch(state, launch, self._parts(self._whole, step))
         self._begun[launch] = step, [told for told in memory.told if isinstance(told, Begin)]
@@ -72,8 +94,12 @@ class Onward:
         Raises:
             Violation: the law is broken.
         """
-        self._begun.pop(launch, None)
-        self._memory.complete(launch, [])
+        if self._untold is not None and self._appending.pass_by(launch):
+            self._untold = None
+        else:
+            self.catch_up()
+            self._begun.pop(launch, None)
+            self._memory.complete(launch, [])
         self._memory.judge()
 
     def part(self, record: int) -> None:
@@ -83,6 +109,7 @@ class Onward:
 
     def settle(self) -> None:
         """The batch goes on no more: write what it did, and what its launches in flight use, into the law."""
+        self.catch_up()
         for record in self._batch:
             self._leave(record)
         for step, begun in self._begun.values():

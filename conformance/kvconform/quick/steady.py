@@ -89,6 +89,8 @@ class Steady:
 
     def make_way(self, op: Operation[Any]) -> None:
         """An operation comes that is not one of a batch that goes on; a launch or a completion may begin one."""
+        if self._onward is not None:
+            self._onward.catch_up()
         if not (self._members and self._beside(op)) and (self._members or not isinstance(op, (Launch, Complete))):
             self.settle()
 
@@ -174,6 +176,8 @@ class Steady:
         obs = op.obs or DecodeAnswer()
         pages = judge_new(state, pages_of(state), needs, obs.pages)
         sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
+        if pages and self._onward is not None:
+            self._onward.catch_up()
         for member, _ in opening if pages else ():
             state.take_pages(member.record, pages.get(member.req, []), sides.get(member.req, []))
         if pages and state.memory is not None:

@@ -205,9 +205,9 @@ class Memory:
 
     def release(self, holder: str, pool: str, pages: Iterable[int]) -> None:
         """A holder lets go of pages."""
-        pages = list(pages)
-        if pages:
-            self.told.append(Release(holder, pool, [*pages]))
+        told: Pages = [*pages]
+        if told:
+            self.told.append(Release(holder, pool, told))
 
     def _share(self, holder: str, pool: str, found: dict[int, PrefixKey], *, pin: bool = False) -> None:
         if found:
@@ -227,6 +227,8 @@ class Memory:
 
     def _lock(self, state: Books, holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
         """A lock moves: what it covers of the window and of the states. `own` are window pages that were private."""
+        if not (self.config.sliding_window or self.config.num_states):
+            return
         before, after = reach(state, old) | dict.fromkeys(own, ROOT), reach(state, new)
         self._share(holder, "window", {side: key for side, key in after.items() if side not in before})
         self.release(holder, "window", [side for side in before if side not in after])
@@ -239,8 +241,8 @@ class Memory:
         holder, table, _ = self.names[record]
         labels = [f"{record}/{number}" for number in range(index, index + len(pages))]
         self._labels.update(zip(pages, labels, strict=True))
-        self.told.append(Take(holder, "pages", [*pages]))
-        self.told.append(Map(table, holder, "pages", index, [*pages], labels))
+        told: Pages = [*pages]
+        self.told += (Take(holder, "pages", told), Map(table, holder, "pages", index, told, labels))
         self._write_row(record, index, pages)
         if sides:
             self.take(holder, "window", sides)
@@ -388,12 +390,15 @@ class Memory:
         self.drop("window", {key: sides[page] for key, page in pages.items() if isinstance(key, bytes)})
         self._write_sides((page, 0) for page in pages.values())
 
-    def forget(self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...]) -> None:
-        """A record ends: its tables, its lock, its row, its state slots. Its private pages are let go besides."""
+    def forget(
+        self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...], sides: dict[int, int]
+    ) -> None:
+        """A record ends: its tables, its pages, its lock, its row, its state slots; `sides` of its private pages."""
+        self.release_sides(record, sides)
         holder, table, own_row = self.names.pop(record)
         self._flush()
         self.told += (Unmap(table), Unmap(own_row))
-        self.release(holder, "pages", state.store.path(locked))
+        self.release(holder, "pages", state.tables[record])
         self._lock(state, holder, locked, ROOT)
         self.release(holder, "states", states)
         if row in state.readers:

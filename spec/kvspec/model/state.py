@@ -247,9 +247,10 @@ class State:
     def forget_record(self, record: int) -> None:
         """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
         row, locked, states, _ = self.records.pop(record)
-        self.release_private(record, self.private(record))
+        private = self.private(record)
         if self.memory is not None:
-            self.memory.forget(self, record, row, locked, states)
+            self.memory.forget(self, record, row, locked, states, self.sides_behind(private))
+        self.release_pages(private)
         for slot in states:
             del self.state_owner[slot]
         self.store.unlock(self.tables[record], self.lengths[record].protected // self.config.page_size)

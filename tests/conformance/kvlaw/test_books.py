@@ -10,7 +10,7 @@ from kvlaw import Law
 from kvlaw.clocks import Clocks
 from kvlaw.state import HOLE, NOTHING, PoolState, State
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Learn, Map, Publish, Release, Unmap, Use
-from tests.conformance.kvlaw.walks import Decoding, Walk, pools
+from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.stories import POOLS, RIGHT, of, read, table, take, write
 
 
@@ -93,11 +93,11 @@ def check_clocks(clocks: Clocks) -> None:
         assert all(index.values())
 
 
-@pytest.mark.parametrize("walks", [Walk, Decoding])
+@pytest.mark.parametrize("walks", [Walk, Decoding, Together])
 def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk]) -> None:
     for seed in range(90):
         random = Random(seed)
-        sizes = pools(random)
+        sizes = pools(random, walks.pages)
         law, plain = Law(sizes), kvspec.memory.Law(sizes)
         walk = walks(random, plain)
         for _ in range(40):

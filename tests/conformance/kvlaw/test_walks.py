@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from random import Random
 
 import kvlaw
+from kvlaw.state import Alike, PoolState
 from kvspec.memory import Finding, Law, events
-from kvspec.memory.events import OpId, Page, Use
+from kvspec.memory.events import Event, OpId, Page, Use
 from kvspec.memory_rules import MEMORY_RULES
-from tests.conformance.kvlaw.walks import Decoding, Walk, pools
+from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
 
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {"MEM-REWRITE": "MEM-RACE"}
 """What is not compared of a page that is free, whose content may be forgotten."""
@@ -16,6 +17,10 @@ OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
 """Rules that are broken by several pages at once, of which one is named."""
 REACHED = {*MEMORY_RULES} - {"MEM-FAILED"} | {"told once"}
 """What walks find, but for those that mostly decode."""
+TOGETHER = {f"{kind} alike" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
+TOGETHER |= {f"{kind} splits" for kind in ("Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
+TOGETHER |= {f"{kind} parts" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Begin", "PassOn")}
+"""What walks reach on which requests have several pages: that these are handled together, in part or not any more."""
 Told = set[tuple[str, str | None, Page | None]]
 
 
@@ -24,10 +29,20 @@ def pages_of(law: Law, use: Use) -> set[tuple[str, Page]]:
     return {(part.pool.name, part.page) for part in law.parts_of(use)}
 
 
+def note(reached: Counter[str], pool: PoolState, event: Event, before: dict[Page, Alike]) -> None:
+    """Count whether an event handled pages that are alike, not all that were so `before` it, or parted one of them."""
+    kind = type(event).__name__
+    handled = [one for page, one in before.items() if page not in pool.apart and pool.alike.get(page) is not one]
+    whole = Counter(before.values())
+    reached[f"{kind} alike"] += bool(handled or pool.alike.keys() - before.keys())
+    reached[f"{kind} splits"] += any(number < whole[one] for one, number in Counter(handled).items())
+    reached[f"{kind} parts"] += any(page in pool.apart for page in before)
+
+
 def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]) -> list[str]:
     """What only one of the two finds, behind the events up to there."""
     random = Random(seed)
-    told = pools(random)
+    told = pools(random, walks.pages)
     law, fast, trace = Law(told), kvlaw.Law(told), [repr(told)]
     walk = walks(random, law)
     forgettable = set[tuple[str, Page]]()
@@ -53,7 +68,9 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
             event.copies = [copy for copy in event.copies if forgettable.isdisjoint(pages_of(law, copy[0]))]
         trace.append(repr(event))
         reads = {page for use in event.reads for page in pages_of(law, use)} if isinstance(event, events.Begin) else ()
+        before = {**fast.state.pools["kv"].alike}
         found_slowly, found_fast = law.step(event), fast.step(event)
+        note(reached, fast.state.pools["kv"], event, before)
         if isinstance(event, events.Begin):
             flight = law.named[event.id]
             if law.repeated or not forgettable.isdisjoint(reads) or any(by[0] in unsure for _, by, _ in flight.found):
@@ -84,6 +101,7 @@ def shortest(walks: type[Walk], seeds: range, steps: int) -> tuple[list[str], Co
 def test_the_fast_law_finds_what_looking_at_every_slot_finds() -> None:
     trace, reached = shortest(Walk, range(600), 50)
     assert trace == []
+    reached += Counter()
     assert reached.keys() >= REACHED, REACHED - reached.keys()
 
 
@@ -91,3 +109,10 @@ def test_decode_steps_are_judged_as_if_every_slot_were_looked_at() -> None:
     trace, reached = shortest(Decoding, range(200), 60)
     assert trace == []
     assert reached["told once"] > 0
+
+
+def test_pages_that_are_handled_together_are_judged_as_if_each_were_alone() -> None:
+    trace, reached = shortest(Together, range(400), 70)
+    assert trace == []
+    reached += Counter()
+    assert reached.keys() >= TOGETHER, TOGETHER - reached.keys()

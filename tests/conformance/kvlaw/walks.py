@@ -1,5 +1,7 @@
 """Events that are well-formed, drawn at random: whether they are allowed is nobody's business."""
 
+from collections.abc import Iterator
+from copy import deepcopy
 from random import Random
 
 from kvspec.memory import Law, Pool, events
@@ -11,17 +13,20 @@ TABLES = {"ta": "kv", "tb": "kv", "tc": "states"}
 """Table -> its pool."""
 
 
-def pools(random: Random) -> dict[str, Pool]:
+def pools(random: Random, pages: int) -> dict[str, Pool]:
     """K/V pages of some size, recurrent states, and a storage."""
     size = random.choice((1, 2, 4))
     unit = random.choice([unit for unit in (0, 1, 2, 4) if not unit or size % unit == 0])
     told, first, sinks = random.random() < 0.85, random.choice((0, 1)), random.choice(([], [2]))
-    kv = Pool(size, 4, first_page=first, label_size=unit, sinks=sinks, writes_told=told)
+    kv = Pool(size, pages, first_page=first, label_size=unit, sinks=sinks, writes_told=told)
     return {"kv": kv, "states": Pool(1, 2, sees_own=False), "disk": Pool(size, label_size=unit, keyed=True)}
 
 
 class Walk:
     """Draws events; `law` is what has followed them so far."""
+
+    pages = 4
+    """Of K/V, in all."""
 
     def __init__(self, random: Random, law: Law) -> None:
         self.random, self.law = random, law
@@ -255,3 +260,117 @@ class Decoding(Walk):
         self.ends[name] = 0
         self.due += [events.Release(holder, "kv", [page]) for page in there if page != HOLE]
         return events.Unmap(name)
+
+
+class Together(Walk):
+    """Mostly requests that take, fill, publish and let go of several pages at once, and find what others published."""
+
+    pages = 9
+
+    def __init__(self, random: Random, law: Law) -> None:
+        super().__init__(random, law)
+        self.due: dict[str, list[Event]] = {"ta": [], "tb": []}
+        self.cached: dict[Page, str] = {}
+        """Page -> the key under which an orderly request left it."""
+
+    def some(self, pool: str) -> Pages:
+        """Now and then a few that follow one another."""
+        return [*self.run(self.numbers(pool))] if self.random.random() < 0.3 else super().some(pool)
+
+    def run(self, pages: list[Page]) -> list[Page]:
+        first = self.random.randint(0, len(pages))
+        return pages[first : first + self.random.randint(0, 4)] or pages[:1]
+
+    def event(self) -> Event:
+        """Most often what comes next for a request."""
+        name = self.random.choice([*self.due])
+        if self.random.random() < 0.1:
+            return super().event()
+        due = self.due[name] = self.due[name] or [*self.request(name, HOLDERS[[*self.due].index(name)])]
+        if not due:
+            return super().event()
+        event = self.mixed(due)
+        if isinstance(event, events.Map) and self.there(name):
+            due.insert(0, event)
+            return events.Unmap(name)
+        if isinstance(event, events.Begin):
+            if any(
+                use.stop > len(self.there(name)) * self.law.pools["kv"].size for use in (*event.reads, *event.writes)
+            ):
+                return super().event()  # anything has happened to the table since
+            self.begun += 1
+            event.id = self.begun
+            if self.random.random() < 0.5:
+                due.insert(0, events.End(self.begun))
+        return event
+
+    def mixed(self, due: list[Event]) -> Event:
+        """The next event that is due; now and then too early, once more later, or not as it should be."""
+        chance = self.random.random()
+        if chance < 0.07:
+            due.insert(0, due.pop(self.random.randrange(min(3, len(due)))))
+        elif chance < 0.14:
+            due.insert(self.random.randint(1, len(due)), self.spoilt(deepcopy(due[0])))
+        return self.spoilt(due.pop(0)) if chance > 0.9 else due.pop(0)
+
+    def spoilt(self, event: Event) -> Event:
+        """An event of several pages with other names, labels, or a page twice; or as it is."""
+        how = self.random.randrange(4)
+        if how == 0 and isinstance(event, events.Publish | events.Map):
+            event.labels = [*reversed(event.labels or [])]
+        elif how == 1 and isinstance(event, events.Share | events.Publish | events.Drop):
+            event.keys = [*reversed(event.keys or [])] or event.keys
+        elif how == 2 and isinstance(event, events.Publish):
+            event.keys = [f"{key}+" for key in event.keys]
+        elif how == 3 and isinstance(event, events.Take | events.Release) and event.pages:
+            event.pages = [*event.pages, event.pages[0]]
+        elif how == 3 and isinstance(event, events.Share):
+            event.keys = None
+        elif isinstance(event, events.Take | events.Release | events.Share):
+            event.holder = self.holder()
+        return event
+
+    def request(self, name: str, holder: str) -> Iterator[Event]:
+        """All of a request, and what is evicted after it."""
+        size, unit = self.law.pools["kv"].size, self.law.pools["kv"].unit
+        units, stream, found = size // unit, STREAMS[self.random.random() < 0.2], list[Page]()
+        if self.cached and self.random.random() < 0.5:
+            found = self.run([*self.cached])
+        keys = [self.cached[page] for page in found]
+        used = {page for table in self.law.tables.values() for page in table.pages} | {*self.law.pools["kv"].told.sinks}
+        used |= {*found} if self.random.random() < 0.1 else {*found, *self.cached}
+        new = self.run([page for page in self.numbers("kv") if page not in used])
+        labels = [f"{key}.{part}" for key in [*keys, *(f"{holder}{page}" for page in new)] for part in range(units)]
+        if not (found or new):
+            return
+        if found:
+            yield events.Share(holder, "kv", [*found], keys)
+        for page in new:
+            self.cached.pop(page, None)
+        yield events.Take(holder, "kv", [*new])
+        yield events.Map(name, holder, "kv", 0, [*found, *new], labels)
+        start, stop = len(found) * size, (len(found) + len(new)) * size - (bool(new) and self.random.random() < 0.3)
+        told = self.random.choice((None, labels))
+        if self.random.random() < 0.1 and stop:
+            yield events.Begin(0, self.random.choice(STREAMS), [Use(name, stop=stop)])
+        middle = self.random.choice((start, start + size, self.random.randint(start, max(start, stop))))
+        for first, last in ((start, min(middle, stop)), (min(middle, stop), stop)):
+            if first < last:
+                part = told and told[first // unit : -(-last // unit)]
+                yield events.Begin(0, stream, [Use(name, stop=last)], [Use(name, None, [], first, last, part)])
+        skipped = self.random.choice((0, 0, 1))
+        full = new[skipped : max(0, stop // size - len(found))]
+        names = [f"{holder}{page}" for page in full]
+        if self.random.random() < 0.8 and full:
+            yield events.Publish("kv", [*full], names, labels[(len(found) + skipped) * units :][: len(full) * units])
+            self.cached.update(zip(full, names, strict=True))
+        yield events.Begin(0, self.random.choice(STREAMS), [Use(name, stop=stop)] if stop else [])
+        parts = [found, new] if self.random.random() < 0.8 else [[*found, *new[:1]], new[1:]]
+        if self.random.random() < 0.2:
+            yield events.Unmap(name, self.random.randint(0, len(found) + len(new)))
+        gone: list[Event] = [events.Unmap(name), *(events.Release(holder, "kv", [*pages]) for pages in parts)]
+        yield from gone if self.random.random() < 0.8 else reversed(gone)
+        if self.cached and self.random.random() < 0.6:
+            out = self.run([*self.cached])
+            names = [self.cached.pop(page) for page in out]
+            yield events.Drop("kv", [*out], names if self.random.random() < 0.7 else None)

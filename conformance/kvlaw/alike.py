@@ -1,0 +1,264 @@
+"""Pages that are handled alike, all at once: a thousand are taken, mapped, filled, published and let go in runs.
+
+Only what is plainly allowed is done here, for runs of pages that have one `Alike` together. Each function yields which
+of its pages, by their place in the event, it leaves to the general code, which looks at them one by one and judges
+them: it parts a page from the others when it asks for its state.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from msgspec.structs import replace
+
+from kvlaw.clocks import Flight
+from kvlaw.state import NOTHING, Alike, PoolState, State, Stretch, Table
+from kvspec.memory.events import Label, Page, Use
+
+_MANY = 1000
+"""So many holders or tables have pages together; with more of them each page has its own state, which is changed in
+place."""
+
+
+def _runs(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[Alike | None, int, int]]:
+    """Pages in order, those that are alike together, from and to; `None`: each has its own state, or none."""
+    found = [*map(pool.alike.get, numbers)]
+    if found and found.count(found[0]) == len(found):
+        yield found[0], 0, len(found)
+        return
+    start = 0
+    for one, run in groupby(found):
+        stop = start + len([*run])
+        yield one, start, stop
+        start = stop
+
+
+def _once(numbers: list[Page]) -> bool:
+    """Whether each page is told once."""
+    return len(numbers) == 1 or len({*numbers}) == len(numbers)
+
+
+def _distinct(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[Alike | None, int, int]]:
+    """The same of pages that an event may name twice: then each is looked at alone."""
+    return _runs(pool, numbers) if _once(numbers) else iter([(None, 0, len(numbers))])
+
+
+def _set(pool: PoolState, run: list[Page], one: Alike) -> None:
+    alike = pool.alike
+    for number in run:
+        alike[number] = one
+
+
+def _become(state: State, pool: PoolState, run: list[Page], one: Alike) -> None:
+    """Pages are like `one` from now on; free ones that nobody uses are not remembered."""
+    if one.holders or one.named or one.tables or (one.left and one.left[-1][-1] >= state.clocks.oldest):
+        _set(pool, run, one)
+        return
+    labels: dict[Page, Any] = pool.label if pool.unit == pool.size else pool.labels
+    for number in run:
+        del pool.alike[number]
+        labels.pop(number, None)
+    for number in run if state.causes else ():
+        state.renew(pool, number)
+
+
+def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
+    """Pages that are free, of which nothing is remembered but how operations in flight used them."""
+    if not _once(numbers):
+        yield range(len(numbers))
+        return
+    for one, start, stop in _runs(pool, numbers):
+        run = numbers[start:stop]
+        if one is None:
+            fresh = (stop - start > 1 or pool.unit < pool.size) and pool.fresh(run)
+        else:
+            fresh = not (one.holders or one.named or one.tables)
+        if not fresh:
+            yield range(start, stop)
+            continue
+        if one is not None and state.causes:
+            for number in run:
+                state.renew(pool, number)
+        _set(pool, run, Alike({holder: 1}, left=() if one is None else one.left))
+        pool.held += stop - start
+        state.held(holder, pool).update(dict.fromkeys(run))
+
+
+def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys: list[str] | None) -> Iterator[range]:
+    """Pages that somebody else has, or that are found by the names which are told."""
+    for one, start, stop in _distinct(pool, numbers):
+        run = numbers[start:stop]
+        if (
+            one is None
+            or holder in one.holders
+            or len(one.holders) == _MANY
+            or not (one.named or (one.holders and not keys))
+            or (keys and [*map(pool.key.get, run)] != keys[start:stop])
+        ):
+            yield range(start, stop)
+            continue
+        if not one.holders:
+            pool.held += stop - start
+            pool.cached -= stop - start
+        _become(state, pool, run, replace(one, holders={**one.holders, holder: 1}))
+        state.held(holder, pool).update(dict.fromkeys(run))
+
+
+def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
+    """Pages that a holder has, and that no table of it names."""
+    for one, start, stop in _distinct(pool, numbers):
+        if (
+            one is None
+            or holder not in one.holders
+            or any(state.tables[table].holder == holder for table in one.tables)
+        ):
+            yield range(start, stop)
+            continue
+        run = numbers[start:stop]
+        held = state.holdings[holder]
+        if len(held[pool.name]) == len(run):
+            del held[pool.name]
+            if not held:
+                del state.holdings[holder]
+        else:
+            pages = held[pool.name]
+            for number in run:
+                del pages[number]
+        holders = {**one.holders}
+        del holders[holder]
+        if not holders:
+            pool.held -= len(run)
+            pool.cached += one.named * len(run)
+        _become(state, pool, run, replace(one, holders=holders or NOTHING))
+
+
+def publish(
+    state: State, pool: PoolState, numbers: list[Page], keys: list[str], labels: list[Label]
+) -> Iterator[range]:
+    """Whole pages that somebody has, that hold what their names promise, and whose names are new, each page's first."""
+    distinct = len({*keys}) == len(keys) and pool.names.keys().isdisjoint(keys)
+    for one, start, stop in _distinct(pool, numbers) if distinct else [(None, 0, len(numbers))]:
+        run = numbers[start:stop]
+        if (
+            one is None
+            or one.named
+            or not (one.holders and one.written)
+            or [*map(pool.label.get, run)] != labels[start:stop]
+        ):
+            yield range(start, stop)
+            continue
+        _set(pool, run, replace(one, named=True))
+        pool.key.update(zip(run, keys[start:stop], strict=True))
+        pool.names.update(zip(keys[start:stop], zip(run), strict=True))
+        state.judged["MEM-NAME"] += stop - start
+
+
+def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | None) -> Iterator[range]:
+    """Pages that lose the one name that they have."""
+    for one, start, stop in _distinct(pool, numbers):
+        run = numbers[start:stop]
+        if one is None or not one.named or (keys and [*map(pool.key.get, run)] != keys[start:stop]):
+            yield range(start, stop)
+            continue
+        for number in run:
+            del pool.names[pool.key.pop(number)]
+        if not one.holders:
+            pool.cached -= len(run)
+        _become(state, pool, run, replace(one, named=False))
+
+
+def link(state: State, table: Table, index: int, numbers: list[Page]) -> Iterator[range]:
+    """Pages that the table does not name elsewhere."""
+    for one, start, stop in _distinct(table.pool, numbers):
+        if one is None or table.name in one.tables or len(one.tables) == _MANY:
+            yield range(start, stop)
+            continue
+        run = numbers[start:stop]
+        stretch = Stretch(index + start, state.clocks.begun, run)
+        _set(table.pool, run, replace(one, tables={**one.tables, table.name: stretch}))
+
+
+def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]:
+    """Pages that a table names no longer; what operations in flight read of them through it still counts."""
+    pages, begun, oldest = table.pages[start:stop], state.clocks.begun, state.clocks.oldest
+    for one, first, last in _runs(table.pool, pages):
+        if one is None:
+            yield range(start + first, start + last)
+            continue
+        tables = {**one.tables}
+        stretch = tables.pop(table.name)
+        left = tuple(left for left in one.left if left[-1] >= oldest)
+        if begun >= oldest:
+            left += ((table.name, stretch, begun),)
+        _become(state, table.pool, pages[first:last], replace(one, tables=tables or NOTHING, left=left))
+
+
+def write(flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None]) -> int:
+    """Pages of a table of which nothing was written yet are written wholly; how many, from the first on.
+
+    No other table names them, and nobody has looked at them.
+    """
+    pool, done = table.pool, 0
+    for one, start, stop in _runs(pool, numbers):
+        if one is None or one.written or table.holder not in one.holders or len(one.tables) > 1:
+            break
+        run, done = numbers[start:stop], stop
+        _set(pool, run, replace(one, written=True, writer=flight.by))
+        pool.label.update(zip(run, labels[start:stop], strict=True))
+    return done
+
+
+def append(flight: Flight, table: Table, use: Use) -> bool:
+    """Whole units of a page that follow on those which are written; whether that is all of a use of its only table.
+
+    Nobody else has looked at it.
+    """
+    pool, (index, slot), labels = table.pool, divmod(use.start, table.pool.size), use.labels
+    one = pool.alike.get(table.pages[index]) if 0 <= index < len(table.pages) else None
+    if (
+        labels is None
+        or one is None
+        or table.holder not in one.holders
+        or len(one.tables) > 1
+        or one.named
+        or table.views.keys() - {flight.stream}
+        or not slot < slot + use.stop - use.start <= pool.size
+        or (use.start % pool.unit or use.stop % pool.unit)
+    ):
+        return False
+    number = table.pages[index]
+    there = pool.labels.setdefault(number, []) if one.written else []
+    if len(there) * pool.unit != slot or len(labels) * pool.unit != use.stop - use.start:
+        return False
+    pool.labels[number] = there
+    there += labels
+    pool.alike[number] = replace(one, written=True, writer=flight.by)
+    return True
+
+
+def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> Iterator[range]:
+    """Positions of a table whose pages hold wholly what the table means; yields those that are left to be looked at."""
+    pool, holder, size = table.pool, table.holder, table.pool.size
+    first, last = -(-start // size), stop // size
+    if flight.rivals or pool.unit < size or last - first < 2:
+        yield range(start, stop)
+        return
+    numbers, labels = table.pages[first:last], table.told(first, last)
+    for one, begin, end in _runs(pool, numbers):
+        meant = labels[begin:end]
+        if (
+            one is None
+            or not one.written
+            or holder not in one.holders
+            or [*map(pool.label.get, numbers[begin:end])] != meant
+        ):
+            continue
+        at = (first + begin) * size
+        if start < at:
+            yield range(start, at)
+        start = at + (end - begin) * size
+        if untold := meant.count(None):
+            pool.unjudged["MEM-CONTENT"] += untold
+        state.judged["MEM-CONTENT"] += end - begin - untold
+    if start < stop:
+        yield range(start, stop)

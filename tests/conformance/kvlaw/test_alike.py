@@ -1,0 +1,100 @@
+"""Pages that are handled alike, in cases that walks seldom meet: each is found as the plain law finds it."""
+
+import pytest
+
+import kvlaw
+from kvspec.memory import Law, Pool
+from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Share, Take, Unmap, Use
+
+POOLS = {"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)}
+LABELS, OTHERS, KEYS = ["x", "y"], ["z", "w"], ["k", "l"]
+TAKEN: list[Event] = [Take("a", "kv", [1, 2]), Map("t", "a", "kv", 0, [1, 2], LABELS)]
+WRITE = Begin(1, "s", [], [Use("t", stop=8)])
+FILLED: list[Event] = [*TAKEN, WRITE]
+FREE: list[Event] = [*FILLED, Unmap("t"), Release("a", "kv", [1, 2])]
+"""What was written in flight is remembered."""
+NAMED: list[Event] = [*FILLED, Publish("kv", [1, 2], KEYS, LABELS)]
+CACHED: list[Event] = [*NAMED, Unmap("t"), Release("a", "kv", [1, 2])]
+TWO_MORE: list[Event] = [
+    Take("a", "kv", [3, 4]),
+    Map("u", "a", "kv", 0, [3, 4], OTHERS),
+    Begin(2, "s", [], [Use("u", stop=8)]),
+]
+ROW: list[Event] = [Take("a", "rows", [1]), Map("row", "a", "rows", 0, [1])]
+READ_BY_ANOTHER: list[Event] = [Begin(1, "r", [Use("t", stop=8)]), End(1)]
+
+BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
+    "free ones are shared": ([*FREE, Share("b", "kv", [1, 2])], {("MEM-SHARE", 1), ("MEM-SHARE", 2)}),
+    "one has another name": ([*NAMED, Share("b", "kv", [1, 2], ["k", "m"])], {("MEM-SHARE", 2)}),
+    "free ones are published": ([*FREE, Publish("kv", [1, 2], KEYS, LABELS)], {("MEM-NAME", 1), ("MEM-NAME", 2)}),
+    "empty ones are published": (
+        [*FREE, Take("b", "kv", [1, 2]), Publish("kv", [1, 2], KEYS, LABELS)],
+        {("MEM-NAME", 1), ("MEM-NAME", 2)},
+    ),
+    "two are published alike": ([*FILLED, Publish("kv", [1, 2], ["k", "k"], LABELS)], {("MEM-NAME", 2)}),
+    "others have the names": (
+        [*NAMED, *TWO_MORE, Publish("kv", [3, 4], KEYS, OTHERS)],
+        {("MEM-NAME", 3), ("MEM-NAME", 4)},
+    ),
+    "named ones are written again": (
+        [*NAMED, Map("t", "a", "kv", 0, [1, 2], OTHERS), Begin(2, "s", [], [Use("t", stop=8)])],
+        {("MEM-OVERWRITE", 1), ("MEM-OVERWRITE", 2)},
+    ),
+    "they are somebody else's": (
+        [*FILLED, Map("u", "b", "kv", 0, [1, 2], LABELS), Begin(2, "s", [Use("u", stop=8)])],
+        {("MEM-USE", 1), ("MEM-USE", 2)},
+    ),
+    "the first is written in part": (
+        [*TAKEN, Begin(1, "s", [], [Use("t", start=2, stop=8)]), Begin(2, "s", [Use("t", stop=8)])],
+        {("MEM-WRITTEN", 1)},
+    ),
+    "another table means something else": (
+        [*TAKEN, Map("u", "a", "kv", 0, [1, 2], OTHERS), Begin(2, "s", [Use("u")]), WRITE, Begin(3, "s", [Use("u")])],
+        {("MEM-CONTENT", 1), ("MEM-CONTENT", 2)},
+    ),
+    "another stream has read them before": (
+        [*TAKEN, *READ_BY_ANOTHER, Begin(2, "s", [], [Use("t", stop=8)]), Begin(3, "r", [Use("t", stop=8)])],
+        {("MEM-RACE", 1), ("MEM-RACE", 2)},
+    ),
+    "another stream has read the row before": (
+        [
+            *[*ROW, Begin(1, "r", [Use("row", stop=4)]), End(1)],
+            *[Begin(2, "s", [], [Use("row", stop=4, labels=["1"])]), Begin(3, "r", [Use("row", stop=4)])],
+        ],
+        {("MEM-RACE", 1)},
+    ),
+    "a row ends within an entry": (
+        [
+            *[*ROW, Begin(1, "s", [], [Use("row", stop=6, labels=["1", "2"])])],
+            Begin(2, "s", [Use("row", stop=8, labels=["1", "2"])]),
+        ],
+        {("MEM-WRITTEN", 1)},
+    ),
+    "a second name keeps the first": (
+        [*NAMED, Publish("kv", [1, 2], ["m", "n"], LABELS), Drop("kv", [1, 2], KEYS)],
+        set(),
+    ),
+    "cached ones are shared and counted": (
+        [*CACHED, Share("b", "kv", [1, 2], KEYS), Count("kv", cached=0, held=2)],
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_alike_pages_are_judged_as_each_would_be(name: str) -> None:
+    events, due = BROKEN[name]
+    fast, plain = kvlaw.Law(POOLS), Law(POOLS)
+    found = [[{(one.rule, one.page) for one in law.step(event)} for event in events] for law in (fast, plain)]
+    assert found[0] == found[1]
+    assert found[0][-1] == due
+
+
+def test_pages_that_a_table_of_somebody_else_names_are_handed_out_and_keep_it() -> None:
+    law = kvlaw.Law(POOLS)
+    for event in (Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2], LABELS), Release("a", "kv", [1, 2])):
+        assert law.step(event) == []
+    assert law.state.pools["kv"].alike.keys() == {1, 2}
+    assert law.step(Take("c", "kv", [1, 2])) == []
+    assert {found.rule for found in law.step(Begin(1, "s", [Use("t", stop=8)]))} >= {"MEM-USE"}
+    assert law.step(Unmap("t")) == []
