@@ -24,11 +24,14 @@ from kvspec.events import (
     Launch,
     MatchPrefix,
     Operation,
+    Refusal,
     Report,
     Submit,
 )
 from kvspec.lengths import Lengths
+from kvspec.model import judge_refusal
 from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
+from kvspec.model.running import check_room
 from kvspec.model.state import Passage, Prepared, State
 from kvspec.tokens import Tokens
 
@@ -169,9 +172,15 @@ class Steady:
             return False
         opening = self._opens(step)
         needs = [(member.req, 1) for member, index in opening if index == len(state.tables[member.record])]
-        room = min(state.free_pages, state.free_window_pages) if state.config.sliding_window else state.free_pages
-        if step > self._last or len(needs) > room:
+        if step > self._last:
             return False
+        try:
+            check_room(state, len(needs), 0, 0)
+        except Refusal as refusal:
+            if op.refused is None:
+                return False
+            judge_refusal(state, refusal.refused, op.refused)
+            return True
         carried_out(state, op)
         obs = op.obs or DecodeAnswer()
         pages = judge_new(state, pages_of(state), needs, obs.pages)

@@ -89,7 +89,7 @@ def carry_out(state: State, op: Event) -> None:
             if op.obs is None:
                 raise
             raise _carried_out(state, op, refusal.refused) from None
-        _judge_refusal(state, refusal.refused, op.refused)
+        judge_refusal(state, refusal.refused, op.refused)
     else:
         if op.obs is None:
             op.obs = answer
@@ -107,7 +107,7 @@ def _carried_out(state: State, op: Event, due: Refused) -> Violation:
     return Violation(rule, what, expected="refused", observed="carried out")
 
 
-def _judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
+def judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
     """Both refuse: the amounts that are missing must agree where they are told."""
     for name in ("pages_short", "rows_short", "window_short", "states_short") if expected.rule == "CAP-1" else ():
         told, due = getattr(observed, name), getattr(expected, name)

@@ -229,6 +229,18 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
     assert refused > 10
 
 
+def test_a_batch_goes_on_where_there_is_no_room_for_its_next_step() -> None:
+    """So it does once somebody has evicted, or retracted another."""
+    model, went_on = QuickModel(SHORT["pages"]), 0
+    for op in traffic(SHORT["pages"], 3, 0)[:150]:
+        short = copy.deepcopy(model)
+        refused = Decode([*short._steady._decoded], refused=Refused("", "CAP-1"))
+        if short._steady._members and outcome(short, refused).startswith("allowed"):
+            went_on += short._steady._members.keys() == model._steady._members.keys()
+        model.step(op)
+    assert went_on > 2, went_on
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_then(ahead: int) -> None:
     told = dict[tuple[int, str], set[str]]()
