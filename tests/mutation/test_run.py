@@ -31,10 +31,11 @@ def test_what_is_known_to_change_nothing_is_a_line_of_its_module(one: equivalent
 
 
 def test_what_is_known_to_change_nothing_is_known_by_function_and_line() -> None:
-    change = ["-        if first < after:", "+        if first <= after:"]
-    assert equivalent.known("kvspec.model.running.x_launch", change).endswith("two equal numbers")
+    was, becomes = (f"if not obs.freed or returned {sign} before.allocated:" for sign in (">=", ">"))
+    change = [f"-    {was}", f"+    {becomes}"]
+    assert equivalent.known("kvspec.model.leaving.x__hand_to_slot", change).endswith("two equal numbers")
     assert equivalent.known("kvspec.model.running.x_extend", change) == ""
-    assert equivalent.known("kvspec.model.running.x_launch", [*change, "+        pass"]) == ""
+    assert equivalent.known("kvspec.model.leaving.x__hand_to_slot", [*change, "+        pass"]) == ""
     forget = ["-    while len(self._seen) > _REMEMBERED:", "+    while len(self._seen) >= _REMEMBERED:"]
     assert equivalent.known("kvlaw.clocks.xǁClocksǁ_forget", forget).endswith("its cost alone")
 
