@@ -56,7 +56,7 @@ MISTAKES = {
     "aligned down": ("pages", "ceil_align", "ceil_pages(", "floor_pages("),
     "aligned up": ("pages", "floor_align", "floor_pages(", "ceil_pages("),
     "a slot of another page": ("pages", "slot_index", "page * page_size", "(page + 1) * page_size"),
-    "a run too short": ("pages", "expand", "count(runs)", "count(runs) - 1"),
+    "a run too short": ("pages", "expand", "(runs, count(runs))", "(runs, len(runs))"),
     "a run past the beginning": ("pages", "beginning", "numbers[:most]", "numbers"),
     "a run of one": ("pages", "compress", "first if count == 1 else (first, count)", "(first, count)"),
     "all protected": ("lengths", "begin", "Lengths(prefix_len,", "Lengths(seq_len,"),
