@@ -150,7 +150,6 @@ def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run
 def hand_on(run: Run, old: Number, new: Number) -> Run:
     """All that a holder has goes to another, which has nothing."""
     memory, whose = run.memory, lambda holder: If(holder == new, old, holder)
-    run.ask("somebody else", lambda: old != new)
     run.ask("nothing there", lambda index: memory.entry(new, index).page == NONE)
     gone = lambda index: replace(memory.entry(old, index), page=NONE)
     run = run.tell("pass_on", memory.entries(old, everything), lambda page, _: law.pass_on(page, old, new))
