@@ -45,10 +45,6 @@ class Law(Holding):
         self.operations: dict[int, Flight] = {}
         self.named: dict[OpId, Flight] = {}
         """The last operation of each name."""
-        self.open: set[tuple[object, ...]] = set()
-        """What was found wrong at the last use of a position through a table, by stream: it is not told again."""
-        self.repeated: list[Finding] = []
-        """What the last event breaks besides, and was told before."""
 
     def step(self, event: Event) -> list[Finding]:
         """Judge one event and move on; what it breaks, most often nothing.
@@ -56,7 +52,7 @@ class Law(Holding):
         Raises:
             Malformed: no engine can mean this.
         """
-        self.event, self.at, self.findings, self.repeated = self.event + 1, event.at, [], []
+        self.event, self.at, self.findings = self.event + 1, event.at, []
         judge: Any = getattr(self, str(type(event).__struct_config__.tag))
         judge(event)
         return self.findings
@@ -107,7 +103,7 @@ class Law(Holding):
 
         What operations in flight computed from it is worthless.
         """
-        parts = [part for use in unwritten for part in self._paged(failed, use, reads=False)]
+        parts = [part for use in unwritten for part in self._paged(failed, use)]
         places = {(part.pool.name, part.page, slot) for part in parts for slot in part.meant}
         for flight in self.order.numbered.values():
             for place, by, holder in flight.found:
@@ -166,37 +162,24 @@ class Law(Holding):
             parts.append(Part(pool, page, {at - base: meant[at - start] for at in within}, holder, base))
         return parts
 
-    def _paged(self, flight: Flight, use: Use, *, reads: bool) -> list[Part]:
+    def _paged(self, flight: Flight, use: Use) -> list[Part]:
         """The slots of a use that have a page, padding among them; the others are findings."""
         parts = self.parts_of(use)
         if use.table is not None and use.table not in self.tables:
             self.find("MEM-USE", f"table {use.table} is used, but it names no page")
         for part in parts:
             if part.page == HOLE:
-                self._tell(flight, use, part, {"MEM-USE": part.meant}, reads=reads)
+                self.tell(flight, use, part, {"MEM-USE": part.meant})
         return [part for part in parts if part.page != HOLE]
 
-    def _tell(self, flight: Flight, use: Use, part: Part, wrong: Mapping[str, Collection[int]], *, reads: bool) -> bool:
-        """Tell what is wrong with which slots of a use, rule by rule; whether that makes worthless what is computed.
-
-        What is read through a table is told once for a stream: again only after it was right.
-        """
-        page, through = None if part.page == HOLE else part.page, use.table is not None and not (reads and use.labels)
-        useless = False
+    def tell(self, flight: Flight, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
+        """Tell what is wrong with which slots of a use, rule by rule; whether that makes worthless what is computed."""
+        page = None if part.page == HOLE else part.page
         for rule, slots in wrong.items():
-            place = use.table, flight.event.stream, part.page, rule.replace("REWRITE", "RACE")
-            there = {(*place, part.position + slot): slot for slot in part.meant}
-            bad = {one for one, slot in there.items() if slots and (slot in slots or not reads)}
             if slots:
-                again = through and reads and bad <= self.open
                 what = f"operation {flight.event.id} uses slots {sorted(slots)} of page {page} for {part.holder}"
                 self.find(rule, what, part.pool, page, None if rule == "MEM-OVERWRITE" else part.holder)
-                useless |= rule in ("MEM-WRITTEN", "MEM-CONTENT") and not again
-                if again:
-                    self.repeated.append(self.findings.pop())
-            if through:
-                self.open = (self.open - there.keys() if reads else self.open) | bad
-        return useless
+        return bool(wrong.get("MEM-WRITTEN") or wrong.get("MEM-CONTENT"))
 
     def _read(self, flight: Flight, use: Use, *, copied: bool = False) -> list[Part]:
         """Judge a read.
@@ -204,13 +187,13 @@ class Law(Holding):
         A copy that does not say what it means to find may take slots along that were never written. What is read of
         padding for nobody, meaning nothing, as for an empty entry of a batch, is thrown away; but a copy keeps it.
         """
-        parts = self._paged(flight, use, reads=True)
+        parts = self._paged(flight, use)
         for part in parts:
             pool, number, meant, holder, _ = part
             page, untold = pool.page(number), [label is None for label, _ in meant.values()]
             if part.padding:
                 thrown_away = holder is None and not copied and all(untold)
-                self._tell(flight, use, part, {"MEM-USE": () if thrown_away else meant}, reads=True)
+                self.tell(flight, use, part, {"MEM-USE": () if thrown_away else meant})
                 continue
             may_lack = not pool.told.writes_told or (copied and untold[0] and not pool.told.keyed)
             found = {slot: page.content[slot] for slot in meant if slot in page.content}
@@ -220,7 +203,7 @@ class Law(Holding):
                 "MEM-WRITTEN": () if may_lack else meant.keys() - found.keys(),
                 "MEM-CONTENT": [at for at, slot in found.items() if self.agree(slot.meant, meant[at]) is False],
             }
-            if self._tell(flight, use, part, wrong, reads=True) or any(map(self._is_worthless, found.values())):
+            if self.tell(flight, use, part, wrong) or any(map(self._is_worthless, found.values())):
                 flight.spoilt.add(holder)
             flight.found += [((pool.name, number, at), slot.by, holder) for at, slot in found.items()]
             page.uses.append(Used((flight.number, "reads"), frozenset(meant), writes=False))
@@ -238,7 +221,7 @@ class Law(Holding):
 
     def _write(self, flight: Flight, use: Use) -> None:
         """Judge a write, and let it take effect."""
-        parts = self._paged(flight, use, reads=False)
+        parts = self._paged(flight, use)
         for part in parts:
             by = flight.number, part.holder
             self._write_part(
@@ -263,7 +246,7 @@ class Law(Holding):
             "MEM-OVERWRITE": [slot for slot in differ if self._is_guarded(pool, page, slot)] + bared * guarded,
             "MEM-REWRITE" if same else "MEM-RACE": self._unordered(flight, page, part.meant, reads=True),
         }
-        self._tell(flight, use, part, wrong, reads=False)
+        self.tell(flight, use, part, wrong)
         if (pool.name, part.page) in flight.written and differ and self._is_told_otherwise(flight, part, new):
             self.find("MEM-RACE", f"operation {flight.event.id} writes two contents", pool, part.page, part.holder)
         flight.written.add((pool.name, part.page))
@@ -299,7 +282,7 @@ class Law(Holding):
 
     def _put(self, flight: Flight, taken: list[Slot | None], copy: tuple[Use, Use]) -> None:
         """Write what a copy took along, slot by slot; where nothing was written, nothing is in the target either."""
-        target, parts = copy[1], self._paged(flight, copy[1], reads=False)
+        target, parts = copy[1], self._paged(flight, copy[1])
         if len(taken) != (room := sum(len(part.meant) for part in parts)):
             pages = [[part.page for part in self.parts_of(use)] for use in copy]
             if all(some and HOLE not in some for some in pages):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import kvspec.memory
 from kvconform.attach.vllm.known import KNOWN
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlaw import Law
+from tests.spec.memory.once import Once
 
 FOUND = Path(__file__).parents[3] / "conformance" / "found"
 TRACES = sorted((FOUND / "vllm").glob("*.jsonl"))
@@ -30,7 +30,7 @@ def test_both_laws_find_the_same_in_a_trace(path: Path) -> None:
     with open_trace(path) as trace:
         if not isinstance(trace, MemoryReader):
             pytest.skip("of the level of requests")
-        law, fast = kvspec.memory.Law(trace.header.pools), Law(trace.header.pools)
+        law, fast = Once(trace.header.pools), Law(trace.header.pools)
         for _, event in trace:
             due, found = ({(one.rule, one.pool, one.page) for one in watching.step(event)} for watching in (law, fast))
             again = {(one.rule, one.pool, one.page) for one in law.repeated}

@@ -10,6 +10,7 @@ from kvspec.memory import Finding, Law, events
 from kvspec.memory.events import Event, OpId, Page, Use
 from kvspec.memory_rules import MEMORY_RULES
 from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
+from tests.spec.memory.once import Once
 
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {"MEM-REWRITE": "MEM-RACE"}
 """What is not compared of a page that is free, whose content may be forgotten."""
@@ -43,7 +44,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     """What only one of the two finds, behind the events up to there."""
     random = Random(seed)
     told = pools(random, walks.pages)
-    law, fast, trace = Law(told), kvlaw.Law(told), [repr(told)]
+    law, fast, trace = Once(told), kvlaw.Law(told), [repr(told)]
     walk = walks(random, law)
     forgettable = set[tuple[str, Page]]()
     """Pages that were free and were not handed out since."""

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-import kvspec.memory
 from kvconform.cli import run_command
 from kvconform.memory.vectors import run_memory_vector
 from kvconform.traces.memory import MemoryVector, read_memory_vector
@@ -17,6 +16,7 @@ from kvlaw import Law
 from kvspec.memory import Malformed, Pool
 from kvspec.memory.events import MemoryEvent
 from kvspec.memory_rules import MEMORY_RULES
+from tests.spec.memory.once import Once
 
 PATHS = memory_vector_files()
 VECTORS = [read_memory_vector(path) for path in PATHS]
@@ -39,7 +39,7 @@ def test_it_comes_out_as_expected(vector: MemoryVector) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_the_plain_law_finds_the_same(vector: MemoryVector) -> None:
-    plain = kvspec.memory.Law(vector.header.pools)
+    plain = Once(vector.header.pools)
     for step in vector.steps:
         assert {finding.rule for finding in plain.step(step.event)} == {expect.rule for expect in step.expects}
 

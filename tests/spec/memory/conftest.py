@@ -2,13 +2,13 @@
 
 import pytest
 
-from kvlaw import Law as FastLaw
-from kvspec.memory import Law
+from kvlaw import Law
 from kvspec.memory.events import Event
 from kvspec.model.meaning import MakeLaw
+from tests.spec.memory.once import Once
 from tests.spec.memory.stories import POOLS, Found
 
-LAWS: dict[str, MakeLaw] = {"plain": Law, "fast": FastLaw}
+LAWS: dict[str, MakeLaw] = {"plain": Once, "fast": Law}
 
 
 @pytest.fixture(params=[*LAWS.values()], ids=[*LAWS])

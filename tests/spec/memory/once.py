@@ -1,0 +1,43 @@
+"""The plain law, which leaves out what was told before: the fast one looks again only where something changed."""
+
+from collections.abc import Collection, Mapping
+
+from kvspec.memory import Finding, Law, Pool
+from kvspec.memory.events import Event, Use
+from kvspec.memory.law import Part
+from kvspec.memory.order import Flight
+
+
+class Once(Law):
+    """What is read through a table is told once for a stream: again only after it was right."""
+
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
+        super().__init__(pools)
+        self.open: set[tuple[object, ...]] = set()
+        """What was found wrong at the last use of a position through a table, by stream."""
+        self.repeated: list[Finding] = []
+        """What the last event breaks besides, and was told before."""
+
+    def step(self, event: Event) -> list[Finding]:
+        self.repeated = []
+        return super().step(event)
+
+    def tell(self, flight: Flight, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
+        """What is found of a write need not be told of its stream's reads either."""
+        reads = not any(use is written for written in (*flight.event.writes, *(to for _, to in flight.event.copies)))
+        new = dict[str, Collection[int]]()
+        for rule, slots in wrong.items():
+            place = use.table, flight.event.stream, part.page, rule.replace("REWRITE", "RACE")
+            there = {(*place, part.position + slot): slot for slot in part.meant}
+            bad = {one for one, slot in there.items() if slots and (slot in slots or not reads)}
+            through = use.table is not None and not (reads and use.labels)
+            if through and reads and slots and bad <= self.open:
+                told = len(self.findings)
+                super().tell(flight, use, part, {rule: slots})
+                self.repeated += self.findings[told:]
+                del self.findings[told:]
+            else:
+                new[rule] = slots
+            if through:
+                self.open = (self.open - there.keys() if reads else self.open) | bad
+        return super().tell(flight, use, part, new)
