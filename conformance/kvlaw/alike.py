@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kvlaw.clocks import Flight
-from kvlaw.state import NOTHING, Alike, PoolState, State, Stretch, Table
+from kvlaw.state import NOTHING, Alike, PageState, PoolState, State, Stretch, Table
 from kvspec.memory.events import Label, Page, Use
 
 _MANY = 1000
@@ -69,17 +69,16 @@ def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Ite
         return
     for one, start, stop in _runs(pool, numbers):
         run = numbers[start:stop]
-        if one is None:
-            fresh = (stop - start > 1 or pool.unit < pool.size) and pool.fresh(run)
-        else:
-            fresh = not (one.holders or one.named or one.tables)
-        if not fresh:
+        if not (pool.fresh(run) if one is None else not (one.holders or one.named or one.tables)):
             yield range(start, stop)
             continue
         if one is not None and state.causes:
             for number in run:
                 state.renew(pool, number)
-        _set(pool, run, Alike({holder: 1}, left=() if one is None else one.left))
+        if one is None and len(run) == 1 and pool.unit == pool.size:  # what is alone is filled slot by slot
+            pool.apart[run[0]] = PageState({holder: 1}, NOTHING, NOTHING, NOTHING)
+        else:
+            _set(pool, run, Alike({holder: 1}, left=() if one is None else one.left))
         pool.held += stop - start
         state.held(holder, pool).update(dict.fromkeys(run))
 
@@ -149,7 +148,7 @@ def publish(
             continue
         _set(pool, run, replace(one, named=True))
         pool.key.update(zip(run, keys[start:stop], strict=True))
-        pool.names.update(zip(keys[start:stop], zip(run), strict=True))
+        pool.names.update(zip(keys[start:stop], run, strict=True))
         state.judged["MEM-NAME"] += stop - start
 
 

@@ -132,9 +132,9 @@ def publish(state: State, event: events.Publish) -> None:
         else:
             meant = (*pool.meant(labels and labels[index * each : (index + 1) * each], 0, slots),)
         promise = Promise(meant, planned, writer)
-        found = names.get(key)
+        found = pool.found(key)
         if not found:
-            names[key] = (number,)
+            names[key] = number
         else:
             twin = found[0]
             old = pool.page(twin).keys[key]
@@ -374,9 +374,11 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
 def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> None:
     for key in keys:
         del page.keys[key]
-        found = pool.names.pop(key)
-        if len(found) > 1:
-            pool.names[key] = tuple(page for page in found if page != number)
+        left = tuple(other for other in pool.found(key) if other != number)
+        if left:
+            pool.names[key] = left
+        else:
+            del pool.names[key]
     if keys and not page.keys:
         pool.cached -= not (page.holders or page.pins)
 

@@ -242,8 +242,8 @@ class PoolState:
         """And what finds it."""
         self.held = self.cached = 0
         """Pages of these kinds."""
-        self.names: dict[str, tuple[Page, ...]] = {}
-        """Key -> the pages that it finds."""
+        self.names: dict[str, Page | tuple[Page, ...]] = {}
+        """Key -> the page that it finds, or pages."""
         self.reserved: dict[str, int] = {}
         self.told: dict[str, object] = {}
         """Figure -> how it was last told to be wrong."""
@@ -286,6 +286,11 @@ class PoolState:
                 self.labels.pop(page, None)
                 self.key.pop(page, None)
         return state
+
+    def found(self, key: str) -> tuple[Page, ...]:
+        """The pages that a key finds."""
+        pages = self.names.get(key, ())
+        return pages if isinstance(pages, tuple) else (pages,)
 
     def seen(self, page: Page) -> PageState:
         """What is known of a page, for who only looks."""

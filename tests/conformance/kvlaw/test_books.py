@@ -41,8 +41,8 @@ def check_pool(pool: PoolState) -> None:
     kinds = Counter(page.kind for page in pool.pages.values() if page.kind != "free")
     assert (pool.held, pool.cached) == (kinds["held"], kinds["cached"])
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
-    assert {(key, number) for key, numbers in pool.names.items() for number in numbers} == names
-    assert all(pool.names.values()) and all(pool.told.values())
+    assert {(key, number) for key in pool.names for number in pool.found(key)} == names
+    assert () not in pool.names.values() and all(pool.told.values())
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
         at = 0
