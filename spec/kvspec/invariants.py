@@ -13,7 +13,8 @@ from kvspec.memory.events import Count
 from kvspec.memory_rules import MEMORY_RULES
 from kvspec.model.looking import figures
 from kvspec.model.meaning import pools
-from kvspec.model.state import WITHHELD, Request, Session, State
+from kvspec.model.records import Request, Session
+from kvspec.model.state import WITHHELD, State
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
 from kvspec.store import ROOT

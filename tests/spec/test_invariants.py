@@ -10,7 +10,8 @@ from kvspec import invariants
 from kvspec.invariants import CHECKS, Check
 from kvspec.lengths import Lengths
 from kvspec.model.looking import figures
-from kvspec.model.state import WITHHELD, Session, State
+from kvspec.model.records import Session
+from kvspec.model.state import WITHHELD, State
 from kvspec.rules import RULES, Violation
 from kvspec.tokens import Tokens
 from tests.spec.broken_hybrid_states import (

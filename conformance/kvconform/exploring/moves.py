@@ -36,8 +36,9 @@ from kvspec.events import (
 )
 from kvspec.model.hybrid import furthest_cursor
 from kvspec.model.leaving import cache_unfinished
+from kvspec.model.records import Request
 from kvspec.model.recurrent import slot_keeping
-from kvspec.model.state import Request, State
+from kvspec.model.state import State
 from kvspec.tokens import PrefixKey
 
 Move = tuple[Operation[Any], ...]

@@ -31,8 +31,9 @@ from kvspec.events import (
 from kvspec.lengths import Lengths
 from kvspec.model import judge_refusal
 from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
+from kvspec.model.records import Passage, Prepared
 from kvspec.model.running import check_room
-from kvspec.model.state import Passage, Prepared, State
+from kvspec.model.state import State
 from kvspec.tokens import Tokens
 
 

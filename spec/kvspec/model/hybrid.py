@@ -13,8 +13,9 @@ from kvspec.events import (
     SwaEvictAnswer,
 )
 from kvspec.model.judging import carried_out, judge_evicted, judge_freed, judge_given_back, window_pages_of
+from kvspec.model.records import Request
 from kvspec.model.recurrent import evictable_states, give_back, slot_keeping, state_slots
-from kvspec.model.state import Request, State
+from kvspec.model.state import State
 from kvspec.pages import Runs, beginning
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey, Tokens

@@ -18,7 +18,8 @@ from kvspec.events import (
 )
 from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import carried_out, judge_freed, judge_given_back, judge_length, pages_of, window_pages_of
-from kvspec.model.state import Request, State
+from kvspec.model.records import Request
+from kvspec.model.state import State
 from kvspec.pages import Runs, beginning, expand, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from kvspec.events import Figures, Held, HolderView, Refusal, Report, Snapshot, SnapshotAnswer
 from kvspec.model.hybrid import evictable_windows
 from kvspec.model.judging import carried_out, judge_length
+from kvspec.model.records import Request, Session
 from kvspec.model.recurrent import evictable_states, judge_roles, roles
-from kvspec.model.state import WITHHELD, Request, Session, State
+from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, alongside, ceil_pages, compress, count, merged, slots_of, without
 from kvspec.rules import Violation
 from kvspec.window import window_held_tokens

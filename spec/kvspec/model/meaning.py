@@ -46,6 +46,7 @@ from kvspec.memory.events import (
     Use,
 )
 from kvspec.memory_rules import MEMORY_RULES
+from kvspec.model.records import Record, Request
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
 from kvspec.store import ROOT, PrefixStore, Publication
@@ -87,42 +88,17 @@ def pools(config: Config) -> dict[str, Pool]:
     return made
 
 
-class Held(Protocol):
-    """What a record has."""
-
-    @property
-    def row(self) -> int:
-        """Its row."""
-
-    @property
-    def locked(self) -> PrefixKey:
-        """The prefix that it has locked."""
-
-    @property
-    def states(self) -> tuple[int, ...]:
-        """Its state slots."""
-
-
 class Books(Protocol):
     """What is read of the model's state, by the names that it has there."""
 
     store: PrefixStore
+    requests: dict[str, Request]
+    records: dict[int, Record]
     tables: dict[int, list[int]]
     owner: dict[int, int | PrefixKey]
     window_of: dict[int, int]
     window_owner: dict[int, int]
-
-    @property
-    def records(self) -> Mapping[int, Held]:
-        """What each record has."""
-
-    @property
-    def requests(self) -> Mapping[str, object]:
-        """All requests."""
-
-    @property
-    def readers(self) -> Mapping[int, object]:
-        """Rows that launches in flight read."""
+    readers: dict[int, tuple[int, ...]]
 
 
 class Names(NamedTuple):

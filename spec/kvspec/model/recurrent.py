@@ -21,7 +21,8 @@ from kvspec.events import (
 )
 from kvspec.model.judging import carried_out, judge_cached, judge_evicted, judge_freed, judge_new, states_of
 from kvspec.model.meaning import waiting
-from kvspec.model.state import Part, Request, State
+from kvspec.model.records import Part, Request
+from kvspec.model.state import State
 from kvspec.pages import Runs
 from kvspec.rules import Violation
 from kvspec.states import kept_borders, last_state

@@ -25,7 +25,8 @@ from kvspec.model.judging import (
     states_of,
     window_pages_of,
 )
-from kvspec.model.state import WITHHELD, Part, Passage, Prepared, Record, Speculation, State
+from kvspec.model.records import Part, Passage, Prepared, Record, Speculation
+from kvspec.model.state import WITHHELD, State
 from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
 

@@ -4,7 +4,8 @@ from kvspec import lengths
 from kvspec.events import Done, MatchAnswer, MatchPrefix, OpenSession, Refusal, Submit
 from kvspec.model import hybrid, recurrent
 from kvspec.model.judging import carried_out, judge_given_back, judge_length
-from kvspec.model.state import Request, Session, State
+from kvspec.model.records import Request, Session
+from kvspec.model.state import State
 from kvspec.tokens import Tokens
 
 

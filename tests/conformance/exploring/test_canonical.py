@@ -13,7 +13,8 @@ from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.search import Explored, carry_out
 from kvspec.events import Refusal
 from kvspec.model import Model
-from kvspec.model.state import Record, State
+from kvspec.model.records import Record
+from kvspec.model.state import State
 from tests.conformance.exploring.small import SMALL
 from tests.spec.broken_states import busy_state
 
