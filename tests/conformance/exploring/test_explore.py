@@ -20,7 +20,7 @@ from kvconform.exploring.search import Explored
 from kvconform.gallery.finders import rule_of
 from kvspec.events import Config
 from kvspec.model import Model
-from kvspec.model.state import State
+from kvspec.model.meaning import Memory
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
 
 
@@ -65,7 +65,7 @@ def test_every_transition_conforms_to_the_law_below(small: Explored) -> None:
 
 
 def test_a_transition_that_breaks_the_law_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "release_private", lambda state, record, pages: state.release_pages(pages))
+    monkeypatch.setattr(Memory, "release", lambda memory, holder, pool, pages: None)
     finding = exhaust(SMALL, law=True).finding
     assert finding is not None and isinstance(finding.finding, RuleBroken)
     assert finding.finding.rule.id == "MEM-LEAK"
