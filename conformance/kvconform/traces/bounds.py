@@ -206,11 +206,10 @@ def _check_extended(obs: ExtendAnswer, config: Config) -> None:
 
 
 def _check_given(obs: ExtendAnswer | DecodeAnswer, config: Config) -> None:
-    pages, windows = _pages(config), _windows(config)
     for given in (obs.pages or {}).values():
-        _runs("page", given, pages)
+        _runs("page", given, _pages(config))
     for given in (obs.window_pages or {}).values():
-        _runs("window page", given, windows)
+        _runs("window page", given, _windows(config))
 
 
 def _pages(config: Config) -> range:

@@ -44,7 +44,7 @@ def longest_match(state: State, tokens: Tokens) -> Match:
     """
     pages, states, window_of = state.store.pages, state.store.states, state.window_of
     windowed, has_states = bool(state.config.sliding_window), bool(state.config.num_states)
-    cached = [*takewhile(pages.__contains__, tokens.keys(0, (len(tokens) - 1) // state.config.page_size))]
+    cached = [*takewhile(pages.__contains__, map(tokens.key, range((len(tokens) - 1) // state.config.page_size)))]
     best = walked = 0 if state.config.hybrid else len(cached)
     tombstone = -state.store.reach  # the number of pages up to the last one without a window side
     for walked, key in enumerate(cached if state.config.hybrid else (), start=1):

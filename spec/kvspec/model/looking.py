@@ -125,7 +125,7 @@ def _lent(state: State) -> list[int]:
     """The records of session turns that whoever counts both sides counts twice."""
     if state.config.turns_count_as == "sessions":
         return _turns(state)
-    return [one.record for one in state.requests.values() if one.record is not None and one.resumed]
+    return [one.record for one in state.requests.values() if one.resumed and one.record is not None]
 
 
 def _held(state: State, records: list[int]) -> int:
