@@ -117,8 +117,9 @@ def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> s
     whose, other = ("session_held", "rows_sessions"), "uncached"
     if state.config.turns_count_as == "sessions":
         whose, other = ("uncached", "rows_requests"), "session_held"
-    twice = rule == "ACC-1" and more.get(whose[0]) == _held(state, lent) > 0
-    return "SESS-3" if twice and (more.get(other) == 0 or more.get(whose[1]) == len(lent)) else rule
+    tokens = _held(state, lent)  # none, where all of them is the store's: then only the rows show it
+    twice = rule == "ACC-1" and bool(lent) and more.get(whose[0]) == tokens
+    return "SESS-3" if twice and (more.get(whose[1]) == len(lent) or (tokens and more.get(other) == 0)) else rule
 
 
 def _lent(state: State) -> list[int]:
