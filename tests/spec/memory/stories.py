@@ -452,6 +452,13 @@ RIGHT: dict[str, list[Event]] = {
         End(2, unwritten=[of("a", 1)]),
         Begin(4, "s", [of("a", 1)]),
     ],
+    "what is told to be unwritten is of another operation": [
+        take("a", 1, 2),
+        write(1, "a", 1),
+        Begin(2, "t", writes=[of("a", 2)]),
+        End(2, unwritten=[of("a", 1)]),
+        Begin(3, "s", [of("a", 1)]),
+    ],
     "a load fails, and one of its pages was copied over another": [
         take("a", 1),
         take("b", 2),
