@@ -192,19 +192,24 @@ def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]
         _become(state, table.pool, pages[first:last], replace(one, tables=tables or NOTHING, left=left))
 
 
-def write(flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None]) -> int:
-    """Pages of a table of which nothing was written yet are written wholly; how many, from the first on.
+def write(
+    flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None], start: int, stop: int
+) -> int:
+    """Pages of a table are written wholly, those that are alike with the first; where they end, `start` if none is.
 
-    No other table names them, and nobody has looked at them.
+    Nothing was written in them yet, no other table names them, and nobody has looked at them.
     """
-    pool, done = table.pool, 0
-    for one, start, stop in _runs(pool, numbers):
-        if one is None or one.written or table.holder not in one.holders or len(one.tables) > 1:
-            break
-        run, done = numbers[start:stop], stop
-        _set(pool, run, replace(one, written=True, writer=flight.by))
-        pool.label.update(zip(run, labels[start:stop], strict=True))
-    return done
+    alike, label = table.pool.alike, table.pool.label
+    one = alike[numbers[start]]
+    if one.written or table.holder not in one.holders or len(one.tables) > 1:
+        return start
+    written = replace(one, written=True, writer=flight.by)
+    for place in range(start, stop):
+        number = numbers[place]
+        if alike.get(number) is not one:
+            return place
+        alike[number], label[number] = written, labels[place]
+    return stop
 
 
 def append(flight: Flight, table: Table, use: Use) -> bool:

@@ -5,6 +5,7 @@ A free page that nothing uses is not remembered, so the state is as large as wha
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, cast
 
 import msgspec
@@ -151,7 +152,7 @@ class PageState(msgspec.Struct, gc=False):
             self.content = [*content, *new]
 
 
-class Stretch(msgspec.Struct, frozen=True, eq=False, gc=False):
+class Stretch(msgspec.Struct, eq=False, gc=False):
     """That a table names pages, one after the other."""
 
     index: int
@@ -159,10 +160,14 @@ class Stretch(msgspec.Struct, frozen=True, eq=False, gc=False):
     since: int
     """How many operations had begun when it came to."""
     pages: list[Page]
+    indices: dict[Page, int] | None = None
+    """The page index of each, once somebody has asked for one."""
 
     def index_of(self, number: Page) -> int:
         """The page index of one of them."""
-        return self.index + self.pages.index(number)
+        if self.indices is None:
+            self.indices = dict(zip(self.pages, count(self.index), strict=False))
+        return self.indices[number]
 
 
 class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):

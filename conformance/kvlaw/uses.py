@@ -457,12 +457,12 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
         if base + size <= position:  # written with others before
             continue
         if number in pool.alike:
-            whole = (stop - base) // size if alone and base == position else 0
-            index = base // size - first
-            written = alike.write(flight, table, numbers[index : index + whole], labels[index:])
-            if written:
-                position, parts, begun = base + written * size, parts + written, True
-                continue
+            place, whole = base // size - first, stop // size - first
+            if alone and base == position and place < whole:
+                written = alike.write(flight, table, numbers, labels, place, whole) - place
+                position, parts, begun = base + written * size, parts + written, begun or written > 0
+                if written:
+                    continue
             pool.page(number)
         page = pages.get(number)
         if page is None or holder not in page.holders:
