@@ -244,7 +244,7 @@ def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> I
     """Positions of a table whose pages hold wholly what the table means; yields those that are left to be looked at."""
     pool, holder, size = table.pool, table.holder, table.pool.size
     first, last = -(-start // size), stop // size
-    if flight.rivals or pool.unit < size or last - first < 2:
+    if flight.rivals or pool.unit < size or first >= last:
         yield range(start, stop)
         return
     numbers, labels = table.pages[first:last], table.told(first, last)
