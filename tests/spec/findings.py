@@ -13,8 +13,8 @@ import copy
 import hashlib
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,18 +138,16 @@ def source(name: str) -> Source:
 BEFORE = 5
 
 
-class _Counted(Counter[str]):
+def _counted(names: Iterable[str] = ()) -> defaultdict[str, int]:
     """Everything has been counted a few times already: what is counted now is seen to be added."""
-
-    def __missing__(self, key: str) -> int:
-        return BEFORE
+    return defaultdict(lambda: BEFORE, dict.fromkeys(names, BEFORE))
 
 
 def _fresh(config: Config) -> Model:
     model = Model(config)
     state = model.state
-    state.judged, state.unjudged = Counter(dict.fromkeys(RULES, BEFORE)), Counter(dict.fromkeys(RULES, BEFORE))
-    state.reached, state.chosen = _Counted(), _Counted()
+    state.judged, state.unjudged = _counted(RULES), _counted(RULES)
+    state.reached, state.chosen = _counted(), _counted()
     return model
 
 
@@ -260,6 +258,7 @@ def _everything(state: State) -> str:
     """Everything that a state holds, in words that do not depend on the order of sets."""
     plain = vars(state).copy()
     del plain["config"], plain["memory"]
+    plain |= {name: dict(sorted(counted.items())) for name, counted in _counts(state).items()}
     plain["store"] = [getattr(state.store, name) for name in sorted(state.store.__slots__)]
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}

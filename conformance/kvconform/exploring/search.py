@@ -10,7 +10,7 @@ import multiprocessing
 import pickle
 import time
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -85,7 +85,7 @@ class Expansion(NamedTuple):
     """States that were not met before, and whether some request is there."""
     reached: dict[str, tuple[int, int]]
     """What was met that is worth reaching: the first state, counted from that part's first, and its choice."""
-    judged: Counter[str]
+    judged: defaultdict[str, int]
     broken: tuple[int, int] | None
     """The first state and choice after which a rule is broken; nothing after it was done."""
 
@@ -105,7 +105,7 @@ class Expander:
 
     def __call__(self, packed: Sequence[Any]) -> Expansion:
         """Expand some states."""
-        found = Expansion([], [], [], bytearray(), {}, {}, Counter(), None)
+        found = Expansion([], [], [], bytearray(), {}, {}, defaultdict(int), None)
         for position, one in enumerate(packed):
             before = len(found.numbers)
             try:
@@ -175,7 +175,7 @@ def forget_counts(state: State) -> None:
     """Drop what has been counted on the way to a state: it is no part of the state."""
     for counter in (state.unjudged, state.reached, state.chosen):
         counter.clear()
-    state.judged = Counter()
+    state.judged = defaultdict(int)
 
 
 def exhaust(

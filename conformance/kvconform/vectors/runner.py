@@ -47,7 +47,10 @@ class Evidence(NamedTuple):
     @classmethod
     def of(cls, model: Model) -> "Evidence":
         """What `model` has to show so far."""
-        return cls(model.state.judged, model.state.unjudged, model.state.reached + model.state.chosen)
+        judged, unjudged, reached, chosen = map(
+            Counter, (model.state.judged, model.state.unjudged, model.state.reached, model.state.chosen)
+        )
+        return cls(judged, unjudged, reached + chosen)
 
     @classmethod
     def together(cls, parts: Iterable["Evidence"]) -> "Evidence":

@@ -84,7 +84,8 @@ def report(state: State, op: Report) -> Figures:
     state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(_turns(state))
     if state.memory is not None and op.mode == "idle":
         state.memory.idle(state)
-    state.judged.update([*judged])
+    for rule in judged:
+        state.judged[rule] += 1
     state.judged["STORE-2"] += obs.protected is not None
     state.judged["SESS-3"] += _held(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
     return obs

@@ -4,10 +4,9 @@ Rows and pages that are free appear nowhere, so every dictionary is as large as 
 """
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import repeat
-from typing import Any
 
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths, private_pages
@@ -96,10 +95,10 @@ class State:
         """The last invented page: pages that no answer named are negative."""
         self.virtual_row = 0
         """The last invented row, negative too."""
-        self.judged: Counter[str] = Counter()
-        self.unjudged: Counter[str] = Counter()
-        self.reached: Counter[str] = Counter()
-        self.chosen: Counter[str] = Counter()
+        self.judged = defaultdict[str, int](int)
+        self.unjudged = defaultdict[str, int](int)
+        self.reached = defaultdict[str, int](int)
+        self.chosen = defaultdict[str, int](int)
         """How often an implementation made which of the CHOICES."""
 
     @property
@@ -258,10 +257,7 @@ class State:
         copied = vars(other)
         copied.update(vars(self))
         for name in _COPIED:
-            value = copied[name]
-            kind: Any = type(value)
-            # In most states most of them are empty, and to make a Counter with arguments, though none, is slow.
-            copied[name] = value.copy() if value else kind.__new__(kind)
+            copied[name] = copied[name].copy()
         other.store = self.store.copy()
         other.tables = {record: table.copy() for record, table in self.tables.items()}
         if self.memory is not None:

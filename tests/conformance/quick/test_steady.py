@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -117,7 +118,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
 def told(state: State) -> dict[str, Any]:
     """A state, to be compared; counters without what they never counted."""
     shown = {name: value for name, value in vars(state).items() if name not in ("store", "requests", "memory")}
-    counters = {name: +shown[name] for name in ("judged", "unjudged", "reached", "chosen")}
+    counters = {name: +Counter(shown[name]) for name in ("judged", "unjudged", "reached", "chosen")}
     store = {name: getattr(state.store, name) for name in state.store.__slots__}
     requests = {req: (*request[1:], request.tokens.elements()) for req, request in state.requests.items()}
     return shown | counters | store | {"requests": requests, "memory": plain(state.memory)}
