@@ -83,40 +83,41 @@ class Steady:
         """
         if not self._decoded or (op.obs is None and op.refused is None):
             return False
-        if isinstance(op, Decode):
+        if type(op) is Decode:
             return op.n == 1 and op.reqs[: len(self._decoded)] == self._decoded and self._decode(op)
         if op.refused is not None:
             return False
-        if isinstance(op, Launch):
+        if type(op) is Launch:
             return bool(self._members) and op.reqs == self._decoded and self._launch(op)
-        return isinstance(op, Complete) and op.launch in self._in_flight and self._complete(op)
+        return type(op) is Complete and op.launch in self._in_flight and self._complete(op)
 
     def make_way(self, op: Operation[Any]) -> None:
         """An operation comes that is not one of a batch that goes on; a launch or a completion may begin one."""
         if self._onward is not None:
             self._onward.catch_up()
-        if not (self._members and self._beside(op)) and (self._members or not isinstance(op, (Launch, Complete))):
+        if not (self._members and self._beside(op)) and (self._members or type(op) not in (Launch, Complete)):
             self.settle()
 
     def _beside(self, op: Operation[Any]) -> bool:
         """Whether the batch goes on beside an operation, which looks at nothing that is not written yet."""
         state = self._state
-        if isinstance(op, Complete):  # of a launch before all of the batch
+        if type(op) is Complete:  # of a launch before all of the batch
             return op.launch not in self._in_flight
-        chosen = isinstance(op, Extend) and op.refused is None
+        chosen = type(op) is Extend and op.refused is None
         if state.config.sliding_window or (self._in_flight and (self._onward is not None or chosen)):
             return False
-        if isinstance(op, Finish):
+        if type(op) is Finish:
             if op.req not in self._members or len(self._members) == 1:
                 return False
             self._part(op.req)
             return True
-        if isinstance(op, (MatchPrefix, CacheUnfinished)):
+        if type(op) is MatchPrefix or type(op) is CacheUnfinished:
             return op.req not in self._members
-        if isinstance(op, (Extend, Launch)):
-            reqs = op.reqs if isinstance(op, Launch) else [req for req, _ in op.reqs]
-            return self._members.keys().isdisjoint(reqs)
-        return isinstance(op, (Submit, Evict, Report))
+        if type(op) is Launch:
+            return self._members.keys().isdisjoint(op.reqs)
+        if type(op) is Extend:
+            return not any(req in self._members for req, _ in op.reqs)
+        return type(op) in (Submit, Evict, Report)
 
     def _part(self, req: str) -> None:
         """A request leaves the batch."""
@@ -132,7 +133,7 @@ class Steady:
 
     def note(self, op: Operation[Any]) -> None:
         """Such an operation was carried out."""
-        if isinstance(op, Decode):
+        if type(op) is Decode:
             memory, config = self._state.memory, self._state.config
             if op.n == 1 and not config.num_states and (memory is None or appends(memory)):
                 self._decoded = [*op.reqs]

@@ -203,7 +203,7 @@ def check_version(path: Path, number: int, seen: AnyVersion) -> None:
 def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config, allowance: Allowance) -> None:
     try:
         check_operation(op, config)
-        if isinstance(op, Decode):
+        if type(op) is Decode:
             allowance.spend(op.n * len(op.reqs), "positions are decoded")
     except OutOfRange as error:
         raise InputError(path, number, str(error)) from error
