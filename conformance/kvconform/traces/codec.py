@@ -118,7 +118,7 @@ class TraceReader:
         for number, line in self.lines:
             op = decode_line(_line, path, number, line)
             allowance.read(len(line))
-            if isinstance(op, Expect):
+            if type(op) is Expect:
                 raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
             if (op.obs is None) == (op.refused is None):
                 reason = "no answer (obs) and no refusal (refused)" if op.obs is None else "both obs and refused"

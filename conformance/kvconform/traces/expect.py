@@ -4,7 +4,7 @@ The model judges whether an answer is *allowed*. A vector also says what it *is*
 somebody has worked out by hand, so that an error that the model and an implementation share does not go unseen.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import msgspec
 
@@ -41,6 +41,7 @@ _WHOSE = ("session_held", "uncached", "sessions", "requests")
 _LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")
 
 
+@final
 class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):
     """What must hold right after the operation before it; everything that is left out is not compared."""
 

@@ -123,15 +123,15 @@ def _check_batch(state: State, op: Extend, batch: list[Part]) -> None:
 
 def check_room(state: State, pages: int, rows: int, states: int) -> None:
     """Refuse what needs more pages, rows or state slots than are free; each page needs a window page behind it."""
-    short = {"pages_short": pages - state.free_pages, "rows_short": rows - state.free_rows}
-    short |= {"window_short": pages - state.free_window_pages} if state.config.sliding_window else {}
-    short |= {"states_short": states - state.free_states}
-    if max(short.values()) > 0:
+    sides = pages - state.free_window_pages if state.config.sliding_window else 0
+    short = pages - state.free_pages, rows - state.free_rows, sides, states - state.free_states
+    if max(short) > 0:
+        names = ("pages_short", "rows_short", "window_short", "states_short")
         window = f"; {state.free_window_pages} window pages are free" if state.config.sliding_window else ""
         slots = f"; {states} state slots are needed, {state.free_states} are free" if state.config.num_states else ""
         tables = (f" and {rows} rows", f" and {state.free_rows}") if state.config.num_rows else ("", "")
         what = f"{pages} pages{tables[0]} are needed, {state.free_pages}{tables[1]} are free{window}{slots}"
-        raise Refusal("CAP-1", what, **{name: max(0, missing) for name, missing in short.items()})
+        raise Refusal("CAP-1", what, **{name: max(0, missing) for name, missing in zip(names, short, strict=True)})
 
 
 def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int]) -> int:
