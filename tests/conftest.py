@@ -12,8 +12,11 @@ Neither has a deadline: a busy machine is not a failure.
 """
 
 import importlib
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 if "KVSPEC_CONTRACTS" not in os.environ:
@@ -24,3 +27,10 @@ if "KVSPEC_CONTRACTS" not in os.environ:
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_on() -> Iterator[None]:
+    """A command that drives an engine ends its logging for good; those that a test calls must not do it to the next."""
+    yield
+    logging.disable(logging.NOTSET)

@@ -33,13 +33,13 @@ def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
 
 
 def alone(module: str, function: str) -> str:
-    """A module with one function of kvspec and its contract; whatever it needs is imported."""
+    """A module with one function of kvspec and its contract; whatever it needs is imported, its neighbours last."""
     source = (SOURCES / f"{module}.py").read_text()
     match = re.search(rf"((?:^@.*\n(?:^[ )].*\n)*)+^def {function}\((?:.*\n)+?)(?=\n\n\S|\Z)", source, re.MULTILINE)
     assert match is not None
     return (
         "from kvspec.contracts import ensure, require\n"
-        + "".join(f"from {name} import *\n" for name in prove.MODULES)
+        + "".join(f"from {name} import *\n" for name in sorted(prove.MODULES, key=lambda name: name.endswith(module)))
         + f"\n{match[1]}"
     )
 
