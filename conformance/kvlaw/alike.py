@@ -91,8 +91,8 @@ def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys:
             one is None
             or holder in one.holders
             or len(one.holders) == _MANY
-            or not (one.named or (one.holders and not keys))
-            or (keys and [*map(pool.key.get, run)] != keys[start:stop])
+            or not (one.named or one.holders)
+            or (keys and [*map(one.named.get, run)] != keys[start:stop])
         ):
             yield range(start, stop)
             continue
@@ -127,7 +127,7 @@ def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> 
         del holders[holder]
         if not holders:
             pool.held -= len(run)
-            pool.cached += one.named * len(run)
+            pool.cached += bool(one.named) * len(run)
         _become(state, pool, run, replace(one, holders=holders or NOTHING))
 
 
@@ -146,8 +146,8 @@ def publish(
         ):
             yield range(start, stop)
             continue
-        _set(pool, run, replace(one, named=True))
-        pool.key.update(zip(run, keys[start:stop], strict=True))
+        named = dict(zip(run, keys[start:stop], strict=True))
+        _set(pool, run, replace(one, named=named))
         pool.names.update(zip(keys[start:stop], run, strict=True))
         state.judged["MEM-NAME"] += stop - start
 
@@ -156,14 +156,15 @@ def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | N
     """Pages that lose the one name that they have."""
     for one, start, stop in _distinct(pool, numbers):
         run = numbers[start:stop]
-        if one is None or not one.named or (keys and [*map(pool.key.get, run)] != keys[start:stop]):
+        named = [one.named[number] for number in run] if one is not None and one.named else []
+        if one is None or not named or (keys and named != keys[start:stop]):
             yield range(start, stop)
             continue
-        for number in run:
-            del pool.names[pool.key.pop(number)]
+        for key in named:
+            del pool.names[key]
         if not one.holders:
             pool.cached -= len(run)
-        _become(state, pool, run, replace(one, named=False))
+        _become(state, pool, run, replace(one, named=NOTHING))
 
 
 def link(state: State, table: Table, index: int, numbers: list[Page]) -> Iterator[range]:
@@ -224,10 +225,8 @@ def append(flight: Flight, table: Table, use: Use) -> bool:
         or one is None
         or table.holder not in one.holders
         or len(one.tables) > 1
-        or one.named
         or table.views.keys() - {flight.stream}
         or not slot < slot + use.stop - use.start <= pool.size
-        or (use.start % pool.unit or use.stop % pool.unit)
     ):
         return False
     number = table.pages[index]

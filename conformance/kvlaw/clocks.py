@@ -188,8 +188,8 @@ class Clocks:
 
     def _forget_uses(self, flight: Flight) -> None:
         """Nothing can be unordered with an operation any more."""
-        for index in (self.users, self.writers):
-            for place in flight.spans:
+        for place in flight.spans:
+            for index in (self.users, self.writers):
                 users = index.get(place)
                 if users is not None and flight in users:
                     del users[flight]

@@ -183,8 +183,8 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Tables that named them: where, and how many operations had begun when that ended."""
     written: bool = False
     """Whether something was written in each: all of a page with one label, of others some units from slot 0 on."""
-    named: bool = False
-    """Whether each is found by one key, which promises all that is in the page, or by none."""
+    named: dict[Page, str] = {}
+    """The one key that finds each, and others that were published with them: it promises all that is in the page."""
     writer: Writer | None = None
 
     @property
@@ -192,13 +192,13 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Whether they count as held, as cached or as free."""
         return "held" if self.holders else "cached" if self.named else "free"
 
-    def parted(self, number: Page, unit: int, labels: list[Label | None], key: str | None) -> PageState:
-        """The state of one of them, whose units hold labels, and which is found by a key."""
+    def parted(self, number: Page, unit: int, labels: list[Label | None]) -> PageState:
+        """The state of one of them, whose units hold labels."""
         units = enumerate(labels if self.written else ())
         content = tuple(Content(unit * index, unit * index + unit, label) for index, label in units)
         return PageState(
             {**self.holders},
-            keys=NOTHING if key is None else {key: Promise(content, planned=False)},
+            keys={self.named[number]: Promise(content, planned=False)} if self.named else NOTHING,
             tables={name: Link(stretch.index_of(number), stretch.since) for name, stretch in self.tables.items()},
             left=tuple((name, run.index_of(number), run.since, until) for name, run, until in self.left),
             content=content,
@@ -243,8 +243,6 @@ class PoolState:
         """Of those, what each holds, if it was written and has one label."""
         self.labels: dict[Page, list[Label | None]] = {}
         """And if it has several: of its first units."""
-        self.key: dict[Page, str] = {}
-        """And what finds it."""
         self.held = self.cached = 0
         """Pages of these kinds."""
         self.names: dict[str, Page | tuple[Page, ...]] = {}
@@ -289,7 +287,6 @@ class PoolState:
             if self.alike.pop(page, None) is not None:
                 self.label.pop(page, None)
                 self.labels.pop(page, None)
-                self.key.pop(page, None)
         return state
 
     def found(self, key: str) -> tuple[Page, ...]:
@@ -302,7 +299,7 @@ class PoolState:
         state, alike = self.apart.get(page), self.alike.get(page)
         if alike is not None:
             labels = [self.label.get(page)] if self.unit == self.size else self.labels.get(page, [])
-            return alike.parted(page, self.unit, labels, self.key.get(page))
+            return alike.parted(page, self.unit, labels)
         return PageState() if state is None else state
 
     @property

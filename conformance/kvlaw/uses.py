@@ -55,7 +55,9 @@ class _Carried(NamedTuple):
 def map_table(state: State, event: events.Map) -> None:
     """A holder's table names these pages from page index `index` on."""
     pool = state.pool(event.pool)
-    table = state.tables.setdefault(event.table, Table(event.table, event.holder, pool))
+    table = state.tables.get(event.table)
+    if table is None:
+        table = state.tables[event.table] = Table(event.table, event.holder, pool)
     numbers, units, labels = pool.expand(event.pages), pool.size // pool.unit, event.labels or []
     if table.pool is not pool:
         raise Malformed(f"table {event.table} names pages of pool {table.pool.name}, not of {pool.name}")

@@ -215,7 +215,8 @@ class Memory:
     def take_pages(self, record: int, index: int, pages: list[int], sides: list[int]) -> None:
         """Free pages, and their window sides, become a record's, from page index `index` on."""
         holder, table, _ = self.names[record]
-        labels = [f"{record}/{number}" for number in range(index, index + len(pages))]
+        taken_for = f"{record}/"
+        labels = [f"{taken_for}{number}" for number in range(index, index + len(pages))]
         self._labels.update(zip(pages, labels, strict=True))
         told: Pages = [*pages]
         self.told += (Take(holder, "pages", told), Map(table, holder, "pages", index, told, labels))
