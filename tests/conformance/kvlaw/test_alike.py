@@ -78,6 +78,59 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
         [*CACHED, Share("b", "kv", [1, 2], KEYS), Count("kv", cached=0, held=2)],
         set(),
     ),
+    "cached ones are withdrawn and counted": (
+        [*CACHED, Drop("kv", [1, 2], KEYS), Count("kv", cached=0, held=0)],
+        set(),
+    ),
+    "one is shared twice": ([*CACHED, Share("b", "kv", [1, 1]), Count("kv", references={1: 2})], set()),
+    "a holder shares its own": ([*NAMED, Share("a", "kv", [1, 2], KEYS), Count("kv", references={1: 2, 2: 2})], set()),
+    "unnamed ones are found": ([*FILLED, Share("b", "kv", [1, 2], KEYS)], {("MEM-SHARE", 1), ("MEM-SHARE", 2)}),
+    "one is handed out twice": ([*FREE, Take("b", "kv", [1, 1])], {("MEM-TAKE", 1)}),
+    "one is let go twice": ([*FILLED, Unmap("t"), Release("a", "kv", [1, 1])], {("MEM-RELEASE", 1)}),
+    "one gets two names": (
+        [*FILLED, Publish("kv", [1, 1], ["k", "m"], ["x", "x"]), Drop("kv", [1], ["k"]), Share("b", "kv", [1], ["m"])],
+        set(),
+    ),
+    "one loses its name twice": ([*NAMED, Drop("kv", [1, 1], ["k", "k"])], {("MEM-NAME", 1)}),
+    "one loses a name that it has not": ([*NAMED, Drop("kv", [1, 2], ["k", "m"])], {("MEM-NAME", 2)}),
+    "other labels are promised": ([*FILLED, Publish("kv", [1, 2], KEYS, OTHERS)], {("MEM-NAME", 1), ("MEM-NAME", 2)}),
+    "what was written in flight is written by another": (
+        [*FREE, Take("b", "kv", [1, 2]), Map("u", "b", "kv", 0, [1, 2], OTHERS), Begin(2, "r", [], [Use("u", stop=8)])],
+        {("MEM-RACE", 1), ("MEM-RACE", 2)},
+    ),
+    "a table means something else by them": (
+        [*FILLED, Map("t", "a", "kv", 0, [1, 2], OTHERS), Begin(2, "s", [Use("t", stop=8)])],
+        {("MEM-CONTENT", 1), ("MEM-CONTENT", 2)},
+    ),
+    "a table of somebody else names one twice": (
+        [Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 1]), Release("a", "kv", [1, 2]), Unmap("t")],
+        set(),
+    ),
+    "a table of somebody else names one again": (
+        [
+            *[Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2]), Map("t", "b", "kv", 2, [1])],
+            *[Release("a", "kv", [1, 2]), Unmap("t")],
+        ],
+        set(),
+    ),
+    "a row is written over the end of a page": (
+        [
+            *[Take("a", "rows", [1, 2]), Map("row", "a", "rows", 0, [1, 2])],
+            *[
+                Begin(1, "s", [], [Use("row", stop=12, labels=["1", "2", "3"])]),
+                End(1),
+                Begin(2, "r", [Use("row", stop=12)]),
+            ],
+        ],
+        set(),
+    ),
+    "a row is written on after a gap": (
+        [
+            *[*ROW, Begin(1, "s", [], [Use("row", start=4, stop=8, labels=["2"])])],
+            Begin(2, "s", [Use("row", stop=8)]),
+        ],
+        {("MEM-WRITTEN", 1)},
+    ),
 }
 
 
