@@ -5,12 +5,11 @@ tree. Read in this order: `events` (what can happen), `kvspec.memory_rules` (wha
 before what), `pages` (what is remembered), `holding` (who refers to pages, and by which names they are found) and `law`
 (what operations do to slots).
 
-It is said slot by slot, as plainly as can be. Who checks millions of events takes `kvlaw.Law`, which comes to the same
-findings with intervals and vector clocks, and says more of each.
+`kvspec.memory.law.Law` says it slot by slot, as plainly as can be. Who checks millions of events takes `kvlaw.Law`,
+which comes to the same findings with intervals and vector clocks, and says more of each.
 """
 
 from kvspec.memory.events import Pool
 from kvspec.memory.finding import Finding, Malformed, Watching
-from kvspec.memory.law import Law
 
-__all__ = ["Finding", "Law", "Malformed", "Pool", "Watching"]
+__all__ = ["Finding", "Malformed", "Pool", "Watching"]

@@ -45,6 +45,8 @@ class Law(Holding):
         self.operations: dict[int, Flight] = {}
         self.named: dict[OpId, Flight] = {}
         """The last operation of each name."""
+        self.latest = 0
+        """The largest name of an operation that is a number: one with a larger name was never begun."""
 
     def step(self, event: Event) -> list[Finding]:
         """Judge one event and move on; what it breaks, most often nothing.
@@ -65,6 +67,7 @@ class Law(Holding):
             self.find("MEM-ORDER", f"operation {event.id} is begun again while it is in flight")
         flight = self.order.begin(event)
         self.operations[flight.number] = self.named[event.id] = flight
+        self.latest = max(self.latest, event.id) if isinstance(event.id, int) else self.latest
         early = [not self._sees_own(event, use) for use in event.reads]
         taken = [None if self._sees_own(event, use) else self._gather(flight, use) for use, _ in event.copies]
         for use in [use for use, is_early in zip(event.reads, early, strict=True) if is_early]:
@@ -125,7 +128,7 @@ class Law(Holding):
     def deliver(self, event: events.Deliver) -> None:
         """What an operation computed for a holder leaves the engine."""
         flight = self.order.flights.get(event.id)
-        if isinstance(event.id, int) and event.id > max([id for id in self.named if isinstance(id, int)], default=0):
+        if isinstance(event.id, int) and event.id > self.latest:
             self._find_early(event.id, event.holder, "begun")
         elif flight is not None and flight.event.stream in self.order.told:
             self._find_early(event.id, event.holder, "seen complete")

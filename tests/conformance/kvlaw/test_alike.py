@@ -3,8 +3,9 @@
 import pytest
 
 import kvlaw
-from kvspec.memory import Law, Pool
+from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Share, Take, Unmap, Use
+from kvspec.memory.law import Law
 
 POOLS = {"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)}
 LABELS, OTHERS, KEYS = ["x", "y"], ["z", "w"], ["k", "l"]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-import kvspec.memory
+import kvspec.memory.law
 from kvlaw import Law
 from kvlaw.clocks import Clocks
 from kvlaw.state import HOLE, NOTHING, PoolState, State
@@ -98,7 +98,7 @@ def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk]) -> None:
     for seed in range(90):
         random = Random(seed)
         sizes = pools(random, walks.pages)
-        law, plain = Law(sizes), kvspec.memory.Law(sizes)
+        law, plain = Law(sizes), kvspec.memory.law.Law(sizes)
         walk = walks(random, plain)
         for _ in range(40):
             event = walk.event()

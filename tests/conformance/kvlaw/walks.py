@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from copy import deepcopy
 from random import Random
 
-from kvspec.memory import Law, Pool, events
+from kvspec.memory import Pool, events
 from kvspec.memory.events import Event, Page, Pages, Use
+from kvspec.memory.law import Law
 from kvspec.memory.pages import HOLE
 
 HOLDERS, KEYS, LABELS, STREAMS = ("a", "b"), ("k", "l"), ("x", "y", "z"), ("s", "t")

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
-from kvspec.memory import Finding, Law, Pool
+from kvspec.memory import Finding, Pool
 from kvspec.memory.events import Event, Use
-from kvspec.memory.law import Part
+from kvspec.memory.law import Law, Part
 from kvspec.memory.order import Flight
 
 

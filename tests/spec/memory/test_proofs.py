@@ -15,8 +15,9 @@ import z3  # type: ignore[import-untyped]
 from kvconform.fuzzing.swarm import memory
 from kvconform.proving import law as prover
 from kvspec.events import Refusal
-from kvspec.memory import Law, Pool, events
+from kvspec.memory import Pool, events
 from kvspec.memory.events import Use
+from kvspec.memory.law import Law
 from kvspec.memory.pages import Meant
 from kvspec.memory.proofs import operations, page, terms
 from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
