@@ -17,7 +17,7 @@ class RuleBroken(Violation):
 
     def __init__(self, violation: Violation, step: int, op: Operation[Any]) -> None:
         """Add the place to what the model found."""
-        super().__init__(violation.rule, violation.what, expected=violation.expected, observed=violation.observed)
+        super().__init__(violation.rule.id, violation.what, expected=violation.expected, observed=violation.observed)
         self.step = step
         self.op = op
 

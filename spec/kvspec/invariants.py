@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from kvspec.events import Figures
 from kvspec.lengths import well_formed
 from kvspec.memory.events import Count
-from kvspec.memory_rules import MEMORY_RULES
 from kvspec.model.looking import figures
 from kvspec.model.meaning import pools
 from kvspec.model.records import Request, Session
@@ -108,7 +107,7 @@ def books_agree_with_the_law(state: State) -> None:
         if pool in known:
             named = memory.law.names(pool)
             if named != {key.hex(): page for key, page in cached.items()}:
-                raise Violation(MEMORY_RULES["MEM-NAME"], f"{pool}: other prefixes are cached", expected=named)
+                raise Violation("MEM-NAME", f"{pool}: other prefixes are cached", expected=named)
             unlocked = {page for key, page in cached.items() if store.pages[key] not in locks}
             references = dict.fromkeys(in_use, 0) | books
             memory.told.append(Count(pool, None, [*unlocked], [*(in_use - unlocked)], references))

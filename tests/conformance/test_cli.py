@@ -12,8 +12,7 @@ import pytest
 import kvspec as kvspec_package
 from kvconform.cli import run_command
 from kvconform.vectors.files import vector_files
-from kvspec.memory_rules import ALL_RULES
-from kvspec.rules import RULES
+from kvspec.rules import ALL_RULES, RULES
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
 BROKEN = "tests.conformance.helpers"

@@ -37,7 +37,7 @@ class Target(NamedTuple):
 TARGETS = {
     "kvspec": Target(
         "spec/kvspec",
-        ("rules.py", "memory_rules.py", "contracts.py", "memory/proofs"),
+        ("rules.py", "contracts.py", "memory/proofs"),
         (
             "tests/spec",
             "tests/mutation/judged.py",

@@ -25,9 +25,8 @@ from kvlaw import Law
 from kvspec import batch
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent, Use
-from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, recurrent, running, state, waiting
-from kvspec.rules import RULES
+from kvspec.rules import ALL_RULES, RULES
 
 SHORTEST_PROSE = 25
 """Words."""

@@ -11,8 +11,7 @@ import typer
 from kvconform.commands.options import Accept, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
 from kvconform.findings.wording import show_rule
-from kvspec.memory_rules import MEMORY_RULES
-from kvspec.rules import RULES
+from kvspec.rules import ALL_RULES
 
 
 @with_forms
@@ -136,11 +135,10 @@ def rules(
 
     kvspec rules TAIL-1
     """
-    known = {**RULES, **MEMORY_RULES}
-    if rule is not None and rule.upper() not in known:
+    if rule is not None and rule.upper() not in ALL_RULES:
         raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
     out = Output()
-    for one in known.values() if rule is None else (known[rule.upper()],):
+    for one in ALL_RULES.values() if rule is None else (ALL_RULES[rule.upper()],):
         show_rule(out, one)
 
 

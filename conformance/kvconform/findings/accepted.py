@@ -13,7 +13,6 @@ link    where that is discussed; may be left out
 
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -22,8 +21,7 @@ import msgspec
 from kvconform.errors import InputError
 from kvspec.events import EVENTS
 from kvspec.memory.events import MemoryEvent
-from kvspec.memory_rules import MEMORY_RULES
-from kvspec.rules import RULES
+from kvspec.rules import ALL_RULES
 
 EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(EVENTS), *get_args(MemoryEvent)))
 """The kinds of events of both levels."""
@@ -86,9 +84,8 @@ def read_accepted(path: Path | None) -> Accepted:
         raise InputError(path, 0, error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise InputError(path, 0, str(error)) from error
-    known: Mapping[str, object] = {**RULES, **MEMORY_RULES}
     for number, entry in enumerate(entries, start=1):
-        if entry.rule not in known:
+        if entry.rule not in ALL_RULES:
             raise InputError(path, 0, f"entry {number}: unknown rule {entry.rule!r}")
         if entry.event and entry.event not in EVENTS:
             raise InputError(path, 0, f"entry {number}: unknown event {entry.event!r}")

@@ -12,7 +12,7 @@ from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.wording import counted, origin
 from kvconform.judging.traces import report_of as report_of_trace
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 
 def report_of(

@@ -20,7 +20,7 @@ from kvconform.traces.memory import MemoryReader
 from kvlaw import Law
 from kvlaw.state import State
 from kvspec.memory import Malformed
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 SECONDS = 60.0
 """Time spent at most, on a slow machine, on the shortest part of a trace for one group of findings."""

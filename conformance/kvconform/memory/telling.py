@@ -24,7 +24,7 @@ from kvlaw.races import used
 from kvlaw.state import HOLE, PageState, PoolState, State
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 TOLD = 20
 """Causes that are told whole at most, each with its shortest part of the trace; of others one line."""

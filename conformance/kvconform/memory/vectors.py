@@ -18,7 +18,7 @@ from kvconform.vectors.files import own_name
 from kvlaw import Finding as Broken
 from kvlaw import Law
 from kvspec.memory import Malformed
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 
 class Result(NamedTuple):

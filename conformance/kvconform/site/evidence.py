@@ -23,9 +23,9 @@ from kvspec import batch, lengths, pages, states, store, window
 from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
 from kvspec.memory.proofs import page, pool
-from kvspec.memory_rules import ALL_RULES
 from kvspec.model import OPERATIONS, Model
 from kvspec.model.meaning import Memory
+from kvspec.rules import ALL_RULES
 
 COUNTERS = ("judged", "unjudged", "reached")
 """What is written into these only counts: a rule's id there is no check."""

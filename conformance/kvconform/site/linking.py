@@ -9,7 +9,7 @@ from kvconform.site.figures import FIGURES
 from kvconform.site.pages import code_link, operation_table, rule_link, rule_table
 from kvconform.site.prose import FIGURE, RULE_ID, sections, vector_names
 from kvspec import __version__
-from kvspec.memory_rules import ALL_RULES
+from kvspec.rules import ALL_RULES
 
 VERSION = "<!-- version -->"
 """Where the version goes."""

@@ -19,7 +19,7 @@ from kvconform.vectors.files import read_vectors
 from kvref.manager import Manager
 from kvspec.events import Operation
 from kvspec.memory import proofs
-from kvspec.memory_rules import ALL_RULES
+from kvspec.rules import ALL_RULES
 
 COMMON = ("OP-1", "CAP-1")
 """Rules of nearly every operation: their defects are not listed below each."""

@@ -19,7 +19,7 @@ from kvconform.site import CHAPTERS, ROOT
 from kvconform.site.evidence import executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.vectors.files import vector_files
-from kvspec.memory_rules import ALL_RULES
+from kvspec.rules import ALL_RULES
 
 RULE_ID = re.compile(r"\b(?:(?!UTF-)[A-Z]{2,}-[0-9]+|MEM-[A-Z]+)\b")
 FIGURE = re.compile(r"^<!-- figure: ([\w-]+) -->$", re.MULTILINE)

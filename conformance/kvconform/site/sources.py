@@ -5,7 +5,7 @@ from collections import defaultdict
 from kvconform.gallery.mutants import BUGS
 from kvconform.site.pages import Page, named, pull_request, rule_link
 from kvconform.vectors.files import read_vectors
-from kvspec.memory_rules import ALL_RULES
+from kvspec.rules import ALL_RULES
 
 
 def sources_page() -> Page:

@@ -19,7 +19,7 @@ from kvconform.site import ROOT
 from kvconform.site.pages import Page, chapter_of, grouped, pull_request, pull_requests, rule_link, title_of
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
-from kvspec.memory_rules import ALL_RULES
+from kvspec.rules import ALL_RULES
 
 SHORTENED = 4
 """Vectors, of those that find a defect, whose finding is shortened."""

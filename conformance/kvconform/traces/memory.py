@@ -34,7 +34,7 @@ from kvspec.memory.events import (
     Take,
     Unmap,
 )
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 
 class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

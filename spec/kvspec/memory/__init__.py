@@ -1,7 +1,7 @@
 """The memory model: the law below every engine's policy.
 
 Pools hold pages. A page is held, published, written and read. Nothing else exists here: no request, no session, no
-tree. Read in this order: `events` (what can happen), `kvspec.memory_rules` (what is forbidden), `order` (what happens
+tree. Read in this order: `events` (what can happen), `kvspec.rules` (what is forbidden), `order` (what happens
 before what), `pages` (what is remembered), `holding` (who refers to pages, and by which names they are found) and `law`
 (what operations do to slots).
 

@@ -45,7 +45,6 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.memory_rules import MEMORY_RULES
 from kvspec.model.records import Record, Request
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
@@ -150,7 +149,7 @@ class Memory:
         for event in told:
             for finding in self.law.step(event):
                 where = "" if finding.pool is None else f"{finding.pool}: "
-                raise Violation(MEMORY_RULES[finding.rule], where + finding.what, observed=event)
+                raise Violation(finding.rule, where + finding.what, observed=event)
 
     def _flush(self) -> None:
         """What was written to rows and window sides is one operation."""

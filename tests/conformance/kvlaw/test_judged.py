@@ -24,7 +24,7 @@ from kvspec.memory.events import (
     Use,
     Wait,
 )
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 from tests.spec.memory.stories import POOLS, of, read, table, take, write
 
 STORY: list[tuple[Event, str]] = [

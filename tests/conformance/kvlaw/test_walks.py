@@ -9,7 +9,7 @@ from kvlaw.state import Alike, PoolState
 from kvspec.memory import Finding, events
 from kvspec.memory.events import Event, OpId, Page, Use
 from kvspec.memory.law import Law
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.once import Once
 

@@ -28,7 +28,7 @@ from kvconform.vectors.files import memory_vector_files
 from kvlaw import Finding, Law
 from kvspec.memory import Pool
 from kvspec.memory import events as e
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 HEADER: dict[str, Any] = {
     "kvspec": 1,

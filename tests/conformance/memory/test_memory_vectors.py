@@ -15,7 +15,7 @@ from kvconform.vectors.files import memory_vector_files
 from kvlaw import Law
 from kvspec.memory import Malformed, Pool
 from kvspec.memory.events import MemoryEvent
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 from tests.spec.memory.once import Once
 
 PATHS = memory_vector_files()

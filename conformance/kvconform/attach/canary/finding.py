@@ -13,7 +13,7 @@ from kvconform.memory.telling import Teller, memory_in_words, named_in
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, What
 from kvspec.memory import Malformed
-from kvspec.memory_rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES
 
 RULES = {
     What.OTHER: "MEM-CONTENT",
