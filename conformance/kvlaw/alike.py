@@ -114,21 +114,41 @@ def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> 
             yield range(start, stop)
             continue
         run = numbers[start:stop]
-        held = state.holdings[holder]
-        if len(held[pool.name]) == len(run):
-            del held[pool.name]
-            if not held:
-                del state.holdings[holder]
-        else:
-            pages = held[pool.name]
-            for number in run:
-                del pages[number]
+        _let_go(state, pool, run, holder)
         holders = {**one.holders}
         del holders[holder]
         if not holders:
             pool.held -= len(run)
             pool.cached += bool(one.named) * len(run)
         _become(state, pool, run, replace(one, holders=holders or NOTHING))
+
+
+def _let_go(state: State, pool: PoolState, run: list[Page], holder: str) -> None:
+    """A holder refers to some of its pages no longer."""
+    held = state.holdings[holder]
+    if len(held[pool.name]) == len(run):
+        del held[pool.name]
+        if not held:
+            del state.holdings[holder]
+    else:
+        pages = held[pool.name]
+        for number in run:
+            del pages[number]
+
+
+def pass_on(state: State, pool: PoolState, numbers: list[Page], old: str, new: str) -> Iterator[range]:
+    """All pages of a holder, which another gets with the tables that name them: so nothing in these has changed."""
+    for one, start, stop in _runs(pool, numbers):
+        if one is None or new in one.holders:
+            yield range(start, stop)
+            continue
+        run = numbers[start:stop]
+        holders = {**one.holders, new: 1}
+        del holders[old]
+        _set(pool, run, replace(one, holders=holders))
+        _let_go(state, pool, run, old)
+        state.held(new, pool).update(dict.fromkeys(run))
+        state.judged["MEM-RELEASE"] += stop - start
 
 
 def publish(

@@ -81,29 +81,37 @@ def release(state: State, event: events.Release) -> None:
 def pass_on(state: State, event: events.PassOn) -> None:
     """References change hands; all of them take the tables along."""
     if event.pages is None:
-        held = {name: [*pages] for name, pages in state.holdings.get(event.old, NOTHING).items()}
-        moved = [(state.pools[name], number) for name in held if event.pool in (None, name) for number in held[name]]
+        held = state.holdings.get(event.old, NOTHING).items()
+        moved = [(state.pools[name], [*pages]) for name, pages in held if event.pool in (None, name)]
     elif event.pool is None:
         raise Malformed("pass_on names pages, but no pool")
     else:
         pool = state.pool(event.pool)
-        moved = [(pool, number) for number in pool.expand(event.pages)]
-    for pool, number in moved:
-        page = pool.page(number)
-        for _ in range(1 if event.pages else page.holders.get(event.old, 0) + page.pins.get(event.old, 0)):
-            state.judged["MEM-RELEASE"] += 1
-            pin = event.old not in page.holders
-            if _unrefer(state, pool, number, page, event.old, "passed on"):
-                _refer(state, pool, number, page, event.new, pin=pin)
-        if event.old not in page.holders and any(promise.writer == event.old for promise in page.keys.values()):
-            page.keys = {
-                key: msgspec.structs.replace(promise, writer=event.new) if promise.writer == event.old else promise
-                for key, promise in page.keys.items()
-            }
+        moved = [(pool, pool.expand(event.pages))]
+    for pool, numbers in moved:
+        alone = iter([range(len(numbers))])
+        left = alone if event.pool else alike.pass_on(state, pool, numbers, event.old, event.new)
+        for index in chain.from_iterable(left):
+            _pass_on(state, pool, numbers[index], event)
     if event.pool is None:
         for table in state.tables.values():
             if table.holder == event.old:
                 table.holder = event.new
+
+
+def _pass_on(state: State, pool: PoolState, number: Page, event: events.PassOn) -> None:
+    """References to one page change hands."""
+    page = pool.page(number)
+    for _ in range(1 if event.pages else page.holders.get(event.old, 0) + page.pins.get(event.old, 0)):
+        state.judged["MEM-RELEASE"] += 1
+        pin = event.old not in page.holders
+        if _unrefer(state, pool, number, page, event.old, "passed on"):
+            _refer(state, pool, number, page, event.new, pin=pin)
+    if event.old not in page.holders and any(promise.writer == event.old for promise in page.keys.values()):
+        page.keys = {
+            key: msgspec.structs.replace(promise, writer=event.new) if promise.writer == event.old else promise
+            for key, promise in page.keys.items()
+        }
 
 
 def publish(state: State, event: events.Publish) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 import kvlaw
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Share, Take, Unmap, Use
+from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, PassOn, Publish, Release, Share, Take, Unmap, Use
 from kvspec.memory.law import Law
 
 POOLS = {"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)}
@@ -85,6 +85,15 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
     ),
     "one is shared twice": ([*CACHED, Share("b", "kv", [1, 1]), Count("kv", references={1: 2})], set()),
     "a holder shares its own": ([*NAMED, Share("a", "kv", [1, 2], KEYS), Count("kv", references={1: 2, 2: 2})], set()),
+    "they are passed on": ([*FILLED, PassOn("a", "b"), Count("kv", references={1: 1, 2: 1})], set()),
+    "they are passed on to who has them": (
+        [*FILLED, Share("b", "kv", [1, 2]), PassOn("a", "b"), Count("kv", references={1: 2, 2: 2})],
+        set(),
+    ),
+    "they are passed on, and their table is not": (
+        [*FILLED, PassOn("a", "b", "kv"), Begin(2, "s", [Use("t", stop=8)])],
+        {("MEM-USE", 1), ("MEM-USE", 2)},
+    ),
     "unnamed ones are found": ([*FILLED, Share("b", "kv", [1, 2], KEYS)], {("MEM-SHARE", 1), ("MEM-SHARE", 2)}),
     "one is handed out twice": ([*FREE, Take("b", "kv", [1, 1])], {("MEM-TAKE", 1)}),
     "one is let go twice": ([*FILLED, Unmap("t"), Release("a", "kv", [1, 1])], {("MEM-RELEASE", 1)}),

@@ -28,6 +28,9 @@ from kvspec.rules import MEMORY_RULES
 from tests.spec.memory.stories import POOLS, of, read, table, take, write
 
 STORY: list[tuple[Event, str]] = [
+    (take("e", 3, 4), "TAKE 2"),
+    (PassOn("e", "f"), "RELEASE 2"),
+    (Release("f", "kv", [3, 4]), "RELEASE 2"),
     (take("a", 1, 2), "TAKE 2"),
     (table("t", "a", 1, 2, labels=["x", "y"]), ""),
     (Begin(1, "s", writes=[Use("t", stop=1)]), "CONTENT 1 ORDER 1 USE 1"),

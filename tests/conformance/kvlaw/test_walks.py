@@ -20,6 +20,7 @@ OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
 REACHED = {*MEMORY_RULES} - {"MEM-FAILED"} | {"told once"}
 """What walks find, but for those that mostly decode."""
 TOGETHER = {f"{kind} alike" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
+TOGETHER |= {"PassOn alike"}
 TOGETHER |= {f"{kind} splits" for kind in ("Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
 TOGETHER |= {f"{kind} parts" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Begin", "PassOn")}
 """What walks reach on which requests have several pages: that these are handled together, in part or not any more."""
