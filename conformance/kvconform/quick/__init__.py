@@ -25,6 +25,11 @@ class QuickModel(Model):
         self._state = state
         self._steady = Steady(state)
 
+    @property
+    def unsettled(self) -> State:
+        """The same, but not to be changed, and behind a batch, which goes on: it has all of pages, not of requests."""
+        return self._state
+
     def step(self, op: Event) -> None:
         """Judge one operation and its answer, and move on, as any model."""
         self.steps += 1

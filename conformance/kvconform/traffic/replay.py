@@ -51,8 +51,8 @@ CYCLES_A_LOOK = 50
 class Tally:
     """Lets operations through, and counts what the table at the end tells."""
 
-    def __init__(self, checked: Checked) -> None:
-        """Count what `checked` carries out."""
+    def __init__(self, checked: Checked, model: QuickModel) -> None:
+        """Count what `checked` carries out under the eye of `model`."""
         self.operations: Counter[type[Operation[Any]]] = Counter()
         """Operations that were not refused."""
         self.hit_tokens = 0
@@ -68,7 +68,7 @@ class Tally:
         self.evicted_states = 0
         self.peak_window_pages = 0
         self.peak_states = 0
-        self._checked = checked
+        self._checked, self._model = checked, model
         self._matched: dict[str, int] = {}
         """Requests that were not admitted yet, and how much of each matched last."""
 
@@ -98,7 +98,7 @@ class Tally:
         return answer
 
     def _measure(self) -> None:
-        state = self._checked.model.state
+        state = self._model.unsettled
         in_use = state.config.num_pages - state.free_pages
         self.peak_pages = max(self.peak_pages, in_use)
         self.peak_held = max(self.peak_held, in_use - state.store.evictable)
@@ -139,7 +139,7 @@ class Replay:
         self._record = record
         model = QuickModel(memory, law=Law if law else None)
         self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
-        self.tally = Tally(self.checked)
+        self.tally = Tally(self.checked, model)
         requests = mooncake.requests(entries, memory.page_size, sessions=sessions)
         try:
             self.scheduler = Scheduler(self.tally, memory, requests, scheduling)

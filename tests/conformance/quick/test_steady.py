@@ -159,6 +159,20 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law
     assert (beside > 1) == (name in ("plain", "tokens as pages")), beside
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_has_become_of_pages_is_seen_while_the_batch_goes_on(name: str) -> None:
+    def pages(state: State) -> tuple[object, ...]:
+        return state.store.evictable, {**state.owner}, {**state.window_owner}, {**state.state_owner}
+
+    watched, alone, went_on = Model(CONFIGS[name]), QuickModel(CONFIGS[name]), 0
+    for op in traffic(CONFIGS[name], 0, 1):
+        watched.step(op)
+        alone.step(op)
+        assert pages(alone.unsettled) == pages(watched.state)
+        went_on += bool(alone._steady._members)
+    assert (went_on > 40) == (name != "states")
+
+
 def test_a_wrong_answer_of_a_batch_that_goes_on_is_found() -> None:
     config = CONFIGS["plain"]
     operations = [op for op in traffic(config, 0, 0) if not isinstance(op, Report)]

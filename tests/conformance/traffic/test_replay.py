@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
 from kvref.scheduler.policy import SchedulerConfig
-from kvspec.events import Config, EvictAnswer, MatchAnswer, Preempt, Retract
+from kvspec.events import Config, Decode, Event, EvictAnswer, MatchAnswer, Operation, Preempt, Retract
+from kvspec.model import carry_out
 from kvspec.model.state import State
 from kvspec.tokens import Element, Tokens
 
@@ -52,6 +54,19 @@ def test_under_pressure_the_reference_breaks_no_rule(sessions: bool, mode: dict[
     assert done.tally.hit_tokens
     reached = done.checked.model.state.reached
     assert bool(reached["slot lent"]) == sessions
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_what_a_replay_counts_lets_decode_batches_go_on(sessions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one = Counter[type[Operation[Any]]]()
+
+    def carry(state: State, op: Event) -> None:
+        one_by_one[type(op)] += 1
+        carry_out(state, op)
+
+    monkeypatch.setattr("kvconform.quick.carry_out", carry)
+    decodes = replay(sessions).tally.operations[Decode]
+    assert one_by_one[Decode] < decodes / 2
 
 
 def test_the_tally_agrees_with_what_was_replayed() -> None:
