@@ -8,17 +8,19 @@ A holder (a request, or an idle session slot) has a row. Three lengths, in token
     [committed, allocated)      private pages whose K/V does not count: room for drafts, or left over
     [allocated, ceil(allocated))  the rest of the last page: owned, without a slot index
 
-Each transition promises two things besides its result: lengths that were well-formed stay so, and pages are conserved,
-*held after + freed = held before + allocated*, where what goes to the prefix store counts as let go.
+Each transition promises two things besides its result: lengths that were well-formed stay so, and pages are conserved.
 
 `prefix_len`, where the next extend begins to write, is not stored: for a holder with a row that is about to extend
 it equals `committed`, and TAIL-1 says that it equals `allocated` too.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from kvspec.contracts import ensure, require
 from kvspec.pages import ceil_align, ceil_pages, floor_align, new_pages
+
+Change = TypeVar("Change", bound=Callable[..., "Lengths"])
 
 
 class Lengths(NamedTuple):
@@ -32,7 +34,7 @@ class Lengths(NamedTuple):
 def well_formed(lengths: Lengths, page_size: int) -> bool:
     """Whether LEN-1 and LEN-2 hold (the bound `max_context_len` is the caller's)."""
     protected, committed, allocated = lengths
-    return 0 <= protected <= committed <= allocated and protected % page_size == 0
+    return 0 <= protected <= committed <= allocated and page_size >= 1 and protected % page_size == 0
 
 
 @require(lambda kept, allocated, page_size: page_size >= 1 and 0 <= kept <= allocated)
@@ -48,7 +50,7 @@ def tail(kept: int, allocated: int, page_size: int) -> range:
     return range(ceil_pages(kept, page_size), ceil_pages(allocated, page_size))
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@require(well_formed)
 @ensure(lambda page_size, result: result >= 0 and result % page_size == 0)
 @ensure(lambda lengths, page_size, result: 0 <= lengths.protected + result - lengths.allocated < page_size)
 def held_tokens(lengths: Lengths, page_size: int) -> int:
@@ -56,7 +58,7 @@ def held_tokens(lengths: Lengths, page_size: int) -> int:
     return ceil_align(lengths.allocated, page_size) - lengths.protected
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@require(well_formed)
 @ensure(lambda lengths, page_size, result: result == held_tokens(lengths, page_size) // page_size)
 @ensure(lambda lengths, page_size, result: result == len(tail(lengths.protected, lengths.allocated, page_size)))
 def private_pages(lengths: Lengths, page_size: int) -> int:
@@ -64,39 +66,41 @@ def private_pages(lengths: Lengths, page_size: int) -> int:
     return ceil_pages(lengths.allocated, page_size) - lengths.protected // page_size
 
 
+def conserved(lengths: Lengths, page_size: int, result: Lengths) -> bool:
+    """Whether LEN-1 and LEN-2 hold still, and in pages *held after + freed + published = held before + taken*."""
+    kept = min(lengths.allocated, result.allocated)
+    freed = len(tail(kept, lengths.allocated, page_size))
+    taken = new_pages(kept, result.allocated, page_size)
+    published = (result.protected - lengths.protected) // page_size
+    held = private_pages(result, page_size) + freed + published
+    return well_formed(result, page_size) and held == private_pages(lengths, page_size) + taken
+
+
+def transition(change: Change) -> Change:
+    """The contract of every change of a holder's lengths."""
+    return require(well_formed)(ensure(conserved)(change))
+
+
 @require(lambda prefix_len, page_size: page_size >= 1 and prefix_len >= 0 and prefix_len % page_size == 0)
 @require(lambda prefix_len, seq_len: seq_len > prefix_len)
-@ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda prefix_len, seq_len, result: result == (prefix_len, seq_len, seq_len))
-@ensure(
-    lambda prefix_len, seq_len, page_size, result: (
-        private_pages(result, page_size) == new_pages(prefix_len, seq_len, page_size)
-    )
-)
+@ensure(lambda prefix_len, page_size, result: conserved(Lengths(*3 * [prefix_len]), page_size, result))
 def begin(prefix_len: int, seq_len: int, page_size: int) -> Lengths:
     """The first extend of a fresh row: `prefix_len` matched in the store, written up to `seq_len` (17850)."""
     return Lengths(prefix_len, seq_len, seq_len)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda lengths: lengths.committed == lengths.allocated)
 @require(lambda lengths, seq_len: seq_len > lengths.committed)
-@ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda lengths, seq_len, result: result == (lengths.protected, seq_len, seq_len))
-@ensure(
-    lambda lengths, page_size, result: (
-        private_pages(result, page_size)
-        == private_pages(lengths, page_size) + new_pages(lengths.allocated, result.allocated, page_size)
-    )
-)
 def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
     """A further chunk, or the first extend of a resumed turn (17850, 22862)."""
     return Lengths(lengths.protected, seq_len, seq_len)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda n, unverified: n >= 1 and unverified >= 0 and (n > 1 or unverified == 0))
-@ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(
     lambda lengths, n, unverified, result: (
         result.allocated == max(lengths.allocated, lengths.committed + unverified + n)
@@ -104,12 +108,6 @@ def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
 )
 @ensure(lambda lengths, n, result: result.committed - lengths.committed == (1 if n == 1 else 0))
 @ensure(lambda lengths, result: result.protected == lengths.protected)
-@ensure(
-    lambda lengths, page_size, result: (
-        private_pages(result, page_size)
-        == private_pages(lengths, page_size) + new_pages(lengths.allocated, result.allocated, page_size)
-    )
-)
 def decode(lengths: Lengths, n: int, page_size: int, unverified: int = 0) -> Lengths:
     """One decode step: room for `n` tokens past the committed ones; `n == 1` commits its token at once (994).
 
@@ -121,79 +119,51 @@ def decode(lengths: Lengths, n: int, page_size: int, unverified: int = 0) -> Len
     return Lengths(protected, room if n == 1 else committed, allocated if allocated > room else room)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda lengths, accepted: 1 <= accepted <= lengths.allocated - lengths.committed)
-@ensure(lambda page_size, result: well_formed(result, page_size))
-@ensure(lambda lengths, accepted, result: result.committed == lengths.committed + accepted)
-@ensure(lambda lengths, result: (result.protected, result.allocated) == (lengths.protected, lengths.allocated))
-@ensure(lambda lengths, page_size, result: private_pages(result, page_size) == private_pages(lengths, page_size))
+@ensure(lambda lengths, accepted, result: result == lengths._replace(committed=lengths.committed + accepted))
 def verify(lengths: Lengths, accepted: int, page_size: int) -> Lengths:
     """Speculative decoding: `accepted` tokens (accepted drafts + 1) become valid (22862)."""
     return Lengths(lengths.protected, lengths.committed + accepted, lengths.allocated)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda lengths, length: 0 <= length <= lengths.committed)
-@ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda lengths, result: result.protected >= lengths.protected)
 @ensure(lambda lengths, result: (result.committed, result.allocated) == (lengths.committed, lengths.allocated))
 @ensure(lambda lengths, length, page_size, result: result.protected in (lengths.protected, length - length % page_size))
-@ensure(
-    lambda lengths, page_size, result: (
-        private_pages(result, page_size) + (result.protected - lengths.protected) // page_size
-        == private_pages(lengths, page_size)
-    )
-)
 def publish(lengths: Lengths, length: int, page_size: int) -> Lengths:
     """The store takes over the whole pages of the first `length` tokens; protected moves up to them (20070)."""
     return Lengths(max(lengths.protected, floor_align(length, page_size)), lengths.committed, lengths.allocated)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda lengths, key_len: key_len >= lengths.protected)
-@ensure(lambda page_size, result: well_formed(result, page_size))
 @ensure(lambda lengths, key_len, result: result.committed == min(lengths.committed, key_len))
 @ensure(lambda result: result.allocated == result.committed)
 @ensure(lambda lengths, result: result.protected == lengths.protected)
-@ensure(
-    lambda lengths, page_size, result: (
-        private_pages(result, page_size) + len(tail(result.allocated, lengths.allocated, page_size))
-        == private_pages(lengths, page_size)
-    )
-)
 def resume(lengths: Lengths, key_len: int, page_size: int) -> Lengths:
     """A turn takes a session's record up: everything from `prefix_len` on will be overwritten (22862).
 
     `key_len` is the number of tokens less the one that is always recomputed. The result's `committed` and
-    `allocated` are `prefix_len`; the pages in `tail(prefix_len, lengths.allocated)` go back (rule TAIL-1).
+    `allocated` are `prefix_len`; the pages in `tail(prefix_len, lengths.allocated)` go back (rules TAIL-1 and TAIL-2).
     `key_len >= protected` is rule LEN-3.
     """
     prefix_len = min(lengths.committed, key_len)
     return Lengths(lengths.protected, prefix_len, prefix_len)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda lengths, valid: valid >= lengths.protected)
-@ensure(lambda page_size, result: well_formed(result, page_size))
-@ensure(lambda lengths, valid, result: result.committed == min(lengths.committed, valid))
-@ensure(lambda lengths, result: (result.protected, result.allocated) == (lengths.protected, lengths.allocated))
-@ensure(lambda lengths, page_size, result: private_pages(result, page_size) == private_pages(lengths, page_size))
+@ensure(lambda lengths, valid, result: result == lengths._replace(committed=min(lengths.committed, valid)))
 def trim(lengths: Lengths, valid: int, page_size: int) -> Lengths:
     """At most `valid` positions count: those that are written and whose tokens the client got (22862)."""
     return Lengths(lengths.protected, min(lengths.committed, valid), lengths.allocated)
 
 
-@require(lambda lengths, page_size: page_size >= 1 and well_formed(lengths, page_size))
+@transition
 @require(lambda lengths, length: length >= lengths.committed)
-@ensure(lambda page_size, result: well_formed(result, page_size))
-@ensure(lambda lengths, length, result: result.allocated == min(lengths.allocated, length))
-@ensure(lambda lengths, result: (result.protected, result.committed) == (lengths.protected, lengths.committed))
-@ensure(
-    lambda lengths, page_size, result: (
-        private_pages(result, page_size) + len(tail(result.allocated, lengths.allocated, page_size))
-        == private_pages(lengths, page_size)
-    )
-)
+@ensure(lambda lengths, length, result: result == lengths._replace(allocated=min(lengths.allocated, length)))
 def shrink(lengths: Lengths, length: int, page_size: int) -> Lengths:
-    """Give up the slots past `length`; the pages in `tail(length, lengths.allocated)` go back (22862)."""
+    """Give up the slots past `length`; the pages in `tail(length, lengths.allocated)` go back (22862, rule TAIL-2)."""
     return Lengths(lengths.protected, lengths.committed, min(lengths.allocated, length))

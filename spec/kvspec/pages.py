@@ -22,14 +22,6 @@ def ceil_pages(length: int, page_size: int) -> int:
 
 @require(lambda length: length >= 0)
 @require(lambda page_size: page_size >= 1)
-@ensure(lambda length, page_size, result: result * page_size <= length < (result + 1) * page_size)
-def floor_pages(length: int, page_size: int) -> int:
-    """The number of pages that `length` tokens fill completely."""
-    return length // page_size
-
-
-@require(lambda length: length >= 0)
-@require(lambda page_size: page_size >= 1)
 @ensure(lambda length, page_size, result: result % page_size == 0 and length <= result < length + page_size)
 def ceil_align(length: int, page_size: int) -> int:
     """`length` rounded up to a page border, in tokens (20070)."""
@@ -41,7 +33,7 @@ def ceil_align(length: int, page_size: int) -> int:
 @ensure(lambda length, page_size, result: result % page_size == 0 and result <= length < result + page_size)
 def floor_align(length: int, page_size: int) -> int:
     """`length` rounded down to a page border, in tokens (20070)."""
-    return floor_pages(length, page_size) * page_size
+    return length - length % page_size
 
 
 @require(lambda start, end: 0 <= start <= end)
@@ -72,8 +64,9 @@ def slots_of(table: Sequence[int], length: int, page_size: int) -> list[int | tu
     """The slots of positions `[0, length)` of a row with pages `table` (PAGE-3); 0 for each where that is no page."""
     runs: list[tuple[int, int]] = []
     for start in range(0, length, page_size):
-        begin, size = table[start // page_size] * page_size, min(page_size, length - start)
-        if begin <= 0:
+        begin = slot_index(max(0, table[start // page_size]), start, page_size)
+        size = min(page_size, length - start)
+        if not begin:
             runs += [(0, 1)] * size
         elif runs and runs[-1][0] and begin == sum(runs[-1]):
             runs[-1] = runs[-1][0], runs[-1][1] + size

@@ -1,6 +1,6 @@
 """Rewrites Python source so that mutmut changes every function: it leaves decorated ones alone.
 
-- A contract (`@require`, `@ensure`) goes: what is measured is what tests notice, and contracts have proofs.
+- A contract (`@require`, `@ensure`, `@transition`) goes: what is measured is what tests notice; contracts have proofs.
 - `@property` goes, and the name becomes a property that calls the method.
   One that can be set as well stays as it is.
 - Any other decorator of a function is applied below it, to a function that calls it.
@@ -10,7 +10,7 @@ All else stays as it is, line for line, so that mutants are easy to read.
 
 import ast
 
-CONTRACTS = {"require", "ensure"}
+CONTRACTS = {"require", "ensure", "transition"}
 
 
 def undecorated(source: str) -> str:

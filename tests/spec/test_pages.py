@@ -10,7 +10,6 @@ from kvspec.pages import (
     count,
     expand,
     floor_align,
-    floor_pages,
     merged,
     slot_index,
     slots_of,
@@ -33,7 +32,7 @@ def test_a_page_held_in_part_is_counted_whole(length: int, page_size: int) -> No
 @given(lengths, page_sizes)
 def test_floor_and_ceil_agree_exactly_at_page_borders(length: int, page_size: int) -> None:
     border = floor_align(length, page_size)
-    assert floor_pages(border, page_size) == ceil_pages(border, page_size) == length // page_size
+    assert border // page_size == ceil_pages(border, page_size) == length // page_size
     assert (ceil_align(length, page_size) == border) == (length == border)
 
 

@@ -84,14 +84,14 @@ def prove(name: str, function: Any, page_size: str, seconds: float) -> ContractV
     )
     outcome: Outcome = "confirmed"
     details = []
-    for condition in conditions.post:
+    for contract, condition in zip(function.__postconditions__, conditions.post, strict=True):
         checkable = ConditionCheckable(about, options, replace(conditions, post=[condition]))
         for message in run_checkables([checkable]):
             if message.state == MessageType.CANNOT_CONFIRM and outcome == "confirmed":
                 outcome = "unconfirmed"
             elif message.state not in (MessageType.CANNOT_CONFIRM, MessageType.CONFIRMED):
                 outcome = "refuted"
-                details.append(f"{condition.expr_source} is {message.message}")
+                details.append(f"{condition.expr_source or contract.condition.__name__} is {message.message}")
     seconds_taken = round(perf_counter() - started, 3)
     return ContractVerdict(name, page_size, len(conditions.post), outcome, "; ".join(details), seconds_taken)
 

@@ -168,9 +168,11 @@ def contracts_by_rule() -> dict[str, list[str]]:
             text = (ast.get_docstring(function) or "").replace(",", " ").split()
             words = {word.strip(".:;()`*") for word in text}
             named[name] = {rule for rule in ALL_RULES if rule in words} | set(_rules_in(function))
-            ensures = [part for part in function.decorator_list if _is_call_of(part, "ensure")]
+            ensures = [part for part in ast.walk(function) if _is_call_of(part, "ensure")]
             promises[name] = {part.id for one in ensures for part in ast.walk(one) if isinstance(part, ast.Name)}
-            if ensures:
+            shared = [part.id for part in function.decorator_list if isinstance(part, ast.Name)]
+            promises[name].update(*(promises[decorator] for decorator in shared))
+            if function.decorator_list:
                 places[name] = f"{module.__name__}.{name}"
     found: dict[str, list[str]] = {}
     for name, place in places.items():
@@ -180,5 +182,5 @@ def contracts_by_rule() -> dict[str, list[str]]:
     return found
 
 
-def _is_call_of(node: ast.expr, name: str) -> bool:
+def _is_call_of(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from html import escape
 
+from kvspec.pages import slot_index
+
 CELL = 34
 """Pixels of one position."""
 
@@ -68,7 +70,7 @@ def row() -> str:
         if position >= allocated:
             kind = "none"
         page = table[position // page_size]
-        slot = page * page_size + position % page_size
+        slot = slot_index(page, position, page_size)
         canvas.box(left + position * CELL + 1, top, CELL - 2, 30, kind, str(slot) if position < allocated else "")
         canvas.text(left + position * CELL + CELL / 2, top + 46, str(position), "small")
     names = (("protected", protected), ("prefix_len", prefix_len), ("committed", committed), ("allocated", allocated))
