@@ -5,16 +5,15 @@ bookkeeping that makes the step checks cheap, so they show whether the step chec
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from kvspec.events import Figures
-from kvspec.lengths import well_formed
+from kvspec.lengths import held_tokens, well_formed
 from kvspec.memory.events import Count
 from kvspec.model.looking import figures
 from kvspec.model.meaning import pools
 from kvspec.model.records import Request, Session
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import ceil_align, ceil_pages
+from kvspec.pages import ceil_pages
 from kvspec.rules import Violation
 from kvspec.store import ROOT
 from kvspec.tokens import PrefixKey, Tokens
@@ -272,29 +271,21 @@ def one_mid_prefill(state: State) -> None:
 @checks("ACC-1", "ACC-2", "ACC-3")
 def everything_is_counted_once(state: State) -> None:
     """The figures sum to their pools."""
-    config, told = state.config, figures(state)
+    config, told, size = state.config, figures(state), state.config.page_size
     held = ("available", "evictable", "protected", "session_held", "uncached")
     slots = ("available", "evictable", "protected", "sessions", "requests")
-    _check_sum(told, "ACC-1", "tokens", config.num_pages * config.page_size, held)
     rows = ("rows_available", "rows_requests", "rows_sessions", "rows_withheld")
-    if config.num_rows:
-        _check_sum(told, "ACC-1", "rows", config.num_rows, rows)
-    private = sum(
-        ceil_align(state.lengths[record].allocated, config.page_size) - state.lengths[record].protected
-        for _, record, _ in holders(state)
-    )
-    _check_sum(told, "ACC-1", "tokens that are held", private, ("session_held", "uncached"))
-    if config.sliding_window:
-        size = config.num_window_pages * config.page_size
-        _check_sum(told, "ACC-2", "tokens of the window pool", size, [f"window_{name}" for name in held])
-    if config.num_states:
-        _check_sum(told, "ACC-3", "state slots", config.num_states, [f"states_{name}" for name in slots])
-
-
-def _check_sum(told: Figures, rule: str, what: str, expected: int, names: Sequence[str]) -> None:
-    total = sum(getattr(told, name) for name in names)
-    if total != expected:
-        raise Violation(rule, f"the {what} do not add up", expected=expected, observed=total)
+    private = sum(held_tokens(state.lengths[record], size) for _, record, _ in holders(state))
+    for rule, what, expected, names in (
+        ("ACC-1", "tokens", config.num_pages * size, held),
+        ("ACC-1", "rows", config.num_rows, rows),
+        ("ACC-1", "tokens that are held", private, ("session_held", "uncached")),
+        ("ACC-2", "tokens of the window pool", config.num_window_pages * size, [f"window_{name}" for name in held]),
+        ("ACC-3", "state slots", config.num_states, [f"states_{name}" for name in slots]),
+    ):
+        total = sum(getattr(told, name) or 0 for name in names)
+        if total != expected:
+            raise Violation(rule, f"the {what} do not add up", expected=expected, observed=total)
 
 
 @checks("RACE-1")

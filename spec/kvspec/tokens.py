@@ -99,19 +99,12 @@ class Tokens:
 
     def extends(self, history: "Tokens") -> bool:
         """Whether `history` is a prefix of this sequence (equal counts)."""
-        full = len(history.pages)
-        if full and (full > len(self.pages) or self.key(full - 1) != history.key(full - 1)):
+        full, rest = len(history.pages), history.rest
+        if full > len(self.pages) or (full and self.key(full - 1) != history.key(full - 1)):
             return False
-        return self._ids_from(full, len(history.rest)) == history.rest
-
-    def _ids_from(self, page_index: int, count: int) -> list[int] | None:
-        """The first `count` token ids of one page, `None` where that page is known by its key alone."""
-        if page_index == len(self.pages):
-            return self.rest[:count]
-        if not count:
-            return []
-        page = self.pages[page_index]
-        return None if isinstance(page, str) else list(page[:count])
+        following = self.pages[full] if full < len(self.pages) else self.rest
+        # Of a page that is known by its key alone nobody knows how it begins.
+        return not rest or (not isinstance(following, str) and [*following[: len(rest)]] == rest)
 
     def elements(self) -> list[Element]:
         """The sequence as it is written in a trace."""
