@@ -18,18 +18,14 @@ RowsRead = Literal["until_complete", "at_launch", "in_order"]
 """How a launch reads rows: at any moment until it completes, so that they are withheld meanwhile; when it is handed
 over, where it copies them; or at any moment, but whatever writes a row later is ordered behind it by the stream."""
 
-
 FirstTurnChunks = Literal["private", "published"]
 """Whether a session's first turn publishes once, with its last chunk, or after each chunk as a plain request does."""
-
 
 TurnsCountAs = Literal["requests", "sessions"]
 """Whose memory a turn of a session counts as while it has any: its own, or its session's."""
 
-
 Overshoot = Literal["freed", "published"]
 """What becomes, when a plain request finishes, of whole pages of accepted tokens past those that it keeps."""
-
 
 Room = Literal["exact", "estimated"]
 """What an operation needs with a sliding window: the pages that it takes, or as many as its positions would fill and
