@@ -6,8 +6,7 @@ them: it parts a page from the others when it asks for its state.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import groupby, takewhile
 
 from msgspec.structs import replace
 
@@ -54,10 +53,8 @@ def _become(state: State, pool: PoolState, run: list[Page], one: Alike) -> None:
     if one.holders or one.named or one.tables or (one.left and one.left[-1][-1] >= state.clocks.oldest):
         _set(pool, run, one)
         return
-    labels: dict[Page, Any] = pool.label if pool.unit == pool.size else pool.labels
     for number in run:
         del pool.alike[number]
-        labels.pop(number, None)
     for number in run if state.causes else ():
         state.renew(pool, number)
 
@@ -161,8 +158,8 @@ def publish(
         if (
             one is None
             or one.named
-            or not (one.holders and one.written)
-            or [*map(pool.label.get, run)] != labels[start:stop]
+            or not (one.holders and one.whole)
+            or [*map(one.whole.get, run)] != labels[start:stop]
         ):
             yield range(start, stop)
             continue
@@ -216,21 +213,19 @@ def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]
 def write(
     flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None], start: int, stop: int
 ) -> int:
-    """Pages of a table are written wholly, those that are alike with the first; where they end, `start` if none is.
+    """Pages of a table are written wholly, those that are alike with the first: how many.
 
     Nothing was written in them yet, no other table names them, and nobody has looked at them.
     """
-    alike, label = table.pool.alike, table.pool.label
-    one = alike[numbers[start]]
-    if one.written or table.holder not in one.holders or len(one.tables) > 1:
-        return start
-    written = replace(one, written=True, writer=flight.by)
-    for place in range(start, stop):
-        number = numbers[place]
-        if alike.get(number) is not one:
-            return place
-        alike[number], label[number] = written, labels[place]
-    return stop
+    pool, run = table.pool, numbers[start:stop]
+    one = pool.alike[run[0]]
+    if one.whole or table.holder not in one.holders or len(one.tables) > 1:
+        return 0
+    found = [*map(pool.alike.get, run)]
+    if found.count(one) != len(run):
+        run = run[: len([*takewhile(lambda other: other is one, found)])]
+    _set(pool, run, replace(one, whole=dict(zip(run, labels[start:stop], strict=False)), writer=flight.by))
+    return len(run)
 
 
 def append(flight: Flight, table: Table, use: Use) -> bool:
@@ -250,12 +245,11 @@ def append(flight: Flight, table: Table, use: Use) -> bool:
     ):
         return False
     number = table.pages[index]
-    there = pool.labels.setdefault(number, []) if one.written else []
-    if len(there) * pool.unit != slot or len(labels) * pool.unit != use.stop - use.start:
+    if len(one.units) * pool.unit != slot or len(labels) * pool.unit != use.stop - use.start:
         return False
-    pool.labels[number] = there
-    there += labels
-    pool.alike[number] = replace(one, written=True, writer=flight.by)
+    units = one.units or []
+    units += labels
+    pool.alike[number] = replace(one, units=units, writer=flight.by)
     return True
 
 
@@ -271,9 +265,9 @@ def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> I
         meant = labels[begin:end]
         if (
             one is None
-            or not one.written
+            or not one.whole
             or holder not in one.holders
-            or [*map(pool.label.get, numbers[begin:end])] != meant
+            or [*map(one.whole.get, numbers[begin:end])] != meant
         ):
             continue
         at = (first + begin) * size

@@ -173,7 +173,7 @@ class Stretch(msgspec.Struct, eq=False, gc=False):
 class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What pages have in common that have been handled alike since they were handed out.
 
-    Of a page by itself no more is remembered than what was written in it and how it is named.
+    Of a page by itself no more is remembered than what was written in it and how it is named; by page, also of others.
     """
 
     holders: dict[str, int]
@@ -181,10 +181,12 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
     tables: dict[str, Stretch] = {}
     left: tuple[tuple[str, Stretch, int], ...] = ()
     """Tables that named them: where, and how many operations had begun when that ended."""
-    written: bool = False
-    """Whether something was written in each: all of a page with one label, of others some units from slot 0 on."""
+    whole: dict[Page, Label | None] = {}
+    """The label with which each was written, all of it, if a page has one."""
+    units: list[Label | None] = []
+    """Where it has several, and there is one page: the labels of its first units, which were written."""
     named: dict[Page, str] = {}
-    """The one key that finds each, and others that were published with them: it promises all that is in the page."""
+    """The one key that finds each: it promises all that is in the page."""
     writer: Writer | None = None
 
     @property
@@ -192,10 +194,10 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Whether they count as held, as cached or as free."""
         return "held" if self.holders else "cached" if self.named else "free"
 
-    def parted(self, number: Page, unit: int, labels: list[Label | None]) -> PageState:
-        """The state of one of them, whose units hold labels."""
-        units = enumerate(labels if self.written else ())
-        content = tuple(Content(unit * index, unit * index + unit, label) for index, label in units)
+    def parted(self, number: Page, unit: int) -> PageState:
+        """The state of one of them."""
+        labels = [self.whole[number]] if self.whole else self.units
+        content = tuple(Content(unit * index, unit * index + unit, label) for index, label in enumerate(labels))
         return PageState(
             {**self.holders},
             keys={self.named[number]: Promise(content, planned=False)} if self.named else NOTHING,
@@ -239,10 +241,6 @@ class PoolState:
         """Pages that have a state of their own."""
         self.alike: dict[Page, Alike] = {}
         """The others in use: what they have in common with some."""
-        self.label: dict[Page, Label | None] = {}
-        """Of those, what each holds, if it was written and has one label."""
-        self.labels: dict[Page, list[Label | None]] = {}
-        """And if it has several: of its first units."""
         self.held = self.cached = 0
         """Pages of these kinds."""
         self.names: dict[str, Page | tuple[Page, ...]] = {}
@@ -284,9 +282,7 @@ class PoolState:
         state = self.apart.get(page)
         if state is None:
             state = self.apart[page] = self.seen(page)
-            if self.alike.pop(page, None) is not None:
-                self.label.pop(page, None)
-                self.labels.pop(page, None)
+            self.alike.pop(page, None)
         return state
 
     def found(self, key: str) -> tuple[Page, ...]:
@@ -298,8 +294,7 @@ class PoolState:
         """What is known of a page, for who only looks."""
         state, alike = self.apart.get(page), self.alike.get(page)
         if alike is not None:
-            labels = [self.label.get(page)] if self.unit == self.size else self.labels.get(page, [])
-            return alike.parted(page, self.unit, labels)
+            return alike.parted(page, self.unit)
         return PageState() if state is None else state
 
     @property
@@ -537,7 +532,8 @@ class State:
             return
         live = {label for table in self.tables.values() for label in table.labels}
         for pool in self.pools.values():
-            live.update(pool.label.values(), *pool.labels.values())
+            for one in {*pool.alike.values()}:
+                live.update(one.whole.values(), one.units)
             for page in pool.apart.values():
                 live.update(content.label for content in page.content)
                 live.update(content.label for promise in page.keys.values() for content in promise.meant)

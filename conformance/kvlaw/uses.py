@@ -455,16 +455,15 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
     first = start // size
     numbers = table.pages[first : -(-stop // size)] if start >= 0 else []
     labels = table.told(first, first + len(numbers))
-    for base, number, label in zip(range(first * size, stop, size), numbers, labels, strict=False):
-        if base + size <= position:  # written with others before
-            continue
+    place, whole = 0, stop // size - first
+    while place < len(numbers):
+        base, number, label = (first + place) * size, numbers[place], labels[place]
         if number in pool.alike:
-            place, whole = base // size - first, stop // size - first
-            if alone and base == position and place < whole:
-                written = alike.write(flight, table, numbers, labels, place, whole) - place
-                position, parts, begun = base + written * size, parts + written, begun or written > 0
-                if written:
-                    continue
+            together = alone and base == position and place < whole
+            written = alike.write(flight, table, numbers, labels, place, whole) if together else 0
+            if written:
+                place, position, parts, begun = place + written, position + written * size, parts + written, True
+                continue
             pool.page(number)
         page = pages.get(number)
         if page is None or holder not in page.holders:
@@ -490,8 +489,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
             state.changed(page, table, flight.stream)
         elif base + end == stop and view is not None:
             table.tail = Tail(flight.stream, view, page, last, base, base + size)
-        position = base + end
-        parts += 1
+        place, position, parts = place + 1, base + end, parts + 1
     if parts and _view_own(flight, table, start, position) and begun:
         (table.pool.unjudged if labels[0] is None else state.judged)["MEM-CONTENT"] += parts
     return position
