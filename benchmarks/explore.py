@@ -27,10 +27,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kvconform.answers import Model
 from kvconform.exploring import Arrival, Scope, canonical, exhaust
 from kvspec import invariants
 from kvspec.events import Config
-from kvspec.model import Model
 from kvspec.model.state import State
 
 MODEL = Path(__file__).with_name("explore.pml")

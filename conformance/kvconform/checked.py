@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from kvconform.answers import Model
 from kvconform.protocol import ANSWERS, CALLS, Implementation
 from kvconform.traces.expect import NOTHING, Seen
 from kvspec.events import A, Operation, Refusal, Report, Snapshot
-from kvspec.model import Model
 from kvspec.rules import Violation
 
 

@@ -23,6 +23,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from kvconform.answers import Model
 from kvconform.errors import LoadError
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import unanswered
@@ -48,7 +49,6 @@ from kvspec.events import (
     TakeState,
     Verify,
 )
-from kvspec.model import Model
 from kvspec.model.state import State
 
 FEATURES = {

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kvconform.answers import Model
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken
 from kvref.manager import Manager
 from kvspec.events import (
@@ -21,7 +22,6 @@ from kvspec.events import (
     SnapshotAnswer,
     Submit,
 )
-from kvspec.model import Model
 from tests.conformance.helpers import KeepsPages, Raises, Silent, WrongType
 
 CONFIG = Config(page_size=4, num_pages=16, num_rows=2, max_context_len=64)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvconform.answers import Model
 from kvconform.checked import Checked
 from kvconform.features import lacks, needs
 from kvconform.fuzzing.fuzz import Budget, fuzz
@@ -12,7 +13,6 @@ from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector
 from kvcuda.manager import Manager
 from kvspec.events import Config
-from kvspec.model import Model
 from tests.walk import RandomDraw, proposals
 
 VECTORS = vector_files()

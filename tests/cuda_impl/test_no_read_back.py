@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from kvconform.answers import Model
 from kvconform.checked import Checked
 from kvconform.vectors.runner import carry_out
 from kvcuda.device_manager import DeviceManager
@@ -13,7 +14,7 @@ from kvcuda.manager import Manager
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import A, CacheUnfinished, Config, Evict, EvictAnswer, FreeState, Operation, SwaEvict, TakeState
-from kvspec.model import Model, looking
+from kvspec.model import looking
 from tests.cuda_impl.traffic import requests
 from tests.walk import RandomDraw, proposals
 

@@ -34,30 +34,38 @@ class Target(NamedTuple):
     """What compares with `findings.txt`."""
 
 
-TARGETS = {
-    "kvspec": Target(
-        "spec/kvspec",
-        ("rules.py", "contracts.py", "memory/proofs"),
-        (
-            "tests/spec",
-            "tests/mutation/judged.py",
-            "tests/reference/test_model_agrees.py::test_reference_and_model_refuse_the_same_for_the_same_rule",
-            "tests/conformance/memory/test_memory_vectors.py",
-            "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",
-            "tests/conformance/vectors/test_vectors.py::test_vectors_are_not_stricter_than_the_rules",
-            "tests/conformance/vectors/test_vectors.py::test_of_the_reference_nothing_is_left_unjudged",
-        ),
-        (
-            "tests/spec/test_docs.py",
-            "tests/spec/test_findings.py::test_findings_txt_shows_nothing_else",
-            "tests/spec/memory/test_proofs.py",
-            "tests/spec/test_lengths.py::test_contracts_are_checked_in_tests",
-            "tests/spec/test_model.py::test_walks_get_somewhere",
-            "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
-            "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
-        ),
-        ("tests/spec/test_findings.py",),
+def _all_but(name: str) -> tuple[str, ...]:
+    """What is in kvconform besides one package."""
+    return tuple(path.name for path in (ROOT / "conformance/kvconform").iterdir() if path.name != name)
+
+
+_MODEL = Target(
+    "spec/kvspec",
+    ("rules.py", "contracts.py", "memory/proofs"),
+    (
+        "tests/spec",
+        "tests/mutation/judged.py",
+        "tests/reference/test_model_agrees.py::test_reference_and_model_refuse_the_same_for_the_same_rule",
+        "tests/conformance/memory/test_memory_vectors.py",
+        "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",
+        "tests/conformance/vectors/test_vectors.py::test_vectors_are_not_stricter_than_the_rules",
+        "tests/conformance/vectors/test_vectors.py::test_of_the_reference_nothing_is_left_unjudged",
     ),
+    (
+        "tests/spec/test_docs.py",
+        "tests/spec/test_findings.py::test_findings_txt_shows_nothing_else",
+        "tests/spec/memory/test_proofs.py",
+        "tests/spec/test_lengths.py::test_contracts_are_checked_in_tests",
+        "tests/spec/test_model.py::test_walks_get_somewhere",
+        "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
+        "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
+    ),
+    ("tests/spec/test_findings.py",),
+)
+
+TARGETS = {
+    "kvspec": _MODEL,
+    "answers": _MODEL._replace(folder="conformance/kvconform", left_out=_all_but("answers")),
     "kvlaw": Target(
         "conformance/kvlaw",
         (),
@@ -74,9 +82,9 @@ TARGETS = {
             "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
         ),
     ),
-    "kvconform": Target(
+    "quick": Target(
         "conformance/kvconform",
-        tuple(path.name for path in (ROOT / "conformance/kvconform").iterdir() if path.name != "quick"),
+        _all_but("quick"),
         ("tests/conformance/quick",),
     ),
     "kvref": Target(
@@ -92,8 +100,8 @@ TARGETS = {
         ),
     ),
 }
-"""No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`). Of kvconform the
-quick model alone is changed, which judges as kvspec does."""
+"""No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`). Of kvconform
+what judges as kvspec does is changed: the judge of answers, and the quick model."""
 
 
 def prepare(target: Target, copy: Path) -> int:

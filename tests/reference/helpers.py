@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from kvconform.answers import Model
 from kvlaw import Law
 from kvref import Manager
 from kvref.request import Run
 from kvspec import events, invariants
 from kvspec.events import Answer, Config, Event, HolderView, Refusal
-from kvspec.model import Model
 from kvspec.pages import expand
 from kvspec.tokens import Element
 from tests.spec.oddities import is_sentence

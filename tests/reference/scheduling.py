@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kvconform.answers import Model
 from kvconform.checked import Checked
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
@@ -20,7 +21,6 @@ from kvspec.events import (
     Report,
     Verify,
 )
-from kvspec.model import Model
 from kvspec.tokens import Element
 
 PLAIN = SchedulerConfig()

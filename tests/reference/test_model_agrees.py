@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kvconform.answers import Model
 from kvref import Manager
 from kvspec.events import Config, Event, Refusal
-from kvspec.model import Model
 from tests.reference.helpers import Pair, Traffic, carry_out
 from tests.spec import tries
 from tests.spec.findings import STRIDE, names, source

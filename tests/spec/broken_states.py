@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from kvconform.answers import Model
 from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config
 from kvspec.invariants import check
 from kvspec.lengths import Lengths
-from kvspec.model import Model
 from kvspec.model.state import WITHHELD, State
 from kvspec.store import ROOT
 from kvspec.tokens import PrefixKey, Tokens

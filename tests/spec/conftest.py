@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from kvconform.answers import Model
 from kvspec.events import Event
-from kvspec.model import Model
 from kvspec.rules import Violation
 from tests.spec.oddities import half_said
 

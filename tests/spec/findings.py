@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
+from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file, vector_files
 from kvspec import events
 from kvspec.events import Answer, Config, Operation, Refusal, Refused
-from kvspec.model import Model
 from kvspec.model.state import State
 from kvspec.rules import RULES, Violation
 from tests.spec import tries

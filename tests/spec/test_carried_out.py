@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from kvconform.answers import Model
 from kvconform.protocol import ANSWERS
 from kvconform.vectors.runner import unanswered
 from kvspec import events
 from kvspec.events import Refusal, Refused
-from kvspec.model import Model
 from kvspec.rules import Violation
 from tests.conformance.helpers import with_refusals
 

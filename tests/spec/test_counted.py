@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kvconform.answers import Model
 from kvspec import events
 from kvspec.events import Refusal
-from kvspec.model import Model
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import expand
 from kvspec.rules import Violation

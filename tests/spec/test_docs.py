@@ -25,7 +25,7 @@ from kvlaw import Law
 from kvspec import batch
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent, Use
-from kvspec.model import OPERATIONS, hybrid, judging, leaving, looking, recurrent, running, state, waiting
+from kvspec.model import OPERATIONS, hybrid, leaving, looking, recurrent, running, state, waiting
 from kvspec.rules import ALL_RULES, RULES
 
 SHORTEST_PROSE = 25
@@ -113,7 +113,7 @@ def test_the_prose_refuses_what_the_model_refuses(op: str) -> None:
 
 def _refusals(form: Callable[..., object]) -> set[str]:
     """The rules by which an executable form refuses, itself or in what it calls."""
-    modules = (waiting, running, leaving, looking, hybrid, recurrent, judging, batch, state)
+    modules = (waiting, running, leaving, looking, hybrid, recurrent, batch, state)
     known: dict[str, ast.FunctionDef] = {}
     for module in modules:
         for node in ast.walk(ast.parse(inspect.getsource(module))):

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from kvconform.answers import Model
 from kvlaw import Law
 from kvspec.events import (
     Abort,
@@ -38,7 +39,6 @@ from kvspec.events import (
     TakeState,
 )
 from kvspec.invariants import check
-from kvspec.model import Model
 from kvspec.rules import Violation
 
 PROMPT = list(range(20))

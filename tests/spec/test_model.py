@@ -8,15 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvconform.answers import Model
+from kvconform.answers.pools import pool_of
 from kvconform.fuzzing.swarm import memory
 from kvconform.protocol import ANSWERS
 from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
-from kvspec.model import OPERATIONS, Model, looking
-from kvspec.model.judging import pages_of, states_of, window_pages_of
+from kvspec.model import OPERATIONS, looking
 from kvspec.model.state import State
+from kvspec.model.told import PoolName
 from kvspec.pages import Runs, expand
 from kvspec.rules import RULES, Violation
 from tests.walk import SEEDS, RandomDraw, proposals
@@ -904,9 +906,10 @@ def test_how_much_is_missing_is_asked_only_where_something_is() -> None:
 
 def test_the_numbers_of_a_pool_run_from_one_to_its_size() -> None:
     windows, states = Config(2, 5, 3, 64, sliding_window=2, num_window_pages=4), Config(2, 5, 3, 64, num_states=6)
-    for config, pool_of, last in ((windows, pages_of, 5), (windows, window_pages_of, 4), (states, states_of, 6)):
+    cases: list[tuple[Config, PoolName, int]] = [(windows, "pages", 5), (windows, "window", 4), (states, "states", 6)]
+    for config, name, last in cases:
         state = Model(config).state
-        pool = pool_of(state)
+        pool = pool_of(state, name)
         assert pool is not None
         used = [number for number in range(-1, last + 3) if pool.use(state, number)[1] != "does not exist"]
         assert used == list(range(1, last + 1))

@@ -6,6 +6,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
+from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory, swarm
 from kvlaw import Finding, Law
 from kvspec import events, invariants, lengths
@@ -13,7 +14,6 @@ from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
 from kvspec.memory.events import Begin, Drop, Event, Map, PassOn, Share, Take, Unmap
-from kvspec.model import Model
 from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, State
 from kvspec.rules import Violation

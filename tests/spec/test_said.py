@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvconform.answers import Model, owner_name, record_name
 from kvspec import events
 from kvspec.events import Config, Refused, ReleaseAnswer
-from kvspec.model import Model
-from kvspec.model.judging import owner_name, record_name
 from kvspec.model.recurrent import slot_keeping
 from kvspec.rules import Violation
 

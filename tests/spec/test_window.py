@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory
 from kvspec import lengths
 from kvspec.events import Refusal
 from kvspec.lengths import Lengths
-from kvspec.model import Model
 from kvspec.pages import ceil_pages, floor_align
 from kvspec.states import KEPT, kept_borders, last_state, well_kept
 from kvspec.window import (

@@ -15,6 +15,7 @@ from copy import deepcopy
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from kvconform.answers import Model
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.moves import Choice, Node, choices
@@ -43,7 +44,6 @@ from kvspec.events import (
     TakeState,
     Verify,
 )
-from kvspec.model import Model
 from kvspec.model.state import State
 
 Progress = Callable[[int, int, int], object]

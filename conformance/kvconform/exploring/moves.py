@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any, NamedTuple
 
+from kvconform.answers import carry_out
 from kvconform.exploring.scope import TOKEN, Arrival, Scope
 from kvspec.events import (
     Abort,
@@ -35,7 +36,6 @@ from kvspec.events import (
     Verify,
 )
 from kvspec.model.hybrid import furthest_cursor
-from kvspec.model.leaving import cache_unfinished
 from kvspec.model.records import Request
 from kvspec.model.recurrent import slot_keeping
 from kvspec.model.state import State
@@ -253,8 +253,10 @@ def publications(state: State, op: CacheUnfinished, *, chooses: bool) -> Iterato
     record = state.requests[op.req].record
     if not chooses or record is None or not state.config.num_states:
         return
-    answer = cache_unfinished(state.copy(), op)
-    if answer.state_cached is not None and answer.protected_len is not None:
+    alone = CacheUnfinished(op.req, op.chunked)
+    carry_out(state.copy(), alone)
+    answer = alone.obs
+    if answer is not None and answer.state_cached is not None and answer.protected_len is not None:
         own = slot_keeping(state, record, answer.protected_len)
         given = PublishAnswer(state_cached=own, state_taken=answer.state_taken)
         yield (CacheUnfinished(op.req, op.chunked, obs=given),)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from kvconform.answers import Model
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.liveness import Services, stuck
@@ -26,7 +27,6 @@ from kvconform.vectors.runner import Demonstration
 from kvlaw import Law
 from kvspec.events import Complete, Operation, Refusal, Verify
 from kvspec.invariants import check
-from kvspec.model import Model
 from kvspec.model.meaning import Memory
 from kvspec.model.state import State
 from kvspec.rules import Violation

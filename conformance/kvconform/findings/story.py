@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
+from kvconform.answers import owner_name, record_name
 from kvconform.findings.finding import spans
 from kvconform.findings.whole import Mending
 from kvspec import events
 from kvspec.events import Config, Operation
-from kvspec.model.judging import owner_name, record_name
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, expand
 from kvspec.tokens import Element

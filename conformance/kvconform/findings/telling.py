@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvconform.answers import Model, owner_name, record_name
+from kvconform.answers.looking import held
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.findings.finding import FREE, POOLS, Cell, Finding, Moment, Place, Rule, Trace, by_number, ranks, spans
 from kvconform.findings.shrink import Shortest
@@ -20,9 +22,6 @@ from kvconform.findings.wording import origin
 from kvconform.traces.codec import with_pages
 from kvconform.vectors.runner import Breach, ExpectationFailed, names_in
 from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer
-from kvspec.model import Model
-from kvspec.model.judging import owner_name, record_name
-from kvspec.model.looking import held
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, count, expand
 from kvspec.rules import Violation

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from kvconform.answers import Model
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.gallery.mutants.bug import Bug, Pool
 from kvconform.quick import QuickModel
@@ -32,7 +33,6 @@ from kvspec.events import (
     Submit,
     Verify,
 )
-from kvspec.model import Model
 from kvspec.pages import ceil_pages
 from kvspec.rules import Violation
 from kvspec.tokens import Element

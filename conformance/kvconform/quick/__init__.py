@@ -4,9 +4,9 @@
 does, gains nothing by it.
 """
 
+from kvconform.answers import Model, carry_out
 from kvconform.quick.steady import Steady
 from kvspec.events import Event
-from kvspec.model import Model, carry_out
 from kvspec.model.state import State
 from kvspec.rules import Violation
 

@@ -12,12 +12,12 @@ kept in the same way, by `Onward`.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kvconform.answers import Observed, judge_refusal
 from kvconform.quick.onward import Onward, appends
 from kvspec.events import (
     CacheUnfinished,
     Complete,
     Decode,
-    DecodeAnswer,
     Evict,
     Extend,
     Finish,
@@ -29,8 +29,6 @@ from kvspec.events import (
     Submit,
 )
 from kvspec.lengths import Lengths
-from kvspec.model import judge_refusal
-from kvspec.model.judging import carried_out, judge_new, pages_of, window_pages_of
 from kvspec.model.records import Passage, Prepared
 from kvspec.model.running import check_room
 from kvspec.model.state import State
@@ -183,10 +181,9 @@ class Steady:
                 return False
             judge_refusal(state, refusal.refused, op.refused)
             return True
-        carried_out(state, op)
-        obs = op.obs or DecodeAnswer()
-        pages = judge_new(state, pages_of(state), needs, obs.pages)
-        sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
+        told = Observed(state, op)
+        told.carried_out()
+        pages, sides = told.given("pages", needs), told.given("window", needs)
         if pages and self._onward is not None:
             self._onward.catch_up()
         for member, _ in opening if pages else ():

@@ -10,12 +10,14 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import kvconform.answers
 import kvconform.exploring
 import kvconform.gallery.replaying
 import kvlaw
 import kvref.scheduler
 import kvspec.memory
 import kvspec.model
+from kvconform.answers import Model
 from kvconform.gallery.mutants import BUGS
 from kvconform.vectors.files import read_vectors
 from kvlaw import Law
@@ -23,7 +25,7 @@ from kvspec import batch, lengths, pages, states, store, window
 from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
 from kvspec.memory.proofs import page, pool
-from kvspec.model import OPERATIONS, Model
+from kvspec.model import OPERATIONS
 from kvspec.model.meaning import Memory
 from kvspec.rules import ALL_RULES
 
@@ -57,7 +59,8 @@ class Evidence(NamedTuple):
 @cache
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
-    steps = _named_in(_modules(kvspec.model), *_modules(kvspec.memory), *_modules(kvlaw), store, batch)
+    model = [*_modules(kvspec.model), *_modules(kvconform.answers)]
+    steps = _named_in(model, *_modules(kvspec.memory), *_modules(kvlaw), store, batch)
     runs = _named_in(_modules(kvconform.exploring), *_modules(kvref.scheduler), kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]

@@ -11,6 +11,7 @@ import kvconform
 import kvlaw
 import kvref
 import kvspec
+from kvconform import answers
 from kvconform.gallery.mutants import BUGS
 from kvconform.site import CHAPTERS
 from kvconform.site.evidence import dotted, events_told, evidence, executable_forms
@@ -28,6 +29,7 @@ CLOSEST = 6
 OF_SGLANG_JAX = ("994",)
 """Pull requests of sglang-jax; all others are SGLang's."""
 INTERFACE = (
+    "answers",
     "protocol",
     "checked",
     "features",
@@ -183,10 +185,10 @@ def title_of(path: Path) -> str:
 
 @cache
 def documented() -> tuple[str, ...]:
-    """The modules with a page: of specification, reference and fast law all, of kvconform what an adapter needs."""
+    """The modules with a page: of specification, reference, fast law and judge all; of kvconform what adapters need."""
     names = [
         info.name
-        for package in (kvspec, kvref, kvlaw)
+        for package in (kvspec, kvref, kvlaw, answers)
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     names += [f"{kvconform.__name__}.{name}" for name in INTERFACE]

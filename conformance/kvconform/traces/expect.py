@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
+from kvconform.answers import Model
 from kvconform.protocol import ANSWERS
 from kvspec.events import Extend, ExtendAnswer, Figures, Operation, SnapshotAnswer
-from kvspec.model import Model, looking
+from kvspec.model import looking
 from kvspec.pages import expand
 from kvspec.rules import RULES
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 from covertable import make  # type: ignore[import-untyped]
 
+from kvconform.answers import Model
 from kvconform.traces.codec import VERSION, Header
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import FOLDER
@@ -46,7 +47,7 @@ from kvspec.events import (
     SwaEvict,
     Verify,
 )
-from kvspec.model import Model, looking
+from kvspec.model import looking
 
 FACTORS: dict[str, list[Any]] = {
     "way": ["finish", "retract", "abort", "close", "preempt"],

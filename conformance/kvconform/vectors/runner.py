@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvconform.answers import Model
 from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.protocol import Implementation
 from kvconform.quick import QuickModel
@@ -13,7 +14,6 @@ from kvconform.traces.codec import TraceReader, Vector
 from kvconform.traces.expect import Expectations, Mismatch
 from kvlaw import Law
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
-from kvspec.model import Model
 from kvspec.rules import Violation
 
 Factory = Callable[[Config], Implementation]

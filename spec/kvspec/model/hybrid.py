@@ -3,28 +3,14 @@
 from itertools import takewhile
 from typing import NamedTuple
 
-from kvspec.events import (
-    Abort,
-    Evict,
-    EvictAnswer,
-    Refusal,
-    ReleaseAnswer,
-    SwaEvict,
-    SwaEvictAnswer,
-)
-from kvspec.model.judging import carried_out, judge_evicted, judge_freed, judge_given_back, window_pages_of
+from kvspec.events import Abort, Evict, Refusal, SwaEvict
 from kvspec.model.records import Request
-from kvspec.model.recurrent import evictable_states, give_back, slot_keeping, state_slots
+from kvspec.model.recurrent import give_back
 from kvspec.model.state import State
-from kvspec.pages import Runs, beginning
+from kvspec.model.told import Told
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey, Tokens
 from kvspec.window import evictable_until, left_behind
-
-
-def window_sides(state: State, pages: list[int]) -> list[int] | None:
-    """The window pages behind `pages`; `None` without a sliding window."""
-    return state.window_sides(pages) if state.config.sliding_window else None
 
 
 class Match(NamedTuple):
@@ -77,7 +63,7 @@ def furthest_cursor(state: State, request: Request, record: int) -> int:
     return max(cursor, bound)
 
 
-def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
+def swa_evict(state: State, op: SwaEvict, told: Told) -> None:
     """Give back the window sides that no later step reads: the cursor moves on, by whole pages (20070).
 
     [max(protected, cursor), until)   private: lose their window side, keep their page
@@ -87,19 +73,14 @@ def swa_evict(state: State, op: SwaEvict) -> SwaEvictAnswer:
     config = state.config
     if not config.sliding_window:
         raise Refusal("OP-1", "there is no sliding window")
-    carried_out(state, op)
+    told.carried_out()
     furthest = furthest_cursor(state, request, record)
-    until = furthest if op.obs is None or op.obs.evicted_len is None else op.obs.evicted_len
+    until = told.choice("evicted_len", furthest)
     pages = left_by(state, op.req, record, until)
-    obs = op.obs or SwaEvictAnswer(until, state.window_sides(pages))
-    judge_freed(state, window_pages_of(state), "SWA-3", state.window_sides(pages), obs.window_freed)
-    if obs.evicted_len is None:
-        state.unjudged["SWA-2"] += 1
-    else:
-        state.judged["SWA-2"] += 1
+    told.freed("window", "SWA-3", state.window_sides(pages))
+    told.length("evicted_len", "SWA-2", until)
     state.chosen["window kept longer"] += until < furthest
     leave_behind(state, record, until, pages)
-    return obs
 
 
 def left_by(state: State, req: str, record: int, until: int) -> list[int]:
@@ -122,39 +103,15 @@ def leave_behind(state: State, record: int, until: int, pages: list[int]) -> Non
     state.reached["window evicted"] += bool(pages)
 
 
-def judge_revival(state: State, revived: list[tuple[int, int]], freed: Runs | None) -> None:
-    """A locked tombstone gets a window side from the holder's duplicate; freeing the tombstone instead breaks SWA-6."""
-    if not revived or freed is None:
-        return
-    state.judged["SWA-6"] += 1
-    gone = set(beginning(freed, len(state.owner) + 1))
-    for tombstone, _ in revived:
-        if tombstone in gone:
-            what = f"page {tombstone} of the prefix store was freed while somebody has locked it"
-            raise Violation("SWA-6", what, observed=freed)
-
-
-def release_answer(state: State, record: int | None, freed: list[int], border: int | None = None) -> ReleaseAnswer:
-    """What the specification itself answers when a record is released; the store takes its state at `border`."""
-    states = () if record is None else state.records[record].states
-    given = None
-    if record is not None and border is not None:
-        given = slot_keeping(state, record, border) or states[-1]
-    rest = tuple(slot for slot in states if slot != given)
-    return ReleaseAnswer(freed, window_sides(state, freed), state_slots(state, rest), given)
-
-
-def release_waiting(state: State, op: Abort, request: Request, rule: str, kept: list[int]) -> ReleaseAnswer:
+def release_waiting(state: State, op: Abort, told: Told, rule: str, kept: list[int]) -> None:
     """A request leaves that holds no row of its own: all that may go back is a state slot (17850).
 
     `kept` are the private pages that its session keeps, by `rule`.
     """
-    slots = () if request.state is None else (request.state,)
-    obs = op.obs or ReleaseAnswer([], window_sides(state, []), state_slots(state, slots))
-    judge_given_back(state, obs, [], rule, states=slots, staying=dict.fromkeys(kept, rule))
-    if request.state is not None:
-        give_back(state, op.req, request.state)
-    return obs
+    slot = state.requests[op.req].state
+    told.let_go([], rule, states=() if slot is None else (slot,), staying=dict.fromkeys(kept, rule))
+    if slot is not None:
+        give_back(state, op.req, slot)
 
 
 def check_eviction(state: State, op: Evict) -> None:
@@ -176,25 +133,10 @@ def evictable_windows(state: State) -> list[int]:
     ]
 
 
-def eviction(state: State, op: Evict, pages: list[int]) -> EvictAnswer:
-    """The model's own choice of window sides and states to evict besides those of `pages`: the smallest numbers."""
-    sides = state.window_sides(pages)
-    others = sorted(set(evictable_windows(state)) - set(sides))
-    keys = [state.owner[page] for page in pages]
-    slots = [state.store.states[key] for key in keys if isinstance(key, bytes) and key in state.store.states]
-    more = sorted(set(evictable_states(state)) - set(slots))
-    return EvictAnswer(
-        pages,
-        sides + others[: max(0, op.window - len(sides))] if state.config.sliding_window else None,
-        slots + more[: max(0, op.states - len(slots))] if state.config.num_states else None,
-    )
-
-
-def evict_windows(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+def evict_windows(state: State, op: Evict, told: Told, keys: dict[PrefixKey, int]) -> None:
     """Judge the window sides that leave the store, those of the pages `keys` among them, and take them away."""
-    pool, leaving = window_pages_of(state), state.window_sides(keys.values())
-    assert pool is not None, "there is a sliding window"
-    evicted = judge_evicted(state, pool, "SWA-5", op.window, leaving, evictable_windows(state), obs.window_evicted)
+    leaving = state.window_sides(keys.values())
+    evicted = told.left("window", "SWA-5", op.window, leaving, evictable_windows(state))
     if state.memory is not None:
         behind = [state.window_owner[window_page] for window_page in evicted]
         state.memory.drop_sides({state.owner[page]: page for page in behind}, state.window_of)

@@ -3,36 +3,24 @@
 from typing import cast
 
 from kvspec import lengths
-from kvspec.events import (
-    Abort,
-    CacheUnfinished,
-    CloseSession,
-    Evict,
-    EvictAnswer,
-    Finish,
-    Preempt,
-    PublishAnswer,
-    Refusal,
-    ReleaseAnswer,
-    Retract,
-)
+from kvspec.events import Abort, CacheUnfinished, CloseSession, Evict, Finish, Preempt, Refusal, Retract
 from kvspec.model import hybrid, recurrent
-from kvspec.model.judging import carried_out, judge_freed, judge_given_back, judge_length, pages_of, window_pages_of
 from kvspec.model.records import Request
 from kvspec.model.state import State
-from kvspec.pages import Runs, beginning, expand, floor_align
+from kvspec.model.told import Told
+from kvspec.pages import Runs, beginning, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
 from kvspec.tokens import PrefixKey, Tokens
 
 
-def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int] | None]:
+def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int]]:
     """The store's tombstones, the holder's own pages, and the window pages that go back by a publication."""
     tombstones = [state.store.pages[key] for key, _ in plan.exchanged]
     taken = {page for _, page in plan.exchanged}
     own = [page for page in plan.duplicates if page not in taken]
     given = {page for _, page in plan.revived}
-    return tombstones, own, hybrid.window_sides(state, [page for page in own if page not in given])
+    return tombstones, own, state.window_sides(page for page in own if page not in given)
 
 
 def plan_publication(state: State, request: Request, record: int, length: int, told: Runs | None = None) -> Publication:
@@ -109,7 +97,7 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     state.reached["tombstone revived"] += bool(plan.revived or plan.exchanged)
 
 
-def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
+def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
     """Publish what the last extend wrote. A session turn publishes only at the end of a first turn (20476)."""
     request, record = state.running(op.req)
     if op.req in state.prepared:
@@ -119,7 +107,7 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
         raise Refusal("CHUNK-1", f"chunked is {op.chunked}, but {op.req} has {request.seq_len}/{len(request.tokens)}")
     if not mid_prefill and len(request.tokens) == request.seq_len:
         raise Refusal("CHUNK-1", f"the token that follows the prompt of {op.req} is not sampled yet")
-    carried_out(state, op)
+    told.carried_out()
 
     waits_for_last = op.chunked and state.config.first_turn_chunks == "private"
     keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or waits_for_last))
@@ -132,19 +120,16 @@ def cache_unfinished(state: State, op: CacheUnfinished) -> PublishAnswer:
     left = _leave_window(state, op, record, limit)
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     tombstones, own, sides = _let_go(state, plan)
-    freed, sides = tombstones + own, sides if sides is None else left + sides
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
-    obs = op.obs or PublishAnswer(plan.length, freed, sides)
     if op.chunked and request.session is not None and plan.length > protected:
         state.chosen["first turn published early"] += 1
-    judge_length(state, "SESS-6" if keeps_out else "STORE-5", "protected_len", plan.length, obs.protected_len)
-    hybrid.judge_revival(state, plan.revived, obs.freed)
-    judge_freed(state, pages_of(state), "STORE-5", freed, obs.freed)
-    judge_freed(state, window_pages_of(state), "SWA-1", sides or (), obs.window_freed)
+    told.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
+    told.revived(tombstone for tombstone, _ in plan.revived)
+    told.freed("pages", "STORE-5", tombstones + own)
+    told.freed("window", "SWA-1", left + sides)
     state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
-    recurrent.publish_copy(state, op, obs, record, key if state.free_states else None, plan.length)
+    recurrent.publish_copy(state, op, told, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
-    return obs
 
 
 def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) -> list[int]:
@@ -160,31 +145,30 @@ def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) ->
         gone = set(beginning(op.obs.window_freed, state.config.num_window_pages + 1))
         published = set(state.tables[record][: limit // state.config.page_size])
         pages = [page for page in pages if page not in published or state.window_of[page] in gone]
-    sides = state.window_sides(pages) or []
+    sides = state.window_sides(pages)
     hybrid.leave_behind(state, record, until, pages)
     state.judged["SWA-2"] += 1
     state.chosen["window left when publishing"] += 1
     return sides
 
 
-def finish(state: State, op: Finish) -> ReleaseAnswer:
+def finish(state: State, op: Finish, told: Told) -> None:
     """The request is complete. Plain: publish, then release. Session turn: the slot takes the record (22862)."""
     request, record = state.running(op.req)
     if op.req in state.mid_prefill:
         raise Refusal("OP-1", f"{op.req} is in the middle of its prefill")
     if op.req in state.prepared:
         raise Refusal("LAUNCH-1", f"what {op.req} has prepared is not launched yet")
-    carried_out(state, op)
+    told.carried_out()
     if request.session is not None:
-        obs = _finish_turn(state, op, request, record)
+        _finish_turn(state, op, told, request, record)
     else:
-        obs = _finish_plain(state, op, request, record)
+        _finish_plain(state, op, told, request, record)
     state.drop_prepared(op.req)
     del state.requests[op.req]
-    return obs
 
 
-def _finish_plain(state: State, op: Finish, request: Request, record: int) -> ReleaseAnswer:
+def _finish_plain(state: State, op: Finish, told: Told, request: Request, record: int) -> None:
     """Publish the whole committed pages of the returned tokens, or of all accepted ones, and free the rest (994).
 
     [0, protected)               the store's: unlocked
@@ -200,21 +184,13 @@ def _finish_plain(state: State, op: Finish, request: Request, record: int) -> Re
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     rest = state.tables[record][plan.length // state.config.page_size :]
     tombstones, own, sides = _let_go(state, plan)
-    freed = tombstones + own + rest
-    if sides is not None:
-        sides += state.window_sides(rest)
     key = recurrent.state_to_publish(state, request, record, plan.length)
-    obs = op.obs or hybrid.release_answer(state, record, freed, None if key is None else plan.length)
-    if op.obs is None:
-        obs.window_freed = sides
-    hybrid.judge_revival(state, plan.revived, obs.freed)
-    staying = dict.fromkeys(plan.inserted, "STORE-5")
-    judge_freed(state, pages_of(state), "PAGE-1", freed, obs.freed, staying)
-    judge_freed(state, window_pages_of(state), "SWA-3", sides or (), obs.window_freed)
-    recurrent.publish_own(state, obs, record, key, plan.length)
+    told.revived(tombstone for tombstone, _ in plan.revived)
+    told.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
+    told.freed("window", "SWA-3", sides + state.window_sides(rest))
+    recurrent.publish_own(state, op, told, record, key, plan.length)
     apply_publication(state, record, plan)
     state.forget_record(record)
-    return obs
 
 
 def _with_unkept(request: Request, count: int) -> Tokens:
@@ -224,18 +200,15 @@ def _with_unkept(request: Request, count: int) -> Tokens:
     return tokens
 
 
-def _finish_turn(state: State, op: Finish, request: Request, record: int) -> ReleaseAnswer:
+def _finish_turn(state: State, op: Finish, told: Told, request: Request, record: int) -> None:
     """Hand the record to the slot, or release it if the session is closing."""
     assert request.session is not None
     session = state.sessions[request.session]
     if session.closing:
-        obs = _release(state, op, record, "SESS-4")
-        _close_late(state, request.session)
-        return obs
-    obs = _hand_to_slot(state, op, request, record)
-    state.pass_on(record)
+        _release(state, told, record, "SESS-4")
+        return _close_late(state, request.session)
+    _hand_to_slot(state, op, told, request, record)
     state.sessions[request.session] = session._replace(record=record, turn=None, history=request.tokens)
-    return obs
 
 
 def _close_late(state: State, session: str) -> None:
@@ -245,7 +218,7 @@ def _close_late(state: State, session: str) -> None:
     state.reached["deferred close done"] += 1
 
 
-def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: int) -> ReleaseAnswer:
+def _hand_to_slot(state: State, op: Finish | Retract, told: Told, request: Request, record: int) -> None:
     """Cut the record to what is written of the returned tokens, for a slot to keep.
 
     [0, committed)               stays
@@ -255,21 +228,18 @@ def _hand_to_slot(state: State, op: Finish | Retract, request: Request, record: 
     returned, page_size = len(request.tokens), state.config.page_size
     before = state.lengths[record]
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
-    obs = op.obs or hybrid.release_answer(state, None, [])
-    if not obs.freed or returned >= before.allocated:
-        judge_given_back(state, obs, [], "PAGE-1")
+    if op.obs is not None and op.obs.freed and returned < before.allocated:
+        tail = lengths.tail(returned, before.allocated, page_size)
+        told.let_go(state.tables[record][tail.start : tail.stop], "PAGE-1")
+        state.cut_table(record, tail.start)
+        state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
+    else:
+        told.let_go([], "PAGE-1")
         state.lengths[record] = trimmed
-        return obs
-    tail = lengths.tail(returned, before.allocated, page_size)
-    judge_given_back(state, obs, state.tables[record][tail.start : tail.stop], "PAGE-1")
-    state.cut_table(record, tail.start)
-    state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
-    return obs
+    state.pass_on(record)
 
 
-def _release(
-    state: State, op: Finish | Retract | Abort | CloseSession | Preempt, record: int | None, rule: str
-) -> ReleaseAnswer:
+def _release(state: State, told: Told, record: int | None, rule: str) -> None:
     """Release all that a record has; `rule` is what a page left behind breaks. Its holder must forget it.
 
     [0, protected)               the store's: unlocked
@@ -277,35 +247,30 @@ def _release(
     the state slots              freed
     """
     freed, states = ([], ()) if record is None else (state.private(record), state.records[record].states)
-    obs = op.obs or hybrid.release_answer(state, record, freed)
-    judge_given_back(state, obs, freed, rule, window_rule="SWA-3", states=states)
+    told.let_go(freed, rule, window_rule="SWA-3", states=states)
     if record is not None:
         state.forget_record(record)
-    return obs
 
 
-def retract(state: State, op: Retract) -> ReleaseAnswer:
+def retract(state: State, op: Retract, told: Told) -> None:
     """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
     request, record = state.running(op.req)
-    carried_out(state, op)
-    waiting = request._replace(running=False, record=None, prefix_len=None, resumed=False)
+    told.carried_out()
     if request.session is not None:
-        obs = _hand_to_slot(state, op, request, record)
-        state.pass_on(record)
+        _hand_to_slot(state, op, told, request, record)
         state.sessions[request.session] = state.sessions[request.session]._replace(record=record)
         state.reached["turn retracted"] += 1
     else:
-        obs = _release(state, op, record, "PAGE-1")
+        _release(state, told, record, "PAGE-1")
         state.reached["request retracted"] += 1
     state.drop_prepared(op.req)
-    state.requests[op.req] = waiting
-    return obs
+    state.requests[op.req] = request._replace(running=False, record=None, prefix_len=None, resumed=False)
 
 
-def abort(state: State, op: Abort) -> ReleaseAnswer:
+def abort(state: State, op: Abort, told: Told) -> None:
     """The request leaves without a result. A turn that ran takes its session's KV with it (22862)."""
     request = state.request(op.req)
-    carried_out(state, op)
+    told.carried_out()
     session = None if request.session is None else state.sessions[request.session]
     record = request.record
     if session is not None and record is None:
@@ -313,11 +278,11 @@ def abort(state: State, op: Abort) -> ReleaseAnswer:
     doomed = request.run > 0 or (session is not None and session.closing)
     rule = "PAGE-1" if session is None else "SESS-5"
     if doomed and record is not None:
-        obs = _release(state, op, record, rule)
+        _release(state, told, record, rule)
         record = None
         state.reached["running request aborted"] += 1
     else:
-        obs = hybrid.release_waiting(state, op, request, rule, [] if record is None else state.private(record))
+        hybrid.release_waiting(state, op, told, rule, [] if record is None else state.private(record))
     if record is not None and request.record is not None:
         state.pass_on(record)
         state.reached["lend ended by abort"] += 1
@@ -328,52 +293,44 @@ def abort(state: State, op: Abort) -> ReleaseAnswer:
             state.sessions[request.session] = session._replace(record=record, turn=None)
     state.drop_prepared(op.req)
     del state.requests[op.req]
-    return obs
 
 
-def close_session(state: State, op: CloseSession) -> ReleaseAnswer:
+def close_session(state: State, op: CloseSession, told: Told) -> None:
     """Release an idle session; with a turn in flight the release waits for it (22213)."""
     session = state.session(op.session)
     if session.closing:
         raise Refusal("OP-1", f"session {op.session} is closing already")
-    carried_out(state, op)
+    told.carried_out()
     if session.turn is not None:
-        obs = op.obs or hybrid.release_answer(state, None, [])
-        judge_given_back(state, obs, [], "SESS-4", window_rule="SESS-4", states_rule="SESS-4")
+        told.let_go([], "SESS-4", window_rule="SESS-4", states_rule="SESS-4")
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
-        return obs
-    obs = _release(state, op, session.record, "PAGE-1")
+        return
+    _release(state, told, session.record, "PAGE-1")
     state.reached["idle session closed"] += session.record is not None
     del state.sessions[op.session]
-    return obs
 
 
-def preempt(state: State, op: Preempt) -> ReleaseAnswer:
+def preempt(state: State, op: Preempt, told: Told) -> None:
     """Release an idle slot's KV and keep the session's tokens: its next turn prefills again."""
     session = state.session(op.session)
     if session.record is None:
         raise Refusal("OP-1", f"the slot of session {op.session} holds nothing, or is lent")
-    carried_out(state, op)
-    obs = _release(state, op, session.record, "PAGE-1")
+    told.carried_out()
+    _release(state, told, session.record, "PAGE-1")
     state.sessions[op.session] = session._replace(record=None)
     state.reached["slot preempted"] += 1
-    return obs
 
 
-def evict(state: State, op: Evict) -> EvictAnswer:
+def evict(state: State, op: Evict, told: Told) -> None:
     """Free unlocked pages of the prefix store, leaves first: at least `n`, or all there are.
 
     Their window sides and states leave with them. A page that loses only its window side stays as a tombstone.
     """
     hybrid.check_eviction(state, op)
-    carried_out(state, op)
-    obs = op.obs or hybrid.eviction(state, op, expand(_victims(state, op.n)))
-    pages = beginning(obs.evicted, len(state.store.pages) + 1)
-    owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
-    if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
-        raise _never_evicted(state, pages)
-    keys = cast("dict[PrefixKey, int]", owners)
+    told.carried_out()
+    pages = told.evicted(op.n)
+    keys = cast("dict[PrefixKey, int]", dict(zip(map(state.owner.get, pages), pages, strict=True)))
     losing = state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:
@@ -385,42 +342,10 @@ def evict(state: State, op: Evict) -> EvictAnswer:
     state.reached["eviction stopped at a lock"] += bool(len(pages) < op.n and state.store.pins)
     state.reached["page evicted"] += bool(pages)
     if state.config.sliding_window:
-        hybrid.evict_windows(state, op, obs, keys)
+        hybrid.evict_windows(state, op, told, keys)
     if state.config.num_states:
-        recurrent.evict_states(state, op, obs, keys)
+        recurrent.evict_states(state, op, told, keys)
     if state.memory is not None:
         state.memory.drop("pages", keys)
     state.store.remove(keys, losing)
     state.release_pages(pages)
-    return obs
-
-
-def _never_evicted(state: State, pages: list[int]) -> Violation:
-    """What is broken where one of the pages that were evicted is not the store's, or is named twice."""
-    seen: set[int] = set()
-    for page in pages:
-        key = state.owner.get(page)
-        if not isinstance(key, bytes):
-            whose = "is free" if key is None else "is a holder's private page"
-            if not 1 <= page <= state.config.num_pages:
-                whose = "does not exist"
-            return Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
-        if page in seen:
-            return Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)
-        seen.add(page)
-    raise AssertionError("each page is the store's, and named once")
-
-
-def _victims(state: State, n: int) -> Runs:
-    """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
-    store = state.store.copy()
-    pages: list[int] = []
-    while len(pages) < n:
-        leaves = [(page, key) for key, page in store.pages.items() if not store.children.get(key, 1)]
-        free = [(page, key) for page, key in leaves if page not in store.pins]
-        if not free:
-            break
-        page, key = min(free)
-        store.remove({key: page}, [store.parents[page]])
-        pages.append(page)
-    return pages

@@ -5,25 +5,11 @@ slot that its request computes in, and a tracking slot where it passes a page bo
 request goes on from, is held against it (rule DATA-2).
 """
 
-from itertools import count
-
-from kvspec.events import (
-    CacheUnfinished,
-    Evict,
-    EvictAnswer,
-    FreeState,
-    HolderView,
-    PublishAnswer,
-    Refusal,
-    ReleaseAnswer,
-    StateAnswer,
-    TakeState,
-)
-from kvspec.model.judging import carried_out, judge_cached, judge_evicted, judge_freed, judge_new, states_of
+from kvspec.events import CacheUnfinished, Evict, Finish, FreeState, Refusal, TakeState
 from kvspec.model.meaning import waiting
-from kvspec.model.records import Part, Request
+from kvspec.model.records import Request
 from kvspec.model.state import State
-from kvspec.pages import Runs
+from kvspec.model.told import Told
 from kvspec.rules import Violation
 from kvspec.states import kept_borders, last_state
 from kvspec.tokens import PrefixKey
@@ -37,27 +23,12 @@ def slot_keeping(state: State, record: int, border: int) -> int | None:
     )
 
 
-def _has_state(state: State, record: int, slot: int, length: int) -> bool | None:
+def has_state(state: State, record: int, slot: int, length: int) -> bool | None:
     """Whether a slot of a record has its state after `length` tokens; `None` if no answer told which slot has."""
     told = state.state_content.get(slot)
     if told is None and slot_keeping(state, record, length) is None:
         return None
     return told == (record, length)
-
-
-def _judge_content(state: State, record: int, slot: int, length: int, what: str) -> None:
-    """Rule DATA-2 for a slot of a record that is used for its state after `length` tokens; `what` is what for."""
-    has = _has_state(state, record, slot, length)
-    if has is False:
-        held = state.state_content.get(slot)
-        observed = "no state" if held is None else f"the state after {held[1]} tokens"
-        raise _other_state(what, slot, length, slot_keeping(state, record, length), observed)
-    (state.unjudged if has is None else state.judged)["DATA-2"] += 1
-
-
-def _other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:
-    what = f"{what} state slot {slot}, which does not have the state after {length} tokens"
-    return Violation("DATA-2", what, expected=expected, observed=observed)
 
 
 def move_on(state: State, record: int, start: int, end: int, *, chooses: bool) -> None:
@@ -89,7 +60,7 @@ def cut_borders(state: State, record: int, length: int) -> None:
     state.borders[record] = tuple(border for border in state.borders[record] if border <= length)
 
 
-def _source(state: State, request: Request, prefix_len: int) -> int | None:
+def source(state: State, request: Request, prefix_len: int) -> int | None:
     """The slot that has the state from which a request goes on, if it goes on from one and an answer told which."""
     if not prefix_len or not state.config.num_states:
         return None
@@ -101,75 +72,6 @@ def _source(state: State, request: Request, prefix_len: int) -> int | None:
         return held.computing
     cached = state.store.states.get(held.locked) if prefix_len == state.lengths[record].protected else None
     return slot_keeping(state, record, prefix_len) or cached
-
-
-def sources(state: State, batch: list[Part]) -> dict[str, int] | None:
-    """The model's own answer: the slots whose states the requests of a prefill batch go on from."""
-    due = {req: slot for req, one, start, _ in batch if (slot := _source(state, one, start)) is not None}
-    return due if state.config.num_states else None
-
-
-def judge_sources(state: State, batch: list[Part], told: dict[str, int] | None) -> None:
-    """Rule DATA-2 for the slots whose states the requests of a prefill batch go on from, each at its `prefix_len`."""
-    if not state.config.num_states:
-        return
-    for req, request, prefix_len, _ in batch:
-        if told is None or req not in told:
-            state.unjudged["DATA-2"] += prefix_len > 0
-            continue
-        record, slot, due = request.record, told[req], _source(state, request, prefix_len)
-        if slot == due or (due is not None and due < 0):
-            state.judged["DATA-2"] += 1
-        elif record is not None and slot in state.records[record].states and prefix_len:
-            _judge_content(state, record, slot, prefix_len, f"{req} goes on from")
-        else:
-            raise _other_state(f"{req} goes on from", slot, prefix_len, due, slot)
-
-
-def judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
-    """Hold what the slots of a record are used for, where that is told, against what they have (rule DATA-2).
-
-    What no earlier answer told is learned here.
-    """
-    held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
-    if view.computing is None or any(slot < 0 for slot in held.states):
-        state.unjudged["DATA-2"] += 1
-        return
-    if view.computing not in ((held.computing,) if held.computing else held.states):
-        what = f"{who} computes in state slot {view.computing}, where its state is not"
-        raise Violation("DATA-2", what, expected=held.computing or held.states, observed=view.computing)
-    if not held.computing:
-        state.records[record] = held = held._replace(computing=view.computing)
-        content[view.computing] = record, state.written[record]
-    state.judged["DATA-2"] += 1
-    due = [border for border in state.borders[record] if border >= protected]
-    if view.tracking is None:
-        state.unjudged["DATA-2"] += bool(due)
-        return
-    told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
-    if list(told) != due:
-        what = f"the page borders whose states {who} has kept are wrong"
-        raise Violation("MAMBA-3", what, expected=due, observed=list(told))
-    for border, slot in told.items():
-        if _has_state(state, record, slot, border) is not None:
-            _judge_content(state, record, slot, border, f"{who} keeps in")
-        tracking = [own for own in held.states if own != held.computing]
-        if slot not in tracking:
-            what = f"{who} keeps a state in slot {slot}, which is no tracking slot of its own"
-            raise Violation("DATA-2", what, expected=tracking, observed=slot)
-        content[slot] = record, border
-
-
-def roles(state: State, record: int) -> tuple[int | None, dict[int, int] | None]:
-    """The slot that a record computes in, and the one that keeps each border; `None` where no answer told."""
-    kept = {border: slot_keeping(state, record, border) for border in state.borders[record]}
-    told = {border: slot for border, slot in kept.items() if slot is not None}
-    return state.records[record].computing or None, told if len(told) == len(kept) else None
-
-
-def state_slots(state: State, slots: tuple[int, ...]) -> list[int] | None:
-    """The state slots as an answer tells them; `None` where there are none."""
-    return list(slots) if state.config.num_states else None
 
 
 def resumable(state: State, record: int, key_len: int) -> int:
@@ -213,7 +115,7 @@ def take_states(state: State, record: int, req: str, request: Request, new: list
         state.memory.take_states(state, record, req, early, new)
 
 
-def take_state(state: State, op: TakeState) -> StateAnswer:
+def take_state(state: State, op: TakeState, told: Told) -> None:
     """A matched request that waits takes the slot that it will compute in: it owns a state before a row (17850)."""
     request = state.request(op.req)
     if not state.config.num_states:
@@ -224,39 +126,24 @@ def take_state(state: State, op: TakeState) -> StateAnswer:
         raise Refusal("OP-1", f"{op.req} has not matched its prefix")
     if not state.free_states:
         raise Refusal("CAP-1", "no state slot is free", states_short=1)
-    carried_out(state, op)
-    need = [(op.req, 1)]
-    obs = op.obs or StateAnswer(_smallest_free(state))
-    (slot,) = judge_new(state, states_of(state), need, _given(op.req, obs.state))[op.req]
+    told.carried_out()
+    slot = told.slot("state", op.req)
     state.state_owner[slot] = op.req
     if state.memory is not None:
         state.memory.take(waiting(op.req), "states", [slot])
     state.requests[op.req] = request._replace(state=slot)
     state.reached["state without a row"] += 1
-    return obs
 
 
-def _smallest_free(state: State) -> int:
-    """The state slot that the model itself takes; whoever asks has seen that one is free."""
-    return next(slot for slot in count(1) if slot not in state.state_owner)
-
-
-def _given(req: str, slot: int | None) -> dict[str, Runs] | None:
-    """One slot given to one request, as an answer tells it."""
-    return None if slot is None else {req: [slot]}
-
-
-def free_state(state: State, op: FreeState) -> StateAnswer:
+def free_state(state: State, op: FreeState, told: Told) -> None:
     """A waiting request gives back the state slot that it took: it has no row that could be freed with it (17850)."""
     request = state.request(op.req)
     if request.state is None:
         raise Refusal("OP-1", f"request {op.req} has no state slot without a row")
-    carried_out(state, op)
-    obs = op.obs or StateAnswer(request.state)
-    judge_freed(state, states_of(state), "MAMBA-2", [request.state], None if obs.state is None else [obs.state])
+    told.carried_out()
+    told.freed("states", "MAMBA-2", [request.state])
     give_back(state, op.req, request.state)
     state.requests[op.req] = request._replace(state=None)
-    return obs
 
 
 def give_back(state: State, req: str, slot: int) -> None:
@@ -276,26 +163,24 @@ def state_to_publish(state: State, request: Request, record: int, length: int) -
 
 
 def publish_copy(
-    state: State, op: CacheUnfinished, obs: PublishAnswer, record: int, key: PrefixKey | None, border: int
+    state: State, op: CacheUnfinished, told: Told, record: int, key: PrefixKey | None, border: int
 ) -> None:
     """The store takes the state at `border`, named `key`, while the holder goes on; one free slot is needed for it.
 
     Either the free slot gets a copy for the store, or the store takes the tracking slot and the holder the free one.
     """
+    cached, taken = (op.obs.state_cached, op.obs.state_taken) if op.obs else (None, None)
     if key is None:
-        return judge_cached(obs.state_taken if obs.state_cached is None else obs.state_cached, ())
+        return told.cached(taken if cached is None else cached, ())
     states = state.records[record].states
-    if op.obs is None:
-        obs.state_cached = obs.state_taken = _smallest_free(state)
-    (new,) = judge_new(state, states_of(state), [(op.req, 1)], _given(op.req, obs.state_taken))[op.req]
-    cached = new if obs.state_cached is None else obs.state_cached
-    judge_cached(cached, [new, *states])
-    state.judged["MAMBA-4"] += 1
+    new = told.slot("state_taken", op.req)
+    cached = told.choice("state_cached", new)
+    told.cached(cached, [new, *states])
     if cached != new:
         if cached == state.records[record].computing:
             what = f"the store took state slot {cached}, in which {op.req} computes"
             raise Violation("DATA-2", what, observed=cached)
-        _judge_content(state, record, cached, border, "the store took")
+        told.content(record, cached, border, "the store took")
         state.borders[record] = tuple(other for other in state.borders[record] if other != border)
     kept = tuple(new if slot == cached else slot for slot in states)
     state.records[record] = state.records[record]._replace(states=kept)
@@ -314,24 +199,22 @@ def _cache_state(state: State, record: int, key: PrefixKey, slot: int, new: int 
     state.reached["state published"] += 1
 
 
-def publish_own(state: State, obs: ReleaseAnswer, record: int, key: PrefixKey | None, border: int) -> None:
+def publish_own(state: State, op: Finish, told: Told, record: int, key: PrefixKey | None, border: int) -> None:
     """A request ends: the store takes its state at `border`, named `key`, if it lacks it. The rest goes back."""
     if not state.config.num_states:
         return
     states = state.records[record].states
-    given = obs.state_cached
-    if given is None and key is not None and obs.states_freed is None:  # nothing is told of states
-        state.unjudged["MAMBA-4"] += 1
-        given = slot_keeping(state, record, border) or states[-1]
-    if given is None and key is not None:
+    given = None if op.obs is None else op.obs.state_cached
+    if key is not None and (op.obs is None or op.obs.states_freed is None):
+        given = told.choice("state_cached", slot_keeping(state, record, border) or states[-1])
+    if key is not None and given is None:
         raise Violation("MAMBA-4", "the store did not take the state that is due", expected=list(states))
-    judge_cached(given, () if key is None else states)
+    told.cached(given, () if key is None else states)
     kept = tuple(slot for slot in states if slot != given)
-    judge_freed(state, states_of(state), "MAMBA-2", kept, obs.states_freed)
+    told.freed("states", "MAMBA-2", kept)
     state.records[record] = state.records[record]._replace(states=kept)
     if key is not None and given is not None:
-        state.judged["MAMBA-4"] += obs.state_cached is not None
-        _judge_content(state, record, given, border, "the store took")
+        told.content(record, given, border, "the store took")
         _cache_state(state, record, key, given)
 
 
@@ -341,12 +224,11 @@ def evictable_states(state: State) -> list[int]:
     return [slot for key, slot in store.states.items() if store.pages[key] not in store.state_pins]
 
 
-def evict_states(state: State, op: Evict, obs: EvictAnswer, keys: dict[PrefixKey, int]) -> None:
+def evict_states(state: State, op: Evict, told: Told, keys: dict[PrefixKey, int]) -> None:
     """Judge the states that leave the store, those of the pages `keys` among them, and take them away."""
     states = state.store.states
-    pool, leaving = states_of(state), sorted(states[key] for key in keys if key in states)
-    assert pool is not None, "there are state slots"
-    evicted = judge_evicted(state, pool, "MAMBA-5", op.states, leaving, evictable_states(state), obs.states_evicted)
+    leaving = sorted(states[key] for key in keys if key in states)
+    evicted = told.left("states", "MAMBA-5", op.states, leaving, evictable_states(state))
     if state.memory is not None:
         state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
     for slot in evicted:

@@ -2,36 +2,16 @@
 
 from kvspec import lengths
 from kvspec.batch import Chunking, broken_rule
-from kvspec.events import (
-    Complete,
-    CompleteAnswer,
-    Decode,
-    DecodeAnswer,
-    Done,
-    Extend,
-    ExtendAnswer,
-    Launch,
-    Refusal,
-    Verify,
-)
+from kvspec.events import Complete, Decode, Extend, Launch, Refusal, Verify
 from kvspec.model import hybrid, recurrent
-from kvspec.model.judging import (
-    carried_out,
-    choose,
-    choose_rows,
-    judge_new,
-    judge_rows,
-    pages_of,
-    states_of,
-    window_pages_of,
-)
 from kvspec.model.records import Part, Passage, Prepared, Record, Speculation
 from kvspec.model.state import WITHHELD, State
+from kvspec.model.told import Told
 from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
 
 
-def extend(state: State, op: Extend) -> ExtendAnswer:
+def extend(state: State, op: Extend, told: Told) -> None:
     """Prefill a batch: rows, pages and row writes for all of it, or nothing (17850).
 
     For each request, with `pages` already in its table:
@@ -45,33 +25,27 @@ def extend(state: State, op: Extend) -> ExtendAnswer:
     brought = ((req, request.record) for req, request, _, _ in batch)
     kept = {req: None if record is None else state.records[record].row for req, record in brought}
     # Before the room: whose row was given away says more than that none was free.
-    rows = None if op.obs is None else judge_rows(state, kept, op.obs.rows)
+    rows = None if op.obs is None else told.rows(kept)
     state_needs = [(req, recurrent.states_missing(state, request)) for req, request, _, _ in batch]
     needed = _needed(state, op, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
     check_room(state, needed, [*kept.values()].count(None), sum(need for _, need in state_needs))
-    carried_out(state, op)
+    told.carried_out()
 
-    obs = op.obs or ExtendAnswer(
-        choose_rows(state, kept),
-        choose(pages_of(state), needs),
-        choose(window_pages_of(state), needs),
-        choose(states_of(state), state_needs),
-        recurrent.sources(state, batch),
-    )
     if rows is None:
-        rows = judge_rows(state, kept, obs.rows)
-    pages = judge_new(state, pages_of(state), needs, obs.pages)
-    sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
-    states = judge_new(state, states_of(state), state_needs, obs.states)
-    recurrent.judge_sources(state, batch, obs.states_from)
+        rows = told.rows(kept)
+    pages, sides, states = (
+        told.given("pages", needs),
+        told.given("window", needs),
+        told.given("states", state_needs),
+    )
+    told.sources(batch)
     for part in batch:
         req = part.req
         _extend_one(state, part, rows[req])
         record = state.requests[req].record
         assert record is not None
         state.take_pages(record, pages.get(req, []), sides.get(req, []))
-        recurrent.take_states(state, record, req, part.request, states.get(req, []), chooses=op.obs is None)
-    return obs
+        recurrent.take_states(state, record, req, part.request, states.get(req, []), chooses=told.chooses)
 
 
 def _check_extend(state: State, req: str, seq_len: int) -> Part:
@@ -183,7 +157,7 @@ def _extend_one(state: State, part: Part, row: int) -> None:
     state.requests[req] = request._replace(seq_len=seq_len)
 
 
-def decode(state: State, op: Decode) -> DecodeAnswer:
+def decode(state: State, op: Decode, told: Told) -> None:
     """Make room for one decode step of each request; `n == 1` commits its token at once (994)."""
     if op.n < 1:
         raise Refusal("OP-1", f"n is {op.n}")
@@ -231,11 +205,10 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         growth = [after.allocated - held[record].allocated for _, record, after, _, _ in steps]
         needed = _needed(state, op, needed, [count for count in growth if count])
     check_room(state, needed, 0, 0)
-    carried_out(state, op)
+    told.carried_out()
 
-    obs = op.obs or DecodeAnswer(choose(pages_of(state), needs), choose(window_pages_of(state), needs))
-    pages = judge_new(state, pages_of(state), needs, obs.pages, "SPEC-2" if overlaps else "")
-    sides = judge_new(state, window_pages_of(state), needs, obs.window_pages)
+    pages = told.given("pages", needs, "SPEC-2" if overlaps else "")
+    sides = told.given("window", needs)
     drafts = 0 if n == 1 else n
     for req, record, after, committed, ahead in steps:
         held[record] = after
@@ -245,10 +218,9 @@ def decode(state: State, op: Decode) -> DecodeAnswer:
         state.judged["SPEC-2"] += overlaps
     for req, new in pages.items():
         state.take_pages(state.running(req)[1], new, sides.get(req, []))
-    return obs
 
 
-def launch(state: State, op: Launch) -> Done:
+def launch(state: State, op: Launch, told: Told) -> None:
     """Hand what was prepared to the device. From here on the row positions it reads may not change (17850)."""
     if op.launch in state.flights:
         raise Refusal("OP-1", f"launch {op.launch} is in flight")
@@ -260,7 +232,7 @@ def launch(state: State, op: Launch) -> Done:
         raise Refusal("OP-1", f"{missing} has nothing to launch")
     if len(names) < len(op.reqs):
         raise Refusal("OP-1", "a request is in the launch twice")
-    carried_out(state, op)
+    told.carried_out()
 
     has_states = state.config.num_states
     requests, records, readers = state.requests, state.records, state.readers
@@ -278,7 +250,7 @@ def launch(state: State, op: Launch) -> Done:
             readers[row] = (*readers[row], end) if row in readers else (end,)
         written[record] = end
         if has_states:
-            recurrent.move_on(state, record, start, end, chooses=op.obs is None)
+            recurrent.move_on(state, record, start, end, chooses=told.chooses)
         if samples or drafts:
             horizon[record] += 1
         if drafts:
@@ -289,10 +261,9 @@ def launch(state: State, op: Launch) -> Done:
         state.memory.launch(state, op.launch, parts)
     state.reached["launch overlapped"] += bool(state.flights)
     state.flights[op.launch] = passages
-    return Done()
 
 
-def complete(state: State, op: Complete) -> CompleteAnswer:
+def complete(state: State, op: Complete, told: Told) -> None:
     """The oldest launch has completed: tokens arrive, and rows withheld for it become free (17850).
 
     Those that an engine has sampled itself are taken as they are, if there are as many as are due.
@@ -321,7 +292,7 @@ def complete(state: State, op: Complete) -> CompleteAnswer:
         due = {passage.req for passage in passages if passage.samples}
         stranger = next((req for req in tokens_of if req not in due), "a request that left")
         raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
-    carried_out(state, op)
+    told.carried_out()
     state.chosen["tokens sampled by the engine"] += tokens_of is not op.tokens and tokens_of != op.tokens
 
     state.judged["LAUNCH-1"] += 1
@@ -349,7 +320,6 @@ def complete(state: State, op: Complete) -> CompleteAnswer:
             freed.append(row)
     if state.memory is not None:
         state.memory.complete(op.launch, freed)
-    return CompleteAnswer()
 
 
 def _miscounted(op: Complete, what: str) -> Exception:
@@ -359,7 +329,7 @@ def _miscounted(op: Complete, what: str) -> Exception:
     return Violation("CHUNK-1", what, expected="a token for each that it sampled for", observed=op.sampled)
 
 
-def verify(state: State, op: Verify) -> Done:
+def verify(state: State, op: Verify, told: Told) -> None:
     """Commit what the oldest speculative step had accepted; the request keeps `tokens` of it (22862)."""
     request, record = state.running(op.req)
     step, *behind = state.speculating.get(op.req, (None,))
@@ -371,7 +341,7 @@ def verify(state: State, op: Verify) -> Done:
         raise Refusal("SPEC-1", f"{op.accepted} accepted positions are not in 1..{step.positions}")
     if not 1 <= len(op.tokens) <= op.accepted:
         raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
-    carried_out(state, op, "SPEC-1")
+    told.carried_out("SPEC-1")
 
     state.judged["SPEC-1"] += 1
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
@@ -385,4 +355,3 @@ def verify(state: State, op: Verify) -> Done:
     state.speculating[op.req] = tuple(behind)
     if not behind:
         del state.speculating[op.req]
-    return Done()

@@ -1,25 +1,24 @@
 """Operations on requests that wait: sessions opened, requests submitted, prefixes matched."""
 
 from kvspec import lengths
-from kvspec.events import Done, MatchAnswer, MatchPrefix, OpenSession, Refusal, Submit
+from kvspec.events import MatchPrefix, OpenSession, Refusal, Submit
 from kvspec.model import hybrid, recurrent
-from kvspec.model.judging import carried_out, judge_given_back, judge_length
 from kvspec.model.records import Request, Session
 from kvspec.model.state import State
+from kvspec.model.told import Told
 from kvspec.tokens import Tokens
 
 
-def open_session(state: State, op: OpenSession) -> Done:
+def open_session(state: State, op: OpenSession, told: Told) -> None:
     """Open a session with an empty history and no slot."""
     if op.session in state.sessions:
         raise Refusal("OP-1", f"session {op.session} is open already")
-    carried_out(state, op, "SESS-4" if op.session in state.closed_late else "OP-1")
+    told.carried_out("SESS-4" if op.session in state.closed_late else "OP-1")
     state.closed_late.discard(op.session)
     state.sessions[op.session] = Session(Tokens(state.config.page_size))
-    return Done()
 
 
-def submit(state: State, op: Submit) -> Done:
+def submit(state: State, op: Submit, told: Told) -> None:
     """Take a request in. Nothing is matched or owned yet."""
     if op.req in state.requests:
         raise Refusal("OP-1", f"there is a request {op.req} already")
@@ -41,11 +40,10 @@ def submit(state: State, op: Submit) -> Done:
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
         state.judged["SESS-1"] += 1
         state.judged["SESS-6"] += 1
-    carried_out(state, op, "OP-1" if session is None else _rule_of_a_turn(op))
+    told.carried_out("OP-1" if session is None else _rule_of_a_turn(op))
     if op.session is not None and session is not None:
         state.sessions[op.session] = session._replace(turn=op.req)
     state.requests[op.req] = Request(tokens, op.session)
-    return Done()
 
 
 def _rule_of_a_turn(op: Submit) -> str:
@@ -54,21 +52,22 @@ def _rule_of_a_turn(op: Submit) -> str:
     return told if told in ("OP-1", "SESS-6") else "SESS-1"
 
 
-def match_prefix(state: State, op: MatchPrefix) -> MatchAnswer:
+def match_prefix(state: State, op: MatchPrefix, told: Told) -> None:
     """Answer how much is cached: the session's record if its slot has one, else the longest prefix in the store."""
     request = state.request(op.req)
     if request.running:
         raise Refusal("OP-1", f"request {op.req} is running")
-    carried_out(state, op)
+    told.carried_out()
     record = request.record
     if record is None and request.session is not None:
         record = state.sessions[request.session].record
-    if record is not None:
-        return _lend(state, op, request, record)
-    return _match_store(state, op, request, [], ())
+    if record is None:
+        _match_store(state, op, told, request, [], ())
+    else:
+        _lend(state, op, told, request, record)
 
 
-def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> MatchAnswer:
+def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: int) -> None:
     """Lend the slot's record to the turn, and free its tail.
 
     [0, protected)               the store's pages, locked by the record: stay
@@ -79,20 +78,18 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     key_len = recurrent.resumable(state, record, len(request.tokens) - 1)
     before = state.lengths[record]
     if min(before.committed, key_len) == 0:
-        return _give_up_slot(state, op, request, record)
+        return _give_up_slot(state, op, told, request, record)
     after = lengths.resume(before, key_len, state.config.page_size)
     table = state.tables[record]
     tail = lengths.tail(after.allocated, before.allocated, state.config.page_size)
     freed = table[tail.start : tail.stop]
-    sides = hybrid.window_sides(state, freed)
-    obs = op.obs or MatchAnswer(after.committed, after.protected, freed, sides, recurrent.state_slots(state, ()))
     rule = "SESS-2" if key_len == len(request.tokens) - 1 else "MAMBA-3"
-    if obs.prefix_len is not None and obs.prefix_len < after.protected:
+    if told.choice("prefix_len", after.committed) < after.protected:
         rule = "LEN-3"
-    judge_length(state, rule, "prefix_len", after.committed, obs.prefix_len)
+    told.length("prefix_len", rule, after.committed)
     again = request.record is not None
-    judge_length(state, "SESS-2" if again else "LEN-2", "protected_len", after.protected, obs.protected_len)
-    judge_given_back(state, obs, freed, "TAIL-1", states_rule="MAMBA-1")
+    told.length("protected_len", "SESS-2" if again else "LEN-2", after.protected)
+    told.let_go(freed, "TAIL-1", states_rule="MAMBA-1")
     state.judged["LEN-3"] += 1
 
     state.cut_table(record, tail.start)
@@ -109,34 +106,29 @@ def _lend(state: State, op: MatchPrefix, request: Request, record: int) -> Match
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
     state.requests[op.req] = request._replace(record=record, resumed=True, prefix_len=after.committed)
-    return obs
 
 
-def _give_up_slot(state: State, op: MatchPrefix, request: Request, record: int) -> MatchAnswer:
+def _give_up_slot(state: State, op: MatchPrefix, told: Told, request: Request, record: int) -> None:
     """Nothing of the slot would be kept, so its row and pages are released, and the store is asked instead."""
     freed, states = state.private(record), state.records[record].states
-    obs = _match_store(state, op, request._replace(record=None, resumed=False), freed, states)
+    _match_store(state, op, told, request._replace(record=None, resumed=False), freed, states)
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
     state.forget_record(record)
     state.reached["slot given up"] += 1
-    return obs
 
 
 def _match_store(
-    state: State, op: MatchPrefix, request: Request, freed: list[int], states: tuple[int, ...]
-) -> MatchAnswer:
+    state: State, op: MatchPrefix, told: Told, request: Request, freed: list[int], states: tuple[int, ...]
+) -> None:
     """The longest cached page-aligned prefix of all tokens but the last. Nothing is owned by it yet.
 
     `freed` and `states` go back meanwhile: what was in a slot that is given up.
     """
     pages, rule = hybrid.longest_match(state, request.tokens)
     prefix_len = pages * state.config.page_size
-    sides, slots = hybrid.window_sides(state, freed), recurrent.state_slots(state, states)
-    obs = op.obs or MatchAnswer(prefix_len, prefix_len, freed, sides, slots)
-    judge_given_back(state, obs, freed, "TAIL-1" if freed else "PAGE-1", states=states)
-    judge_length(state, rule, "prefix_len", prefix_len, obs.prefix_len)
-    judge_length(state, "LEN-2", "protected_len", prefix_len, obs.protected_len)
+    told.let_go(freed, "TAIL-1" if freed else "PAGE-1", states=states)
+    told.length("prefix_len", rule, prefix_len)
+    told.length("protected_len", "LEN-2", prefix_len)
     state.reached["prefix matched"] += bool(prefix_len)
     state.requests[op.req] = request._replace(prefix_len=prefix_len)
-    return obs

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvconform import features
+from kvconform.answers import Model
 from kvconform.commands import engines as commands
 from kvconform.engines import releases as engines
 from kvconform.engines.sglang.finder import prepare, version_in
@@ -31,7 +32,6 @@ from kvspec.events import (
     Submit,
     SwaEvict,
 )
-from kvspec.model import Model
 
 
 def release(cache: Path, version: str) -> Path:

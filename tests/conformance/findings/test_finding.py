@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from kvconform.answers import Model
 from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs
 from kvconform.findings.accepted import Accepted
@@ -30,7 +31,6 @@ from kvlaw import Law
 from kvspec.events import EVENTS, Config, Operation, Snapshot
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
-from kvspec.model import Model
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, KeepsPages, Raises, lines, write
 
 SHOWN_BY_VECTORS = (

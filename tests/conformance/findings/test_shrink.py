@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from kvconform.answers import Model
 from kvconform.checked import Checked
 from kvconform.findings import shrink as shrink_module
 from kvconform.findings.shrink import about, kind, shortest_of_run, shortest_of_trace, shrink, words
@@ -30,7 +31,6 @@ from kvspec.events import (
     Retract,
     Submit,
 )
-from kvspec.model import Model
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, KeepsPages, Raises, RaisesAtLaunch, write
 
 CONFIG = Config(page_size=4, num_pages=64, num_rows=8, max_context_len=64)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, settings
 
+from kvconform.answers import Model
 from kvconform.checked import RuleBroken
 from kvconform.cli import run_command
 from kvconform.features import POLICIES
@@ -34,7 +35,6 @@ from kvspec.events import (
     ReleaseAnswer,
     Submit,
 )
-from kvspec.model import Model
 from tests.conformance.helpers import LIFE, KeepsPages
 from tests.walk import proposals
 

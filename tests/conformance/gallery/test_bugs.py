@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kvconform.answers import Model
 from kvconform.cli import run_command
 from kvconform.fuzzing.fuzz import Budget
 from kvconform.fuzzing.swarm import memory
@@ -50,7 +51,6 @@ from kvspec.events import (
     Snapshot,
     Submit,
 )
-from kvspec.model import Model
 from kvspec.rules import RULES
 from tests.walk import SEEDS, RandomDraw, proposals
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvconform.answers import Model
 from kvconform.quick import QuickModel
 from kvlaw import Law
 from kvspec.events import (
@@ -33,7 +34,6 @@ from kvspec.events import (
     Submit,
     Verify,
 )
-from kvspec.model import Model
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation

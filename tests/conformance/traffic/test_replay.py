@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvconform.answers import carry_out
 from kvconform.cli import run_command
 from kvconform.errors import InputError
 from kvconform.traffic import mooncake, synthetic
@@ -16,7 +17,6 @@ from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Decode, Event, EvictAnswer, MatchAnswer, Operation, Preempt, Retract
-from kvspec.model import carry_out
 from kvspec.model.state import State
 from kvspec.tokens import Element, Tokens
 

@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from kvconform.answers import Model
 from kvconform.vectors.runner import unanswered
 from kvspec import model
 from kvspec.events import Refusal
-from kvspec.model import Model
 from tests.conformance.helpers import with_refusals
 
 Place = tuple[str, int]

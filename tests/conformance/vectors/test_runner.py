@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvconform.answers import Model
 from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.expect import NOTHING, Expect, Expectations, Mismatch, Seen
@@ -12,7 +13,6 @@ from kvconform.vectors.runner import ExpectationFailed, Outcome, check_trace, ru
 from kvref.manager import Manager
 from kvspec import events
 from kvspec.events import Config, ExtendAnswer, ReleaseAnswer
-from kvspec.model import Model
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, CannotBeMade, KeepsPages, Raises, write
 
 TURNS: list[dict[str, Any]] = [

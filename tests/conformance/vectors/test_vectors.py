@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvconform.answers import Model
 from kvconform.checked import Checked, RuleBroken
 from kvconform.features import lacks, needs, needs_of_config, under, vector_under
 from kvconform.fuzzing.style import Chance
@@ -28,7 +29,6 @@ from kvspec.events import (
     SnapshotAnswer,
     Submit,
 )
-from kvspec.model import Model
 from kvspec.model.state import CHOICES
 from kvspec.rules import Violation
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import z3  # type: ignore[import-untyped]
 
+from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory
 from kvconform.proving import law as prover
 from kvspec.events import Refusal
@@ -24,7 +25,6 @@ from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
 from kvspec.memory.proofs.pool import Memory
 from kvspec.memory.proofs.steps import STEPS, Run
 from kvspec.memory.proofs.terms import NONE, every
-from kvspec.model import Model
 from tests.walk import RandomDraw, proposals
 
 NUMBERS = range(3)

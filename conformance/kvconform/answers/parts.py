@@ -1,0 +1,31 @@
+"""One length, or what one state slot has, held against what is due."""
+
+from kvspec.model.recurrent import has_state, slot_keeping
+from kvspec.model.state import State
+from kvspec.rules import Violation
+
+
+def judge_length(state: State, rule: str, name: str, expected: int, observed: int | None) -> None:
+    """Compare one length, in tokens."""
+    if observed is None:
+        state.unjudged[rule] += 1
+    elif observed != expected:
+        raise Violation(rule, f"{name} is wrong", expected=expected, observed=observed)
+    else:
+        state.judged[rule] += 1
+
+
+def judge_content(state: State, record: int, slot: int, length: int, what: str) -> None:
+    """Rule DATA-2 for a slot of a record that is used for its state after `length` tokens; `what` is what for."""
+    has = has_state(state, record, slot, length)
+    if has is False:
+        held = state.state_content.get(slot)
+        observed = "no state" if held is None else f"the state after {held[1]} tokens"
+        raise other_state(what, slot, length, slot_keeping(state, record, length), observed)
+    (state.unjudged if has is None else state.judged)["DATA-2"] += 1
+
+
+def other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:
+    """Rule DATA-2 is broken: a slot has another state than it is used for."""
+    what = f"{what} state slot {slot}, which does not have the state after {length} tokens"
+    return Violation("DATA-2", what, expected=expected, observed=observed)

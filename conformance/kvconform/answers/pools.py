@@ -1,0 +1,83 @@
+"""The pools as answers name them: what is given out by number and goes back, who has it, and how that is called."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kvspec.model.state import State
+from kvspec.model.told import PoolName
+from kvspec.tokens import PrefixKey
+
+FREE = "is free already"
+STORE = "the prefix store"
+
+
+class Pool(NamedTuple):
+    """A pool of what is given out by number and goes back: pages, window pages, state slots."""
+
+    kind: str
+    rule: str
+    """Each number has one owner."""
+    due: str
+    """Says how many are given out."""
+    size: int
+    owners: Mapping[int, object]
+    whose: Callable[[State, int], tuple[str, str]]
+    """The rule that giving back a number breaks which somebody has, and who that is."""
+
+    def use(self, state: State, number: int) -> tuple[str, str]:
+        """The rule that giving back a number breaks which stays, and what is with the number."""
+        if 1 <= number <= self.size and number in self.owners:
+            return self.whose(state, number)
+        return self.rule, FREE if 1 <= number <= self.size else "does not exist"
+
+
+def pool_of(state: State, name: PoolName) -> Pool | None:
+    """A pool by its name; `None` where a memory has it not (20070, 17850)."""
+    config = state.config
+    if name == "pages":
+        return Pool("page", "PAGE-1", "PAGE-2", config.num_pages, state.owner, _whose_page)
+    if name == "window" and config.sliding_window:
+        return Pool("window page", "SWA-1", "SWA-1", config.num_window_pages, state.window_owner, _whose_side)
+    if name == "states" and config.num_states:
+        return Pool("state slot", "MAMBA-1", "MAMBA-1", config.num_states, state.state_owner, _whose_state)
+    return None
+
+
+def _whose_page(state: State, page: int) -> tuple[str, str]:
+    owner = state.owner[page]
+    if isinstance(owner, bytes):
+        return "PAGE-1", f"belongs to {STORE}"
+    position, name = state.tables[owner].index(page) * state.config.page_size, record_name(state, owner)
+    if position < state.lengths[owner].committed:
+        return "TAIL-2", f"still holds committed positions of {name}, from {position} on"
+    return "PAGE-1", f"belongs to {name}"
+
+
+def _whose_side(state: State, window_page: int) -> tuple[str, str]:
+    page = state.window_owner[window_page]
+    owner = state.owner[page]
+    if isinstance(owner, bytes):
+        return "SWA-1", f"is behind page {page} of {STORE}"
+    return "SWA-2", f"is behind page {page} of {record_name(state, owner)}, which is still read"
+
+
+def _whose_state(state: State, slot: int) -> tuple[str, str]:
+    return "MAMBA-1", f"belongs to {owner_name(state, state.state_owner[slot])}"
+
+
+def record_name(state: State, record: int) -> str:
+    """Who holds a record, in words."""
+    for req, request in state.requests.items():
+        if request.record == record:
+            return f"request {req}"
+    for session, slot in state.sessions.items():
+        if slot.record == record:
+            return f"the slot of session {session}"
+    return "nobody"
+
+
+def owner_name(state: State, owner: int | str | PrefixKey) -> str:
+    """Who owns a page or a state slot, in words."""
+    if isinstance(owner, bytes):
+        return STORE
+    return f"request {owner}" if isinstance(owner, str) else record_name(state, owner)
