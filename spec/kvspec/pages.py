@@ -4,7 +4,7 @@ A *position* is an index into a request's tokens. A *page* holds `page_size` slo
 Pages are numbered from 1; page 0 is the padding page, which is never allocated or freed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from kvspec.contracts import ensure, require
 
@@ -121,45 +121,3 @@ def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
 def count(runs: Runs) -> int:
     """How many numbers are named, one that is named twice counted twice."""
     return sum(1 if isinstance(run, int) else run[1] for run in runs)
-
-
-def alongside(one: Runs, other: Runs) -> Iterator[tuple[int, int, int]]:
-    """What is in the same places of both, as far as both go: a number of each, and for how many both count on."""
-    runs, others = ([(run, 1) if isinstance(run, int) else run for run in each][::-1] for each in (one, other))
-    while runs and others:
-        (first, left), (second, right) = runs.pop(), others.pop()
-        length = min(left, right)
-        yield first, second, length
-        runs += [(first + length, left - length)] * (left > length)
-        others += [(second + length, right - length)] * (right > length)
-
-
-def merged(runs: Runs) -> list[tuple[int, int]]:
-    """The same numbers as runs in order, none of which touch: what it costs follows the runs, never their lengths."""
-    found: list[tuple[int, int]] = []
-    for first, count in sorted((run, 1) if isinstance(run, int) else run for run in runs):
-        if found and first <= found[-1][0] + found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], first + count - found[-1][0])
-        else:
-            found.append((first, count))
-    return found
-
-
-def without(runs: Runs, others: Runs) -> list[int | tuple[int, int]]:
-    """The numbers of `runs` that are not among `others`, as the shortest runs in order."""
-    left: list[int | tuple[int, int]] = []
-    taken = [*merged(others), (1 << 63, 1)]
-    place = 0
-    for first, length in merged(runs):
-        start, stop = first, first + length
-        while start < stop:
-            border, taken_length = taken[place]
-            if start < border:
-                end = min(border, stop)
-                left.append(start if end == start + 1 else (start, end - start))
-                start = end
-            elif start < border + taken_length:
-                start = border + taken_length
-            else:
-                place += 1
-    return left

@@ -65,7 +65,11 @@ _MODEL = Target(
 
 TARGETS = {
     "kvspec": _MODEL,
-    "answers": _MODEL._replace(folder="conformance/kvconform", left_out=_all_but("answers")),
+    "answers": _MODEL._replace(
+        folder="conformance/kvconform",
+        left_out=_all_but("answers"),
+        tests=(*_MODEL.tests, "tests/conformance/answers"),
+    ),
     "kvlaw": Target(
         "conformance/kvlaw",
         (),

@@ -2,7 +2,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvspec.pages import (
-    alongside,
     beginning,
     ceil_align,
     ceil_pages,
@@ -10,10 +9,8 @@ from kvspec.pages import (
     count,
     expand,
     floor_align,
-    merged,
     slot_index,
     slots_of,
-    without,
 )
 
 lengths = st.integers(0, 10**7)
@@ -56,16 +53,6 @@ def test_page_3_slots_of_a_row_are_those_of_its_positions(table: list[int], page
     assert len(runs) <= len(table) + sum(page <= 0 for page in pages)
 
 
-@example([5, 9, 7], [1, 2, 3])
-@example([1, 2, 3], [5, 9, 7])
-@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
-def test_two_sequences_are_gone_through_alongside(one: list[int], other: list[int]) -> None:
-    both = list(zip(one, other, strict=False))
-    told = list(alongside(compress(one), compress(other)))
-    assert [(first + i, second + i) for first, second, length in told for i in range(length)] == both
-    assert len(told) <= len(compress(one)) + len(compress(other))
-
-
 @given(st.lists(st.integers(-5, 30)))
 def test_runs_expand_to_the_same_numbers_in_the_same_order(numbers: list[int]) -> None:
     runs = compress(numbers)
@@ -76,6 +63,7 @@ def test_runs_expand_to_the_same_numbers_in_the_same_order(numbers: list[int]) -
 @given(st.lists(st.one_of(st.integers(1, 12), st.tuples(st.integers(1, 12), st.integers(1, 4)))), st.integers(0, 60))
 def test_the_beginning_of_runs_is_what_stands_first_written_out(runs: list[int | tuple[int, int]], most: int) -> None:
     assert beginning(runs, most) == expand(runs)[:most]
+    assert count(runs) == len(expand(runs))
 
 
 def test_the_beginning_of_an_endless_run_costs_what_is_asked_for() -> None:
@@ -84,19 +72,3 @@ def test_the_beginning_of_an_endless_run_costs_what_is_asked_for() -> None:
 
 def test_runs_are_as_few_as_possible() -> None:
     assert compress([3, 4, 5, 9, 8, 1, 2]) == [(3, 3), 9, 8, (1, 2)]
-
-
-@given(
-    st.lists(st.one_of(st.integers(1, 12), st.tuples(st.integers(1, 12), st.integers(1, 4)))),
-    st.sets(st.integers(1, 12)),
-)
-def test_runs_are_compared_without_being_written_out(runs: list[int | tuple[int, int]], others: set[int]) -> None:
-    numbers = set(expand(runs))
-    assert count(runs) == len(expand(runs))
-    assert expand(merged(runs)) == sorted(numbers)
-    assert without(runs, list(others)) == compress(sorted(numbers - others))
-
-
-def test_a_huge_pool_costs_nothing() -> None:
-    assert without([(1, 2**31 - 1)], [7, (9, 2)]) == [(1, 6), 8, (11, 2**31 - 11)]
-    assert merged([(5, 2**40), (1, 2)]) == [(1, 2), (5, 2**40)]

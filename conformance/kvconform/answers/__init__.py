@@ -1,8 +1,8 @@
 """Answers, held against the specification.
 
 `kvspec.model` says of each operation what has to be answered. Here is the judge of what was: `observed` compares part
-by part and makes up what nobody answered, `looking` compares figures and whole states, `parts` what both need, and
-`pools` knows who has what, in words.
+by part and makes up what nobody answered, `looking` compares figures and whole states, `parts` what both need, `runs`
+compares lists of numbers, and `pools` knows who has what, in words.
 """
 
 from kvconform.answers.observed import Observed

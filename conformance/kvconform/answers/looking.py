@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from kvconform.answers.parts import judge_content, judge_length
+from kvconform.answers.runs import alongside, merged, without
 from kvspec.events import Figures, Held, HolderView, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
 from kvspec.model.records import Request, Session
 from kvspec.model.recurrent import has_state, slot_keeping
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, alongside, ceil_pages, compress, count, merged, slots_of, without
+from kvspec.pages import Runs, ceil_pages, compress, count, slots_of
 from kvspec.rules import Violation
 
 
