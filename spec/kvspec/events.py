@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from kvspec.pages import Runs
+from kvspec.states import KEPT
 from kvspec.tokens import Element
 
 RowsRead = Literal["until_complete", "at_launch", "in_order"]
@@ -76,7 +77,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     @property
     def tracking_states(self) -> int:
         """State slots of a running request besides the one it computes in: they keep what it may publish (17850)."""
-        return 2 if self.num_states and self.prefix_cache else 0
+        return KEPT if self.num_states and self.prefix_cache else 0
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -103,8 +103,7 @@ class Tokens:
         if full > len(self.pages) or (full and self.key(full - 1) != history.key(full - 1)):
             return False
         following = self.pages[full] if full < len(self.pages) else self.rest
-        # Of a page that is known by its key alone nobody knows how it begins.
-        return not rest or (not isinstance(following, str) and [*following[: len(rest)]] == rest)
+        return [*following[: len(rest)]] == rest  # never of a page that is known by its key alone: that has no ids
 
     def elements(self) -> list[Element]:
         """The sequence as it is written in a trace."""

@@ -44,8 +44,9 @@ def test_a_page_key_is_not_its_own_text_as_ids() -> None:
     assert Tokens(1, ["7"]).key(0) != Tokens(1, [7]).key(0)
 
 
-def test_history_that_ends_inside_a_page_given_by_key_is_not_extended() -> None:
+def test_history_is_extended_by_a_page_given_by_key_at_its_border_alone() -> None:
     assert not Tokens(4, ["k"]).extends(Tokens(4, [1, 2]))
+    assert Tokens(4, ["k", "l"]).extends(Tokens(4, ["k"])) and Tokens(4, ["k"]).extends(Tokens(4))
 
 
 def test_a_page_key_inside_a_page_is_an_error() -> None:
