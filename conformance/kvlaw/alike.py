@@ -55,8 +55,7 @@ def _become(state: State, pool: PoolState, run: list[Page], one: Alike) -> None:
         return
     for number in run:
         del pool.alike[number]
-    for number in run if state.causes else ():
-        state.renew(pool, number)
+    state.renew(pool, run)
 
 
 def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
@@ -69,9 +68,7 @@ def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Ite
         if not (pool.fresh(run) if one is None else not (one.holders or one.named or one.tables)):
             yield range(start, stop)
             continue
-        if one is not None and state.causes:
-            for number in run:
-                state.renew(pool, number)
+        state.renew(pool, run)
         if one is None and len(run) == 1 and pool.unit == pool.size:  # what is alone is filled slot by slot
             pool.apart[run[0]] = PageState({holder: 1}, NOTHING, NOTHING, NOTHING)
         else:
@@ -215,11 +212,11 @@ def write(
 ) -> int:
     """Pages of a table are written wholly, those that are alike with the first: how many.
 
-    Nothing was written in them yet, no other table names them, and nobody has looked at them.
+    Nothing was written in them yet, so nobody has looked at them: who does parts them.
     """
     pool, run = table.pool, numbers[start:stop]
     one = pool.alike[run[0]]
-    if one.whole or table.holder not in one.holders or len(one.tables) > 1:
+    if one.whole or table.holder not in one.holders:
         return 0
     found = [*map(pool.alike.get, run)]
     if found.count(one) != len(run):
@@ -229,9 +226,9 @@ def write(
 
 
 def append(flight: Flight, table: Table, use: Use) -> bool:
-    """Whole units of a page that follow on those which are written; whether that is all of a use of its only table.
+    """Whole units of a page that follow on those which are written; whether that is all of a use.
 
-    Nobody else has looked at it.
+    Nobody has looked at it through a table but by writing: who does parts it from the others.
     """
     pool, (index, slot), labels = table.pool, divmod(use.start, table.pool.size), use.labels
     one = pool.alike.get(table.pages[index]) if 0 <= index < len(table.pages) else None
@@ -239,8 +236,6 @@ def append(flight: Flight, table: Table, use: Use) -> bool:
         labels is None
         or one is None
         or table.holder not in one.holders
-        or len(one.tables) > 1
-        or table.views.keys() - {flight.stream}
         or not slot < slot + use.stop - use.start <= pool.size
     ):
         return False
@@ -257,7 +252,7 @@ def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> I
     """Positions of a table whose pages hold wholly what the table means; yields those that are left to be looked at."""
     pool, holder, size = table.pool, table.holder, table.pool.size
     first, last = -(-start // size), stop // size
-    if flight.rivals or pool.unit < size or first >= last:
+    if flight.rivals or first >= last:
         yield range(start, stop)
         return
     numbers, labels = table.pages[first:last], table.told(first, last)

@@ -30,7 +30,7 @@ def take(state: State, event: events.Take) -> None:
             continue
         page = pool.page(number)
         if page.kind == "free":
-            state.renew(pool, number)
+            state.renew(pool, [number])
         else:
             state.find("MEM-TAKE", f"page {number} is handed out, but {whose(page)}", pool, number, event.holder)
             _unname(pool, number, page, [*page.keys])

@@ -480,10 +480,11 @@ class State:
         """What is written to a page comes from where something was found."""
         self.causes.setdefault((CONTENT, pool.name, number, None), cause)
 
-    def renew(self, pool: PoolState, number: Page) -> None:
-        """A page is free: what is found on it from now on follows from nothing that was."""
-        for about in (OWNERS, CONTENT) if self.causes else ():
-            self.causes.pop((about, pool.name, number, None), None)
+    def renew(self, pool: PoolState, numbers: list[Page]) -> None:
+        """Pages are free: what is found on them from now on follows from nothing that was."""
+        for number in numbers if self.causes else ():
+            for about in (OWNERS, CONTENT):
+                self.causes.pop((about, pool.name, number, None), None)
 
     def changed(
         self, page: PageState, by: Table | None = None, stream: str | None = None, holder: str | None = None
@@ -503,7 +504,7 @@ class State:
             return
         if not (page.left and page.left[-1][-1] >= self.clocks.oldest):
             pool.apart.pop(number, None)
-            self.renew(pool, number)
+            self.renew(pool, [number])
 
     def agree(self, one: Content, other: Content) -> bool | None:
         """Whether two contents are the same where they overlap; `None`: not told."""

@@ -459,7 +459,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
     while place < len(numbers):
         base, number, label = (first + place) * size, numbers[place], labels[place]
         if number in pool.alike:
-            together = alone and base == position and place < whole
+            together = base == position and place < whole
             written = alike.write(flight, table, numbers, labels, place, whole) if together else 0
             if written:
                 place, position, parts, begun = place + written, position + written * size, parts + written, True

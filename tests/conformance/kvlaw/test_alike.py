@@ -153,6 +153,39 @@ def test_alike_pages_are_judged_as_each_would_be(name: str) -> None:
     assert found[0][-1] == due
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*TAKEN, Share("b", "kv", [1, 2])],
+        [*FILLED, PassOn("a", "b")],
+        [*NAMED, Drop("kv", [1, 2], KEYS)],
+        [*CACHED, Share("b", "kv", [1, 2], KEYS)],
+    ],
+    ids=lambda events: type(events[-1]).__name__,
+)
+def test_pages_that_are_handled_together_stay_alike(events: list[Event]) -> None:
+    law = kvlaw.Law(POOLS)
+    for event in events:
+        assert law.step(event) == []
+    assert not law.state.pools["kv"].apart
+    assert law.state.pools["kv"].alike.keys() == {1, 2}
+
+
+@pytest.mark.parametrize(("late", "most"), [(False, 0), (True, 1)])
+def test_tables_that_named_pages_are_forgotten_once_nothing_reads_through_them(late: bool, most: int) -> None:
+    """An operation may end after a table is gone; it is remembered up to the next such table."""
+    law = kvlaw.Law(POOLS)
+    pool = law.state.pools["kv"]
+    law.step(Take("a", "kv", [1, 2]))
+    for number in range(9):
+        ends: list[Event] = [Unmap("t"), End(number)]
+        for event in (Map("t", "a", "kv", 0, [1, 2], LABELS), Begin(number, "s"), *(ends if late else ends[::-1])):
+            assert law.step(event) == []
+        assert len(pool.alike[1].left) == most
+    law.step(Release("a", "kv", [1, 2]))
+    assert not pool.pages
+
+
 def test_pages_that_a_table_of_somebody_else_names_are_handed_out_and_keep_it() -> None:
     law = kvlaw.Law(POOLS)
     for event in (Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2], LABELS), Release("a", "kv", [1, 2])):

@@ -6,14 +6,17 @@ from kvlaw import Law
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
+    Count,
     Deliver,
     Drop,
     End,
     Event,
+    Leave,
     Publish,
     Release,
     Share,
     Take,
+    Unmap,
     Use,
 )
 from tests.spec.memory.stories import POOLS, copy, of, read, table, take, write
@@ -145,6 +148,24 @@ def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence(
     law = Law(POOLS)
     events = [*[take("a", 1), table("t", "a", 1), wrong, Release("a", "kv", [1]), take("c", 1)], read(2, "c", 1)]
     assert [finding.cause for event in events for finding in law.step(event)] == [None, None]
+
+
+@pytest.mark.parametrize("again", [[Share("b", "kv", [1])], [take("b", 1, 2), Leave("b")]])
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_is_found_on_pages_that_were_free_together_is_nobodys_consequence(again: list[Event], ended: bool) -> None:
+    """One of them was kept by who had left. What is remembered, as an operation has not ended, is handed out first."""
+    law = Law(POOLS)
+    events = [take("a", 1, 2), table("t", "a", 1, 2), Begin(1, "s"), Leave("a"), *[End(1)] * ended, Unmap("t")]
+    events += [Release("a", "kv", [1, 2]), *[take("c", 1, 2), Release("c", "kv", [1, 2])] * (not ended), *again]
+    found = [(found.rule, found.page, found.cause) for event in events for found in law.step(event)]
+    assert found == [("MEM-LEAK", 1, None), (found[-1][0], 1, None)]
+
+
+def test_a_page_that_is_missing_in_a_list_and_handed_out_with_another_is_found_anew() -> None:
+    law = Law(POOLS)
+    counted = Count("kv", free=[(3, 5)])
+    found = [found for event in (counted, take("a", 1, 2), Leave("a")) for found in law.step(event)]
+    assert [(one.rule, one.page, one.cause) for one in found] == [("MEM-COUNT", 1, None), ("MEM-LEAK", 1, None)]
 
 
 def test_of_the_places_of_findings_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
