@@ -1,8 +1,8 @@
 """How what an implementation answered is held against what the specification says is due."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain, islice
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import asdict
 
@@ -17,6 +17,7 @@ from kvspec.model.state import WITHHELD, State
 from kvspec.model.told import Needs, PoolName
 from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
+from kvspec.tokens import PrefixKey
 
 _MORE = 64
 """So many numbers more than were due are written out, for the report."""
@@ -87,15 +88,14 @@ class Observed:
         there = pool_of(self._state, pool)
         if there is None:
             return {}
-        return self._given(
-            there, needs, self._told(_GIVEN[pool], _smallest(there, needs) if self.chooses else None), rule
-        )
+        told = getattr(self._obs, _GIVEN[pool]) if self._obs else self._told(_GIVEN[pool], _smallest(there, needs))
+        return self._given(there, needs, told, rule)
 
     def slot(self, part: str, req: str, /) -> int:
         """One free state slot."""
         pool, needs = pool_of(self._state, "states"), [(req, 1)]
         assert pool is not None, "there are state slots"
-        slot = self._told(part, _smallest(pool, needs)[req][0] if self.chooses else None)
+        slot = self._told(part, _smallest(pool, needs)[req][0] if self._obs is None else None)
         return self._given(pool, needs, None if slot is None else {req: [slot]}, "")[req][0]
 
     def _given(self, pool: Pool, needs: Needs, told: dict[str, Runs] | None, due: str) -> dict[str, list[int]]:
@@ -126,7 +126,7 @@ class Observed:
 
     def rows(self, kept: Mapping[str, int | None], /) -> dict[str, int]:
         """Check the row of each request of an extend; `kept` are the rows that they bring."""
-        told: dict[str, int] | None = self._told("rows", self._smallest_rows(kept) if self.chooses else None)
+        told: dict[str, int] | None = self._told("rows", self._smallest_rows(kept) if self._obs is None else None)
         rows: dict[str, int] = {}
         for req, row in kept.items():
             rows[req] = _judge_row(self._state, req, row, told, rows)
@@ -154,8 +154,9 @@ class Observed:
     ) -> None:
         """Compare what went back with `pages`, the window sides behind them, `states`; no state goes to the store."""
         self.freed("pages", rule, pages, staying)
-        self.freed("window", window_rule, self._state.window_sides(pages))
-        self.freed("states", states_rule, states)
+        if self._state.config.hybrid:
+            self.freed("window", window_rule, self._state.window_sides(pages))
+            self.freed("states", states_rule, states)
         self.cached(getattr(self._obs, "state_cached", None), ())
 
     def freed(
@@ -166,28 +167,31 @@ class Observed:
         `staying` are numbers of which a rule of the operation itself says that they stay. Where the numbers of some
         that are due were never told (negative ones), whatever seems to be free may be one of them.
         """
-        there = pool_of(self._state, pool)
-        if there is None:
+        if pool != "pages" and pool_of(self._state, pool) is None:
             return
+        expected = [*due]
         if isinstance(self._op, FreeState):
-            (slot,) = due
-            slot = self._told("state", slot)
+            slot = self._told("state", expected[0])
             observed: Runs | None = None if slot is None else [slot]
         else:
-            observed = self._told(_FREED[pool], [*due])
+            observed = self._told(_FREED[pool], expected)
         if observed is None:
             self._state.unjudged[rule] += 1
-        else:
-            _judge_freed(self._state, there, rule, [*due], observed, staying or {})
+            return
+        self._state.judged[rule] += 1
+        freed = beginning(observed, len(expected) + _MORE)
+        if pool == "pages" and freed:
+            self._state.judged["TAIL-2"] += 1
+        if freed != expected:
+            _judge_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
-    def revived(self, tombstones: Iterable[int], /) -> None:
+    def revived(self, tombstones: Collection[int], /) -> None:
         """A locked tombstone gets a window side from a duplicate; freeing the tombstone instead breaks SWA-6."""
-        kept, freed = [*tombstones], getattr(self._obs, "freed", ())
-        if not kept or freed is None:
+        if not tombstones or (freed := getattr(self._obs, "freed", ())) is None:
             return
         self._state.judged["SWA-6"] += 1
         gone = set(beginning(freed, len(self._state.owner) + 1))
-        for page in kept:
+        for page in tombstones:
             if page in gone:
                 what = f"page {page} of the prefix store was freed while somebody has locked it"
                 raise Violation("SWA-6", what, observed=freed)
@@ -228,15 +232,15 @@ class Observed:
 
     # What left the store
 
-    def evicted(self, asked: int, /) -> list[int]:
+    def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
         """The pages that left the store, each of them one of its own, and named once."""
         state = self._state
-        told = self._told("evicted", _victims(state, asked) if self.chooses else ())
+        told = self._told("evicted", _victims(state, asked) if self._obs is None else ())
         pages = beginning(told, len(state.store.pages) + 1)
-        owners = {*map(state.owner.get, pages)}
+        owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
         if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
             raise _never_evicted(state, pages)
-        return pages
+        return cast("dict[PrefixKey, int]", owners)
 
     def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
         """Compare what left the store beside its pages, `leaving` with them among it, and return it.
@@ -270,13 +274,13 @@ class Observed:
 
     def figures(self, due: Figures, /) -> None:
         """The figures of a report."""
-        looking.judge_figures(self._state, due, due if self.chooses else self._obs)
+        looking.judge_figures(self._state, due, due if self._obs is None else self._obs)
         self._made_up = asdict(due)
 
     def whole(self) -> None:
         """The whole state, as far as it was told."""
         expected = looking.snapshot(self._state)
-        looking.judge_snapshot(self._state, expected, expected if self.chooses else self._obs)
+        looking.judge_snapshot(self._state, expected, expected if self._obs is None else self._obs)
         self._made_up = asdict(expected)
 
 
@@ -306,17 +310,13 @@ def _judge_free(
 
 
 def _judge_freed(
-    state: State, pool: Pool, rule: str, due: list[int], observed: Runs, staying: Mapping[int, str]
+    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], number: int, staying: Mapping[int, str]
 ) -> None:
-    """Compare what went back to a pool with what was due."""
-    state.judged[rule] += 1
-    of_pages = pool.rule == "PAGE-1"
-    freed = beginning(observed, len(due) + _MORE)
-    state.judged["TAIL-2"] += of_pages and bool(freed)
-    if freed == due:
-        return
-    untold = any(number < 0 for number in due)
-    if untold and (number := count(observed)) != len(due):
+    """Compare what went back to a pool, so many, with what was due, number by number."""
+    pool, of_pages = pool_of(state, name), name == "pages"
+    assert pool is not None, "something went back to it"
+    untold = any(one < 0 for one in due)
+    if untold and number != len(due):
         raise Violation(rule, f"the number of freed {pool.kind}s is wrong", expected=len(due), observed=number)
     seen: set[int] = set()
     for number in freed:

@@ -1,7 +1,5 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
-from typing import cast
-
 from kvspec import lengths
 from kvspec.events import Abort, CacheUnfinished, CloseSession, Evict, Finish, Preempt, Refusal, Retract
 from kvspec.model import hybrid, recurrent
@@ -11,7 +9,7 @@ from kvspec.model.told import Told
 from kvspec.pages import Runs, beginning, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
-from kvspec.tokens import PrefixKey, Tokens
+from kvspec.tokens import Tokens
 
 
 def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int]]:
@@ -124,7 +122,7 @@ def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
     if op.chunked and request.session is not None and plan.length > protected:
         state.chosen["first turn published early"] += 1
     told.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
-    told.revived(tombstone for tombstone, _ in plan.revived)
+    told.revived([tombstone for tombstone, _ in plan.revived])
     told.freed("pages", "STORE-5", tombstones + own)
     told.freed("window", "SWA-1", left + sides)
     state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
@@ -185,7 +183,7 @@ def _finish_plain(state: State, op: Finish, told: Told, request: Request, record
     rest = state.tables[record][plan.length // state.config.page_size :]
     tombstones, own, sides = _let_go(state, plan)
     key = recurrent.state_to_publish(state, request, record, plan.length)
-    told.revived(tombstone for tombstone, _ in plan.revived)
+    told.revived([tombstone for tombstone, _ in plan.revived])
     told.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
     told.freed("window", "SWA-3", sides + state.window_sides(rest))
     recurrent.publish_own(state, op, told, record, key, plan.length)
@@ -329,8 +327,8 @@ def evict(state: State, op: Evict, told: Told) -> None:
     """
     hybrid.check_eviction(state, op)
     told.carried_out()
-    pages = told.evicted(op.n)
-    keys = cast("dict[PrefixKey, int]", dict(zip(map(state.owner.get, pages), pages, strict=True)))
+    keys = told.evicted(op.n)
+    pages = keys.values()
     losing = state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:

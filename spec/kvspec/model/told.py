@@ -5,11 +5,12 @@ left out is not judged, numbers that nobody told are made up, and where nothing 
 specification stands without a word on how answers are compared, and `kvconform.answers` has one such judge.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from kvspec.events import Figures
 from kvspec.model.records import Part
+from kvspec.tokens import PrefixKey
 
 PoolName = Literal["pages", "window", "states"]
 """Pages, window pages (20070), state slots (17850). Of a pool that a memory has not, nothing is asked."""
@@ -62,7 +63,7 @@ class Told(Protocol):
     ) -> None:
         """What went back to all pools: `pages`, the window sides behind them, and `states`; none went to the store."""
 
-    def revived(self, tombstones: Iterable[int], /) -> None:
+    def revived(self, tombstones: Collection[int], /) -> None:
         """None of these pages of the store went back (SWA-6)."""
 
     def cached(self, slot: int | None, due: Collection[int], /) -> None:
@@ -74,8 +75,8 @@ class Told(Protocol):
     def sources(self, batch: list[Part], /) -> None:
         """The slots from whose states a prefill batch goes on (DATA-2)."""
 
-    def evicted(self, asked: int, /) -> list[int]:
-        """The pages that left the store, where so many were asked for: each of them is one of its own."""
+    def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
+        """The pages that left the store, by their prefixes, where so many were asked for."""
 
     def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
         """What left the store besides its pages: `leaving` with them, and enough of the others that may by `rule`."""
