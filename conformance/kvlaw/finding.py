@@ -9,6 +9,9 @@ LONGEST = 400
 FINDINGS = 1000
 """Findings of one event and rule that are told one by one; of further ones the number."""
 
+PAGES_AN_EVENT = 1 << 20
+"""An event names at most so many pages one by one: its cost follows what it names."""
+
 OWNERS, CONTENT = "owners", "content"
 """What a finding is about, if others can follow from it: from who has a page all that happens to it, from what is in a
 page only what is found there. Nothing follows from an order that is missing, or from what has left the engine."""

@@ -10,9 +10,8 @@ import msgspec
 from kvlaw import alike
 from kvlaw.finding import OWNERS
 from kvlaw.state import NOTHING, Content, PageState, PoolState, Promise, State
-from kvspec.memory import events
+from kvspec.memory import Malformed, events
 from kvspec.memory.events import Page, Pages
-from kvspec.memory.finding import Malformed
 
 
 def take(state: State, event: events.Take) -> None:

@@ -11,11 +11,11 @@ from typing import Any, cast
 import msgspec
 
 from kvlaw.clocks import Clocks
-from kvlaw.finding import CONTENT, FINDINGS, LONGEST, OWNERS, Finding, Writer
+from kvlaw.finding import CONTENT, FINDINGS, LONGEST, OWNERS, PAGES_AN_EVENT, Finding, Writer
 from kvlaw.labels import Labels
 from kvspec.contracts import ensure
+from kvspec.memory import Malformed
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
-from kvspec.memory.finding import PAGES_AN_EVENT, Malformed
 
 MARKS = 10_000
 """Places of findings from which later ones can be told to follow; the oldest are forgotten first."""

@@ -30,9 +30,8 @@ from kvlaw.state import (
     Table,
     Tail,
 )
-from kvspec.memory import events
+from kvspec.memory import Malformed, events
 from kvspec.memory.events import Begin, Label, Page, Use
-from kvspec.memory.finding import Malformed
 
 _START = attrgetter("start")
 _REMEMBERED = 10_000

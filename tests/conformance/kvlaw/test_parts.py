@@ -40,7 +40,7 @@ def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tupl
                 seen = flight.clock.get(lane, 0)
                 done, read = order.before(order.done[id], start), order.before(order.read[id], start)
                 assert (seen >= moment, seen >= moment - 1) == (done, read)
-                assert (plain.follows(plainly, (id, "all")), plain.follows(plainly, (id, "reads"))) == (done, read)
+                assert ((id - 1, "all") in plainly.before, (id - 1, "reads") in plainly.before) == (done, read)
             moments[len(moments) + 1] = flight.stream, flight.moment
         elif kind == "wait on" or (kind == "wait" and number in moments):
             on = STREAMS[number % 4] if kind == "wait on" else None
@@ -49,7 +49,8 @@ def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tupl
             for one in (order, plain):
                 one.wait(Wait(stream or "s", waited, on, "all" if part == "all" else "reads"))
         elif kind == "end" and number in moments and number in order.flying:
-            assert clocks.end(number, part) is not None and plain.end(number, "all" if part == "all" else "reads")
+            assert clocks.end(number, part) is not None
+            plain.end(plain.named[number], "all" if part == "all" else "reads")
             order.end(End(number, "all" if part == "all" else "reads"))
             order.flying -= {number} if part == "all" else set()
 

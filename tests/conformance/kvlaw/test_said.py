@@ -130,7 +130,6 @@ MALFORMED_SAID = {
     "a key where pages have numbers": "pool kv: pages are named by numbers",
     "a key among numbers": "pool kv: pages are named by numbers",
     "a storage has no allocator": "pool disk is a storage: nobody takes its pages",
-    "more pages than an event may name": "a run of 2,147,483,648 pages: an event names 0 to 1,048,576",
     "keys that do not fit": "2 keys for 1 pages",
     "labels that do not fit": "2 labels for 1 pages with 1 each",
     "slots backwards": "a use of slots 3 to 2",

@@ -29,7 +29,8 @@ Told = set[tuple[str, str | None, Page | None]]
 
 def pages_of(law: Law, use: Use) -> set[tuple[str, Page]]:
     """The pages of a use, with their pools."""
-    return {(part.pool.name, part.page) for part in law.parts_of(use)}
+    places = [(part.page.pool.name, part.page.number) for part in law.parts_of(use)]
+    return {(pool, number) for pool, number in places if number is not None}
 
 
 def note(reached: Counter[str], pool: PoolState, event: Event, before: dict[Page, Alike]) -> None:
@@ -54,7 +55,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     """Operations that read of such a page, or what one of these wrote, or what is not told again."""
 
     def is_unsure(id: OpId) -> bool:
-        return id in law.named and law.named[id].number in unsure
+        return id in law.order.named and law.order.named[id].number in unsure
 
     def compared(findings: Iterable[Finding]) -> Told:
         out: Told = set()
@@ -75,11 +76,12 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         found_slowly, found_fast = law.step(event), fast.step(event)
         note(reached, fast.state.pools["kv"], event, before)
         if isinstance(event, events.Begin):
-            flight = law.named[event.id]
-            if law.repeated or not forgettable.isdisjoint(reads) or any(by[0] in unsure for _, by, _ in flight.found):
+            flight = law.order.named[event.id]
+            writers = {writer for reader, _, (writer, _) in law.found if reader[0] == flight.number}
+            if law.repeated or not forgettable.isdisjoint(reads) or not writers.isdisjoint(unsure):
                 unsure.add(flight.number)
         if isinstance(event, events.Take):
-            forgettable -= {(event.pool, number) for number in law.pools[event.pool].expand(event.pages)}
+            forgettable -= {(event.pool, number) for number in event.pages}
         due, found = compared(found_slowly), compared(found_fast)
         allowed = due | compared(law.repeated)
         reached.update(rule for rule, *_ in due & found)
@@ -89,7 +91,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         for name in ("kv", "states"):
             pages = law.pools[name].pages
             forgettable |= {
-                (name, page) for page in walk.numbers(name) if page not in pages or pages[page].kind == "free"
+                (name, page) for page in walk.numbers(name) if page not in pages or not pages[page].holds(None)
             }
     return []
 

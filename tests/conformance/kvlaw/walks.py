@@ -7,7 +7,6 @@ from random import Random
 from kvspec.memory import Pool, events
 from kvspec.memory.events import Event, Page, Pages, Use
 from kvspec.memory.law import Law
-from kvspec.memory.pages import HOLE
 
 HOLDERS, KEYS, LABELS, STREAMS = ("a", "b"), ("k", "l"), ("x", "y", "z"), ("s", "t")
 TABLES = {"ta": "kv", "tb": "kv", "tc": "states"}
@@ -128,9 +127,9 @@ class Walk:
         one, other = self.random.sample(LABELS, 2)
         return events.Learn(one, other, self.random.randint(0, 4))
 
-    def there(self, name: str) -> list[Page]:
-        """The pages of a table."""
-        return [*self.law.tables[name].pages] if name in self.law.tables else []
+    def there(self, name: str) -> list[Page | None]:
+        """The pages of a table; `None`: a hole."""
+        return [page.number for page in self.law.tables[name].pages] if name in self.law.tables else []
 
     def map(self) -> Event:
         """A page stands in a table once."""
@@ -150,7 +149,7 @@ class Walk:
 
     def use(self, *, whole: bool = False) -> Use:
         """Often of what a holder has; `whole`: through no hole."""
-        tables = [name for name in TABLES if self.there(name) and not (whole and HOLE in self.there(name))]
+        tables = [name for name in TABLES if self.there(name) and not (whole and None in self.there(name))]
         if tables and self.random.random() < 0.4:
             name = self.random.choice(tables)
             start, stop = self.span(TABLES[name], len(self.there(name)))
@@ -165,7 +164,8 @@ class Walk:
         return Use(None, pool, pages, start, stop, self.labels(pool, start, stop, told=0.6), holder)
 
     def holds(self, pool: str, holder: str) -> list[Page]:
-        return [number for number, page in self.law.pools[pool].pages.items() if page.holders[holder]]
+        pages = self.law.pools[pool].pages.values()
+        return [page.number for page in pages if page.number is not None and page.references[holder, False]]
 
     def span(self, pool: str, pages: int) -> tuple[int, int]:
         room = pages * self.law.pools[pool].size
@@ -206,9 +206,9 @@ class Walk:
     def end(self) -> Event:
         """Of one of the last operations; now and then it did not write what it meant to write to pages."""
         id = self.random.randint(max(1, self.begun - 4), max(1, self.begun))
-        if id not in self.law.named or self.random.random() < 0.6:
+        if id not in self.law.order.named or self.random.random() < 0.6:
             return events.End(id, self.random.choice(("all", "all", "reads")))
-        event = self.law.named[id].event
+        event = self.law.order.named[id].event
         written = [use for use in (*event.writes, *(target for _, target in event.copies)) if self.last(id, use)]
         return events.End(id, unwritten=[Use(None, use.pool, use.pages, use.start, use.stop) for use in written])
 
@@ -216,11 +216,12 @@ class Walk:
         """Whether nobody wrote to its pages since who is complete, or did it through a table: who did is forgotten."""
         if use.pool is None:
             return False
-        pages = [self.law.pools[use.pool].page(page) for page in self.law.pools[use.pool].expand(use.pages)]
-        later = {number for page in pages for number in page.writers.values() if number > self.law.named[id].number}
-        flights = [self.law.order.numbered.get(number) for number in later]
-        return all(
-            one and not any(other.table for other in one.event.writes) and not one.event.copies for one in flights
+        order, pages = self.law.order, self.law.pools[use.pool].expand(use.pages)
+        later = {number for page in pages for number in page.writers.values() if number > order.named[id].number}
+        flights = [order.flights[number] for number in later]
+        return not any(
+            order.is_done(one.number) or one.event.copies or any(other.table for other in one.event.writes)
+            for one in flights
         )
 
     def deliver(self) -> Event:
@@ -246,7 +247,7 @@ class Decoding(Walk):
         """One more position for a request; a page first, if it needs one, and a new request after the last one."""
         name, pool = self.random.choice([*self.ends]), self.law.pools["kv"]
         holder, there, end = HOLDERS[[*self.ends].index(name)], self.there(name), self.ends[name]
-        taken = {page for table in self.law.tables.values() for page in table.pages} | {*pool.told.sinks}
+        taken = {page.number for table in self.law.tables.values() for page in table.pages} | {*pool.told.sinks}
         free = [page for page in self.numbers("kv") if page not in taken]
         if end < len(there) * pool.size:
             self.ends[name] = end + 1
@@ -259,7 +260,7 @@ class Decoding(Walk):
             self.due.append(events.Map(name, holder, "kv", len(there), [page], labels))
             return events.Take(holder, "kv", [page])
         self.ends[name] = 0
-        self.due += [events.Release(holder, "kv", [page]) for page in there if page != HOLE]
+        self.due += [events.Release(holder, "kv", [page]) for page in there if page is not None]
         return events.Unmap(name)
 
 
@@ -338,7 +339,8 @@ class Together(Walk):
         if self.cached and self.random.random() < 0.5:
             found = self.run([*self.cached])
         keys = [self.cached[page] for page in found]
-        used = {page for table in self.law.tables.values() for page in table.pages} | {*self.law.pools["kv"].told.sinks}
+        used = {page.number for table in self.law.tables.values() for page in table.pages}
+        used |= {*self.law.pools["kv"].told.sinks}
         used |= {*found} if self.random.random() < 0.1 else {*found, *self.cached}
         new = self.run([page for page in self.numbers("kv") if page not in used])
         labels = [f"{key}.{part}" for key in [*keys, *(f"{holder}{page}" for page in new)] for part in range(units)]

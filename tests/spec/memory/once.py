@@ -27,7 +27,7 @@ class Once(Law):
         reads = not any(use is written for written in (*flight.event.writes, *(to for _, to in flight.event.copies)))
         new = dict[str, Collection[int]]()
         for rule, slots in wrong.items():
-            place = use.table, flight.event.stream, part.page, rule.replace("REWRITE", "RACE")
+            place = use.table, flight.event.stream, part.page.number, rule.replace("REWRITE", "RACE")
             there = {(*place, part.position + slot): slot for slot in part.meant}
             bad = {one for one, slot in there.items() if slots and (slot in slots or not reads)}
             through = use.table is not None and not (reads and use.labels)

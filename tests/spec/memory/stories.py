@@ -733,7 +733,6 @@ MALFORMED: dict[str, Event] = {
     "a key where pages have numbers": Take("a", "kv", ["k"]),
     "a key among numbers": Take("a", "kv", [1, "k"]),
     "a storage has no allocator": Take("a", "disk", ["k"]),
-    "more pages than an event may name": Take("a", "kv", [(1, 1 << 31)]),
     "keys that do not fit": Publish("kv", [1], ["k", "l"]),
     "labels that do not fit": Publish("kv", [1], ["k"], ["x", "y"]),
     "slots backwards": Begin(1, "s", writes=[of("a", 1, start=3, stop=2)]),

@@ -149,3 +149,14 @@ def test_a_shared_object_of_a_storage_is_rewritten_with_the_same_alone(law: Make
     put = [Begin(id, "s", writes=[Use(pool="disk", pages=["k"], labels=[label])]) for id, label in enumerate("xxy")]
     watching = law(pools)
     assert [finding.rule for event in put for finding in watching.step(event)] == ["MEM-OVERWRITE"]
+
+
+def test_a_name_finds_the_page_that_has_had_it_last(law: MakeLaw) -> None:
+    watching = law({"kv": Pool()})
+    told = [take("a", 1, 2), write(1, "a", 1, "x"), write(2, "a", 2, "x"), Publish("kv", [1], ["k"], ["x"])]
+    assert [finding for event in told for finding in watching.step(event)] == []
+    assert watching.names("kv") == {"k": 1}
+    assert watching.step(Publish("kv", [2], ["k"], ["x"])) == []
+    assert watching.names("kv") == {"k": 2}
+    assert watching.step(Drop("kv", [2], ["k"])) == []
+    assert watching.names("kv") == {"k": 1}

@@ -60,9 +60,9 @@ def seen(law: Law) -> Page:
         for slot, meant in enumerate(promised.meant)
     }
     return Page(
-        lambda holder: state.holders[str(holder)],
-        lambda holder: state.pins[str(holder)],
-        state.holders.total() + state.pins.total(),
+        lambda holder: state.references[str(holder), False],
+        lambda holder: state.references[str(holder), True],
+        state.references.total(),
         lambda key: (PLANNED if state.keys[str(key)].planned else THERE) if str(key) in state.keys else 0,
         len(state.keys),
         lambda key, slot: promise.get((key, slot), NONE),
