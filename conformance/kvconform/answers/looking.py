@@ -74,9 +74,11 @@ def _lent(state: State) -> list[int]:
     return [one.record for one in state.requests.values() if one.resumed and one.record is not None]
 
 
-def judge_snapshot(state: State, expected: SnapshotAnswer, obs: SnapshotAnswer) -> None:
-    """Compare an implementation's whole state with the specification's."""
+def judge_snapshot(state: State, told: SnapshotAnswer | None) -> SnapshotAnswer:
+    """Compare an implementation's whole state, if it told any, with the specification's, and return that."""
     requests, sessions = held(state)
+    expected = _snapshot(state, requests, sessions)
+    obs = told or expected
     _judge_holders(state, "request", requests, obs.requests)
     _judge_holders(state, "session", sessions, obs.sessions)
     _judge_rows(state, expected.rows or {}, obs.rows)
@@ -91,6 +93,7 @@ def judge_snapshot(state: State, expected: SnapshotAnswer, obs: SnapshotAnswer) 
         _judge_each(state, "MAMBA-5", "locks on state slot", expected.state_locks, obs.state_locks)
         _judge_set(state, "MAMBA-4", "the store's states", expected.store_states or (), obs.store_states)
         _judge_set(state, "MAMBA-1", "the free state slots", expected.free_states or (), obs.free_states)
+    return expected
 
 
 def _judge_each(
@@ -118,10 +121,8 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     _judge_set(state, "ROW-1", "the free rows", expected.free_rows or (), observed.free_rows)
 
 
-def snapshot(state: State) -> SnapshotAnswer:
-    """The specification's whole state, as an answer tells it."""
+def _snapshot(state: State, requests: dict[str, Held], sessions: dict[str, Held]) -> SnapshotAnswer:
     store, config = state.store, state.config
-    requests, sessions = held(state)
     told = SnapshotAnswer(
         free_pages=without([(1, config.num_pages)], list(state.owner)),
         store_pages=compress(sorted(store.pages.values())),

@@ -274,14 +274,15 @@ class Observed:
 
     def figures(self, due: Figures, /) -> None:
         """The figures of a report."""
-        looking.judge_figures(self._state, due, due if self._obs is None else self._obs)
-        self._made_up = asdict(due)
+        looking.judge_figures(self._state, due, self._obs or due)
+        if self._obs is None:
+            self._made_up = asdict(due)
 
     def whole(self) -> None:
         """The whole state, as far as it was told."""
-        expected = looking.snapshot(self._state)
-        looking.judge_snapshot(self._state, expected, expected if self._obs is None else self._obs)
-        self._made_up = asdict(expected)
+        due = looking.judge_snapshot(self._state, self._obs)
+        if self._obs is None:
+            self._made_up = asdict(due)
 
 
 def _smallest(pool: Pool, needs: Needs) -> dict[str, Runs]:
