@@ -7,6 +7,8 @@ from kvspec.pages import compress, expand
 
 @example([5, 9, 7], [1, 2, 3])
 @example([1, 2, 3], [5, 9, 7])
+@example([1, 2, 0, 0], [5, 6, 7])
+@example([5, 6, 7], [1, 2, 0, 0])
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
 def test_two_sequences_are_gone_through_alongside(one: list[int], other: list[int]) -> None:
     both = list(zip(one, other, strict=False))
