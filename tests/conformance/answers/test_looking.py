@@ -19,5 +19,5 @@ def test_a_holder_shows_its_cursor_beside_its_states() -> None:
     assert look.obs is not None and look.obs.requests is not None
     view = look.obs.requests["r"]
     assert (view.swa_evicted_len, view.computing, view.tracking) == (0, 1, {8: 2})
-    with pytest.raises(Violation, match="^SWA-2: swa_evicted_len of request r is wrong"):
+    with pytest.raises(Violation, match=r"^SWA-2: swa_evicted_len of request r is wrong"):
         model.step(Snapshot(obs=SnapshotAnswer(requests={"r": replace(view, swa_evicted_len=4)})))
