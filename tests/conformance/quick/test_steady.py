@@ -10,7 +10,7 @@ import pytest
 
 from kvconform.answers import Model
 from kvconform.quick import QuickModel
-from kvlaw import Law
+from kvlaw import Finding, Law
 from kvspec.events import (
     CacheUnfinished,
     Complete,
@@ -34,6 +34,7 @@ from kvspec.events import (
     Submit,
     Verify,
 )
+from kvspec.memory.events import Begin, MemoryEvent, Release
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
@@ -383,3 +384,44 @@ def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
     before = model.state.judged["RACE-1"]
     model.step(Extend([("b", 9)], obs=ExtendAnswer({"b": 1}, {"b": [5, 6, 7]})))
     assert model.state.judged["RACE-1"] == before + 1
+
+
+def decoding(alone: int, together: int) -> list[Event]:
+    """One of two requests decodes for some steps, then both do."""
+    answers, operations = Model(CONFIGS["plain"]), list[Event]()
+    begin: list[Event] = [Submit("a", [1] * 6), Submit("b", [2] * 6), MatchPrefix("a"), MatchPrefix("b")]
+    batches = [["a", "b"], *[["a"]] * alone, *[["a", "b"]] * together]
+    for launch, batch in enumerate(batches):
+        first: list[Event] = [Decode(batch)] if launch else [*begin, Extend([("a", 6), ("b", 6)])]
+        operations += [*first, Launch(launch, batch), Complete(launch, dict.fromkeys(batch, 3))]
+    for op in operations:
+        answers.step(op)
+    return operations
+
+
+def test_a_launch_that_only_opens_pages_is_not_told_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, judge = list[object](), Law.step
+
+    def step(law: Law, event: MemoryEvent) -> list[Finding]:
+        told.append(event.id if isinstance(event, Begin) else None)
+        return judge(law, event)
+
+    monkeypatch.setattr(Law, "step", step)
+    model = QuickModel(CONFIGS["plain"], law=Law)
+    for op in decoding(10, 20):
+        model.step(op)
+    assert [id for id in told if isinstance(id, int)] == [0, 1, 11]
+
+
+def test_who_joins_a_batch_with_a_page_that_is_not_its_own_is_found() -> None:
+    model, operations = QuickModel(CONFIGS["plain"], law=Law), decoding(5, 2)
+    *before, join, launch, _ = operations[:-3]
+    for op in before:
+        model.step(op)
+    memory, (record,) = model._state.memory, {model._state.requests["b"].record}
+    assert memory is not None and record is not None and model._steady._members
+    assert memory.law.step(Release(memory.names[record].holder, "pages", [model._state.tables[record][0]])) == []
+    model.step(join)
+    with pytest.raises(Violation, match="nobody holds it") as broken:
+        model.step(launch)
+    assert broken.value.rule.id == "MEM-USE"
