@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvlaw import holding, uses
-from kvlaw.finding import Finding
+from kvlaw.finding import Finding, Malformed
 from kvlaw.state import State
 from kvspec.memory import events
 from kvspec.memory.events import Event, Page, Pool
 
-__all__ = ["Finding", "Law"]
+__all__ = ["Finding", "Law", "Malformed"]
 
 _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Take: holding.take,

@@ -3,6 +3,11 @@
 from kvspec import memory
 from kvspec.memory.events import OpId
 
+
+class Malformed(ValueError):
+    """An event that no engine can mean: the file is wrong."""
+
+
 LONGEST = 400
 """Characters of what a finding says: names may be as long as a line, and an event may have a finding for each page."""
 

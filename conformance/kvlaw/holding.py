@@ -8,9 +8,9 @@ from itertools import chain, islice, pairwise
 import msgspec
 
 from kvlaw import alike
-from kvlaw.finding import OWNERS
+from kvlaw.finding import OWNERS, Malformed
 from kvlaw.state import NOTHING, Content, PageState, PoolState, Promise, State
-from kvspec.memory import Malformed, events
+from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
 
 

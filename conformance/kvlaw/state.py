@@ -11,10 +11,9 @@ from typing import Any, cast
 import msgspec
 
 from kvlaw.clocks import Clocks
-from kvlaw.finding import CONTENT, FINDINGS, LONGEST, OWNERS, PAGES_AN_EVENT, Finding, Writer
+from kvlaw.finding import CONTENT, FINDINGS, LONGEST, OWNERS, PAGES_AN_EVENT, Finding, Malformed, Writer
 from kvlaw.labels import Labels
 from kvspec.contracts import ensure
-from kvspec.memory import Malformed
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
 
 MARKS = 10_000

@@ -16,7 +16,7 @@ import msgspec
 
 from kvlaw import alike
 from kvlaw.clocks import Flight
-from kvlaw.finding import Writer
+from kvlaw.finding import Malformed, Writer
 from kvlaw.holding import check_plans, whose
 from kvlaw.races import unordered
 from kvlaw.state import (
@@ -31,7 +31,7 @@ from kvlaw.state import (
     Table,
     Tail,
 )
-from kvspec.memory import Malformed, events
+from kvspec.memory import events
 from kvspec.memory.events import Begin, Label, Page, Use
 
 _START = attrgetter("start")

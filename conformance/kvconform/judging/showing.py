@@ -18,9 +18,9 @@ from kvconform.memory import telling as memory
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace, read_memory_vector
 from kvconform.vectors.runner import names_in
+from kvlaw import Malformed
 from kvlaw import state as law
 from kvspec.events import Operation
-from kvspec.memory import Malformed
 from kvspec.memory.events import MemoryEvent
 from kvspec.model.state import State
 

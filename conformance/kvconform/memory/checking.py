@@ -17,9 +17,8 @@ from kvconform.memory.judge import Group, Judge, Judged
 from kvconform.memory.telling import pool_told, tell_judged
 from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
-from kvlaw import Law
+from kvlaw import Law, Malformed
 from kvlaw.state import State
-from kvspec.memory import Malformed
 from kvspec.rules import MEMORY_RULES
 
 SECONDS = 60.0

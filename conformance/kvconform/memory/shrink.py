@@ -30,8 +30,7 @@ from kvconform.memory.slicing import LOOKS, slices, uses_in
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlaw import Finding, Law
-from kvspec.memory import Malformed
+from kvlaw import Finding, Law, Malformed
 from kvspec.memory.events import Begin, Count, Idle, Learn, Leave, MemoryEvent, Page, Pages, Pool, Reserve, Wait
 
 LONGEST = 20_000

@@ -16,8 +16,7 @@ from kvconform.memory.telling import Teller
 from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvconform.vectors.files import own_name
 from kvlaw import Finding as Broken
-from kvlaw import Law
-from kvspec.memory import Malformed
+from kvlaw import Law, Malformed
 from kvspec.rules import MEMORY_RULES
 
 

@@ -15,8 +15,7 @@ from kvconform.errors import InputError
 from kvconform.traces.bounds import Allowance, OutOfRange
 from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
 from kvconform.traces.lines import MAX_LINE, Lines
-from kvlaw import Law
-from kvspec.memory import Malformed
+from kvlaw import Law, Malformed
 from kvspec.memory.events import (
     Begin,
     Drop,

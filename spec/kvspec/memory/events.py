@@ -4,9 +4,7 @@ A *pool* has pages: KV pages, request rows, window pages, state slots, pages of 
 *holder* is a stretch of work that refers to pages: a run of a request, a session slot, a transfer. A second turn or a
 recompute is another holder. An *operation* is work handed to a device or a transfer engine; it reads and writes
 slots. A *label* names content: for KV, the token prefix that ends there. `label_size` slots in a row share a label, and
-slot `i` of a label means its `i`-th token: equal labels mean equal content at equal offsets.
-
-Every event may say `at`: the place in the engine that caused it, for the report. What is not told is not judged.
+slot `i` of a label means its `i`-th token: equal labels mean equal content at equal offsets. Untold is unjudged.
 """
 
 from typing import Literal
@@ -19,13 +17,14 @@ Pages = list[int | str | tuple[int, int]]
 """Pages in order; a pair `(first, count)` stands for `first, first + 1, ...`."""
 Label = str
 OpId = int | str
+Part = Literal["all", "reads"]
+"""Of an operation; `reads`: it is only known to have read what it reads."""
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One pool, as the header of a trace names it. Sizes in slots and pages."""
+    """One pool, as the header of a trace names it: `page_size` slots a page."""
 
     page_size: int = 1
-    """Slots a page."""
     num_pages: int | None = None
     """Pages are numbered `first_page`, `first_page + 1`, ... up to so many; `None`: not told, or keys."""
     first_page: int = 1
@@ -53,8 +52,7 @@ class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fal
     start: int = 0
     stop: int = 0
     labels: list[Label] | None = None
-    """What the operation means to find or will leave there: a label for each `label_size` slots that the use touches.
-    `None`: what the table says, and for pages untold."""
+    """What is meant, a label for each `label_size` slots that it touches. `None`: as its table says, or untold."""
     holder: str | None = None
     """For whom pages are used; a table has its holder. `None`: not told."""
     may: bool = False
@@ -62,48 +60,43 @@ class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fal
 
 
 class Event(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", kw_only=True):
-    """What all events share."""
+    """What all events share: where in the engine they come from, a function, or file and line."""
 
     at: str | None = None
-    """Where in the engine: a function, or file and line."""
 
 
-class Take(Event, tag="take", kw_only=False):
+class Referring(Event, kw_only=False):
+    """What happens to a holder's references to pages."""
+
+    holder: str
+    pool: str
+    pages: Pages
+
+
+class Take(Referring, tag="take"):
     """The allocator hands free pages out; what was in them counts no more."""
 
-    holder: str
-    pool: str
-    pages: Pages
 
-
-class Share(Event, tag="share", kw_only=False):
+class Share(Referring, tag="share"):
     """One more reference to pages that are in use or published: a cache hit, a lock, a fork."""
 
-    holder: str
-    pool: str
-    pages: Pages
     keys: list[str] | None = None
     """The names under which the pages were found, one a page."""
     pin: bool = False
     """It only keeps the page from being handed out (a transfer's source, a deferred free): it does not share it."""
 
 
-class Release(Event, tag="release", kw_only=False):
+class Release(Referring, tag="release"):
     """One reference less to each page. A page without references and names is free."""
-
-    holder: str
-    pool: str
-    pages: Pages
 
 
 class PassOn(Event, tag="pass_on", kw_only=False):
-    """References change hands: from a request to a session slot, a transfer, a deferred free."""
+    """References change hands: of pages, or all that `old` has, in a pool or everywhere; then its tables go along."""
 
     old: str
     new: str
     pool: str | None = None
     pages: Pages | None = None
-    """`None`: all that `old` has, in `pool` or everywhere; its tables go along."""
 
 
 class Publish(Event, tag="publish", kw_only=False):
@@ -123,16 +116,15 @@ class Publish(Event, tag="publish", kw_only=False):
 
 
 class Drop(Event, tag="drop", kw_only=False):
-    """Names are withdrawn."""
+    """Names are withdrawn, one a page, or every name of these pages."""
 
     pool: str
     pages: Pages
     keys: list[str] | None = None
-    """One a page; `None`: every name of these pages."""
 
 
 class Map(Event, tag="map", kw_only=False):
-    """A holder's block table names pages from page index `index` on. Uses then say `table`, from, to."""
+    """A holder's block table names pages from page index `index` on; `labels` say what is meant, as those of a use."""
 
     table: str
     holder: str
@@ -140,7 +132,6 @@ class Map(Event, tag="map", kw_only=False):
     index: int = 0
     pages: Pages = []
     labels: list[Label] | None = None
-    """What these positions mean, as in `Use`. `None`: not told."""
 
 
 class Unmap(Event, tag="unmap", kw_only=False):
@@ -149,7 +140,6 @@ class Unmap(Event, tag="unmap", kw_only=False):
     table: str
     index: int = 0
     stop: int = 0
-    """A page index; 0: the table's end."""
 
 
 class Reserve(Event, tag="reserve", kw_only=False):
@@ -184,16 +174,14 @@ class Wait(Event, tag="wait", kw_only=False):
     stream: str
     id: OpId | None = None
     on: str | None = None
-    part: Literal["all", "reads"] = "all"
-    """`reads`: the operation is only known to have read what it reads."""
+    part: Part = "all"
 
 
 class End(Event, tag="end", kw_only=False):
     """The host has seen an operation complete: it, and all that is ordered before it."""
 
     id: OpId
-    part: Literal["all", "reads"] = "all"
-    """`reads`: only its reads are done; it stays in flight."""
+    part: Part = "all"
     unwritten: list[Use] = []
     """What it meant to write and did not: a load that failed, a transfer that was cut off."""
 
@@ -226,14 +214,13 @@ class Idle(Event, tag="idle", kw_only=False):
 
 
 class Count(Event, tag="count", kw_only=False):
-    """The engine's own figures, or its lists: how many pages are free, published and unreferenced, held; who holds."""
+    """The engine's own figures, or its lists: free pages, published ones without references, held ones; references."""
 
     pool: str
     free: int | Pages | None = None
     cached: int | Pages | None = None
     held: int | Pages | None = None
     references: dict[int, int] | None = None
-    """Reference counts, pins included, of pages by number."""
 
 
 class Failed(Event, tag="failed", kw_only=False):
@@ -244,5 +231,4 @@ class Failed(Event, tag="failed", kw_only=False):
 
 
 Held = Take | Share | Release | PassOn | Publish | Drop | Reserve | Leave | Idle | Count | Failed
-"""What happens to who has pages, and to names."""
 MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Deliver | Learn

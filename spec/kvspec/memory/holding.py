@@ -1,36 +1,30 @@
 """Who refers to which pages, by which names they are found, and which tables name them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import repeat
 
 from kvspec.memory import Finding, events
 from kvspec.memory.events import Event, Page, Pool
-from kvspec.memory.pages import Meant, PageState, PoolState, Promise, Table, require
+from kvspec.memory.pages import Meant, PageState, PoolState, Promise, Table
 
 
 class Holding:
     """The part of the law that knows no operation."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
-        """Pools in which everything is free.
-
-        Raises:
-            Malformed: a pool's sizes make no sense.
-        """
+        """Pools in which everything is free."""
         self.pools = {name: PoolState(name, pool) for name, pool in pools.items()}
         self.tables: dict[str, Table] = {}
-        self.same: dict[Meant, Meant] = {}
-        """Content -> other content, which it was learnt to be."""
+        self.same: dict[Meant, set[Meant]] = {}
+        """Content -> all that it was learnt to be, itself among it."""
         self.gone: set[str] = set()
         """Holders whose leak was told."""
         self.wrong: dict[tuple[str, PageState], int] = {}
         """Figure -> by how much it was last told to be wrong."""
-        self.number = 0
-        """Of the event at hand."""
         self.event: Event = events.Idle()
-        self.findings: list[Finding] = []
-        """What the event at hand breaks."""
+        """The event at hand; its number, and what it breaks."""
+        self.number, self.findings = 0, list[Finding]()
 
     def names(self, pool: str) -> dict[str, Page]:
         """Each name under which a page of a pool is published, and the page."""
@@ -42,31 +36,27 @@ class Holding:
         what = f"page {number}, holder {holder}, in {self.event}"
         self.findings.append(Finding(rule, what, self.number, self.event.at, pool, number, holder))
 
-    def pool(self, name: str | None) -> PoolState:
-        """The pool of that name."""
-        require(name in self.pools, f"there is no pool {name}")
-        return self.pools[str(name)]
-
     def agree(self, one: Meant, other: Meant) -> bool | None:
         """Whether two contents are the same; `None`: not told."""
-        return None if None in (one[0], other[0]) else self._root(one) == self._root(other)
+        return None if None in (one[0], other[0]) else other in self.same.get(one, {one})
 
-    def _root(self, meant: Meant) -> Meant:
-        return self._root(self.same[meant]) if meant in self.same else meant
+    def differ(self, one: Meant, other: Meant) -> bool:
+        """Whether two contents are told, and are not the same."""
+        return self.agree(one, other) is False
 
     def learn(self, event: events.Learn) -> None:
         """Two labels are the same, in their first slots or wholly."""
         for offset in range(event.slots or max(pool.unit for pool in self.pools.values())):
-            one, other = self._root((event.label, offset)), self._root((event.same, offset))
-            self.same |= {one: other} if one != other else {}
+            one, other = (event.label, offset), (event.same, offset)
+            both = self.same.get(one, {one}) | self.same.get(other, {other})
+            self.same |= dict.fromkeys(both, both)
 
     # References
 
     def take(self, event: events.Take) -> None:
         """The allocator hands free pages out; what was in them counts no more."""
-        pool, pages = self.pool(event.pool), self.pool(event.pool).expand(event.pages)
-        require(not pool.told.keyed, f"pool {event.pool} is a storage: nobody takes its pages")
-        for page in pages:
+        pool = self.pools[event.pool]
+        for page in pool.expand(event.pages):
             if page.kind != "free":
                 self.find("MEM-TAKE", page, event.holder)
             if page.kind not in ("padding", "hole"):
@@ -74,14 +64,14 @@ class Holding:
                     del pool.names[key, page]
                 page.content, page.writers = {}, {}
                 self._refer(page, event.holder)
-        if event.holder in pool.reserved:
-            pool.reserved[event.holder] = max(0, pool.reserved[event.holder] - len(pages))
+            if event.holder in pool.reserved:
+                pool.reserved[event.holder] = max(0, pool.reserved[event.holder] - 1)
         self._check_reserved(pool)
 
     def share(self, event: events.Share) -> None:
         """One more reference to pages that are in use or published."""
-        pool = self.pool(event.pool)
-        for page, key in _pairs(pool.expand(event.pages), event.keys):
+        pool = self.pools[event.pool]
+        for page, key in zip(pool.expand(event.pages), event.keys or repeat(None), strict=False):
             if not page.holds(None) or (key is not None and key not in page.keys):
                 self.find("MEM-SHARE", page, event.holder)
             self._refer(page, event.holder, pin=event.pin)
@@ -89,27 +79,24 @@ class Holding:
 
     def release(self, event: events.Release) -> None:
         """One reference less to each page. After the last one nobody is left to write what a name only plans."""
-        for page in self.pool(event.pool).expand(event.pages):
+        for page in self.pools[event.pool].expand(event.pages):
             pin = self._let_go(page, event.holder)
             if pin is not None and not page.references[event.holder, False]:
                 self.check_plans(page, None if pin else event.holder)
 
     def pass_on(self, event: events.PassOn) -> None:
         """References change hands; all of them take the tables along."""
-        old, everywhere = event.old, event.pool is None and event.pages is None
-        for pool in self.pools.values() if everywhere else [self.pool(event.pool)]:
-            had = [
-                page for page in pool.pages.values() for pin in (False, True) for _ in range(page.references[old, pin])
-            ]
+        for pool in self.pools.values() if event.pool is None else [self.pools[event.pool]]:
+            had = [page for page in pool.pages.values() for one, _ in page.references.elements() if one == event.old]
             for page in had if event.pages is None else pool.expand(event.pages):
-                pin = self._let_go(page, old)
+                pin = self._let_go(page, event.old)
                 if pin is not None:
                     self._refer(page, event.new, pin=pin)
                 for key, promise in page.keys.items():
-                    if promise.writer == old and not page.references[old, False]:
+                    if promise.writer == event.old and not page.references[event.old, False]:
                         pool.names[key, page] = promise._replace(writer=event.new)
         for table in self.tables.values() if event.pool is None else ():
-            table.holder = event.new if table.holder == old else table.holder
+            table.holder = event.new if table.holder == event.old else table.holder
 
     def _refer(self, page: PageState, holder: str, *, pin: bool = False) -> None:
         page.references[holder, pin] += 1
@@ -117,18 +104,17 @@ class Holding:
 
     def _let_go(self, page: PageState, holder: str) -> bool | None:
         """Take one reference back, and say whether it was a pin; a finding if there is none."""
-        for pin in (False, True):
-            if page.references[holder, pin]:
-                page.references -= Counter([(holder, pin)])
-                return pin
-        self.find("MEM-RELEASE", page, holder)
-        return None
+        pin = next((pin for pin in (False, True) if page.references[holder, pin]), None)
+        if pin is None:
+            self.find("MEM-RELEASE", page, holder)
+        else:
+            page.references -= Counter([(holder, pin)])
+        return pin
 
     def reserve(self, event: events.Reserve) -> None:
         """So many further pages are promised to a holder."""
-        require(event.pages >= 0, f"{event.pages} pages are reserved")
-        self.pool(event.pool).reserved[event.holder] = event.pages
-        self._check_reserved(self.pool(event.pool))
+        self.pools[event.pool].reserved[event.holder] = event.pages
+        self._check_reserved(self.pools[event.pool])
 
     def _check_reserved(self, pool: PoolState) -> None:
         """What is promised to holders is free or cached."""
@@ -156,7 +142,7 @@ class Holding:
 
     def count(self, event: events.Count) -> None:
         """The engine's own figures, or its lists, against what its events add up to."""
-        pool = self.pool(event.pool)
+        pool = self.pools[event.pool]
         for kind, told in (("free", event.free), ("cached", event.cached), ("held", event.held)):
             listed = Counter(pool.expand(told) if isinstance(told, list) else ())
             others = {page for page in pool.pages.values() if listed and page.holds(None) and page.kind != kind}
@@ -168,8 +154,8 @@ class Holding:
                 right = len(listed.keys() - others) if isinstance(told, list) else told
                 self._compare("MEM-COUNT", kind, pool.page(None), right - pool.total(kind))
         for number, references in (event.references or {}).items():
-            page = pool.page(number)
-            self._compare("MEM-COUNT", "references", page, references - page.references.total())
+            difference = references - pool.page(number).references.total()
+            self._compare("MEM-COUNT", "references", pool.page(number), difference)
 
     def _compare(self, rule: str, figure: str, page: PageState, difference: int) -> None:
         """A difference is told when it appears and when it changes."""
@@ -185,28 +171,25 @@ class Holding:
 
     def publish(self, event: events.Publish) -> None:
         """Pages can be found by a name from now on: what it promises has to be there, or planned."""
-        pool = self.pool(event.pool)
+        pool = self.pools[event.pool]
         pages, slots = pool.expand(event.pages), event.slots or pool.size
         each = -(-slots // pool.unit)
-        require(event.labels is None or len(event.labels) == each * len(pages), f"each page has {each} labels")
-        for index, (page, key) in enumerate(_pairs(pages, event.keys)):
-            assert key is not None
+        for index, (page, key) in enumerate(zip(pages, event.keys, strict=True)):
             meant = pool.meant(event.labels and event.labels[index * each : (index + 1) * each], slots)
             if not (pool.told.keyed or page.holds(None)):
                 self.find("MEM-NAME", page)
-            old = next((promise for (name, _), promise in pool.names.items() if name == key), None)
-            both = zip(old.meant, meant, strict=False) if old and not old.planned else ()
-            if any(self.agree(*contents) is False for contents in both):
+            old = next((promise for (name, _), promise in pool.names.items() if name == key), Promise([], True))
+            if not old.planned and any(map(self.differ, old.meant, meant)):
                 self.find("MEM-NAME", page)
             pool.names[key, page] = Promise(meant, event.planned, event.writer)
             left = page.kind == "held" if event.writer is None else page.references[event.writer, False] > 0
             if not (event.planned and (pool.told.keyed or left)):
-                self._check_promise(page, key)
+                self._check_promise(page, pool.names[key, page])
 
     def drop(self, event: events.Drop) -> None:
         """Names are withdrawn; from a storage, what they name."""
-        pool = self.pool(event.pool)
-        for page, key in _pairs(pool.expand(event.pages), event.keys):
+        pool = self.pools[event.pool]
+        for page, key in zip(pool.expand(event.pages), event.keys or repeat(None), strict=False):
             named = [name for name in page.keys if key in (None, name)]
             if not (named or (pool.told.keyed and page.content)):
                 self.find("MEM-NAME", page)
@@ -215,40 +198,32 @@ class Holding:
             if pool.told.keyed:
                 page.content.clear()
 
-    def _check_promise(self, page: PageState, key: str) -> None:
+    def _check_promise(self, page: PageState, promise: Promise) -> None:
         """What a name promises is there, or is queued to be."""
-        for slot, want in enumerate(page.keys[key].meant):
-            found = page.content.get(slot)
-            if (found is None and page.pool.told.writes_told) or (found and self.agree(found.meant, want) is False):
-                self.find("MEM-NAME", page)
-                return
+        there = {at: page.content[at].meant for at in range(len(promise.meant)) if at in page.content}
+        lacks = page.pool.told.writes_told and len(there) < len(promise.meant)
+        if lacks or any(self.differ(meant, promise.meant[at]) for at, meant in there.items()):
+            self.find("MEM-NAME", page)
 
     def check_plans(self, page: PageState, gone: str | None = None) -> None:
-        """What the names of a page promise has to be there, if nobody is left to write it: the writer is `gone`.
-
-        Where it is not told who writes, whoever refers to the page may.
-        """
-        for key, promise in page.keys.items():
+        """What names plan has to be there if nobody is left to write it: the writer is `gone`, or nobody holds it."""
+        for promise in page.keys.values():
             if promise.planned and (page.kind != "held" if promise.writer is None else promise.writer == gone):
-                self._check_promise(page, key)
+                self._check_promise(page, promise)
 
     # Tables
 
     def map(self, event: events.Map) -> None:
         """A holder's table names pages from page index `index` on."""
-        pool = self.pool(event.pool)
+        pool, pages = self.pools[event.pool], self.pools[event.pool].expand(event.pages)
         table = self.tables.setdefault(event.table, Table(pool, event.holder))
-        pages, labels = pool.expand(event.pages), event.labels or []
-        room = len(pages) * (pool.size // pool.unit) - len(labels)
-        fits = table.pool is pool and 0 <= event.index <= len(table.pages) and room >= 0
-        require(fits, f"table {event.table} cannot name these pages there")
         table.holder = event.holder
         table.pages[event.index : event.index + len(pages)] = pages
-        table.tell(event.index * pool.size, [*labels, *[None] * room])
+        units = len(pages) * pool.size // pool.unit
+        table.tell(event.index * pool.size, [*(event.labels or []), *[None] * units][:units])
 
     def unmap(self, event: events.Unmap) -> None:
         """A table ends before page index `index`, or has a hole from there on; without pages it is forgotten."""
-        require(not 0 < event.stop < event.index, f"page indices {event.index} to {event.stop} are gone")
         table = self.tables.get(event.table)
         if table is not None and 0 < event.stop < len(table.pages):
             table.pages[event.index : event.stop] = [table.pool.page(None)] * (event.stop - event.index)
@@ -256,9 +231,3 @@ class Holding:
             del table.pages[event.index :]
             if not table.pages:
                 del self.tables[event.table]
-
-
-def _pairs(pages: list[PageState], keys: list[str] | None) -> Iterable[tuple[PageState, str | None]]:
-    """Each page with its key, if they are told."""
-    require(keys is None or len(keys) == len(pages), f"{len(pages)} pages have other keys")
-    return zip(pages, keys or repeat(None), strict=False)

@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvspec.memory import Malformed
 from kvspec.memory.events import Label, Page, Pages, Pool
 from kvspec.memory.order import Moment
 
@@ -21,8 +20,6 @@ class Slot(NamedTuple):
 
     meant: Meant
     by: By
-    worthless: bool = False
-    """It was worthless already where a copy took it from."""
 
 
 class Promise(NamedTuple):
@@ -68,21 +65,14 @@ class PageState:
             return self.kind in ("held", "cached")
         return (holder, False) in self.references or (holder, True) in self.references
 
-    @property
-    def shared(self) -> bool:
-        """Whether two holders refer to it, pins apart."""
-        return sum(not pin for _, pin in self.references) > 1
-
 
 class PoolState:
     """One pool: all of it is free at first."""
 
     def __init__(self, name: str, pool: Pool) -> None:
-        """Raise `Malformed` if the sizes make no sense."""
+        """The pool of that name."""
         self.name, self.told = name, pool
         self.size, self.unit = pool.page_size, pool.label_size or pool.page_size
-        whole = self.size > 0 and self.unit > 0 and self.size % self.unit == 0 and (pool.num_pages or 0) >= 0
-        require(whole, f"pool {name}: sizes must be whole and positive, and label_size divide page_size")
         self.numbers = range(pool.first_page, pool.first_page + (1 << 62 if pool.num_pages is None else pool.num_pages))
         self.pages: dict[Page | None, PageState] = {}
         self.names: dict[tuple[str, PageState], Promise] = {}
@@ -97,10 +87,7 @@ class PoolState:
     def expand(self, pages: Pages) -> list[PageState]:
         """Pages one by one."""
         runs = [range(page[0], page[0] + page[1]) if isinstance(page, tuple) else [page] for page in pages]
-        numbers: list[Page] = [number for run in runs for number in run]
-        right = all(isinstance(number, str) == self.told.keyed for number in numbers)
-        require(right, f"pool {self.name}: pages are named by {'keys' if self.told.keyed else 'numbers'}")
-        return [self.page(number) for number in numbers]
+        return [self.page(number) for run in runs for number in run]
 
     def total(self, kind: str) -> int:
         """How many pages are held, cached or free."""
@@ -112,10 +99,7 @@ class PoolState:
     def meant(self, labels: Sequence[Label | None] | None, slots: int, first: int = 0) -> list[Meant]:
         """What slots mean, from slot `first` on: each label is for `unit` of them, and the first one begins before."""
         at = range(first % self.unit, first % self.unit + slots)
-        units = -(-at.stop // self.unit) if slots else 0
-        labels = [None] * units if labels is None else labels
-        require(len(labels) == units, f"{len(labels)} labels for {slots} slots, {self.unit} each")
-        return [(labels[i // self.unit], i % self.unit) for i in at]
+        return [(None if labels is None else labels[i // self.unit], i % self.unit) for i in at]
 
 
 @dataclass(eq=False)
@@ -131,9 +115,3 @@ class Table:
         """What positions mean, from the beginning of the label at `start` on."""
         unit = self.pool.unit
         self.meant.update(enumerate(self.pool.meant(labels, len(labels) * unit), start // unit * unit))
-
-
-def require(sense: bool, what: str) -> None:
-    """Raise `Malformed` for what makes no sense."""
-    if not sense:
-        raise Malformed(what)

@@ -21,20 +21,22 @@ Numbers that no answer told are negative, and are pages like others.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kvspec.events import Config
-from kvspec.memory import Watching
+from kvspec.memory import Finding
 from kvspec.memory.events import (
     Begin,
     Drop,
     End,
+    Event,
     Idle,
     Learn,
     Leave,
     Map,
     MemoryEvent,
+    Page,
     Pages,
     PassOn,
     Pool,
@@ -59,6 +61,17 @@ LAUNCHES = "launches in flight"
 _NONE: Pages = []
 _UNTOLD = 1 << 40
 """Negative numbers down to this one stand for pages that were not told."""
+
+
+class Watching(Protocol):
+    """A law that follows what happens to some pools. It can be pickled: whoever explores goes on from copies."""
+
+    def step(self, event: Event, /) -> Sequence[Finding]:
+        """Judge one event and move on; what it breaks, most often nothing."""
+
+    def names(self, pool: str) -> dict[str, Page]:
+        """Each name under which a page of a pool is published, and the page."""
+
 
 MakeLaw = Callable[[Mapping[str, Pool]], Watching]
 """A law that follows pools in which everything is free."""

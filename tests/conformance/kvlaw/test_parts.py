@@ -40,7 +40,10 @@ def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tupl
                 seen = flight.clock.get(lane, 0)
                 done, read = order.before(order.done[id], start), order.before(order.read[id], start)
                 assert (seen >= moment, seen >= moment - 1) == (done, read)
-                assert ((id - 1, "all") in plainly.before, (id - 1, "reads") in plainly.before) == (done, read)
+                assert ((id - 1, "all") in plain.before[plainly], (id - 1, "reads") in plain.before[plainly]) == (
+                    done,
+                    read,
+                )
             moments[len(moments) + 1] = flight.stream, flight.moment
         elif kind == "wait on" or (kind == "wait" and number in moments):
             on = STREAMS[number % 4] if kind == "wait on" else None

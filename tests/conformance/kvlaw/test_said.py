@@ -5,9 +5,9 @@ import re
 import msgspec
 import pytest
 
-from kvlaw import Finding, Law
+from kvlaw import Finding, Law, Malformed
 from kvlaw.finding import LONGEST
-from kvspec.memory import Malformed, Pool
+from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Count,

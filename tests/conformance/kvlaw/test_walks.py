@@ -55,7 +55,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     """Operations that read of such a page, or what one of these wrote, or what is not told again."""
 
     def is_unsure(id: OpId) -> bool:
-        return id in law.order.named and law.order.named[id].number in unsure
+        return id in law.order.named and law.order.named[id] in unsure
 
     def compared(findings: Iterable[Finding]) -> Told:
         out: Told = set()
@@ -76,10 +76,10 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         found_slowly, found_fast = law.step(event), fast.step(event)
         note(reached, fast.state.pools["kv"], event, before)
         if isinstance(event, events.Begin):
-            flight = law.order.named[event.id]
-            writers = {writer for reader, _, (writer, _) in law.found if reader[0] == flight.number}
+            number = law.order.named[event.id]
+            writers = {writer for reader, _, _, (writer, _) in law.found if reader[0] == number}
             if law.repeated or not forgettable.isdisjoint(reads) or not writers.isdisjoint(unsure):
-                unsure.add(flight.number)
+                unsure.add(number)
         if isinstance(event, events.Take):
             forgettable -= {(event.pool, number) for number in event.pages}
         due, found = compared(found_slowly), compared(found_fast)

@@ -208,7 +208,7 @@ class Walk:
         id = self.random.randint(max(1, self.begun - 4), max(1, self.begun))
         if id not in self.law.order.named or self.random.random() < 0.6:
             return events.End(id, self.random.choice(("all", "all", "reads")))
-        event = self.law.order.named[id].event
+        event = self.law.order.begun[self.law.order.named[id]]
         written = [use for use in (*event.writes, *(target for _, target in event.copies)) if self.last(id, use)]
         return events.End(id, unwritten=[Use(None, use.pool, use.pages, use.start, use.stop) for use in written])
 
@@ -217,12 +217,10 @@ class Walk:
         if use.pool is None:
             return False
         order, pages = self.law.order, self.law.pools[use.pool].expand(use.pages)
-        later = {number for page in pages for number in page.writers.values() if number > order.named[id].number}
-        flights = [order.flights[number] for number in later]
-        return not any(
-            order.is_done(one.number) or one.event.copies or any(other.table for other in one.event.writes)
-            for one in flights
-        )
+        later = {number for page in pages for number in page.writers.values() if number > order.named[id]}
+        begun = [order.begun[number] for number in later]
+        known = any(one.copies or any(other.table for other in one.writes) for one in begun)
+        return all(map(order.flies, later)) and not known
 
     def deliver(self) -> Event:
         id = self.random.randint(max(1, self.begun - 4), max(1, self.begun) + (self.random.random() < 0.1))

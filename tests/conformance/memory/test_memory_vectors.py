@@ -12,8 +12,8 @@ from kvconform.cli import run_command
 from kvconform.memory.vectors import run_memory_vector
 from kvconform.traces.memory import MemoryVector, read_memory_vector
 from kvconform.vectors.files import memory_vector_files
-from kvlaw import Law
-from kvspec.memory import Malformed, Pool
+from kvlaw import Law, Malformed
+from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 from kvspec.rules import MEMORY_RULES
 from tests.spec.memory.once import Once

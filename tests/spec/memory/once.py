@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from kvspec.memory import Finding, Pool
-from kvspec.memory.events import Event, Use
+from kvspec.memory.events import Begin, End, Event, Use
 from kvspec.memory.law import Law, Part
-from kvspec.memory.order import Flight
 
 
 class Once(Law):
@@ -17,27 +16,36 @@ class Once(Law):
         """What was found wrong at the last use of a position through a table, by stream."""
         self.repeated: list[Finding] = []
         """What the last event breaks besides, and was told before."""
+        self.parts: list[Part] = []
+        """Of the use at hand."""
 
     def step(self, event: Event) -> list[Finding]:
         self.repeated = []
         return super().step(event)
 
-    def tell(self, flight: Flight, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
+    def parts_of(self, use: Use) -> list[Part]:
+        self.parts = super().parts_of(use)
+        return self.parts
+
+    def tell(self, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
         """What is found of a write need not be told of its stream's reads either."""
-        reads = not any(use is written for written in (*flight.event.writes, *(to for _, to in flight.event.copies)))
+        assert isinstance(self.event, Begin | End)
+        event = self.order.begun[self.order.named[self.event.id]]
+        reads = not any(use is written for written in (*event.writes, *(to for _, to in event.copies)))
+        index = next(index for index, one in enumerate(self.parts, use.start // part.page.pool.size) if one is part)
         new = dict[str, Collection[int]]()
         for rule, slots in wrong.items():
-            place = use.table, flight.event.stream, part.page.number, rule.replace("REWRITE", "RACE")
-            there = {(*place, part.position + slot): slot for slot in part.meant}
+            place = use.table, event.stream, part.page.number, index, rule.replace("REWRITE", "RACE")
+            there = {(*place, slot): slot for slot in part.meant}
             bad = {one for one, slot in there.items() if slots and (slot in slots or not reads)}
             through = use.table is not None and not (reads and use.labels)
             if through and reads and slots and bad <= self.open:
                 told = len(self.findings)
-                super().tell(flight, use, part, {rule: slots})
+                super().tell(use, part, {rule: slots})
                 self.repeated += self.findings[told:]
                 del self.findings[told:]
             else:
                 new[rule] = slots
             if through:
                 self.open = (self.open - there.keys() if reads else self.open) | bad
-        return super().tell(flight, use, part, new)
+        return super().tell(use, part, new)

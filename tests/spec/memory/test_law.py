@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvspec.memory import Malformed, Pool
+from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Deliver,
@@ -20,7 +20,7 @@ from kvspec.memory.events import (
     Use,
 )
 from kvspec.model.meaning import MakeLaw
-from tests.spec.memory.stories import BROKEN, MALFORMED, POOLS, RIGHT, Found, copy, mapped, of, read, table, take, write
+from tests.spec.memory.stories import BROKEN, POOLS, RIGHT, Found, copy, mapped, of, read, table, take, write
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -141,12 +141,6 @@ def test_a_slot_after_worthless_content_is_none(found: Found) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(found: Found, name: str) -> None:
     assert found(*RIGHT[name]) == []
-
-
-@pytest.mark.parametrize("name", MALFORMED)
-def test_malformed(found: Found, name: str) -> None:
-    with pytest.raises(Malformed, match=r"^-?[a-z0-9]"):
-        found(MALFORMED[name])
 
 
 def test_a_finding_on_a_page_is_told_once(found: Found) -> None:

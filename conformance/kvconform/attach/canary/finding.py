@@ -12,7 +12,7 @@ from kvconform.findings.wording import origin
 from kvconform.memory.telling import Teller, memory_in_words, named_in
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, What
-from kvspec.memory import Malformed
+from kvlaw import Malformed
 from kvspec.rules import MEMORY_RULES
 
 RULES = {
