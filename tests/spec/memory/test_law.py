@@ -224,3 +224,11 @@ def test_a_copy_of_nothing_is_no_write_of_the_same(found: Found) -> None:
     assert found(*unordered[:2], part, End(3), Begin(1, "t", writes=[of("a", 2, label="x")]), unordered[2]) == [
         ("MEM-RACE", 6)
     ]
+
+
+def test_what_a_lane_is_told_to_write_counts_beside_one_that_is_not_told(found: Found) -> None:
+    """Of two copies over them the second brings something else."""
+    lanes, source = [of("a", 1, label="x"), of("a", 1)], of("a", 2)
+    copies = [(source, of("a", 1, label="x")), (source, of("a", 1, label="y"))]
+    both = [take("a", 1, 2), write(1, "a", 2), Begin(2, "s", writes=lanes, copies=copies)]
+    assert found(*both) == [("MEM-RACE", 3)]

@@ -21,7 +21,7 @@ from kvspec.memory.events import (
     Use,
 )
 from kvspec.model.meaning import MakeLaw
-from tests.spec.memory.stories import Found, of, read, table, take, write
+from tests.spec.memory.stories import Found, of, plan, read, table, take, write
 
 CACHED = [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1])]
 
@@ -160,3 +160,8 @@ def test_a_name_finds_the_page_that_has_had_it_last(law: MakeLaw) -> None:
     assert watching.names("kv") == {"k": 2}
     assert watching.step(Drop("kv", [2], ["k"])) == []
     assert watching.names("kv") == {"k": 1}
+
+
+def test_a_plan_whose_writer_has_let_go_is_told_once_though_the_writer_has_a_pin_left(found: Found) -> None:
+    planned = [take("a", 1), Share("tree", "kv", [1]), plan("a"), Share("a", "kv", [1], pin=True)]
+    assert found(*planned, Release("a", "kv", [1]), Release("a", "kv", [1])) == [("MEM-NAME", 5)]
