@@ -11,7 +11,6 @@ from itertools import groupby, takewhile
 from msgspec.structs import replace
 
 from kvlaw.clocks import Flight
-from kvlaw.finding import Writer
 from kvlaw.state import NOTHING, Alike, PageState, PoolState, State, Stretch, Table
 from kvspec.memory.events import Label, Page, Use
 
@@ -208,7 +207,9 @@ def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]
         _become(state, table.pool, pages[first:last], replace(one, tables=tables or NOTHING, left=left))
 
 
-def write(by: Writer, table: Table, numbers: list[Page], labels: Sequence[Label | None], start: int, stop: int) -> int:
+def write(
+    flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None], start: int, stop: int
+) -> int:
     """Pages of a table are written wholly, those that are alike with the first: how many.
 
     Nothing was written in them yet, so nobody has looked at them: who does parts them.
@@ -220,7 +221,7 @@ def write(by: Writer, table: Table, numbers: list[Page], labels: Sequence[Label 
     found = [*map(pool.alike.get, run)]
     if found.count(one) != len(run):
         run = run[: len([*takewhile(lambda other: other is one, found)])]
-    _set(pool, run, replace(one, whole=dict(zip(run, labels[start:stop], strict=False)), writer=by))
+    _set(pool, run, replace(one, whole=dict(zip(run, labels[start:stop], strict=False)), writer=flight.by))
     return len(run)
 
 

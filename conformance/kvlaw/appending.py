@@ -6,14 +6,12 @@ A stream that has read all of a table, and written its last slot, finds nothing 
 
 from kvlaw.finding import Writer
 from kvlaw.state import State, Table, Tail
-from kvlaw.uses import append, count_uses
+from kvlaw.uses import count_uses
 from kvspec.memory.events import OpId
 
 
 class Appending:
     """Tables to which each operation of a stream adds one slot, of which it reads all, together with one other table.
-
-    Their pages have one label each.
 
     While a table is counted its pages stay its holder's, since only an event that the law does not allow could take one
     away that is none of the holder's own; and no other stream comes.
@@ -32,28 +30,14 @@ class Appending:
 
         `other` is the table that it reads as far as the page of that position goes.
         """
-        table = self._followed(name, other, at)
+        table, read = self._state.tables.get(name), self._state.tables.get(other)
         tail = None if table is None else table.tail
-        if tail is None or tail.view.high != at or at == tail.end:
+        if table is None or read is None or tail is None:
+            return False
+        if tail.view.high != at or at == tail.end or not (self._looked(table, at) and self._looked(read, tail.end)):
             return False
         self._tails[name] = tail, self._operations
         return True
-
-    def opens(self, name: str, other: str, at: int) -> bool:
-        """Whether the same is true of the first position of a page, which `pass_by` can then write."""
-        table = self._followed(name, other, at)
-        if table is None or at % table.pool.size or at == len(table.pages) * table.pool.size:
-            return False
-        page = table.pool.seen(table.pages[at // table.pool.size])
-        return table.holder in page.holders and not page.content
-
-    def _followed(self, name: str, other: str, at: int) -> Table | None:
-        """A table that the stream has looked at up to a position, and at another up to the end of that one's page."""
-        table, read = self._state.tables.get(name), self._state.tables.get(other)
-        if table is None or read is None:
-            return None
-        end = (at // table.pool.size + 1) * table.pool.size
-        return table if self._looked(table, at) and self._looked(read, end) else None
 
     def _looked(self, table: Table, stop: int) -> bool:
         """Whether the stream has checked a table up to a position, and nothing has changed since."""
@@ -64,27 +48,21 @@ class Appending:
         """One more operation has begun: all that it does to the tables here."""
         self._add(self._state.clocks.lanes[self._stream][-1].by)
 
-    def _add(self, operation: Writer, others: int = 0) -> None:
+    def _add(self, operation: Writer) -> None:
         self._operations += 1
         self._last = operation
-        tables = len(self._tails) + others
+        tables = len(self._tails)
         count_uses(self._state, reads=2 * tables, writes=tables)
 
-    def pass_by(self, id: OpId, opened: list[tuple[str, int]]) -> bool:
-        """Whether an operation that does no more than that begins and is seen complete, and with it all in flight.
-
-        `opened`: tables to which it adds a page's first position, as `opens` allows.
-        """
+    def pass_by(self, id: OpId) -> bool:
+        """Whether an operation that does no more than that begins and is seen complete, with nothing else in flight."""
         state = self._state
-        if any(flight.stream != self._stream for flight in state.clocks.flights.values()):
+        if state.clocks.flights:
             return False
         state.clocks.pass_by(id, self._stream)
         state.judged["MEM-ORDER"] += 2
         state.event, state.at = state.event + 2, None
-        by = id, state.event - 1
-        for name, at in opened:
-            append(state, by, self._stream, state.tables[name], at, at + 1)
-        self._add(by, len(opened))
+        self._add((id, state.event - 1))
         return True
 
     def leave(self, name: str) -> None:

@@ -118,15 +118,13 @@ class Clocks:
         return flight
 
     def pass_by(self, id: OpId, stream: str) -> None:
-        """What `begin` and `end` do for an operation while no other stream has any in flight, in short."""
+        """An operation is queued and seen complete while nothing else is in flight: `begin` and `end`, in short."""
         clock = self.streams.setdefault(stream, {})
         join(clock, self.host)
         clock[stream] = clock.get(stream, 0) + 2
         join(self.host, clock)
         self.begun += 1
         self.oldest = self.begun + 1
-        if self.flights:
-            self._forget()
         if isinstance(id, int) and id > self.latest:
             self.latest = id
         self.lanes.setdefault(stream, [])

@@ -16,7 +16,7 @@ import msgspec
 
 from kvlaw import alike
 from kvlaw.clocks import Flight
-from kvlaw.finding import Malformed, Writer
+from kvlaw.finding import Malformed
 from kvlaw.holding import check_plans, whose
 from kvlaw.races import unordered
 from kvlaw.state import (
@@ -411,14 +411,14 @@ def _write(state: State, flight: Flight, use: Use) -> None:
     if table and not (flight.rivals or use.may):
         start, stop = use.start, use.stop
         if use.labels is None and table.pool.unit == table.pool.size:
-            done = append(state, flight.by, flight.stream, table, start, stop)
+            done = _append(state, flight, table, start, stop)
             if start < done:
                 if done == stop:
                     return
                 use = Use(use.table, start=done, stop=stop)
         elif table.pool.unit < table.pool.size and alike.append(flight, table, use):
             table.tell(start // table.pool.unit, use.labels or ())
-            state.judged["MEM-CONTENT"] += _view_own(flight.stream, table, start, stop)
+            state.judged["MEM-CONTENT"] += _view_own(flight, table, start, stop)
             return
     parts = _parts(state, use)
     for part in parts:
@@ -436,21 +436,21 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         ends = [(start, told[0], before[0]), (stop, told[-1], before[-1])]
         view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
         table.tell(first, told)
-    if not use.may and _view_own(flight.stream, table, start, stop):
+    if not use.may and _view_own(flight, table, start, stop):
         for pool, number, _, _, position, _, meant in parts:
             (pool.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
             if number in pool.sinks:  # where nothing is written nothing is there to be read
                 view.changed.add(position // pool.size)
 
 
-def append(state: State, by: Writer, stream: str, table: Table, start: int, stop: int) -> int:
+def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -> int:
     """Write positions that only continue what their pages hold; up to the first that does not, which is returned.
 
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
     pool, holder, position, parts, begun = table.pool, table.holder, start, 0, False
     size, pages = pool.size, pool.apart
-    view = table.views.get(stream)
+    view = table.views.get(flight.stream)
     alone = len(table.views) == (view is not None)
     first = start // size
     numbers = table.pages[first : -(-stop // size)] if start >= 0 else []
@@ -460,7 +460,7 @@ def append(state: State, by: Writer, stream: str, table: Table, start: int, stop
         base, number, label = (first + place) * size, numbers[place], labels[place]
         if number in pool.alike:
             together = base == position and place < whole
-            written = alike.write(by, table, numbers, labels, place, whole) if together else 0
+            written = alike.write(flight, table, numbers, labels, place, whole) if together else 0
             if written:
                 place, position, parts, begun = place + written, position + written * size, parts + written, True
                 continue
@@ -484,20 +484,20 @@ def append(state: State, by: Writer, stream: str, table: Table, start: int, stop
             break
         else:
             last.stop = end
-        page.writer = by
+        page.writer = flight.by
         if len(page.tables) > 1 or not alone:
-            state.changed(page, table, stream)
+            state.changed(page, table, flight.stream)
         elif base + end == stop and view is not None:
-            table.tail = Tail(stream, view, page, last, base, base + size)
+            table.tail = Tail(flight.stream, view, page, last, base, base + size)
         place, position, parts = place + 1, base + end, parts + 1
-    if parts and _view_own(stream, table, start, position) and begun:
+    if parts and _view_own(flight, table, start, position) and begun:
         (table.pool.unjudged if labels[0] is None else state.judged)["MEM-CONTENT"] += parts
     return position
 
 
-def _view_own(stream: str, table: Table, start: int, stop: int) -> bool:
+def _view_own(flight: Flight, table: Table, start: int, stop: int) -> bool:
     """A stream that writes on from where it has looked reads what is meant there: whether it does."""
-    view = table.views.get(stream) or table.look(stream, start)
+    view = table.views.get(flight.stream) or table.look(flight.stream, start)
     if view.high != start:
         return False
     view.high = stop

@@ -33,10 +33,7 @@ class Onward:
         self._begun: dict[int, tuple[int, list[Begin]]] = {}
         """Launch in flight -> the step, and its operations as they were told."""
         self._untold: tuple[Books, int, int] | None = None
-        """The launch in flight, and its step, if nothing of it is told: it is told when anything else is.
-
-        Whoever is in `_whole` does no more in it than to open a page.
-        """
+        """The launch in flight, and its step, if nothing of it is told: it is told when anything else is."""
         self._told_whole = len(memory.passes([])) > 1
         """Whether a launch is more than one operation: each is told."""
 
@@ -65,7 +62,7 @@ class Onward:
         self.catch_up()
         for record in opening:
             self._leave(record)
-        if self._begun or self._told_whole or not all(self._appending.opens(*one) for one in self._firsts(step)):
+        if self._whole or self._begun or self._told_whole:
             self._tell(state, launch, step)
         else:
             self._untold = state, launch, step
@@ -88,11 +85,6 @@ class Onward:
         self._appending.count()
         self._admit(step)
 
-    def _firsts(self, step: int) -> list[tuple[str, str, int]]:
-        """Of the records whose part in a step is told: their tables and rows, and the position that they add."""
-        names = self._memory.names
-        return [(names[one].table, names[one].row, self._batch[one] + step - 1) for one in self._whole]
-
     def _parts(self, records: dict[int, None], step: int) -> list[Computed]:
         return [(record, self._batch[record] + step - 1, self._batch[record] + step) for record in records]
 
@@ -102,10 +94,8 @@ class Onward:
         Raises:
             Violation: the law is broken.
         """
-        step = 0 if self._untold is None else self._untold[2]
-        if step and self._appending.pass_by(launch, [(table, at) for table, _, at in self._firsts(step)]):
+        if self._untold is not None and self._appending.pass_by(launch):
             self._untold = None
-            self._admit(step)
         else:
             self.catch_up()
             self._begun.pop(launch, None)

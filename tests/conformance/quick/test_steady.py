@@ -10,7 +10,7 @@ import pytest
 
 from kvconform.answers import Model
 from kvconform.quick import QuickModel
-from kvlaw import Finding, Law
+from kvlaw import Law
 from kvspec.events import (
     CacheUnfinished,
     Complete,
@@ -34,7 +34,7 @@ from kvspec.events import (
     Submit,
     Verify,
 )
-from kvspec.memory.events import Begin, MemoryEvent, Release
+from kvspec.memory.events import Release
 from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
@@ -397,20 +397,6 @@ def decoding(alone: int, together: int) -> list[Event]:
     for op in operations:
         answers.step(op)
     return operations
-
-
-def test_a_launch_that_only_opens_pages_is_not_told_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, judge = list[object](), Law.step
-
-    def step(law: Law, event: MemoryEvent) -> list[Finding]:
-        told.append(event.id if isinstance(event, Begin) else None)
-        return judge(law, event)
-
-    monkeypatch.setattr(Law, "step", step)
-    model = QuickModel(CONFIGS["plain"], law=Law)
-    for op in decoding(10, 20):
-        model.step(op)
-    assert [id for id in told if isinstance(id, int)] == [0, 1, 11]
 
 
 def test_who_joins_a_batch_with_a_page_that_is_not_its_own_is_found() -> None:
