@@ -17,8 +17,8 @@ Pages = list[int | str | tuple[int, int]]
 """Pages in order; a pair `(first, count)` stands for `first, first + 1, ...`."""
 Label = str
 OpId = int | str
-Part = Literal["all", "reads"]
-"""Of an operation; `reads`: it is only known to have read what it reads."""
+Done = Literal["all", "reads"]
+"""How much of an operation is done; `reads`: it is only known to have read what it reads."""
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -174,14 +174,14 @@ class Wait(Event, tag="wait", kw_only=False):
     stream: str
     id: OpId | None = None
     on: str | None = None
-    part: Part = "all"
+    part: Done = "all"
 
 
 class End(Event, tag="end", kw_only=False):
     """The host has seen an operation complete: it, and all that is ordered before it."""
 
     id: OpId
-    part: Part = "all"
+    part: Done = "all"
     unwritten: list[Use] = []
     """What it meant to write and did not: a load that failed, a transfer that was cut off."""
 

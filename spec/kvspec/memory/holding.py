@@ -135,7 +135,7 @@ class Holding:
 
     def _check_left(self, holders: set[str]) -> None:
         for pool in self.pools.values():
-            left = {holder: page for page in pool.pages.values() for holder in holders if page.holds(holder)}
+            left = {holder: page for page in pool.pages.values() for holder in sorted(holders) if page.holds(holder)}
             for holder, page in left.items():
                 self.find("MEM-LEAK", page, holder)
                 self.gone.add(holder)
@@ -145,13 +145,13 @@ class Holding:
         pool = self.pools[event.pool]
         for kind, told in (("free", event.free), ("cached", event.cached), ("held", event.held)):
             listed = Counter(pool.expand(told) if isinstance(told, list) else ())
-            others = {page for page in pool.pages.values() if listed and page.holds(None) and page.kind != kind}
+            others = [page for page in pool.pages.values() if listed and page.holds(None) and page.kind != kind]
             for page, times in listed.items():
                 self._compare("MEM-COUNT", f"twice {kind}", page, times - 1)
             for page in others:
                 self._compare("MEM-COUNT", f"listed as {kind}", page, page in listed)
             if told is not None and (kind != "free" or pool.told.num_pages is not None):
-                right = len(listed.keys() - others) if isinstance(told, list) else told
+                right = len(listed.keys() - {*others}) if isinstance(told, list) else told
                 self._compare("MEM-COUNT", kind, pool.page(None), right - pool.total(kind))
         for number, references in (event.references or {}).items():
             difference = references - pool.page(number).references.total()

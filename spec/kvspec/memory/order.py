@@ -5,9 +5,9 @@ stream waits for, after what it waits for by itself, and after what the host had
 all that these come after. What the host has seen done is in flight no longer.
 """
 
-from kvspec.memory.events import Begin, OpId, Part, Wait
+from kvspec.memory.events import Begin, Done, OpId, Wait
 
-Moment = tuple[int, Part]
+Moment = tuple[int, Done]
 """The number of an operation, and whether it is done or has only read."""
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
@@ -39,7 +39,7 @@ class Order:
         stream |= self.known(number)
         return number
 
-    def known(self, number: int, part: Part = "all") -> set[Moment]:
+    def known(self, number: int, part: Done = "all") -> set[Moment]:
         """The moments that lie before all that comes after an operation, or after its reads."""
         return {*self.before[number], (number, "reads"), (number, part)}
 
@@ -50,7 +50,7 @@ class Order:
             known |= self.known(self.named[event.id], event.part)
         known |= self.streams.get(event.on or "", set())
 
-    def end(self, number: int, part: Part) -> None:
+    def end(self, number: int, part: Done) -> None:
         """The host has seen an operation, and all that comes before it."""
         self.streams[HOST] |= self.known(number, part)
         self.ended |= {number} if part == "all" else set()

@@ -1,14 +1,18 @@
 """The fast law finds what the law finds that looks at every slot at every read, and nothing else."""
 
+import pickle
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
+
+import pytest
 
 import kvlaw
 from kvlaw.state import Alike, PoolState
 from kvspec.memory import Finding, events
 from kvspec.memory.events import Event, OpId, Page, Use
 from kvspec.memory.law import Law
+from kvspec.model.meaning import MakeLaw
 from kvspec.rules import MEMORY_RULES
 from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.once import Once
@@ -121,3 +125,22 @@ def test_pages_that_are_handled_together_are_judged_as_if_each_were_alone() -> N
     assert trace == []
     reached += Counter()
     assert reached.keys() >= TOGETHER, TOGETHER - reached.keys()
+
+
+@pytest.mark.parametrize("made", [Law, kvlaw.Law], ids=["plain", "fast"])
+def test_a_law_goes_on_from_a_copy_as_it_would_itself(made: MakeLaw) -> None:
+    """Whoever explores goes on from copies: the same is found, in the same order."""
+    for seed in range(60):
+        random = Random(seed)
+        told = pools(random, Walk.pages)
+        plain, law = Law(told), made(told)
+        walk = Walk(random, plain)
+        for _ in range(30):
+            event = walk.event()
+            plain.step(event)
+            law.step(event)
+        copied = pickle.loads(pickle.dumps(law))
+        for _ in range(30):
+            event = walk.event()
+            plain.step(event)
+            assert copied.step(event) == law.step(event)
