@@ -153,9 +153,8 @@ class Holding:
             if told is not None and (kind != "free" or pool.told.num_pages is not None):
                 right = len(listed.keys() - {*others}) if isinstance(told, list) else told
                 self._compare("MEM-COUNT", kind, pool.page(None), right - pool.total(kind))
-        for number, references in (event.references or {}).items():
-            difference = references - pool.page(number).references.total()
-            self._compare("MEM-COUNT", "references", pool.page(number), difference)
+        for number, times in (event.references or {}).items():
+            self._compare("MEM-COUNT", "references", pool.page(number), times - pool.page(number).references.total())
 
     def _compare(self, rule: str, figure: str, page: PageState, difference: int) -> None:
         """A difference is told when it appears and when it changes."""
@@ -210,8 +209,6 @@ class Holding:
         for promise in page.keys.values():
             if promise.planned and (page.kind != "held" if promise.writer is None else promise.writer == gone):
                 self._check_promise(page, promise)
-
-    # Tables
 
     def map(self, event: events.Map) -> None:
         """A holder's table names pages from page index `index` on."""

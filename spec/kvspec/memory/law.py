@@ -128,13 +128,14 @@ class Law(Holding):
         return [Part(pages[index], slots[index], table.holder) for index in slots]
 
     def _paged(self, use: Use) -> Iterator[Part]:
-        """The slots of a use, page by page; without a page they are findings."""
+        """The slots of a use that have a page, padding among them; the others are findings."""
         if use.table is not None and use.table not in self.tables:
             self.find("MEM-USE")
         for part in self.parts_of(use):
             if part.page.kind == "hole":
                 self.tell(use, part, {"MEM-USE": part.meant})
-            yield part
+            else:
+                yield part
 
     def tell(self, _use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
         """Tell which rules slots of a use break; whether that makes worthless what is computed."""
@@ -158,7 +159,7 @@ class Law(Holding):
             wrong: dict[str, Collection[int]] = {}
             if page.kind == "padding":
                 wrong["MEM-USE"] = () if holder is None and all(untold) and to is None else meant
-            elif page.kind != "hole":
+            else:
                 wrong["MEM-USE"] = () if told.keyed or page.holds(holder) else meant
                 wrong["MEM-RACE"] = self._unordered(number, part, reads=False)
                 wrong["MEM-WRITTEN"] = () if may_lack else meant.keys() - found.keys()
@@ -179,6 +180,8 @@ class Law(Holding):
     def _write(self, number: int, use: Use, carried: list[Slot | None] | None = None) -> None:
         """Judge a write, and let it take effect. A copy that does not say what it brings leaves what it `carried`."""
         parts = [*self._paged(use)]
+        if carried is not None and len(carried) != sum(len(part.meant) for part in parts):  # through a hole
+            return
         slots = iter(carried or ())
         for part in parts:
             by = number, part.holder
@@ -187,7 +190,7 @@ class Law(Holding):
             if carried is not None and not use.labels:  # what was worthless stays it
                 both = zip(part.meant, slots, strict=False)
                 new = {at: slot if not slot or self._is_spoilt(slot.by) else slot._replace(by=by) for at, slot in both}
-            if part.page.kind not in ("padding", "hole"):
+            if part.page.kind != "padding":
                 self._overwrite(number, use, part, new)
             if carried is None:
                 self.wrote |= {(part.page, at): one for at, one in meant.items() if one[0] is not None}

@@ -213,6 +213,8 @@ def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot(found
 def test_a_copy_through_a_hole_is_a_finding_and_so_is_nothing_copied_over_what_a_name_finds(found: Found) -> None:
     through = [*mapped("a", 1, 2), take("b", 3, 4), Unmap("t", 0, 1), copy(2, Use("t"), of("b", 3, 4))]
     assert found(*through) == [("MEM-USE", 6)]
+    nowhere: list[Event] = [take("a", 1), copy(1, Use("t"), of("a", 1, label="x")), read(2, "a", 1)]
+    assert found(*nowhere) == [("MEM-USE", 2), ("MEM-WRITTEN", 3)]
     named: list[Event] = [take("a", 1, 2), write(1, "a", 2, "x"), Publish("kv", [2], ["k"], ["x"])]
     assert found(*named, copy(2, of("a", 1), of("a", 2))) == [("MEM-OVERWRITE", 4)]
 
