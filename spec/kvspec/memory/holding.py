@@ -57,9 +57,10 @@ class Holding:
         """The allocator hands free pages out; what was in them counts no more."""
         pool = self.pools[event.pool]
         for page in pool.expand(event.pages):
-            if page.kind != "free":
+            exists = page.number in pool.numbers and page.number not in pool.told.sinks
+            if page.kind != "free" or not exists:
                 self.find("MEM-TAKE", page, event.holder)
-            if page.kind not in ("padding", "hole"):
+            if exists:
                 for key in page.keys:
                     del pool.names[key, page]
                 page.content, page.writers = {}, {}

@@ -157,7 +157,7 @@ class Law(Holding):
             may_lack = not told.writes_told or (to is not None and untold[0] and not told.keyed)
             found = {at: page.content[at] for at in meant if at in page.content}
             wrong: dict[str, Collection[int]] = {}
-            if page.kind == "padding":
+            if page.number in told.sinks:
                 wrong["MEM-USE"] = () if holder is None and all(untold) and to is None else meant
             else:
                 wrong["MEM-USE"] = () if told.keyed or page.holds(holder) else meant
@@ -190,7 +190,7 @@ class Law(Holding):
             if carried is not None and not use.labels:  # what was worthless stays it
                 both = zip(part.meant, slots, strict=False)
                 new = {at: slot if not slot or self._is_spoilt(slot.by) else slot._replace(by=by) for at, slot in both}
-            if part.page.kind != "padding":
+            if part.page.number not in part.page.pool.told.sinks:
                 self._overwrite(number, use, part, new)
             if carried is None:
                 self.wrote |= {(part.page, at): one for at, one in meant.items() if one[0] is not None}

@@ -52,10 +52,8 @@ class PageState:
 
     @property
     def kind(self) -> str:
-        """Whether it is held, cached (a name finds it) or free; or padding; or a hole, which the pool does not have."""
-        if self.number in self.pool.told.sinks:
-            return "padding"
-        if self.number is None or not (self.pool.told.keyed or self.number in self.pool.numbers):
+        """Whether it is held, cached (a name finds it) or free; or a hole."""
+        if self.number is None:
             return "hole"
         return "held" if self.references else "cached" if self.keys else "free"
 
