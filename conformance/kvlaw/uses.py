@@ -639,10 +639,10 @@ def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:
 def _written(state: State, event: Begin) -> Iterator[tuple[Part, bool | None]]:
     """What an operation wrote, and whether it is worthless: for a holder all is. `None`: as it was where it is from."""
     holders = state.spoilt.get(event.id, NOTHING)
-    for uses, copied in ((event.writes, False), ([target for _, target in event.copies], True)):
-        for part in _uses(state, uses):
+    for use, carried in [*((use, False) for use in event.writes), *((to, not to.labels) for _, to in event.copies)]:
+        for part in _uses(state, [use]):
             failed = part[5] in holders or None in holders
-            yield part, None if copied and holders and not failed else failed
+            yield part, None if carried and holders and not failed else failed
 
 
 def _mark(state: State, event: Begin) -> None:

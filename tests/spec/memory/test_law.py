@@ -210,6 +210,16 @@ def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot(found
     assert found(*failed, Deliver(4, "b")) == [("MEM-DELIVER", 9)]
 
 
+def test_a_copy_that_says_what_it_brings_is_not_worthless_where_its_operation_wrote_before(found: Found) -> None:
+    """One operation writes a page for `b` of what it did not find, and copies something else there, for `a`."""
+    both: list[Event] = [take("b", 1, 2), Share("a", "kv", [2]), take("a", 3), write(1, "a", 3, "x")]
+    step = Begin(2, "s", [of("b", 1)], [of("b", 2)], [(of("a", 3), of("a", 2, label="x"))], sees_own=False)
+    assert found(*both, step, read(3, "a", 2, "x"), Deliver(3, "a"), Deliver(2, "b")) == [
+        ("MEM-WRITTEN", 5),
+        ("MEM-DELIVER", 8),
+    ]
+
+
 def test_a_copy_through_a_hole_is_a_finding_and_so_is_nothing_copied_over_what_a_name_finds(found: Found) -> None:
     through = [*mapped("a", 1, 2), take("b", 3, 4), Unmap("t", 0, 1), copy(2, Use("t"), of("b", 3, 4))]
     assert found(*through) == [("MEM-USE", 6)]
