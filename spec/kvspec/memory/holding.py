@@ -136,8 +136,8 @@ class Holding:
 
     def _check_left(self, holders: set[str]) -> None:
         for pool in self.pools.values():
-            left = {holder: page for page in pool.pages.values() for holder in sorted(holders) if page.holds(holder)}
-            for holder, page in left.items():
+            first = {one: page for page in reversed(pool.pages.values()) for one in sorted(holders) if page.holds(one)}
+            for holder, page in first.items():
                 self.find("MEM-LEAK", page, holder)
                 self.gone.add(holder)
 
