@@ -41,7 +41,8 @@ class Observed:
         """What `op` was answered in a state."""
         self._state, self._op = state, op
         self._obs: Any = op.obs
-        self._made_up: dict[str, Any] = {}
+        if self._obs is None:
+            self._made_up: dict[str, Any] = {}
 
     @property
     def chooses(self) -> bool:
@@ -71,7 +72,11 @@ class Observed:
 
     def length(self, part: str, rule: str, due: int, /) -> None:
         """A length, in tokens."""
-        judge_length(self._state, rule, part, due, self._told(part, due))
+        told = self._told(part, due)
+        if told == due:
+            self._state.judged[rule] += 1
+        else:
+            judge_length(self._state, rule, part, due, told)
 
     def choice(self, part: str, otherwise: int, /) -> int:
         """A number that is free to choose."""
@@ -157,7 +162,8 @@ class Observed:
         if self._state.config.hybrid:
             self.freed("window", window_rule, self._state.window_sides(pages))
             self.freed("states", states_rule, states)
-        self.cached(getattr(self._obs, "state_cached", None), ())
+        if (cached := getattr(self._obs, "state_cached", None)) is not None:
+            self.cached(cached, ())
 
     def freed(
         self, pool: PoolName, rule: str, due: Collection[int], staying: Mapping[int, str] | None = None, /
@@ -187,7 +193,7 @@ class Observed:
 
     def revived(self, tombstones: Collection[int], /) -> None:
         """A locked tombstone gets a window side from a duplicate; freeing the tombstone instead breaks SWA-6."""
-        if not tombstones or (freed := getattr(self._obs, "freed", ())) is None:
+        if (freed := getattr(self._obs, "freed", ())) is None:
             return
         self._state.judged["SWA-6"] += 1
         gone = set(beginning(freed, len(self._state.owner) + 1))

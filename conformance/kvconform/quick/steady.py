@@ -183,7 +183,8 @@ class Steady:
             return True
         told = Observed(state, op)
         told.carried_out()
-        pages, sides = told.given("pages", needs), told.given("window", needs)
+        pages = told.given("pages", needs)
+        sides = told.given("window", needs) if state.config.sliding_window else {}
         if pages and self._onward is not None:
             self._onward.catch_up()
         for member, _ in opening if pages else ():

@@ -122,7 +122,8 @@ def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
     if op.chunked and request.session is not None and plan.length > protected:
         state.chosen["first turn published early"] += 1
     told.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
-    told.revived([tombstone for tombstone, _ in plan.revived])
+    if plan.revived:
+        told.revived([tombstone for tombstone, _ in plan.revived])
     told.freed("pages", "STORE-5", tombstones + own)
     told.freed("window", "SWA-1", left + sides)
     state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
@@ -183,7 +184,8 @@ def _finish_plain(state: State, op: Finish, told: Told, request: Request, record
     rest = state.tables[record][plan.length // state.config.page_size :]
     tombstones, own, sides = _let_go(state, plan)
     key = recurrent.state_to_publish(state, request, record, plan.length)
-    told.revived([tombstone for tombstone, _ in plan.revived])
+    if plan.revived:
+        told.revived([tombstone for tombstone, _ in plan.revived])
     told.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
     told.freed("window", "SWA-3", sides + state.window_sides(rest))
     recurrent.publish_own(state, op, told, record, key, plan.length)
