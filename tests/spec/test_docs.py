@@ -12,6 +12,7 @@ import pytest
 
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
+from kvconform.site.__main__ import ENGINES, engines_page
 from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.site.linking import completed
@@ -98,6 +99,14 @@ def test_what_does_not_exist_is_noticed(text: str, unknown: list[str]) -> None:
 def test_every_drawing_is_in_a_chapter() -> None:
     called = [name for path in chapters() for name in FIGURE.findall(path.read_text(encoding="utf-8"))]
     assert sorted(called) == sorted(FIGURES)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_pages_about_engines_lead_to_pages_of_the_site(name: str) -> None:
+    beside = {*ORDER, *ENGINES, "rules.md", "sources.md"}
+    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", engines_page(name).text)}
+    strange = [target for target in targets - {""} if target not in beside and not target.startswith("https://")]
+    assert not [target for target in strange if not re.match(r"(defects|vectors|api)/[\w.-]+\.md$", target)]
 
 
 @pytest.mark.parametrize("op", executable_forms())

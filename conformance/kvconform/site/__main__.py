@@ -31,9 +31,7 @@ def write(folder: Path) -> None:
     shutil.rmtree(docs, ignore_errors=True)
     shutil.copytree(CHAPTERS / "assets", docs / "assets")
     written = [Page(path.name, title_of(path), completed(path)) for path in chapters()]
-    for name in ENGINES:
-        path = ROOT / "conformance/docs" / name
-        written.append(Page(name, title_of(path), linked(path.read_text(encoding="utf-8"))))
+    written += map(engines_page, ENGINES)
     written += [rules_page(), sources_page()]
     generated = list(chain(defect_pages(), vector_pages(), interface_pages()))
     for page in (*written, *generated):
@@ -42,6 +40,12 @@ def write(folder: Path) -> None:
         path.write_text(page.text, encoding="utf-8")
     config = (CHAPTERS / "site.yml").read_text(encoding="utf-8")
     (folder / "mkdocs.yml").write_text(f"{config}{navigation(written, generated)}", encoding="utf-8")
+
+
+def engines_page(name: str) -> Page:
+    """A page about real engines; chapters lie beside it in the site."""
+    path = ROOT / "conformance/docs" / name
+    return Page(name, title_of(path), linked(path.read_text(encoding="utf-8")).replace("](../../spec/docs/", "]("))
 
 
 def navigation(written: list[Page], generated: list[Page]) -> str:
