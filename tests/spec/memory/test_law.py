@@ -52,6 +52,37 @@ def test_a_finding_has_the_holder_that_it_speaks_of(law: MakeLaw, name: str) -> 
             assert finding.holder == (None if finding.rule in OF_NOBODY else due)
 
 
+def test_a_finding_says_where_it_was_and_what_was_found(law: MakeLaw) -> None:
+    (finding,) = law(POOLS).step(Release("a", "kv", [3], at="pool.py:7"))
+    assert finding.at == "pool.py:7"
+    assert "3" in finding.what and "a" in finding.what
+
+
+def test_who_has_read_and_is_complete_when_a_write_fails_has_been_judged(found: Found) -> None:
+    """It raced with the write; what it computed has left it already."""
+    load = Begin(1, "t", writes=[of("a", 1)])
+    step = Begin(2, "s", [of("a", 1)], [of("a", 2)])
+    assert found(take("a", 1, 2), load, step, End(2), End(1, unwritten=[of("a", 1)]), Deliver(2, "a")) == [
+        ("MEM-RACE", 3)
+    ]
+
+
+def test_a_slot_that_was_written_again_stays_whatever_was_written_beside_it(found: Found) -> None:
+    one, other = of("a", 1, stop=1), of("a", 1, start=1, stop=2)
+    again = [Begin(id, "s", writes=[use]) for id, use in ((1, one), (2, one), (3, other))]
+    assert found(take("a", 1), *again, End(1, unwritten=[one]), Begin(4, "s", [one])) == []
+
+
+def test_who_is_to_write_a_page_passes_that_on_with_it_and_not_with_a_pin(found: Found) -> None:
+    planned = [
+        take("a", 1),
+        Share("a", "kv", [1], pin=True),
+        Publish("kv", [1], ["k"], ["x"], planned=True, writer="a"),
+    ]
+    passed_on = [PassOn("a", "b", "kv", [1]), Release("b", "kv", [1]), Release("a", "kv", [1])]
+    assert found(*planned, *passed_on) == [("MEM-NAME", 5)]
+
+
 def test_padding_is_not_copied_and_is_read_for_nobody_alone(found: Found) -> None:
     assert found(take("a", 1), Begin(1, "s", copies=[(of(None, 8), of("a", 1))])) == [("MEM-USE", 2)]
     assert found(Begin(1, "s", [of(None, 8)])) == []
