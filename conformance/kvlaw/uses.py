@@ -691,7 +691,7 @@ def _fail(state: State, event: events.End, queued: int) -> None:
         if not (gap.content and known):  # written since, or nothing was ever known of it
             continue
         page = pool.page(number)
-        if page.writer not in (None, (event.id, queued)) and (name, number, page.writer[0]) not in wrote:
+        if page.writer is None or (page.writer != (event.id, queued) and (name, number, page.writer[0]) not in wrote):
             continue
         for slots in gap.content:
             page.erase(slots.start, slots.stop)

@@ -68,7 +68,7 @@ def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> s
 
 
 def _lent(state: State) -> list[int]:
-    """The records of session turns that whoever counts both sides counts twice."""
+    """The records of turns that an engine counts twice if it counts the slot and the turn."""
     if state.config.turns_count_as == "sessions":
         return turns_of(state)
     return [one.record for one in state.requests.values() if one.resumed and one.record is not None]
@@ -114,6 +114,7 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     """Compare the rows that nobody holds. One that is free though a launch in flight reads it breaks RACE-1."""
     if state.virtual_row:
         return
+    # those of the free ones that are withheld
     early = without(observed.free_rows or (), without(observed.free_rows or (), expected.withheld_rows or ()))
     if early:
         raise Violation("RACE-1", "rows are free that a launch in flight still reads", observed=early)

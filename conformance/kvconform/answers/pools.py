@@ -22,10 +22,10 @@ class Pool(NamedTuple):
     size: int
     owners: Mapping[int, object]
     whose: Callable[[State, int], tuple[str, str]]
-    """The rule that giving back a number breaks which somebody has, and who that is."""
+    """The rule that is broken when a number is given back that somebody has, and who that is."""
 
     def use(self, state: State, number: int) -> tuple[str, str]:
-        """The rule that giving back a number breaks which stays, and what is with the number."""
+        """The rule that is broken when a number is given back though it stays, and what is the matter with it."""
         if 1 <= number <= self.size and number in self.owners:
             return self.whose(state, number)
         return self.rule, FREE if 1 <= number <= self.size else "does not exist"

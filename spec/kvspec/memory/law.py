@@ -88,7 +88,7 @@ class Law(Holding):
             if self.order.flies(reader[0]) and ((writer[0], page, at) in missing or self._is_spoilt(writer)):
                 self.spoilt.add(reader)
         for page, meant, _ in parts:
-            gone = [at for at in meant if page.writers.get(at, failed) == failed]
+            gone = [at for at in meant if page.writers.get(at) == failed]
             page.content = {at: slot for at, slot in page.content.items() if at not in gone}
             if gone:
                 for key, promise in page.keys.items():

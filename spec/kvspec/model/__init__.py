@@ -4,8 +4,9 @@ The specification is a relation: given a state and an operation, is this answer 
 Where it leaves a choice (which free page, which victim of an eviction), the answer decides it.
 
 Each operation is a function of the state, the operation and what was `told`, in `waiting`, `running`, `leaving`,
-`hybrid`, `recurrent` and `looking`. Each first refuses what must be refused, then says what has to be told, and only
-then changes the state. `kvconform.answers.Model` carries them out, and holds answers against them.
+`hybrid`, `recurrent` and `looking`. Each first refuses what must be refused, then says what has to be told and changes
+the state, a pool after the other. `kvconform.answers.Model` carries them out, and holds answers against them. Numbers
+in parentheses are pull requests of the source documents.
 """
 
 from collections.abc import Callable

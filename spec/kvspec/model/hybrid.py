@@ -1,4 +1,4 @@
-"""What hybrid pools add: window sides behind pages (20070), and slots for recurrent states (17850)."""
+"""What hybrid pools add: window sides behind pages (20070), and matches that end where a request can go on."""
 
 from itertools import takewhile
 from typing import NamedTuple

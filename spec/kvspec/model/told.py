@@ -1,8 +1,9 @@
 """What was answered to an operation, as the operation asks for it.
 
 An operation says what each part of its answer has to be, by which rule, and leaves the comparison to a judge: what is
-left out is not judged, numbers that nobody told are made up, and where nothing was answered the judge chooses. So the
-specification stands without a word on how answers are compared, and `kvconform.answers` has one such judge.
+left out is not judged, numbers that nobody told are made up, and where nothing was answered the judge chooses.
+`kvconform.answers` has one such judge. Answers that decide what is due (which of two pages went back, how far a cursor
+was moved) an operation reads itself, in `op.obs`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,7 +36,7 @@ class Told(Protocol):
         """A number that is free to choose; `otherwise` if it was not told."""
 
     def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
-        """Free numbers, each given to one request, as many as it needs by `rule` (of itself PAGE-2, SWA-1, MAMBA-1)."""
+        """Free numbers, each given to one request, as many as it needs by `rule` (else PAGE-2, SWA-1, MAMBA-1)."""
 
     def slot(self, part: str, req: str, /) -> int:
         """One free state slot."""

@@ -73,6 +73,13 @@ def test_a_slot_that_was_written_again_stays_whatever_was_written_beside_it(foun
     assert found(take("a", 1), *again, End(1, unwritten=[one]), Begin(4, "s", [one])) == []
 
 
+def test_a_write_that_fails_late_takes_nothing_from_a_page_that_was_handed_out_since(found: Found) -> None:
+    """Its new owner has not written it yet, but plans to, and lets it go unwritten."""
+    late = [take("a", 1), Begin(1, "t", writes=[of("a", 1)]), Release("a", "kv", [1]), take("b", 1)]
+    plan = [Share("c", "kv", [1]), Publish("kv", [1], ["k"], ["x"], planned=True, writer="b")]
+    assert found(*late, *plan, End(1, unwritten=[of("a", 1)]), Release("b", "kv", [1])) == [("MEM-NAME", 8)]
+
+
 def test_who_is_to_write_a_page_passes_that_on_with_it_and_not_with_a_pin(found: Found) -> None:
     planned = [
         take("a", 1),
