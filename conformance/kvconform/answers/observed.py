@@ -317,14 +317,14 @@ def _judge_free(
 
 
 def _judge_freed(
-    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], number: int, staying: Mapping[int, str]
+    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], told: int, staying: Mapping[int, str]
 ) -> None:
-    """Compare what went back to a pool, so many, with what was due, number by number."""
+    """Compare what went back to a pool, `told` numbers in all, with what was due, number by number."""
     pool, of_pages = pool_of(state, name), name == "pages"
     assert pool is not None, "something went back to it"
     untold = any(one < 0 for one in due)
-    if untold and number != len(due):
-        raise Violation(rule, f"the number of freed {pool.kind}s is wrong", expected=len(due), observed=number)
+    if untold and told != len(due):
+        raise Violation(rule, f"the number of freed {pool.kind}s is wrong", expected=len(due), observed=told)
     seen: set[int] = set()
     for number in freed:
         if number in seen:

@@ -138,7 +138,7 @@ class Law(Holding):
                 yield part
 
     def tell(self, _use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
-        """Tell which rules slots of a use break; whether that makes worthless what is computed."""
+        """Tell which rules slots of a use break, whatever the use; whether that makes worthless what is computed."""
         for rule, slots in wrong.items():
             if slots:
                 self.find(rule, part.page, None if rule == "MEM-OVERWRITE" else part.holder)
