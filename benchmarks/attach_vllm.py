@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kvconform.attach.hooks import Hooks
-from kvconform.attach.vllm.engine import make_request, make_scheduler
-from kvconform.attach.vllm.release import prepare
-from kvconform.attach.vllm.workload import Workload
-from kvconform.memory.writer import TraceWriter
+from kvattach.hooks import Hooks
+from kvlab.vllm.engine import make_request, make_scheduler
+from kvlab.vllm.release import prepare
+from kvlab.vllm.workload import Workload
+from kvtrace.writer import TraceWriter
 
 WORK = Workload(blocks=4000, groups=(("full", 16, 0),), budget=8192, running=32, launches=1)
 STEPS = 400
@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
         plain.append(steps())
         with tempfile.TemporaryDirectory() as scratch:
             writer = TraceWriter(Path(scratch) / "trace.jsonl")
-            from kvconform.attach.vllm.hooks import Attached
+            from kvattach.vllm.hooks import Attached
 
             hooks: Hooks = Attached(writer).hooks
             recorded.append(steps())

@@ -3,7 +3,7 @@
 python benchmarks/busy_check.py FOLDER-OF-A-WHEEL (0.5.23)
 
 The check is what `SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY=1` runs at the end of each turn of the scheduler's loop,
-and with it what `SGLANG_CHECK_KV_PAGE_INVARIANTS=1` adds. Walks and defects are those of `kvconform.attach.sglang`.
+and with it what `SGLANG_CHECK_KV_PAGE_INVARIANTS=1` adds. Walks and defects are those of `kvlab.sglang`.
 """
 
 import importlib
@@ -15,14 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kvconform.attach.device import Event, Stream
-from kvconform.attach.judged import Judge
-from kvconform.attach.patches import Patches
-from kvconform.attach.planting import Defect, plant
-from kvconform.attach.sglang import walk as walking
-from kvconform.attach.sglang.defects import in_host_cache
-from kvconform.attach.sglang.hooks import Attached
-from kvconform.attach.sglang.release import Release, load
+from kvattach.patches import Patches
+from kvattach.sglang.hooks import Attached
+from kvattach.sglang.release import Release
+from kvlab.device import Event, Stream
+from kvlab.drives import Judge
+from kvlab.injection import Defect, plant
+from kvlab.sglang import walk as walking
+from kvlab.sglang.faults import in_host_cache
+from kvlab.sglang.release import load
 from kvspec.memory.events import MemoryEvent, Pool
 
 WALKS = 12

@@ -23,11 +23,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kvconform.findings.accepted import Accepted
-from kvconform.findings.whole import judge_whole
-from kvconform.memory.judge import Judge
+from kvconform.findings.baseline import Accepted
+from kvconform.levels.memory.grouping import Judge
+from kvconform.levels.requests.recovery import judge_whole
 from kvconform.traces.codec import TraceReader
-from kvconform.traces.memory import MemoryHeader, open_trace
+from kvconform.traces.memory import open_trace
 from kvlaw import Law
 from kvspec.memory import Pool
 from kvspec.memory.events import (
@@ -45,6 +45,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
+from kvtrace.header import MemoryHeader
 
 PAGE_SIZE = 64
 SIZES = (100_000, 1_000_000, 10_000_000)

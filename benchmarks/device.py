@@ -31,12 +31,12 @@ import typer
 from benchmarks.device_cases import INTS, Case, Pool, Sized, decode, free_rows, sized_operations
 from benchmarks.sglang_paged import Release
 
-from kvconform.engines.standins import EngineError
 from kvcuda.backend import DEVICE
 from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager
 from kvcuda.digest_step import DigestStep
 from kvcuda.kernels import empty_kernel
+from kvlab.stubs import EngineError
 from kvspec.events import Config
 
 REPEAT = 50

@@ -27,8 +27,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from kvconform.answers import Model
 from kvconform.exploring import Arrival, Scope, canonical, exhaust
+from kvconform.oracle import Model
 from kvspec import invariants
 from kvspec.events import Config
 from kvspec.model.state import State

@@ -57,7 +57,7 @@ def main(
 
 
 def _warm(number: int) -> int:
-    import kvconform.judging.traces  # noqa: F401 - importing is not counted
+    import kvconform.runs.traces  # noqa: F401 - importing is not counted
 
     return number
 

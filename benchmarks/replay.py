@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from kvconform.checked import Checked
+from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation, perform
-from kvconform.quick import QuickModel
+from kvconform.proxy import Checked
 from kvconform.traffic import mooncake
 from kvlaw import Law
 from kvref.manager import Manager

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from benchmarks.device_cases import Case
 
-from kvconform.engines.sglang.finder import prepare, version_in
+from kvlab.sglang.adapter.finder import prepare, version_in
 
 
 class Peer:

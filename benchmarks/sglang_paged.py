@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kvconform.engines.sglang.finder import prepare, version_in
+from kvlab.sglang.adapter.finder import prepare, version_in
 from kvspec.events import Config
 
 

@@ -75,7 +75,7 @@ class Shell:
     def __init__(self, folder: Path, packages: list[Path], scripts: Path) -> None:
         """Begin in `folder`; `kvspec` is what stands in `packages`, and is put into `scripts`."""
         command = scripts / "kvspec"
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m kvconform "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m kvcli "$@"\n')
         command.chmod(0o755)
         self._folder = folder
         self._environment = os.environ | {

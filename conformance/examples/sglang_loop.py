@@ -18,9 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from kvconform.engines.recorder import record
-from kvconform.engines.sglang import chosen
-from kvconform.engines.sglang.engine import Engine, silence
+from kvattach.recorder import record
+from kvlab.sglang.adapter import chosen
+from kvlab.sglang.adapter.engine import Engine, silence
 from kvspec.events import Config
 
 CHUNK = 24

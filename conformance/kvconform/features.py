@@ -23,8 +23,8 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from kvconform.answers import Model
 from kvconform.errors import LoadError
+from kvconform.oracle import Model
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import unanswered
 from kvspec.events import (

@@ -139,7 +139,7 @@ class VectorItem(pytest.Item):
         from rich.console import Console
 
         from kvconform.findings.text import show_finding
-        from kvconform.judging.vectors import tell_run
+        from kvconform.runs.vectors import tell_run
 
         text = StringIO()
         finding = tell_run(self.vector, outcome, self.factory)

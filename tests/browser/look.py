@@ -14,7 +14,7 @@ import sys
 from html import unescape
 from pathlib import Path
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.answers import Model
-from kvconform.checked import Checked
 from kvconform.features import lacks, needs
 from kvconform.fuzzing.fuzz import Budget, fuzz
+from kvconform.oracle import Model
+from kvconform.proxy import Checked
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector

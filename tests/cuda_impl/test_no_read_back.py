@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from kvconform.answers import Model
-from kvconform.checked import Checked
+from kvconform.oracle import Model
+from kvconform.proxy import Checked
 from kvconform.vectors.runner import carry_out
 from kvcuda.device_manager import DeviceManager
 from kvcuda.manager import Manager

@@ -13,14 +13,14 @@ from rich.console import Console
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, progress_bar
 from kvconform.exploring import exhaust
 from kvconform.exploring.scope import SCOPES
-from kvconform.findings.accepted import Accepted
+from kvconform.findings.baseline import Accepted
 from kvconform.fleet.checking import check_traces, check_url
 from kvconform.fleet.cluster import Cluster
 from kvconform.fleet.fuzzing import OPERATIONS, fuzzed, soaked
 from kvconform.fuzzing.coverage import Coverage
 from kvconform.fuzzing.fuzz import Budget, fuzz_on
 from kvconform.implementations import load
-from kvconform.judging.vectors import Task, run_vectors
+from kvconform.runs.vectors import Task, run_vectors
 from kvconform.traffic.soak import soak
 
 RACE = Path(__file__).parents[2] / "conformance/examples/reuse_before_the_fence.jsonl"

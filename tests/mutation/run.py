@@ -46,7 +46,7 @@ _MODEL = Target(
         "tests/spec",
         "tests/mutation/judged.py",
         "tests/reference/test_model_agrees.py::test_reference_and_model_refuse_the_same_for_the_same_rule",
-        "tests/conformance/memory/test_memory_vectors.py",
+        "tests/conformance/levels/memory/test_memory_vectors.py",
         "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",
         "tests/conformance/vectors/test_vectors.py::test_vectors_are_not_stricter_than_the_rules",
         "tests/conformance/vectors/test_vectors.py::test_of_the_reference_nothing_is_left_unjudged",
@@ -67,16 +67,16 @@ TARGETS = {
     "kvspec": _MODEL,
     "answers": _MODEL._replace(
         folder="conformance/kvconform",
-        left_out=_all_but("answers"),
-        tests=(*_MODEL.tests, "tests/conformance/answers"),
+        left_out=_all_but("oracle"),
+        tests=(*_MODEL.tests, "tests/conformance/oracle"),
     ),
     "kvlaw": Target(
         "conformance/kvlaw",
         (),
         (
             "tests/conformance/kvlaw",
-            "tests/conformance/memory/test_memory_vectors.py",
-            "tests/conformance/quick",
+            "tests/conformance/levels/memory/test_memory_vectors.py",
+            "tests/conformance/oracle/test_fastpath.py",
             "tests/spec/memory",
             "tests/spec/test_refinement.py",
         ),
@@ -88,8 +88,8 @@ TARGETS = {
     ),
     "quick": Target(
         "conformance/kvconform",
-        _all_but("quick"),
-        ("tests/conformance/quick",),
+        _all_but("oracle"),
+        ("tests/conformance/oracle/test_fastpath.py",),
     ),
     "kvref": Target(
         "reference/kvref",

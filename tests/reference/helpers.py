@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvlaw import Law
 from kvref import Manager
 from kvref.request import Run

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvconform.answers import Model
-from kvconform.checked import Checked
+from kvconform.oracle import Model
+from kvconform.proxy import Checked
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvref import Manager
 from kvspec.events import Config, Event, Refusal
 from tests.reference.helpers import Pair, Traffic, carry_out

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvspec.events import Event
 from kvspec.rules import Violation
 from tests.spec.oddities import half_said

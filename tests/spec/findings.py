@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
-from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory
+from kvconform.oracle import Model
 from kvconform.protocol import ANSWERS
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file, vector_files

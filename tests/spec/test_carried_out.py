@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvconform.protocol import ANSWERS
 from kvconform.vectors.runner import unanswered
 from kvspec import events

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvspec import events
 from kvspec.events import Refusal
 from kvspec.model.state import WITHHELD, State

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvlaw import Law
 from kvspec.events import (
     Abort,

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvconform.answers import Model
-from kvconform.answers.pools import pool_of
 from kvconform.fuzzing.swarm import memory
+from kvconform.oracle import Model
+from kvconform.oracle.pools import pool_of
 from kvconform.protocol import ANSWERS
 from kvlaw import Law
 from kvspec import events

@@ -6,8 +6,8 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory, swarm
+from kvconform.oracle import Model
 from kvlaw import Finding, Law
 from kvspec import events, invariants, lengths
 from kvspec.events import Config, Refusal, RowsRead

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvconform.answers import Model, owner_name, record_name
+from kvconform.oracle import Model, owner_name, record_name
 from kvspec import events
 from kvspec.events import Config, Refused, ReleaseAnswer
 from kvspec.model.recurrent import slot_keeping

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory
+from kvconform.oracle import Model
 from kvspec import lengths
 from kvspec.events import Refusal
 from kvspec.lengths import Lengths

@@ -15,12 +15,12 @@ from copy import deepcopy
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvconform.answers import Model
-from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.moves import Choice, Node, choices
 from kvconform.exploring.scope import TOKEN, Scope
+from kvconform.oracle import Model
 from kvconform.protocol import Implementation
+from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.vectors.runner import Demonstration, Factory, carry_out, try_out, unanswered
 from kvspec.events import (
     CacheUnfinished,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any, NamedTuple
 
-from kvconform.answers import carry_out
 from kvconform.exploring.scope import TOKEN, Arrival, Scope
+from kvconform.oracle import carry_out
 from kvspec.events import (
     Abort,
     CacheUnfinished,

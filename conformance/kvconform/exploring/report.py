@@ -16,10 +16,10 @@ from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, Spread, exhaust
 from kvconform.exploring.streams import Protocol, explore
 from kvconform.features import check_supported, under
-from kvconform.findings.shrink import Shortest
-from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
+from kvconform.levels.requests.minimise import Shortest
+from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Demonstration, Factory
 from kvspec.events import (

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from kvconform.answers import Model
-from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
+from kvconform.oracle import Model
+from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.signals import ignore_terminal
 from kvconform.vectors.runner import Demonstration
 from kvlaw import Law

@@ -15,7 +15,7 @@ from kvconform.findings.finding import Finding, Moment, Place
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.page import page_of_report
 from kvconform.findings.text import show_finding
-from kvconform.traces.codec import VERSION, encode
+from kvtrace.header import VERSION, encode
 
 WIDTH = 100
 """Columns of a finding told within another format."""

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.features import lacked, why_not
-from kvconform.findings.accepted import Accepted
+from kvconform.findings.baseline import Accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.traces.codec import Vector

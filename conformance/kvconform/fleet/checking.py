@@ -15,14 +15,14 @@ from rich.text import Text
 
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Stories, Told, complain, progress_bar
 from kvconform.errors import InputError
-from kvconform.findings.accepted import Accepted, Entry, read_accepted
+from kvconform.findings.baseline import Accepted, Entry, read_accepted
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.summary import show_accepted
 from kvconform.findings.text import show_finding
 from kvconform.fleet.cluster import Cluster
-from kvconform.judging.traces import report_of
+from kvconform.runs.traces import report_of
 
 
 class Checked(NamedTuple):

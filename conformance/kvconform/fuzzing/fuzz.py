@@ -8,17 +8,17 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.features import lacks, needs_of_config, under
-from kvconform.findings.accepted import Accepted
+from kvconform.findings.baseline import Accepted
 from kvconform.findings.finding import Finding
-from kvconform.findings.shrink import Shortest, Shrunk, kind, shrink
-from kvconform.findings.telling import finding_of, place_of
 from kvconform.fuzzing.coverage import Coverage, kind_of
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import supported
+from kvconform.levels.requests.minimise import Shortest, Shrunk, kind, shrink
+from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Demonstration, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from kvconform.checked import ImplementationFailed, RuleBroken
 from kvconform.features import lacks, needs_of_config, under
 from kvconform.findings.formats import as_text
 from kvconform.fuzzing.fuzz import tell
 from kvconform.fuzzing.run import Run, Tally
 from kvconform.fuzzing.style import Draw, T
 from kvconform.fuzzing.swarm import swarm
+from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.vectors.runner import Factory
 from kvspec.events import Config
 

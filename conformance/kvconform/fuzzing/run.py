@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.features import needs_now
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.reach import met
 from kvconform.fuzzing.style import Draw, T
 from kvconform.fuzzing.swarm import Swarm
-from kvconform.quick import QuickModel
+from kvconform.oracle.fastpath import QuickModel
+from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.vectors.runner import Factory, carry_out
 from kvlaw import Law
 from kvspec.events import (

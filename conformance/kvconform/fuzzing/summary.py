@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.findings.accepted import read_accepted
+from kvconform.findings.baseline import read_accepted
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.formats import write
 from kvconform.findings.outcome import Case, Report, Verdict
@@ -20,10 +20,12 @@ from kvconform.findings.text import show_finding
 from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, fuzz_on, tell
 from kvconform.fuzzing.run import Tally
 from kvconform.signals import caught
-from kvconform.traces.codec import VERSION, Header, TraceWriter
+from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Factory
 from kvspec.events import Operation
 from kvspec.rules import RULES
+from kvtrace.header import VERSION
+from kvtrace.operations import Header
 
 
 def fuzz_and_show(

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.features import needs_now, needs_of_config, under
-from kvconform.findings.shrink import kind, shrink
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Generator
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import memory
-from kvconform.quick import QuickModel
+from kvconform.levels.requests.minimise import kind, shrink
+from kvconform.oracle.fastpath import QuickModel
+from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
 from kvspec.model.state import State

@@ -13,15 +13,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs_of_config, under, vector_under
 from kvconform.findings.finding import Finding, Place
-from kvconform.findings.shrink import Shortest, kind, shrink
-from kvconform.findings.telling import finding_of, place_of, tag
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.gallery import law_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
+from kvconform.levels.requests.minimise import Shortest, kind, shrink
+from kvconform.levels.requests.rendering import finding_of, place_of, tag
+from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted, caught, until_interrupted
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import own_name, read_vectors

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from kvconform.checked import ImplementationFailed, make
 from kvconform.protocol import perform
+from kvconform.proxy import ImplementationFailed, make
 from kvconform.vectors.runner import Factory
 from kvlaw import Finding, Law
 from kvspec.events import (

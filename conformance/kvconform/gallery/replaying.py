@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from kvconform.answers import Model
-from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.gallery.mutants.bug import Bug, Pool
-from kvconform.quick import QuickModel
+from kvconform.oracle import Model
+from kvconform.oracle.fastpath import QuickModel
+from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.vectors.runner import Demonstration, Factory, unanswered
 from kvlaw import Law
 from kvref.scheduler import MIN_WAITING, Scheduler

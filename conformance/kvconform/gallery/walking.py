@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.gallery.tiers import TIER_BUGS, TierBug
-from kvconform.memory.judge import Group
-from kvconform.memory.shrink import Cut, Effort, Step, cut
-from kvconform.memory.vectors import run_memory_vector
+from kvconform.levels.memory.grouping import Group
+from kvconform.levels.memory.minimise import Cut, Effort, Step, cut
+from kvconform.levels.memory.vectors import run_memory_vector
 from kvconform.signals import until_interrupted
 from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files

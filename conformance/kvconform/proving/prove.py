@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.children import end_all, python, run
 from kvconform.errors import LoadError
 from kvconform.signals import caught, until_interrupted
+from kvconform.subprocesses import end_all, python, run
 
 PAGE_SIZES = (1, 2, 16, 64)
 

@@ -10,15 +10,15 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import kvconform.answers
 import kvconform.exploring
 import kvconform.gallery.replaying
+import kvconform.oracle
 import kvlaw
 import kvref.scheduler
 import kvspec.memory
 import kvspec.model
-from kvconform.answers import Model
 from kvconform.gallery.mutants import BUGS
+from kvconform.oracle import Model
 from kvconform.vectors.files import read_vectors
 from kvlaw import Law
 from kvspec import batch, lengths, pages, states, store, window
@@ -59,7 +59,7 @@ class Evidence(NamedTuple):
 @cache
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
-    model = [*_modules(kvspec.model), *_modules(kvconform.answers)]
+    model = [*_modules(kvspec.model), *_modules(kvconform.oracle)]
     steps = _named_in(model, *_modules(kvspec.memory), *_modules(kvlaw), store, batch)
     runs = _named_in(_modules(kvconform.exploring), *_modules(kvref.scheduler), kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())

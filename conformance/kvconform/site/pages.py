@@ -11,7 +11,7 @@ import kvconform
 import kvlaw
 import kvref
 import kvspec
-from kvconform import answers
+from kvconform import oracle as answers
 from kvconform.gallery.mutants import BUGS
 from kvconform.site import CHAPTERS
 from kvconform.site.evidence import dotted, events_told, evidence, executable_forms

@@ -240,6 +240,6 @@ def _identifiers() -> frozenset[str]:
 def _is_command(program: str, name: str) -> bool:
     if program == "make":
         return f"\n{name}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    app = importlib.import_module("kvconform.cli").app
+    app = importlib.import_module("kvcli.main").app
     commands = [command.name or command.callback.__name__ for command in app.registered_commands]
     return name in commands or name in [group.name for group in app.registered_groups]

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvconform.findings.finding import Finding
-from kvconform.findings.story import memory_in_words
-from kvconform.findings.telling import Teller, place_of
 from kvconform.findings.text import value
 from kvconform.findings.timeline import MOST_STEPS, drawn
 from kvconform.gallery.finders import REPLAY_RUNS, Shown, find_by_vectors, shorten
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import replay, shortest_loop
+from kvconform.levels.requests.description import memory_in_words
+from kvconform.levels.requests.rendering import Teller, place_of
 from kvconform.site import ROOT
 from kvconform.site.pages import Page, chapter_of, grouped, pull_request, pull_requests, rule_link, title_of
 from kvconform.traces.codec import Vector

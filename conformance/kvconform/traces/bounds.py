@@ -27,15 +27,10 @@ from kvspec.events import (
 )
 from kvspec.pages import Runs, ceil_pages
 from kvspec.rules import RULES
+from kvtrace.operations import NUMBERS
 
 LARGEST = 2**31 - 1
 """The largest size that a configuration may have."""
-
-
-NUMBERS = 1 << 20
-"""Pages, slots or positions that one part of an operation may name one by one, and pages that a request's tokens may
-fill: its cost follows these. What a snapshot tells of whole pools is compared run by run, and may be as long as it
-likes."""
 
 TOKENS = 1 << 24
 """Elements that the tokens of a request may have, however few pages they fill."""

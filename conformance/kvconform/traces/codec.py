@@ -6,50 +6,21 @@ A *vector* is what to do: operations without answers, a description, the rules t
 
 import gzip
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
-from msgspec.structs import replace
 
 from kvconform.errors import InputError
-from kvconform.traces.bounds import NUMBERS, Allowance, OutOfRange, check_config, check_operation, check_rule
+from kvconform.traces.bounds import Allowance, OutOfRange, check_config, check_operation, check_rule
 from kvconform.traces.expect import Expect, misfit
 from kvconform.traces.lines import MAX_LINE, Lines
-from kvspec.events import (
-    EVENTS,
-    Config,
-    Decode,
-    Event,
-    ExtendAnswer,
-    Operation,
-    Snapshot,
-)
-from kvspec.pages import Runs, compress, count, expand
-
-VERSION = 1
-"""The version of the format that is written, and the only one that is read."""
-
-
-class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The first line of a file."""
-
-    kvspec: int
-    """The version of the format."""
-    producer: str
-    """Who wrote the file: an engine and its version, or a person's vector collection."""
-    config: Config
-    level: Literal["request"] = "request"
-    """A file without it is of this level; `kvconform.memory` reads the other one."""
-    description: str | None = None
-    """Vectors only: what happens here and what would go wrong."""
-    rules: list[str] = []
-    """Vectors only: the ids of the rules that it exercises."""
-    source: str | None = None
-    """Vectors only: the document that it comes from."""
+from kvspec.events import EVENTS, Config, Decode, Event, Operation, Snapshot
+from kvtrace.header import VERSION, encode
+from kvtrace.operations import Header, compressed
 
 
 class VectorStep(NamedTuple):
@@ -258,42 +229,3 @@ def _created(path: Path) -> gzip.GzipFile | IO[bytes]:
     if path.suffix == ".gz":
         return gzip.GzipFile(path, "wb")
     return zstandard.open(path, "wb") if path.suffix == ".zst" else path.open("wb")
-
-
-encode = msgspec.json.Encoder().encode
-"""One line of a file, without its end."""
-
-
-def compressed(op: Operation[Any]) -> Operation[Any]:
-    """The same operation, with the pages and slots of its answer as runs. `op` stays as it is."""
-    return with_pages(op, _as_runs)
-
-
-def _as_runs(runs: Runs) -> Runs:
-    """Runs as short as they get. What is told of whole pools is so already, and is never written out."""
-    return compress(expand(runs)) if count(runs) <= NUMBERS else runs
-
-
-def with_pages(op: Operation[Any], write: Callable[[Runs], Runs]) -> Operation[Any]:
-    """The same operation, with each list of pages or slots of its answer written as `write` does it."""
-    if op.obs is None:
-        return op
-    lists: dict[str, Any] = {}
-    for name in op.obs.__struct_fields__:
-        value = getattr(op.obs, name)
-        if value is None:
-            continue
-        if name in _LISTS:
-            lists[name] = write(value)
-        elif name in _LISTS_BY_NAME and not isinstance(op.obs, ExtendAnswer if name == "rows" else ()):
-            lists[name] = {key: write(runs) for key, runs in value.items()}
-    return replace(op, obs=replace(op.obs, **lists)) if lists else op
-
-
-_LISTS = frozenset(
-    {"freed", "window_freed", "states_freed", "evicted", "window_evicted", "states_evicted"}
-    | {"free_pages", "store_pages", "free_states", "store_states", "free_rows", "withheld_rows"}
-)
-"""Parts of answers that are a list of pages or state slots."""
-_LISTS_BY_NAME = frozenset({"pages", "window_pages", "states", "rows"})
-"""Parts of answers that are such a list for each request, or for each row of a snapshot."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvconform.protocol import ANSWERS
 from kvspec.events import Extend, ExtendAnswer, Figures, Operation, SnapshotAnswer
 from kvspec.model import looking

@@ -7,7 +7,7 @@ about; `expect` lines name the findings of the event before them, and an event w
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,23 +34,7 @@ from kvspec.memory.events import (
     Unmap,
 )
 from kvspec.rules import MEMORY_RULES
-
-
-class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The first line of a memory-level file."""
-
-    kvspec: int
-    """The version of the format."""
-    level: Literal["memory"]
-    producer: str
-    """Who wrote the file: an engine and its version, or a person's vector collection."""
-    pools: dict[str, Pool]
-    description: str | None = None
-    """Vectors only: what happens here and what would go wrong."""
-    rules: list[str] = []
-    """Vectors only: the ids of the rules that it is about."""
-    source: str | None = None
-    """Vectors only: the document that it comes from."""
+from kvtrace.header import MemoryHeader
 
 
 class ExpectFinding(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):

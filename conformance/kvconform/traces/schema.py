@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 
-from kvconform.traces.codec import Header
 from kvconform.traces.expect import Expect
-from kvconform.traces.memory import ExpectFinding, MemoryHeader
+from kvconform.traces.memory import ExpectFinding
 from kvspec.events import EVENTS
 from kvspec.memory.events import MemoryEvent
+from kvtrace.header import MemoryHeader
+from kvtrace.operations import Header
 
 _LEVELS = {
     "Request level: in a trace every line after the header is an operation with its answer (obs) or its refusal "

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.errors import LoadError
-from kvconform.findings.shrink import SECONDS, Shortest, kind, shrink
-from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding
-from kvconform.quick import QuickModel
+from kvconform.levels.requests.minimise import SECONDS, Shortest, kind, shrink
+from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.oracle.fastpath import QuickModel
+from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces import codec
 from kvconform.traffic import mooncake
@@ -41,6 +41,8 @@ from kvspec.events import (
     SwaEvict,
 )
 from kvspec.pages import expand
+from kvtrace.header import VERSION
+from kvtrace.operations import Header
 
 LONGEST = 5_000
 """With more operations than this no shorter list is looked for: each attempt carries all of them out again."""
@@ -204,7 +206,7 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
     """
     file, memory = traffic.file, traffic.memory
     out = Console()
-    writer = None if record is None else codec.TraceWriter(record, codec.Header(codec.VERSION, impl, memory))
+    writer = None if record is None else codec.TraceWriter(record, Header(VERSION, impl, memory))
     try:
         replay = Replay(
             traffic.entries,

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 from covertable import make  # type: ignore[import-untyped]
 
-from kvconform.answers import Model
-from kvconform.traces.codec import VERSION, Header
+from kvconform.oracle import Model
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import FOLDER
 from kvspec.events import (
@@ -48,6 +47,8 @@ from kvspec.events import (
     Verify,
 )
 from kvspec.model import looking
+from kvtrace.header import VERSION
+from kvtrace.operations import Header
 
 FACTORS: dict[str, list[Any]] = {
     "way": ["finish", "retract", "abort", "close", "preempt"],

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvconform.answers import Model
-from kvconform.checked import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.oracle import Model
+from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation
-from kvconform.quick import QuickModel
+from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.traces.expect import Expectations, Mismatch
 from kvlaw import Law

@@ -5,7 +5,7 @@ Where it leaves a choice (which free page, which victim of an eviction), the ans
 
 Each operation is a function of the state, the operation and what was `told`, in `waiting`, `running`, `leaving`,
 `hybrid`, `recurrent` and `looking`. Each first refuses what must be refused, then says what has to be told and changes
-the state, a pool after the other. `kvconform.answers.Model` carries them out, and holds answers against them. Numbers
+the state, a pool after the other. `kvconform.oracle.Model` carries them out, and holds answers against them. Numbers
 in parentheses are pull requests of the source documents.
 """
 

@@ -2,7 +2,7 @@
 
 An operation says what each part of its answer has to be, by which rule, and leaves the comparison to a judge: what is
 left out is not judged, numbers that nobody told are made up, and where nothing was answered the judge chooses.
-`kvconform.answers` has one such judge. Answers that decide what is due (which of two pages went back, how far a cursor
+`kvconform.oracle` has one such judge. Answers that decide what is due (which of two pages went back, how far a cursor
 was moved) an operation reads itself, in `op.obs`.
 """
 

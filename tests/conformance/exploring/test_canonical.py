@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kvconform.answers import Model
 from kvconform.exploring import SCOPES, Scope, exhaust
 from kvconform.exploring.canonical import Key, canonical, key
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.search import Explored, carry_out
+from kvconform.oracle import Model
 from kvspec.events import Refusal
 from kvspec.model.records import Record
 from kvspec.model.state import State

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 import kvspec.model
-from kvconform.answers import Model
-from kvconform.checked import RuleBroken
 from kvconform.exploring import SCOPES, Arrival, Scope, exhaust
 from kvconform.exploring.report import brief, show_explored
 from kvconform.exploring.scope import OPTIONAL, SOMETIMES
 from kvconform.exploring.search import Explored
 from kvconform.gallery.finders import rule_of
+from kvconform.oracle import Model
+from kvconform.proxy import RuleBroken
 from kvspec.events import Config
 from kvspec.model.meaning import Memory
 from tests.conformance.exploring.small import POOLS, SMALL, small_with

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvconform.commands.searching import explore
+from kvcli.searching import explore
 from kvconform.exploring import SCOPES, compare
 from kvconform.exploring.lockstep import Copier, DeepCopier, Replayer, copier
 from kvconform.exploring.report import length

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from kvconform.cli import app
+from kvcli.main import app
 from kvconform.exploring.report import interleave_and_show
 from kvconform.exploring.streams import POOLS, PROTOCOLS, Protocol, explore
 from kvlaw import Law

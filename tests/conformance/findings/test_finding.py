@@ -10,20 +10,20 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from kvconform.answers import Model
-from kvconform.checked import RuleBroken
 from kvconform.features import lacks, needs
-from kvconform.findings.accepted import Accepted
+from kvconform.findings.baseline import Accepted
 from kvconform.findings.finding import Finding
-from kvconform.findings.shrink import Shortest, shortest_of_trace
-from kvconform.findings.telling import finding_of, place_of
 from kvconform.findings.text import show_finding, value
-from kvconform.findings.whole import judge_whole
 from kvconform.gallery.mutants import BUGS
-from kvconform.judging.vectors import tell_run
-from kvconform.memory.judge import Judge
-from kvconform.memory.telling import tell_judged
-from kvconform.traces.codec import TraceReader, compressed, read_vector
+from kvconform.levels.memory.grouping import Judge
+from kvconform.levels.memory.rendering import tell_judged
+from kvconform.levels.requests.minimise import Shortest, shortest_of_trace
+from kvconform.levels.requests.recovery import judge_whole
+from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.oracle import Model
+from kvconform.proxy import RuleBroken
+from kvconform.runs.vectors import tell_run
+from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors
 from kvconform.vectors.runner import ExpectationFailed, Factory, judge_again, run_vector, try_out, unanswered
@@ -31,6 +31,7 @@ from kvlaw import Law
 from kvspec.events import EVENTS, Config, Operation, Snapshot
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
+from kvtrace.operations import compressed
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, KeepsPages, Raises, lines, write
 
 SHOWN_BY_VECTORS = (

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 from sarif_pydantic import Sarif
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.console import FAULTY
 from kvconform.findings.outcome import Report, schema
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
@@ -164,7 +164,7 @@ def test_quiet_prints_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_nobody_reads_is_not_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvconform.judging.traces.shortest_of_trace", lambda *_: 1 / 0)
+    monkeypatch.setattr("kvconform.runs.traces.shortest_of_trace", lambda *_: 1 / 0)
     assert run_command(["check", "left.jsonl", "-q"]) == 1
     assert run_command(["check", "left.jsonl", "-q", "--junit", "out.xml"]) == FAULTY, "here somebody does"
 

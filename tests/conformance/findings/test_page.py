@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.findings.finding import Moment, Trace
 from kvconform.findings.page import MOST, page_of_trace
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write

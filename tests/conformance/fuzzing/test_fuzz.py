@@ -13,9 +13,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, settings
 
-from kvconform.answers import Model
-from kvconform.checked import RuleBroken
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.features import POLICIES
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
@@ -24,6 +22,8 @@ from kvconform.fuzzing.reach import HARD, met
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
+from kvconform.oracle import Model
+from kvconform.proxy import RuleBroken
 from kvconform.vectors.runner import try_out
 from kvref import Manager
 from kvref.request import KvRecord

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvconform.answers import Model
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.fuzzing.fuzz import Budget
 from kvconform.fuzzing.swarm import memory
 from kvconform.gallery import finders
@@ -29,6 +28,7 @@ from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Run, carry_out, patience, replay, shortest_loop
 from kvconform.gallery.story import show_story
+from kvconform.oracle import Model
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import try_out, unanswered
 from kvref.manager import Manager

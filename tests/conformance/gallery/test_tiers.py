@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from kvconform.cli import app
+from kvcli.main import app
 from kvconform.gallery.tiers import TIER_BUGS
 from kvconform.gallery.walking import Walk, find_by_walks, scheduled, vector_name, vectors_of, walk
 from kvref.tiers import TieredEngine

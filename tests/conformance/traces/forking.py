@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from kvconform import cli
+from kvcli import main as cli
 
 SECONDS = 10
 """Processor time after which a file's process is ended."""

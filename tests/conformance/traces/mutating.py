@@ -24,7 +24,7 @@ from unittest import mock
 import typer
 import zstandard
 
-from kvconform import cli
+from kvcli import main as cli
 from kvconform.vectors.files import memory_vector_files, vector_files
 from tests.conformance.traces import hostile
 

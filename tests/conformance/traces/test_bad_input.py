@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.errors import InputError
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.lines import Lines

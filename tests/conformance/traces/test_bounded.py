@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 
 HUGE = 2**31 - 1
 HEADER = {"num_pages": HUGE, "num_rows": HUGE, "max_context_len": HUGE}
@@ -39,7 +39,7 @@ def _limit() -> None:
 
 def check(path: Path) -> subprocess.CompletedProcess[str]:
     """`kvspec check` with a gigabyte of address space and ten seconds of processor time."""
-    command = [sys.executable, "-m", "kvconform", "check", str(path)]
+    command = [sys.executable, "-m", "kvcli", "check", str(path)]
     return subprocess.run(command, capture_output=True, text=True, preexec_fn=_limit, check=False)
 
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvconform.protocol import ANSWERS
-from kvconform.traces.codec import Header, TraceReader, TraceWriter, compressed, encode
+from kvconform.traces.codec import TraceReader, TraceWriter
 from kvspec import events
 from kvspec.events import Answer, Config, MatchAnswer, MatchPrefix, Operation, Refused
 from kvspec.pages import expand
+from kvtrace.header import encode
+from kvtrace.operations import Header, compressed
 from tests.conformance.helpers import HEADER, RECORDED, lines
 
 WINDOWED = Config(page_size=4, num_pages=50, num_rows=8, max_context_len=100, sliding_window=9, num_window_pages=50)

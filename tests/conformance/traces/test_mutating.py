@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.memory import checking
+from kvconform.levels.memory import checking
 from tests.conformance.traces.mutating import bases, faults, mutants
 
 

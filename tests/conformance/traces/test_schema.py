@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.traces.schema import schema
 from kvconform.vectors.files import memory_vector_files, vector_files
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvconform.answers import carry_out
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.errors import InputError
+from kvconform.oracle import carry_out
 from kvconform.traffic import mooncake, synthetic
 from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay
@@ -64,7 +64,7 @@ def test_what_a_replay_counts_lets_decode_batches_go_on(sessions: bool, monkeypa
         one_by_one[type(op)] += 1
         carry_out(state, op)
 
-    monkeypatch.setattr("kvconform.quick.carry_out", carry)
+    monkeypatch.setattr("kvconform.oracle.fastpath.carry_out", carry)
     decodes = replay(sessions).tally.operations[Decode]
     assert one_by_one[Decode] < decodes / 2
 

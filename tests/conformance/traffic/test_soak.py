@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvconform.cli import run_command
+from kvcli.main import run_command
 from kvconform.traffic.soak import combinations
 
 

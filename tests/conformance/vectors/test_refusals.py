@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvconform.answers import Model
+from kvconform.oracle import Model
 from kvconform.vectors.runner import unanswered
 from kvspec import model
 from kvspec.events import Refusal

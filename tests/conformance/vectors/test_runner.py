@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvconform.answers import Model
-from kvconform.checked import ImplementationFailed, RuleBroken
+from kvconform.oracle import Model
+from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.expect import NOTHING, Expect, Expectations, Mismatch, Seen
 from kvconform.vectors.runner import ExpectationFailed, Outcome, check_trace, run_vector

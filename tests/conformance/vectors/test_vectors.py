@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kvconform.answers import Model
-from kvconform.checked import Checked, RuleBroken
 from kvconform.features import lacks, needs, needs_of_config, under, vector_under
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import Walker
+from kvconform.oracle import Model
+from kvconform.proxy import Checked, RuleBroken
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import z3  # type: ignore[import-untyped]
 
-from kvconform.answers import Model
 from kvconform.fuzzing.swarm import memory
+from kvconform.oracle import Model
 from kvconform.proving import law as prover
 from kvspec.events import Refusal
 from kvspec.memory import Pool, events

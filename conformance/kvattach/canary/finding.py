@@ -1,0 +1,89 @@
+"""What the canary found as a `Finding`, with the law's trace of the same page beside it where one is recorded."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvattach import switch
+from kvconform.errors import InputError
+from kvconform.findings.finding import Finding, Place, Rule, Trace
+from kvconform.findings.wording import origin
+from kvconform.levels.memory.rendering import Teller, memory_in_words, named_in
+from kvconform.levels.requests.rendering import builtins
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvcuda.canary import Violation, What
+from kvlaw import Malformed
+from kvspec.rules import MEMORY_RULES
+
+RULES = {
+    What.OTHER: "MEM-CONTENT",
+    What.LAST: "MEM-CONTENT",
+    What.KNOWN: "MEM-CONTENT",
+    What.NEVER: "MEM-WRITTEN",
+    What.RANGE: "MEM-USE",
+    What.WRITES: "MEM-USE",
+    What.BYTES: "MEM-OVERWRITE",
+}
+"""Which of the law's rules is broken where the canary finds this."""
+
+
+def recorded(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The trace that some process of this engine is recording, the newest file; `None` if none is."""
+    mode, _, rest = environment.get(switch.VARIABLE, "").partition(":")
+    if mode != "record" or not rest:
+        return None
+    path = Path(rest)
+    stem, dot, suffix = path.name.partition(".")
+    files = [file for file in path.parent.glob(f"{stem}-*") if file.name.endswith(f"{dot}{suffix}")]
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)
+
+
+def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | None = None) -> Finding:
+    """A violation, told as any other finding.
+
+    `page_size` is that of the violation's pool, in tokens. Of a `trace` all events are told that name the page: who had
+    it before, what handed it on; and what the law finds in them, races above all.
+    """
+    page = violation.slot // page_size
+    nothing = Trace("memory", {}, "", 0, [])
+    note, told, known = "", nothing, list[str]()
+    if trace is not None:
+        told, known = _beside(trace, violation.pool, page)
+        note = f"What {trace} has of page {page}, up to now."
+    rule = MEMORY_RULES[RULES[violation.what]]
+    return Finding(
+        kind="rule",
+        what=str(violation),
+        place=Place(f"{engine} as it runs", 0, violation.launch, "forward pass", site="canary"),
+        trace=told,
+        note=note,
+        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        expected=f"label {violation.expected & _WRAP:016x}",
+        observed=f"label {violation.found & _WRAP:016x}",
+        compared=violation.what is not What.BYTES,
+        before=[] if violation.held is None else [f"slot {violation.slot}: {violation.held}"],
+        known=known,
+        count=violation.times,
+    )
+
+
+_WRAP = (1 << 64) - 1
+
+
+def _beside(path: Path, pool: str, page: int) -> tuple[Trace, list[str]]:
+    """The events of a recorded trace that name a page, and what the law finds of it. The last line may be cut off."""
+    with open_trace(path) as trace:
+        if not isinstance(trace, MemoryReader):
+            return Trace("memory", {}, "", 0, []), []
+        pools = trace.header.pools
+        wanted = pool if pool in pools else next(iter(pools))
+        teller = Teller(pools, lambda _, event, state: (wanted, page) in set(named_in(event, state)))
+        known = []
+        try:
+            for line, event in trace:
+                found = [one for one in teller.step(line, event) if (one.pool, one.page) == (wanted, page)]
+                known += [f"{one.rule} at event {one.event}: {one.what}" for one in found]
+        except (InputError, Malformed, EOFError):
+            pass
+        told = teller.trace()
+        return Trace("memory", builtins(pools), memory_in_words(pools), told.total, told.moments, told.undrawn), known

@@ -1,0 +1,146 @@
+"""What the canary of every engine shares: what its requests' tokens say, and what becomes of what is found."""
+
+import io
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+
+from kvattach.canary.finding import finding_of, recorded
+from kvattach.canary.switch import Setting
+from kvattach.hooks import Hooks, LawBroken
+from kvconform.findings.text import show_finding
+from kvcuda.canary import Canary, Known, Pass, Pool, Violation
+from kvcuda.canary.chain import Prefix
+from kvcuda.canary.perturb import Perturbation, PerturbedCanary
+from kvspec.memory.events import MemoryEvent
+from kvspec.memory.events import Pool as LawPool
+
+_log = logging.getLogger("kvspec")
+
+TOLD = 3
+"""Violations that are told whole, with the recorded trace beside them."""
+
+KEPT = 1000
+"""Violations that are kept; all are logged, each place once."""
+
+
+class Silent:
+    """A trace that nobody reads: the canary's hooks tell the device, and not the law."""
+
+    def header(self, producer: str, pools: Mapping[str, LawPool]) -> None:
+        """Nothing."""
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Nothing."""
+
+
+class CanaryHooks(Hooks):
+    """Hooks of an engine that tell a canary. An error in one ends the watching, and never reaches the engine."""
+
+    def __init__(self) -> None:
+        """Nothing is hooked yet."""
+        super().__init__(Silent())
+
+
+class Prompts:
+    """The tokens of requests as far as the host has them, and what the canary may be told from them."""
+
+    def __init__(self) -> None:
+        """No requests."""
+        self._requests: dict[str, tuple[Sequence[int], Prefix]] = {}
+        self._fresh: set[str] = set()
+
+    def begin(self, name: str, tokens: Sequence[int]) -> None:
+        """A request comes, or comes back: what it wrote before counts no more."""
+        self._requests[name] = tokens, Prefix()
+        self._fresh.add(name)
+
+    def end(self, name: str) -> None:
+        """It is gone."""
+        self._requests.pop(name, None)
+        self._fresh.discard(name)
+
+    def known(self, names: Sequence[str], starts: Sequence[int]) -> dict[int, Known]:
+        """What is known of a pass whose requests begin at `starts`, by their index."""
+        return dict(self._known(names, starts))
+
+    def _known(self, names: Sequence[str], starts: Sequence[int]) -> Iterator[tuple[int, Known]]:
+        for index, (name, start) in enumerate(zip(names, starts, strict=True)):
+            if name in self._requests:
+                tokens, prefix = self._requests[name]
+                fresh = name in self._fresh
+                if fresh or start <= len(tokens):
+                    self._fresh.discard(name)
+                    yield index, Known(start - 1, prefix.grown(tokens, start), fresh)
+                else:
+                    # Behind its prompt nothing more is known on the host.
+                    del self._requests[name]
+
+
+class Watch:
+    """One memory under the canary: what is found is logged once for each place, or stops the engine."""
+
+    def __init__(self, engine: str, setting: Setting, pools: Sequence[Pool], *, requests: int, passes: int) -> None:
+        """Watch a memory for passes of so many requests; the first `passes` pools are used by passes."""
+        self.engine = engine
+        self.setting = setting
+        self.prompts = Prompts()
+        made = PerturbedCanary if setting.perturb else Canary
+        self.canary = made(pools, rows=2 * requests, max_requests=requests, share=setting.share, passes=passes)
+        if isinstance(self.canary, PerturbedCanary):
+            self.canary.perturbation = Perturbation(setting.perturb)
+            self.canary.after = 10
+        self.found: list[Violation] = []
+        """What was found, the first of each place."""
+        self._places: set[tuple[str, str, int, int]] = set()
+        self._staged: object = None
+        names = ", ".join(f"{pool.slots:,} slots of {pool.name}" for pool in pools)
+        _log.info("kvspec: the canary watches %s: %s", engine, names)
+
+    def before(self, batch: Pass) -> None:
+        """A pass is about to run.
+
+        Raises:
+            LawBroken: something was found, and the engine is to be stopped then.
+        """
+        self._staged = staged = self.canary.stage(batch)
+        self.canary.enqueue(staged)
+        self.look()
+
+    def after(self) -> None:
+        """The pass is queued: its bytes are noted behind it."""
+        staged, self._staged = self._staged, None
+        if staged is not None and self.setting.real:
+            self.canary.seal(staged)  # type: ignore[arg-type]
+
+    def leave(self, name: str) -> None:
+        """A request is gone."""
+        self.prompts.end(name)
+        self.canary.leave(name)
+
+    def look(self) -> None:
+        """Take what was found so far, without waiting for what runs.
+
+        Raises:
+            LawBroken: something was found, and the engine is to be stopped then.
+        """
+        for one in self.canary.poll():
+            place = (one.pool, one.request, one.position, one.slot)
+            if place in self._places or len(self.found) >= KEPT:
+                continue
+            self._places.add(place)
+            self.found.append(one)
+            _log.error("kvspec canary: %s: %s", self.engine, one)
+            self._tell_beside(one)
+            if self.setting.stops:
+                raise LawBroken(f"kvspec canary: {self.engine}: {one}")
+
+    def _tell_beside(self, one: Violation) -> None:
+        """Log what a recorded trace has of the page, for the first few."""
+        trace = recorded() if len(self.found) <= TOLD else None
+        if trace is not None:
+            pool = next((pool for pool in self.canary.pools if pool.name == one.pool), self.canary.pools[0])
+            console = Console(width=120, file=io.StringIO(), color_system=None)
+            show_finding(console, finding_of(one, self.engine, pool.page_size, trace))
+            _log.error("%s", console.file.getvalue())  # type: ignore[attr-defined]

@@ -1,0 +1,135 @@
+"""What all attachments share: hooks that never disturb the engine, and the trace that they tell."""
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kvattach.patches import Patches
+from kvspec.memory.events import Failed, MemoryEvent, Pool
+
+_log = logging.getLogger(__name__)
+
+
+class LawBroken(AssertionError):
+    """A rule was broken in an engine that is to be stopped then; the one error that reaches it."""
+
+
+class Trace(Protocol):
+    """Whoever takes what the hooks tell."""
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """A memory with these pools is there now, and it is empty: what follows is about it."""
+
+    def tell(self, event: MemoryEvent) -> None:
+        """One event, in the order in which they happen."""
+
+
+class Hooks:
+    """Functions of an engine with something before and after them.
+
+    An error in a hook, or in what is told, ends the telling, and never reaches the engine, unless it is to be stopped
+    at the first finding; an error of the engine goes on as it would.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        """Nothing is hooked yet."""
+        self.trace = trace
+        self.problem: str | None = None
+        """Why nothing more is told; `None` while all is well."""
+        self._patches = Patches()
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Tell an event, within a hook or not; one that no engine can mean is a problem, and never the engine's."""
+        if self.problem is None:
+            try:
+                self.trace.tell(event)
+            except LawBroken:
+                raise
+            except Exception as error:
+                place = "" if event.at is None else f" ({event.at})"
+                self._fails(f"{event.__struct_config__.tag}{place} is told", error)
+
+    def set(self, owner: Any, name: str, value: object) -> None:
+        """Replace an attribute of the engine."""
+        self._patches.set(owner, name, value)
+
+    def hook(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., None] | None = None,
+    ) -> None:
+        """Call `before(*arguments)`, then the function, then `after(seen, answer, *arguments)`.
+
+        `seen` is what `before` answered. After an error of the engine there is no `after`.
+        """
+        original = getattr(owner, name)
+
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            seen = self.guarded(before, *args, **kwargs) if before is not None else None
+            answer = original(*args, **kwargs)
+            if after is not None:
+                self.guarded(after, seen, answer, *args, **kwargs)
+            return answer
+
+        hooked.__wrapped__ = original  # type: ignore[attr-defined]
+        self._patches.set(owner, name, hooked)
+
+    def watch(self, owner: Any, name: str) -> None:
+        """Tell it when the engine gives up in this function."""
+        original = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except LawBroken:
+                raise
+            except Exception as error:
+                self.gave_up(name, error)
+                raise
+
+        self._patches.set(owner, name, watched)
+
+    def gave_up(self, name: str, error: Exception) -> None:
+        """Tell that the engine raised this in a function of that name."""
+        line, function = _raised_at(error)
+        self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
+
+    def guarded(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What `do` answers; `None` if it fails, and then nothing more is told."""
+        if self.problem is not None:
+            return None
+        try:
+            return do(*args, **kwargs)
+        except LawBroken:
+            raise
+        except Exception as error:
+            self._fails(getattr(do, "__qualname__", str(do)), error)
+            return None
+
+    def _fails(self, where: str, error: Exception) -> None:
+        self.problem = f"{where}: {type(error).__name__}: {error}"
+        _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True, stack_info=True)
+
+    def detach(self) -> None:
+        """Take the hooks out."""
+        self._patches.undo()
+
+
+def _raised_at(error: BaseException) -> tuple[str, str]:
+    """The line that raised an error, which says something where the error has no words, and its function."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.line or "", last.name
+
+
+def chained(label: str, tokens: object) -> str:
+    """The label of the content that ends with `tokens` and has `label` before it. It shows no token."""
+    return f"{hash((label_number(label), tokens)) & 0xFFFF_FFFF_FFFF_FFFF:x}"
+
+
+def label_number(label: str) -> int:
+    """The number in a label that `chained` made; 0 for the empty one, which is before everything."""
+    return int(label, 16) if label else 0

@@ -1,0 +1,106 @@
+"""Attaches to an engine as it runs: hooks go in when the engine's own module has been imported."""
+
+import importlib
+import importlib.abc
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Collection, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from kvattach.canary.switch import VARIABLE, CanarySwitchError, Setting, setting
+from kvattach.hooks import Trace
+from kvattach.switch import SwitchError, opened
+
+_log = logging.getLogger("kvspec")
+
+ENGINES = {"nanovllm.engine.scheduler": "kvattach.nano_vllm.live"}
+"""The module of an engine after which hooks go in, and who puts them in: a module with `attach(trace)`.
+
+vLLM is not among them: it loads plugins itself."""
+
+CANARIES = {
+    "vllm.v1.worker.gpu.model_runner": "kvattach.canary.vllm",
+    "vllm.v1.worker.gpu_model_runner": "kvattach.canary.vllm_v1",
+    "sglang.srt.model_executor.model_runner": "kvattach.canary.sglang",
+}
+"""The module of an engine's model runner, and who tells a canary of it: a module with `attach(runner, setting)`."""
+
+
+class _After(importlib.abc.MetaPathFinder):
+    """Finds modules as Python does, and attaches once they are there."""
+
+    def __init__(self, names: Collection[str], attach: Callable[[str], None]) -> None:
+        self.names = names
+        self._attach = attach
+        self._looking = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.names or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking = False
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        run = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            self._attach(fullname)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def wait_for_engines() -> None:
+    """Attach to whichever engine this process imports, if the environment says so."""
+    wait_for_model_runners()
+    try:
+        trace = opened()
+    except SwitchError as error:
+        _log.error("kvspec: %s", error)
+        return
+    if trace is not None:
+        told: Trace = trace
+        sys.meta_path.insert(0, _After(ENGINES, lambda name: _attach(name, told)))
+
+
+def wait_for_model_runners() -> None:
+    """Put the canary before whichever model runner this process imports, if the environment says so."""
+    try:
+        said = setting()
+    except CanarySwitchError as error:
+        _log.error("kvspec: %s", error)
+        return
+    if said is None or any(isinstance(finder, _After) and finder.names is CANARIES for finder in sys.meta_path):
+        return
+    switched: Setting = said
+    for name in CANARIES:
+        if name in sys.modules:
+            _watch(name, switched)
+    sys.meta_path.insert(0, _After(CANARIES, lambda name: _watch(name, switched)))
+
+
+def _watch(name: str, said: Setting) -> None:
+    try:
+        if not importlib.import_module("torch").cuda.is_available():
+            _log.warning("kvspec: %s is set, but there is no GPU: the canary is off", VARIABLE)
+            return
+        importlib.import_module(CANARIES[name]).attach(sys.modules[name], said)
+    except Exception:
+        _log.exception("kvspec: the canary could not be put before %s", name)
+
+
+def _attach(name: str, trace: Trace) -> None:
+    try:
+        importlib.import_module(ENGINES[name]).attach(trace)
+    except Exception:
+        _log.exception("kvspec: %s could not be attached to", name)

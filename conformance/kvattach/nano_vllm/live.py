@@ -1,0 +1,16 @@
+"""Attaches to the nano-vllm that this process has imported."""
+
+import importlib
+
+from kvattach.hooks import Trace
+from kvattach.nano_vllm.hooks import Attached
+from kvattach.nano_vllm.modules import Engine
+
+COUNT_EVERY = 100
+"""Steps between two looks at the engine's free list and reference counts, which are as long as its memory is big."""
+
+
+def attach(trace: Trace) -> Attached:
+    """Install the hooks; they stay until the process ends."""
+    names = ("engine.scheduler", "engine.block_manager", "engine.sequence", "sampling_params")
+    return Attached(Engine(*(importlib.import_module(f"nanovllm.{name}") for name in names)), trace, COUNT_EVERY)

@@ -1,0 +1,401 @@
+"""What the engine did, told as operations.
+
+A cache does not see everything that a trace tells. Two things are filled in:
+
+- *Requests* are noticed when they first match, *sessions* when their first turn does. A waiting request that is dropped
+  is noticed when somebody else takes its place, or when the engine forgets it.
+- *Launches* are not seen. A step that was prepared for a request is told as launched, and as complete, just before the
+  engine builds on it. Lines are held back until the token that it sampled is seen in the request's output: a scheduler
+  that overlaps prepares the next step before it has that token. So a trace says nothing of which launches overlapped,
+  and RACE-1 and LAUNCH-1 have little to judge in it.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kvattach.recorder.slots import Read
+from kvattach.recorder.tokens import Telling
+from kvspec.events import (
+    Abort,
+    CacheUnfinished,
+    CloseSession,
+    Complete,
+    CompleteAnswer,
+    Decode,
+    DecodeAnswer,
+    Done,
+    Evict,
+    EvictAnswer,
+    Extend,
+    ExtendAnswer,
+    Figures,
+    Finish,
+    Launch,
+    MatchAnswer,
+    MatchPrefix,
+    OpenSession,
+    Operation,
+    PublishAnswer,
+    ReleaseAnswer,
+    Report,
+    Retract,
+    Submit,
+)
+from kvspec.pages import Runs, ceil_align
+from kvtrace.header import encode
+from kvtrace.operations import compressed
+from kvtrace.sink import Sink
+
+TOKENS_A_LINE = 64
+"""A prompt of so many tokens counts as one more line in the buffer."""
+
+
+HELD_BACK = 20_000
+"""Lines that are held back at most."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One request. Lengths in tokens."""
+
+    name: str
+    req: "weakref.ref[Any]"
+    session: str | None
+    apart: str | None
+    """What keeps its prefixes apart from those of others."""
+    input_len: int
+    outputs: int
+    """Output tokens that are there, or will come out of a step that is prepared."""
+    matched: bool = False
+    running: bool = False
+    run: int = 0
+    seq_len: int = 0
+    prepared: "Step | None" = None
+    ends: dict[int, int] = field(default_factory=dict)
+    """Of each run that is over, how many output tokens there were."""
+    told: int = 0
+    """The last run whose end is told."""
+
+
+class Step(NamedTuple):
+    """A step of one request, from when it is prepared until its outcome is known."""
+
+    entry: Entry
+    run: int
+    output: int | None
+    """Which of the request's output tokens it samples; `None` if it samples none."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is known that ever will be: it samples nothing, its token is there, its request has left."""
+        return self.output is None or self.run in self.entry.ends or self.token is not None
+
+    @property
+    def token(self) -> int | None:
+        """What it sampled, if that is known."""
+        req = self.entry.req()
+        if self.output is None or req is None:
+            return None
+        outputs = req.output_ids
+        known = self.entry.ends.get(self.run, len(outputs))
+        return int(outputs[self.output]) if self.output < known else None
+
+    def is_lost(self, token: int | None) -> bool:
+        """Whether it samples a token that is not there; `token` is what `self.token` was."""
+        return token is None and self.output is not None
+
+
+class Prefill(NamedTuple):
+    """One request of a prefill batch. Lengths in tokens."""
+
+    req: Any
+    prefix_len: int
+    seq_len: int
+    row: int
+
+
+class Ledger:
+    """Turns what was seen into the lines of one recording."""
+
+    def __init__(self, sink: Sink, page_size: int, telling: Telling) -> None:
+        """Nobody is there."""
+        self._sink = sink
+        self._page_size = page_size
+        self._telling = telling
+        self._entries: dict[str, Entry] = {}
+        self._sessions: dict[str, str | None] = {}
+        """Each open session, and its turn in flight."""
+        self._held: deque[list[Step] | Callable[[], object]] = deque()
+        """Lines that are not put yet, each made when its turn comes, and the steps that they build on."""
+        self._flights: deque[tuple[int, list[tuple[Step, int | None]]]] = deque()
+        """Launches that are told and not complete: their numbers, their steps, and what each has sampled."""
+        self._forgotten: deque[Entry] = deque()
+        self._numbers = 0
+
+    # What the engine does
+
+    def match(self, req: Any, prefix_len: int, protected_len: int | None, freed: Sequence[Read] | None) -> None:
+        """A waiting request has matched."""
+        entry = self._noticed(req)
+        if entry.running:
+            return
+        entry.matched = True
+        name, pages = entry.name, self._freed(freed)
+        self._put(lambda: MatchPrefix(name, obs=MatchAnswer(prefix_len, protected_len, pages())))
+
+    def extend(self, batch: Sequence[Prefill], slots: Read) -> None:
+        """A prefill batch has its rows, and `slots` for its new positions, request after request."""
+        entries = [self._noticed(one.req) for one in batch]
+        for entry, one in zip(entries, batch, strict=True):
+            if not entry.running and not entry.matched:
+                self.match(one.req, one.prefix_len, None, None)
+        self._settle(entries)
+        names = [entry.name for entry in entries]
+        spans = [(one.prefix_len, one.seq_len) for one in batch]
+        rows = {name: one.row for name, one in zip(names, batch, strict=True)}
+        for entry, one in zip(entries, batch, strict=True):
+            if not entry.running:
+                entry.running, entry.matched = True, False
+                entry.run += 1
+            entry.seq_len = one.seq_len
+            self._prepare(entry, samples=one.seq_len >= entry.input_len + entry.outputs)
+        self._put(
+            lambda: Extend(
+                [(name, end) for name, (_, end) in zip(names, spans, strict=True)],
+                obs=ExtendAnswer(rows, self._new_pages(names, spans, slots())),
+            )
+        )
+
+    def decode(self, reqs: Sequence[Any], starts: Sequence[int], slots: Read | None) -> None:
+        """Each of `reqs` has a slot for the one position that it writes next; `None` if no page is new."""
+        entries = [self._noticed(req) for req in reqs]
+        self._settle(entries)
+        names = [entry.name for entry in entries]
+        spans = [(start, start + 1) for start in starts]
+        for entry in entries:
+            self._prepare(entry, samples=True)
+        self._put(
+            lambda: Decode(names, obs=DecodeAnswer({} if slots is None else self._new_pages(names, spans, slots())))
+        )
+
+    def cache_unfinished(self, req: Any, chunked: bool, protected_len: int, freed: Sequence[Read]) -> None:
+        """A prefill was handed to the cache."""
+        entry = self._noticed(req)
+        self._settle([entry])
+        name, pages = entry.name, self._freed(freed)
+        self._put(lambda: CacheUnfinished(name, chunked, obs=PublishAnswer(protected_len, pages())))
+
+    def finish(self, req: Any, freed: Sequence[Read]) -> None:
+        """A running request was released because it is complete."""
+        self._end_run(req, Finish, freed, leaves=True)
+
+    def abort(self, req: Any, freed: Sequence[Read]) -> None:
+        """A running request was released because it is to leave."""
+        self._end_run(req, Abort, freed, leaves=True)
+
+    def retract(self, req: Any, freed: Sequence[Read]) -> None:
+        """A running request was released, and waits again."""
+        self._end_run(req, Retract, freed, leaves=False)
+
+    def _end_run(
+        self, req: Any, operation: type[Finish | Abort | Retract], freed: Sequence[Read], *, leaves: bool
+    ) -> None:
+        entry, pages = self._noticed(req), self._freed(freed)
+        name, run = entry.name, entry.run
+        self._settle([entry])
+        entry.running = entry.matched = False
+        entry.outputs = entry.ends[run] = len(req.output_ids)
+        if leaves:
+            self._leave(entry)
+
+        def told() -> None:
+            self._write(lambda: operation(name, obs=ReleaseAnswer(pages())))
+            entry.told = run
+
+        self._hold(told)
+
+    def close_session(self, session: str, freed: Sequence[Read]) -> None:
+        """A session was released."""
+        pages = self._freed(freed)
+        if session not in self._sessions and not freed:
+            return
+        turn = self._sessions.pop(session, None)
+        entry = None if turn is None else self._entries.get(turn)
+        if entry is not None and not entry.running:
+            self._drop(entry)
+        self._put(lambda: CloseSession(session, obs=ReleaseAnswer(pages())))
+
+    def evict(self, wanted: int, evicted: Sequence[Read], *, admitting: bool) -> None:
+        """Somebody wanted so many pages of the store, and these slots were freed.
+
+        When a batch is being admitted, what it matched is locked already; the specification locks it with the prefill
+        that follows. So whether more could have been evicted is not to be judged then.
+        """
+        if admitting and not evicted:
+            return
+        found = self._freed(evicted)
+
+        def line() -> Evict:
+            pages = found() or ()
+            return Evict(min(wanted, len(pages)) if admitting else wanted, obs=EvictAnswer(pages))
+
+        self._put(line)
+
+    def report(self, available: int, rows_available: int) -> None:
+        """The engine's own figures, at a moment when nothing is under way. `available` in tokens."""
+        self._put(lambda: Report("busy", obs=Figures(available=available, rows_available=rows_available)))
+
+    def end(self) -> None:
+        """The recording ends: what is held back is told now, without the outcomes that are not known."""
+        self._release(at_the_end=True)
+
+    def is_running(self, req: Any) -> bool:
+        """Whether a request has been extended and not been released since."""
+        entry = self._entries.get(str(req.rid))
+        return entry is not None and entry.req() is req and entry.running
+
+    # Who is there
+
+    def _noticed(self, req: Any) -> Entry:
+        """The entry of a request, which may be new."""
+        while self._forgotten:
+            self._drop(self._forgotten.popleft())
+        name = str(req.rid)
+        entry = self._entries.get(name)
+        if entry is not None and entry.req() is req:
+            return entry
+        if entry is not None:
+            self._drop(entry)
+        return self._submit(name, req)
+
+    def _submit(self, name: str, req: Any) -> Entry:
+        session = getattr(req, "session", None)
+        chat = str(session.session_id) if session is not None and session.streaming else None
+        if chat is not None and chat not in self._sessions:
+            self._sessions[chat] = None
+            self._put(lambda: OpenSession(chat, obs=Done()))
+        before = self._entries.get(self._sessions[chat] or "") if chat is not None else None
+        if before is not None and not before.running:
+            self._drop(before)
+        tokens = req.origin_input_ids + req.output_ids
+        apart = getattr(req, "extra_key", None)
+        entry = Entry(name, weakref.ref(req), chat, apart, len(req.origin_input_ids), len(req.output_ids))
+        # Called when the engine has forgotten the request, wherever that may be: only noted there.
+        entry.req = weakref.ref(req, lambda _: self._forgotten.append(entry))
+        self._entries[name] = entry
+        if chat is not None:
+            self._sessions[chat] = name
+        telling = self._telling
+        self._put(lambda: Submit(name, [*telling(tokens, 0, apart)], chat, obs=Done()), len(tokens) // TOKENS_A_LINE)
+        return entry
+
+    def _drop(self, entry: Entry) -> None:
+        """A request that waits has left without a word."""
+        if self._entries.get(entry.name) is not entry or entry.running:
+            return
+        self._leave(entry)
+        self._put(lambda: Abort(entry.name, obs=ReleaseAnswer(())))
+
+    def _leave(self, entry: Entry) -> None:
+        del self._entries[entry.name]
+        if entry.session is not None and self._sessions.get(entry.session) == entry.name:
+            self._sessions[entry.session] = None
+
+    # Steps
+
+    def _prepare(self, entry: Entry, *, samples: bool) -> None:
+        entry.prepared = Step(entry, entry.run, entry.outputs if samples else None)
+        entry.outputs += samples
+
+    def _settle(self, entries: Sequence[Entry]) -> None:
+        """The engine builds on the steps of these requests: they are launched."""
+        steps = [entry.prepared for entry in entries if entry.prepared is not None]
+        if steps:
+            self._held.append(steps)
+            for step in steps:
+                step.entry.prepared = None
+
+    def _write(self, operation: Callable[[], Operation[Any]], weight: int = 1) -> None:
+        """One operation, encoded in the writer's thread."""
+        self._sink.put(lambda: encode(compressed(operation())), weight)
+
+    def _put(self, line: Callable[[], Operation[Any]], weight: int = 0) -> None:
+        """One line, once the steps before it can be told."""
+        self._hold(lambda: self._write(line, 1 + weight))
+
+    def _hold(self, told: Callable[[], object]) -> None:
+        self._held.append(told)
+        self._release()
+        if len(self._held) > HELD_BACK:
+            raise RuntimeError(f"the outcome of a step is not known after {HELD_BACK:,} lines")
+
+    def _release(self, *, at_the_end: bool = False) -> None:
+        """Put what is held back, up to a step whose outcome may still come."""
+        held = self._held
+        while held:
+            first = held[0]
+            if isinstance(first, list):
+                if not at_the_end and not all(step.settled for step in first):
+                    return
+                outcomes = [(step, step.token) for step in first]
+                self._launch([(step, token) for step, token in outcomes if not step.is_lost(token)])
+                self._launch([(step, token) for step, token in outcomes if step.is_lost(token)])
+            else:
+                first()
+            held.popleft()
+            self._complete()
+
+    def _launch(self, outcomes: list[tuple[Step, int | None]]) -> None:
+        if outcomes:
+            self._numbers += 1
+            number, names = self._numbers, [step.entry.name for step, _ in outcomes]
+            self._write(lambda: Launch(number, names, obs=Done()))
+            self._flights.append((number, outcomes))
+
+    def _complete(self) -> None:
+        """Tell the outcomes that are known, oldest first; what a request leaves behind completes when it has left."""
+        while self._flights:
+            number, outcomes = self._flights[0]
+            if any(step.is_lost(token) and step.entry.told < step.run for step, token in outcomes):
+                return
+            self._flights.popleft()
+            self._tell_outcomes(number, [(step, token) for step, token in outcomes if token is not None])
+
+    def _tell_outcomes(self, number: int, sampled: list[tuple[Step, int | None]]) -> None:
+        telling = self._telling
+        tokens = [
+            (step.entry.name, token, step.entry.input_len + (step.output or 0), step.entry.apart)
+            for step, token in sampled
+        ]
+        self._write(
+            lambda: Complete(
+                number,
+                {name: telling([token or 0], position, apart)[0] for name, token, position, apart in tokens},
+                obs=CompleteAnswer(),
+            )
+        )
+
+    # Pages
+
+    def _new_pages(
+        self, names: Sequence[str], spans: Sequence[tuple[int, int]], slots: Sequence[int]
+    ) -> dict[str, Runs]:
+        """The pages that begin in each request's span of positions."""
+        page_size, pages, taken = self._page_size, dict[str, Runs](), 0
+        for name, (start, end) in zip(names, spans, strict=True):
+            first = ceil_align(start, page_size)
+            new = [slots[taken + at - start] // page_size for at in range(first, end, page_size)]
+            if new:
+                pages[name] = new
+            taken += end - start
+        return pages
+
+    def _freed(self, frees: Sequence[Read] | None) -> Callable[[], Runs | None]:
+        """The pages of some calls that freed slots; a page that two of them freed is there twice."""
+        if frees is None:
+            return lambda: None
+        page_size = self._page_size
+        return lambda: [page for read in frees for page in sorted({slot // page_size for slot in read()})]

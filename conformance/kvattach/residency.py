@@ -1,0 +1,35 @@
+"""One stretch of work of one request: a holder, its table, and the labels of what it computes."""
+
+from collections.abc import Sequence
+
+from kvattach.hooks import chained
+from kvspec.memory.events import Learn
+
+
+class Run:
+    """A request from its admission to its end or its preemption.
+
+    The label of a page is the chain of the tokens that end with it. A page whose last token is not known yet, because
+    it is still to be sampled, has a label of its own; it is learnt later what it is.
+    """
+
+    def __init__(self, name: str, page_size: int) -> None:
+        """Nothing is known of it yet."""
+        self.name = name
+        self._size = page_size
+        self._labels: list[str] = []
+
+    def labels(self, tokens: Sequence[int], first: int, stop: int) -> list[str]:
+        """The labels of pages `first` to `stop`, by the tokens that are known."""
+        self.grown(tokens)
+        known = self._labels[first:stop]
+        return known + [f"{self.name}#{index}" for index in range(first + len(known), stop)]
+
+    def grown(self, tokens: Sequence[int]) -> list[Learn]:
+        """The promises that come true with these tokens."""
+        learnt = []
+        for index in range(len(self._labels), len(tokens) // self._size):
+            page = tuple(tokens[index * self._size : (index + 1) * self._size])
+            self._labels.append(chained(self._labels[-1] if self._labels else "", page))
+            learnt.append(Learn(f"{self.name}#{index}", self._labels[-1]))
+        return learnt

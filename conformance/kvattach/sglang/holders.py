@@ -1,0 +1,151 @@
+"""Who holds what in an SGLang memory: hooks into allocators, and the function that is under way when they are asked."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.sglang.release import Release
+from kvattach.sglang.view import HOST, KV, NEW, TREE, WINDOW, Ids, Tree
+from kvspec.memory.events import Drop, Take
+from kvspec.memory.events import Release as Released
+
+
+class Holders:
+    """What is common to all that is told of one memory."""
+
+    _tree: Tree
+    _size: int
+
+    def __init__(self, release: Release, trace: Trace) -> None:
+        """Install the hooks into the allocators."""
+        self.hooks = Hooks(trace)
+        self._release = release
+        self._who: list[str] = [NEW]
+        """Who acts, the innermost function last."""
+        self._fresh: dict[str, set[int]] = {}
+        """Pool -> pages that were allocated and belong to no request yet."""
+        self._keys: dict[str, dict[int, str]] = {}
+        """Pool -> page of the tree -> the name under which it is found."""
+        self._transfers: dict[str, dict[str, Ids]] = {}
+        """Transfer -> pool -> what it was given."""
+        self._allocators: dict[str, Any] = {}
+        """Pool on the device -> its allocator."""
+        self._install_allocators()
+
+    def _install_allocators(self) -> None:
+        hooks, release = self.hooks, self._release
+        for allocator in (release.allocators.TokenToKVPoolAllocator, release.allocators.PagedTokenToKVPoolAllocator):
+            for name in ("alloc", "alloc_extend", "alloc_decode"):
+                if name in vars(allocator):
+                    hooks.hook(allocator, name, after=lambda _, slots, made, *__, **___: self._allocated(made, slots))
+            for name in ("free", "free_page_ids", "free_segment"):
+                if name in vars(allocator):
+                    self._free_hook(allocator, name)
+            self._group_hook(allocator)
+        windows = release.window_allocator
+        for name in ("free_swa", "_free_swa_pages"):
+            if name in vars(windows):
+                hooks.hook(windows, name, before=self._waiting_windows, after=self._windows_freed)
+        self._group_hook(windows)
+        hooks.hook(release.host.HostKVCache, "alloc", after=lambda _, slots, *__: self._host_allocated(slots))
+        hooks.hook(release.host.HostKVCache, "free", before=lambda _, slots: self._freed(HOST, self._tree.pages(slots)))
+
+    def _acting(self, owner: Any, name: str, who: Callable[..., str], after: Callable[..., None] | None = None) -> None:
+        """Note who acts while a function runs, whether it returns or not."""
+        original = getattr(owner, name)
+
+        def acting(*args: Any, **kwargs: Any) -> Any:
+            self._who.append(self.hooks.guarded(who, *args, **kwargs) or NEW)
+            try:
+                answer = original(*args, **kwargs)
+                if after is not None:
+                    self.hooks.guarded(after, None, answer, *args, **kwargs)
+                return answer
+            finally:
+                self._who.pop()
+
+        self.hooks.set(owner, name, acting)
+
+    def _free_hook(self, allocator: Any, name: str) -> None:
+        """Tell what is freed once, whichever of the allocator's functions calls another one."""
+        original, ids = getattr(allocator, name), name == "free_page_ids"
+
+        def free(made: Any, indices: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return original(made, indices, **kwargs)
+            divide = 1 if ids else made.page_size
+            pages = list(dict.fromkeys(index // divide for index in indices.tolist()))
+            self.hooks.guarded(self._freed, self._pool_of(made), pages)
+            with self._once():
+                return original(made, indices, **kwargs)
+
+        self.hooks.set(allocator, name, free)
+
+    def _group_hook(self, allocator: Any) -> None:
+        """What was freed one by one while frees were held together is not told a second time."""
+        original = allocator.free_group_end
+        self.hooks.set(allocator, "free_group_end", self._once()(original))
+
+    _inside = False
+
+    @contextmanager
+    def _once(self) -> Iterator[None]:
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
+    def _pool_of(self, allocator: Any) -> str:
+        return WINDOW if allocator is self._allocators.get(WINDOW) else KV
+
+    # What allocators do
+
+    def _allocated(self, allocator: Any, slots: Any) -> None:
+        if slots is None:
+            return
+        pages: Ids = [slot // self._size for slot in slots.tolist() if slot % self._size == 0]
+        pool, who = self._pool_of(allocator), self._who[-1]
+        if who.startswith("load "):
+            self._transfers.setdefault(who, {}).setdefault(pool, []).extend(pages)
+        else:
+            who = NEW
+            self._fresh[pool].update(pages)
+        if pages:
+            self.hooks.tell(Take(who, pool, [*pages]))
+
+    def _host_allocated(self, slots: Any) -> None:
+        pages = self._tree.pages(slots)
+        if pages:
+            self._transfers.setdefault(self._who[-1], {}).setdefault(HOST, []).extend(pages)
+            self.hooks.tell(Take(self._who[-1], HOST, [*pages]))
+
+    def _freed(self, pool: str, pages: Ids) -> None:
+        who = self._who[-1]
+        if who == TREE:
+            for page in pages:
+                self._keys[pool].pop(page, None)
+            self.hooks.tell(Drop(pool, [*pages]))
+            return
+        waiting = self._fresh.get(pool, set())
+        fresh = [page for page in pages if page in waiting]
+        waiting.difference_update(fresh)
+        others = [page for page in pages if page not in fresh]
+        if fresh:
+            self.hooks.tell(Released(NEW, pool, [*fresh]))
+        if others:
+            self.hooks.tell(Released(who, pool, [*others]))
+
+    def _waiting_windows(self, allocator: Any, *_: Any, **__: Any) -> list[tuple[Any, int]]:
+        """The lists in which window pages wait that are freed together, and how long they are."""
+        lists = [getattr(allocator, name, None) for name in ("swa_page_ids_group", "swa_free_group")]
+        return [(waiting, 0 if waiting is None else len(waiting)) for waiting in lists]
+
+    def _windows_freed(self, before: list[tuple[Any, int]], *_: Any, **__: Any) -> None:
+        """What has come to wait is free for whoever asks next. What was freed at once has told it itself."""
+        for (waiting, known), divide in zip(before, (1, self._size), strict=True):
+            slots = [slot for part in (waiting or [])[known:] for slot in part.tolist()]
+            pages = list(dict.fromkeys(slot // divide for slot in slots if slot >= divide))
+            if pages:
+                self._freed(WINDOW, pages)

@@ -1,0 +1,405 @@
+"""Hooks into SGLang: allocators, locks, inserts, transfers and launches, in the law's events.
+
+Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
+each page on its path. Locks do not say who asked for them; who does is known by the function that is under way, and a
+request's own lock passes to it when it is first launched.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kvattach.hooks import Trace
+from kvattach.sglang.release import Release
+from kvattach.sglang.residency import Lock, Stays
+from kvattach.sglang.states import Kept
+from kvattach.sglang.view import HOST, KV, NEW, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvspec.memory.events import (
+    Count,
+    Drop,
+    Failed,
+    Idle,
+    Map,
+    Pages,
+    PassOn,
+    Pool,
+    Publish,
+    Share,
+    Use,
+)
+from kvspec.memory.events import Release as Released
+
+
+class Attached(Stays):
+    """Tells what one memory does, from the moment it is complete."""
+
+    def __init__(self, release: Release, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
+        """Install the hooks. `stream` and `event` are the classes that the release uses.
+
+        The release's own books are told each `count_every` looks at them.
+        """
+        super().__init__(release, trace, stream, event)
+        self._every = count_every
+        self._looks = 0
+        self._launched = 0
+        self._install()
+
+    def watch(self, memory: Any) -> None:
+        """A memory was made: all of it is free."""
+        self._memory = memory
+        size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
+        self._cache, self._host, self._to_token = memory.cache, host, memory.rows
+        self._size = size
+        self._allocators = {KV: getattr(allocator, "full_attn_allocator", allocator)}
+        self._window, self._sides = 0, getattr(allocator, "full_to_swa_index_mapping", None)
+        if self._sides is not None:
+            self._allocators[WINDOW] = allocator.swa_attn_allocator
+            self._window = int(memory.cache.sliding_window_size)
+        self._tree = tree_of(self._release, memory.cache, size)
+        self._who = [NEW]
+        for kept in (self._stays, self._stretches, self._rows, self._transfers, self._locked):
+            kept.clear()
+        pools = {
+            pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, sinks=[0])
+            for pool, made in self._allocators.items()
+        }
+        states = getattr(memory.rows, "mamba_allocator", None)
+        if states is not None:
+            self._allocators[STATES] = states
+            pools[STATES] = Pool(num_pages=states.size, label_size=1, sinks=[0])
+        if host is not None:
+            pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
+        self._keys = {pool: {} for pool in pools}
+        self._fresh = {pool: set() for pool in self._allocators}
+        self.hooks.trace.header("sglang", pools)
+        self._streams.clear(self._release.torch.cuda)
+
+    # Installing
+
+    def _install(self) -> None:
+        hooks, release, cache = self.hooks, self._release, self._release.cache_class
+        hooks.hook(cache, "insert", after=lambda _, answer, __, params: self._inserted(answer, params))
+        hooks.hook(cache, "reset", before=self._emptied)
+        hooks.hook(cache, "check_hicache_events", after=lambda *_: self.looked())
+        self._acting(release.batches.ScheduleBatch, "_evict_swa", lambda _, req, *__, **___: self._request(req))
+        if release.unified:
+            self._install_unified(cache, release.core.UnifiedTreeCore)
+        else:
+            self._install_radix(cache)
+
+    def _install_unified(self, cache: Any, core: Any) -> None:
+        hooks = self.hooks
+        self._lock_hooks(core)
+        if self._release.opaque_core is not None:
+            self._lock_hooks(self._release.opaque_core)
+        hooks.hook(core, "commit_backup", before=lambda _, node, *__: self._publish(node), after=self._backed_up)
+        hooks.hook(core, "commit_load_back", after=lambda _, __, ___, node, *____: self._publish(node, planned=True))
+        self._acting(cache, "checkpoint", lambda _, req, **__: self._request(req), after=self._settled)
+        self._acting(cache, "free_kv_row", lambda _, kv, *__: self._of_row(kv.req_pool_idx))
+        self._acting(cache, "on_release", lambda _, req, **__: self._request(req))
+        self._acting(cache, "_drain_device_frees", lambda *_: TREE)
+        self._acting(cache, "_drain_host_frees", lambda *_: TREE)
+        self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
+        for name in ("unlock", "release_swa"):
+            self._acting(cache, name, lambda _, lock: getattr(lock, "kvspec_owner", NEW))
+        self._acting(cache, "_apply_cache_action", self._applies)
+        self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node}")
+        self._acting(
+            cache, "_execute_and_commit_kv_backup", lambda _, action, *__, **___: f"write {action.node_ids[0]}"
+        )
+        self._acting(cache, "_finish_write_through_ack", lambda _, ack: f"write {ack}")
+
+    def _install_radix(self, cache: Any) -> None:
+        hooks = self.hooks
+        self._lock_hooks(cache)
+        self._acting(cache, "cache_unfinished_req", lambda _, req, *__, **___: self._request(req), after=self._settled)
+        self._acting(cache, "cache_finished_req", lambda _, req, *__, **___: self._request(req))
+        for name in ("evict", "_evict_backuped", "_evict_regular"):
+            self._acting(cache, name, lambda *_, **__: TREE)
+        self._acting(self._release.controller_class, "evict_host", lambda *_, **__: TREE)
+        self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node.id}")
+        before: Callable[..., Any] = lambda _, node, *__, **___: self._publish(node)  # noqa: E731
+        hooks.hook(cache, "write_backup", before=before)
+        self._acting(cache, "write_backup", lambda _, node, *__, **___: f"write {node.id}", after=self._backed_up)
+
+    def _lock_hooks(self, owner: Any) -> None:
+        before: Callable[..., Any] = lambda _, node, *__, **___: self._path(node)  # noqa: E731
+        for name, sign in (("inc_lock_ref", 1), ("dec_lock_ref", -1)):
+            self.hooks.hook(owner, name, before=before, after=partial(self._locks, sign))
+        if hasattr(owner, "dec_swa_lock_only"):
+            self.hooks.hook(owner, "dec_swa_lock_only", before=before, after=partial(self._locks, 0))
+
+    # Who
+
+    def _applies(self, _: Any, action: Any) -> str:
+        """A tree gives pages of its own up for others that have their window; else it acts for whom it is asked."""
+        if type(action).__name__ != "FreeDeviceKVFullOnly":
+            return self._who[-1]
+        pages = [page for indices in action.indices for page in self._tree.pages(indices)]
+        return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
+
+    def _request(self, req: Any) -> str:
+        """Who a request is; what it has said by now is known. A turn that was not launched yet is its session."""
+        stay = self._stays.get(req.rid)
+        if stay is None:
+            return self._of_row(self._row_of(req))
+        for learnt in stay.grown([*req.origin_input_ids, *req.output_ids]):
+            self.hooks.tell(learnt)
+        return stay.name
+
+    def _next_lock(self) -> str:
+        self._launched += 1
+        return f"lock {self._launched}"
+
+    def _owns(self, _: None, lock: Any, *__: Any, **___: Any) -> None:
+        if lock is not None:
+            lock.kvspec_owner = self._who[-1]
+
+    def _adopt(self, req: Any, name: str) -> None:
+        """A request's lock is the request's."""
+        lock = getattr(req, "lock", None) or getattr(self._slot(req), "lock", None)
+        owner = getattr(lock, "kvspec_owner", name)
+        if lock is not None and owner != name:
+            self._pass_on(owner, name, lock)
+
+    def _adopt_path(self, req: Any, name: str) -> None:
+        """As `_adopt`, once, where a lock is known by its node only."""
+        lock = self._lock_of(NEW, req.last_node)
+        if lock is not None:
+            lock.who = name
+            pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]
+            self.hooks.tell(PassOn(NEW, name, KV, pages))
+
+    def _lock_of(self, who: str, node: Any) -> Lock | None:
+        return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)
+
+    # The tree
+
+    def _publish(self, named: Any, planned: bool = False) -> None:
+        """The pages on a path that the tree has and had not; they are its own from now on."""
+        start = 0
+        for node in self._tree.path(named):
+            for pool in self._tree.pools:
+                self._publish_node(node, start, pool, planned)
+            start += self._tree.length(node)
+
+    def _publish_node(self, node: Any, start: int, pool: str, planned: bool) -> None:
+        pages, keys = self._tree.device(node, pool), self._keys[pool]
+        fresh = [index for index, page in enumerate(pages) if page not in keys]
+        if not fresh:
+            return
+        # A state is the one at the node's end.
+        labels = self._tree.labels(node)[-1:] if pool == STATES else self._tree.labels(node)
+        new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
+        keys.update(zip(new, names, strict=True))
+        self.hooks.tell(Publish(pool, [*new], names, names, planned=planned))
+        for lock in self._locked:
+            if node in self._tree.path(lock.node) and (pool == KV or (lock.low is not None and start >= lock.low)):
+                self.hooks.tell(Share(lock.who, pool, [*new], names))
+        if not planned:
+            giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
+            ready = [page for page in new if page in self._fresh[pool]]
+            self._fresh[pool].difference_update(ready)
+            for who, given in ((NEW, ready), (giver, [page for page in new if page not in ready])):
+                if given:
+                    self.hooks.tell(Released(who, pool, [*given]))
+
+    def _emptied(self, cache: Any) -> None:
+        """The server was told to forget what it has: nobody but sessions may hold anything then, and these lose it."""
+        if cache != self._cache:
+            return
+        self.idle(sessions=True)
+        if any(not stay.rid for stay in self._rows.values()):
+            self.watch(self._memory)
+            return
+        for pool, keys in self._keys.items():
+            self.hooks.tell(Drop(pool, [*keys]))
+            keys.clear()
+
+    def _inserted(self, answer: Any, params: Any) -> None:
+        self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), params.key))
+
+    def _path(self, named: Any) -> list[tuple[Any, str, int, Ids]]:
+        """Before the locks on a path change: what they are, for each node and pool, and on which pages."""
+        if self._who[-1].startswith("load "):
+            self._publish(named, planned=True)
+        tree = self._tree
+        return [
+            (node, pool, tree.locks(node, pool), tree.device(node, pool))
+            for node in tree.path(named)
+            for pool in tree.pools
+        ]
+
+    def _locks(
+        self, sign: int, path: list[tuple[Any, str, int, Ids]], _: Any, __: Any, named: Any, *___: Any, **____: Any
+    ) -> None:
+        """The locks on a path have changed: one more, one less, or (0) one less of window pages only."""
+        who, node = self._holder(named), self._tree.node(named)
+        lock = Lock(who, node, self._window_begins(path)) if sign > 0 else self._lock_of(who, node)
+        for at, pool, before, pages in path:
+            locked = self._told(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
+            names = [self._keys[pool].get(page, "") for page in pages]
+            for _again in range(locked if pages else 0):
+                self.hooks.tell(Share(who, pool, [*pages], names))
+            for _again in range(-locked if pages else 0):
+                self.hooks.tell(Released(who, pool, [*pages]))
+        if lock is None or not path:
+            return
+        if sign > 0:
+            self._locked.append(lock)
+        elif sign < 0:
+            self._locked.remove(lock)
+        else:
+            lock.low = None
+
+    def _told(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
+        """By how much the locks on a node change, where nobody can see it: as its core is asked to."""
+        if pool == KV:
+            return sign
+        if pool == STATES:
+            # Only the one at its end, which goes with the window where there is one.
+            return sign if lock is not None and node.id == lock.node else 0
+        covered = lock is not None and lock.low is not None and node.start >= lock.low
+        return (sign or -1) if covered else 0
+
+    def _window_begins(self, path: list[tuple[Any, str, int, Ids]]) -> int | None:
+        """From which token on a lock on a path covers window pages: whole nodes, until they are a window."""
+        lengths = [self._tree.length(node) for node, pool, _, _ in path if pool == KV]
+        low = stop = sum(lengths)
+        while lengths and stop - low < self._window:
+            low -= lengths.pop()
+        return low if self._window else None
+
+    def _holder(self, named: Any) -> str:
+        """Who locks or unlocks: whoever acts, and for an acknowledgement its transfer."""
+        who = self._who[-1]
+        if who in ("writing", "loading"):
+            kind = "write" if who == "writing" else "load"
+            return f"{kind} {getattr(named, 'id', named)}"
+        return who
+
+    def _settled(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
+        """A request has published: its row names the tree's pages, and its lock is another one."""
+        stay = self._stays.get(req.rid)
+        if stay is not None:
+            self._adopt(req, stay.name)
+            self._map(stay, req, len(stay.pages[KV]) * self._size)
+
+    # Requests
+
+    def launch(
+        self,
+        reqs: list[Any],
+        starts: list[int],
+        stops: list[int],
+        kept: list[Kept | None] | None = None,
+        drafts: int = 0,
+    ) -> None:
+        """A forward pass was queued on the current stream: what it waits for, it has asked for by now.
+
+        `kept` are the states that it keeps. It computes `drafts` tokens from each start on, of which those from the
+        stop on are rejected.
+        """
+        reads, writes, moves = [], [], []
+        for req, start, stop in zip(reqs, starts, stops, strict=True):
+            stay = self._stays.get(req.rid) or self._begins(req)
+            if stay is None:
+                continue
+            self._request(req)
+            self._adopt(req, stay.name)
+            first = max(0, start - self._window)
+            stay.reads_from = first // self._size
+            drafted = max(stop, start + drafts)
+            # The room for further drafts is the request's as well.
+            self._map(stay, req, max(drafted, req.kv.kv_allocated_len) if drafts else drafted)
+            reads.append(Use(table=stay.name, stop=stop))
+            writes.append(Use(table=stay.name, start=start, stop=stop))
+            if self._sides is not None:
+                reads.append(Use(table=stay.table(WINDOW), start=first, stop=stop))
+                writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
+            if drafted > stop:
+                writes += self._rejected(stay, stop, drafted)
+            moves.append((stay, req, start, stop))
+        if STATES in self._allocators:
+            self._move_states(moves, kept or [None] * len(moves))
+        self._streams.begin("forward_batch_generation", reads, writes)
+
+    def _begins(self, req: Any) -> Stay | None:
+        """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
+        row = self._row_of(req)
+        if row is None:
+            self.hooks.tell(Failed("assertion", f"{req.rid} is launched without a row"))
+            return None
+        stay = self._stays[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid)
+        self._stretches[req.rid] += 1
+        before, stay.row = self._rows.get(row), row
+        self._rows[row] = stay
+        if before is not None and not before.rid:
+            self._lent(before, stay, req)
+        elif not self._release.unified:
+            self._adopt_path(req, stay.name)
+        return stay
+
+    def _rejected(self, stay: Stay, start: int, stop: int) -> list[Use]:
+        """What is written of drafts that are not what comes next: something that nobody may take for it."""
+        self._launched += 1
+        first, last = start // self._size, (stop - 1) // self._size + 1
+        labels = [f"{stay.name} draft {self._launched}"] * (last - first)
+        begin = first * self._size
+        pools = [KV] if self._sides is None else [KV, WINDOW]
+        pages = {pool: stay.pages[pool][first:last] for pool in pools}
+        return [
+            Use(None, pool, [*pages[pool]], start - begin, stop - begin, labels, holder=stay.name) for pool in pools
+        ]
+
+    def _map(self, stay: Stay, req: Any, stop: int) -> None:
+        """What a row names now and did not before, and the window pages behind it from where it is read on."""
+        slots = self._to_token.req_to_token[stay.row, :stop]
+        tokens = [*req.origin_input_ids, *req.output_ids]
+        self._map_pool(stay, KV, self._tree.pages(slots), tokens)
+        if self._sides is not None:
+            first, known = stay.reads_from, stay.pages.get(WINDOW, [])
+            behind = self._sides[slots[:: self._size].long()] // self._size
+            passed = known[:first] + [0] * (min(first, len(behind)) - len(known))
+            self._map_pool(stay, WINDOW, passed + behind.tolist()[first:], tokens)
+
+    def _map_pool(self, stay: Stay, pool: str, pages: Ids, tokens: list[int]) -> None:
+        known, fresh = stay.pages.setdefault(pool, []), self._fresh[pool]
+        first = next((at for at, page in enumerate(pages) if at >= len(known) or page != known[at]), None)
+        if first is None:
+            return
+        mine = [page for page in pages[first:] if page in fresh]
+        if mine:
+            fresh.difference_update(mine)
+            self.hooks.tell(PassOn(NEW, stay.name, pool, [*mine]))
+        known[first:] = pages[first:]
+        labels = stay.labels(tokens, first, len(known))
+        self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
+
+    # The books
+
+    def idle(self, *, sessions: bool = False) -> None:
+        """Nothing runs, and no transfer is under way; what sessions have is theirs, if there are any."""
+        self.hooks.tell(Idle([stay.name for stay in self._rows.values() if sessions and not stay.rid]))
+
+    def looked(self) -> None:
+        """The release's own books, now and then."""
+        self._looks += 1
+        if self._looks % self._every:
+            return
+        for pool, allocator in self._allocators.items():
+            loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
+            if pool == STATES:
+                staged = [allocator.free_slots]
+            else:
+                staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
+            if getattr(allocator, "release_pages", None) is not None:
+                staged.append(allocator.release_pages)
+            free = [int(page) for part in staged for page in part.tolist()]
+            # A tree that is switched off has nothing to say.
+            books = self._tree.books(pool, without=loading) if pool in self._tree.pools else {}
+            self.hooks.tell(Count(pool, free=[*free], **books))
+        if self._host is None:
+            return
+        parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]
+        self.hooks.tell(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))

@@ -1,0 +1,113 @@
+"""The modules of one SGLang release, whichever way it came to be importable."""
+
+import importlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+_CONTROLLER = "sglang.srt.managers.cache_controller"
+_HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"
+
+
+def _window_allocator(pools: Any) -> Any:
+    """The allocator of pages with window pages behind them; older releases have it beside its pool."""
+    try:
+        return importlib.import_module("sglang.srt.mem_cache.allocator.swa").SWATokenToKVPoolAllocator
+    except ImportError:
+        return pools.SWATokenToKVPoolAllocator
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+class Release:
+    """The modules of one release; which kind it is shows in what it has, not in its number."""
+
+    def __init__(self, root: Path) -> None:
+        """Import them."""
+        self.torch = importlib.import_module("torch")
+        self.unified = not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
+        """Whether the tree is `UnifiedRadixCache` and transfers are those of `L2TransferEngine`."""
+        self.scheduled = (root / "srt" / "runtime_context.py").is_file()
+        """Whether its own scheduler is driven: from 0.5.14 on."""
+        memory = "sglang.srt.mem_cache"
+        self.controller = importlib.import_module(_CONTROLLER)
+        self.pools = importlib.import_module(f"{memory}.memory_pool")
+        self.allocators = importlib.import_module(f"{memory}.allocator")
+        self.common = importlib.import_module(f"{memory}.common")
+        self.base = importlib.import_module(f"{memory}.base_prefix_cache")
+        self.window_pools = importlib.import_module(f"{memory}.swa_memory_pool")
+        self.window_allocator = _window_allocator(self.window_pools)
+        self.init_params = importlib.import_module(f"{memory}.cache_init_params")
+        self.radix = importlib.import_module(f"{memory}.radix_cache")
+        self.state_allocator = getattr(self.pools, "MambaSlotAllocator", None)
+        """Of slots for recurrent states; `None` in older releases, in which they are not driven."""
+        self.messages = importlib.import_module("sglang.srt.managers.io_struct")
+        self.results = importlib.import_module("sglang.srt.managers.utils")
+        self.sampling = importlib.import_module("sglang.srt.sampling.sampling_params")
+        self.speculative = importlib.import_module("sglang.srt.speculative.spec_info")
+        self.disaggregation = importlib.import_module("sglang.srt.disaggregation.utils")
+        self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
+        transfers = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
+        self.transfer = importlib.import_module(f"{memory}.l2_transfer") if transfers else None
+        self.sessions: Any = None
+        """The module of streaming sessions; `None` in older releases, in which they are not driven."""
+        self.session_slots: Any = None
+        self.drafts: Any = None
+        """The module of what speculative steps hand on; `None` in older releases, in which they are not driven."""
+        if self.unified:
+            self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
+            self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
+            self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
+            self.assembler = importlib.import_module(f"{memory}.hybrid_cache.hybrid_pool_assembler")
+            self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
+            components = importlib.import_module(f"{memory}.unified_cache.components.full")
+            self.full_component = components.FullComponent
+            windows = importlib.import_module(f"{memory}.unified_cache.components.swa")
+            self.window_component = windows.SWAComponent
+            states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
+            self.state_component = states.MambaComponent
+            slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
+            if hasattr(slots, "will_lend_record"):
+                self.sessions = importlib.import_module("sglang.srt.session.session_controller")
+                self.session_slots = slots
+            self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
+            self.group = importlib.import_module(f"{memory}.pool_host.group")
+            self.host = importlib.import_module(f"{memory}.pool_host.base")
+        else:
+            self.tree = importlib.import_module(f"{memory}.hiradix_cache")
+            self.host = importlib.import_module(_HOST_POOL)
+
+        base = self.host.HostKVCache
+        self.host_class = type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
+        """The release's host pool without a buffer: what it would copy is not copied."""
+
+    @cached_property
+    def scheduler(self) -> Any:
+        """The module of its scheduler, and with it all that schedules."""
+        return importlib.import_module("sglang.srt.managers.scheduler")
+
+    @cached_property
+    def opaque_core(self) -> Any:
+        """The tree's core in Rust; `None` in a release that has none."""
+        try:
+            return importlib.import_module("sglang.srt.mem_cache.rust_tree_core.adapter").RustUnifiedTreeCore
+        except ImportError:
+            return None
+
+    @property
+    def cache_class(self) -> Any:
+        """The tree with a host tier."""
+        return self.tree.UnifiedRadixCache if self.unified else self.tree.HiRadixCache
+
+    @property
+    def controller_class(self) -> Any:
+        """What queues transfers and starts them."""
+        return self.hybrid.HybridCacheController if self.unified else self.controller.HiCacheController
+
+    @property
+    def modules_with_device(self) -> list[Any]:
+        """The modules that have looked up the device's streams and events when they were imported."""
+        candidates = [self.controller, self.transfer, *([self.hybrid] if self.unified else [])]
+        return [module for module in candidates if hasattr(module, "device_module")]

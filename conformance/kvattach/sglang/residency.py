@@ -1,0 +1,134 @@
+"""Who has which row of SGLang's table: a request's run, or the slot of a streaming session between two turns.
+
+All that a turn has passes to its session's slot when it ends, and from there to the next turn when that is launched.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from kvattach.hooks import Trace
+from kvattach.sglang.release import Release
+from kvattach.sglang.states import States
+from kvattach.sglang.view import NEW, Stay
+from kvspec.memory.events import Learn, Leave, PassOn, Unmap
+
+
+@dataclass
+class Lock:
+    """A lock on the path to a node."""
+
+    who: str
+    node: Any
+    low: int | None = None
+    """From which token on it locks the path's window pages, too; `None`: none of them."""
+
+
+class Stays(States):
+    """What becomes of rows, and of all that those who have them hold."""
+
+    def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
+        """Install the hooks. `stream` and `event` are the classes that the release uses."""
+        super().__init__(release, trace, stream, event)
+        self._stays: dict[str, Stay] = {}
+        self._stretches: Counter[str] = Counter()
+        """Request -> how often it had a row."""
+        self._rows: dict[int, Stay] = {}
+        self._locked: list[Lock] = []
+        self.hooks.hook(release.pools.ReqToTokenPool, "free", before=lambda _, req: self._left(req))
+        if release.session_slots is not None:
+            self._install_sessions(release)
+
+    def _install_sessions(self, release: Release) -> None:
+        self.hooks.hook(
+            release.session_slots,
+            "try_cache_finished_req",
+            before=lambda _, req: (self._row_of(req), getattr(req.session, "session_id", "")),
+            after=self._turn_ends,
+        )
+        self.hooks.hook(
+            release.session_slots,
+            "release_session",
+            before=lambda sessions, name: self._of_slot(sessions.slots.get(name)),
+            after=lambda stay, *_: None if stay is None else self._gone(stay),
+        )
+        self._acting(
+            release.session_slots,
+            "release_session",
+            lambda sessions, name: getattr(self._of_slot(sessions.slots.get(name)), "name", NEW),
+        )
+
+    def _request(self, req: Any) -> str:
+        """Who a request is; what it has said by now is known."""
+        raise NotImplementedError
+
+    def _row_of(self, req: Any) -> int | None:
+        """The row of a request or of a session's slot, if it has one."""
+        record: Any = getattr(req, "kv", None)
+        row = getattr(record if hasattr(record, "req_pool_idx") else req, "req_pool_idx", None)
+        return None if row is None else int(row)
+
+    def _of_row(self, row: int | None) -> str:
+        stay = None if row is None else self._rows.get(row)
+        return NEW if stay is None else stay.name
+
+    def _pass_on(self, old: str, new: str, lock: Any) -> None:
+        """All that one has is another one's, and so is its lock, if any."""
+        self.hooks.tell(PassOn(old, new))
+        for locked in self._locked:
+            if locked.who == old:
+                locked.who = new
+        if lock is not None:
+            lock.kvspec_owner = new
+
+    def _left(self, req: Any) -> None:
+        """A request or a session's slot gives its row back."""
+        row = self._row_of(req)
+        stay = None if row is None else self._rows.pop(row, None)
+        if stay is not None:
+            self._stays.pop(stay.rid, None)
+            if self._who[-1] != stay.name:
+                self._gone(stay)
+            # Else its session closes, and gives its states back last.
+
+    def _gone(self, stay: Stay) -> None:
+        for pool in stay.pages:
+            self.hooks.tell(Unmap(stay.table(pool)))
+        self.hooks.tell(Leave(stay.name))
+
+    def _slot(self, req: Any) -> Any:
+        """The slot of a session on whose record a request runs, if any."""
+        sessions = getattr(self._cache, "session", None)
+        return None if sessions is None else sessions.borrowed_slot(req)
+
+    def _of_slot(self, slot: Any) -> Stay | None:
+        row = None if slot is None else self._row_of(slot)
+        return None if row is None else self._rows.get(row)
+
+    def _turn_ends(self, was: tuple[int | None, str], kept: bool, sessions: Any, req: Any) -> None:
+        """A turn that finishes or is retracted leaves all that it has to its session's slot."""
+        row, session = was
+        stay = None if row is None or not kept else self._rows.get(row)
+        if stay is None or not stay.rid:
+            return
+        self._request(req)
+        name = f"session {session}"
+        slot = Stay(f"{name}.{self._stretches[name]}", self._size, "")
+        self._stretches[name] += 1
+        slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
+        slot.run = stay.name
+        self._rows[slot.row] = slot
+        self._pass_on(stay.name, slot.name, sessions.slots[session].lock)
+        del self._stays[stay.rid]
+        self._gone(stay)
+
+    def _lent(self, slot: Stay, stay: Stay, req: Any) -> None:
+        """A turn goes on with what its session's slot has, and with the tokens of the turn before."""
+        self._pass_on(slot.name, stay.name, getattr(self._slot(req), "lock", None))
+        self.hooks.tell(Leave(slot.name))
+        stay.state = slot.state
+        page, further = divmod(len(slot.said), self._size)
+        tokens = [*req.origin_input_ids, *req.output_ids]
+        if further and tokens[: len(slot.said)] == slot.said:
+            (label,) = stay.labels(tokens, page, page + 1)
+            self.hooks.tell(Learn(f"{slot.run}#{page}", label, further))

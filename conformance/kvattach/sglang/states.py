@@ -1,0 +1,92 @@
+"""Hooks into SGLang's recurrent states: slots of requests and of the tree, copies, and what a launch does to them.
+
+A state is named as the page that ends where it stands. A launch reads a request's state, moves it on in its slot, and
+may keep what it was on the way in another slot, from which the tree takes it.
+"""
+
+from typing import Any, NamedTuple
+
+from kvattach.hooks import Trace, chained
+from kvattach.sglang.release import Release
+from kvattach.sglang.transfers import Transfers
+from kvattach.sglang.view import NEW, STATES, Ids, Stay
+from kvspec.memory.events import PassOn, Take, Use
+
+
+class Kept(NamedTuple):
+    """A state that a launch keeps."""
+
+    slot: int
+    position: int
+    """How many tokens it has seen."""
+
+
+class States(Transfers):
+    """What becomes of recurrent states."""
+
+    def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
+        """Install the hooks. `stream` and `event` are the classes that the release uses."""
+        super().__init__(release, trace, stream, event)
+        if release.state_allocator is None:
+            return
+        hook = self.hooks.hook
+        hook(release.state_allocator, "_do_alloc", after=lambda _, slots, *__: self._states_taken(slots))
+        hook(release.state_allocator, "free", before=lambda _, slots: self._freed(STATES, slots.tolist()))
+        hook(release.pools.MambaPool, "copy_from", before=lambda _, source, target: self._copied(source, target))
+        hook(release.pools.MambaPool, "clear_slots", before=lambda _, slots: self._cleared(slots))
+
+    def _states_taken(self, slots: Any) -> None:
+        if slots is not None and len(slots):
+            taken: Ids = slots.tolist()
+            self._fresh[STATES].update(taken)
+            self.hooks.tell(Take(NEW, STATES, [*taken]))
+
+    def _copied(self, source: Any, target: Any) -> None:
+        copies = [
+            (Use(pool=STATES, pages=[one]), Use(pool=STATES, pages=[other]))
+            for one, other in zip(source.tolist(), target.tolist(), strict=True)
+        ]
+        self._streams.begin("copy_from", [], [], copies)
+
+    def _cleared(self, slots: Any) -> None:
+        self._streams.begin("clear_slots", [], [Use(pool=STATES, pages=[slot]) for slot in slots.tolist()])
+
+    def _adopt_states(self, stay: Stay, req: Any) -> None:
+        """The slots that a request was given are its own."""
+        fresh, record = self._fresh[STATES], req.kv
+        slots: Ids = [] if record.mamba_pool_idx is None else [int(record.mamba_pool_idx)]
+        if record.mamba_ping_pong_track_buffer is not None:
+            slots += record.mamba_ping_pong_track_buffer.tolist()
+        mine = [slot for slot in slots if slot in fresh]
+        if mine:
+            fresh.difference_update(mine)
+            self.hooks.tell(PassOn(NEW, stay.name, STATES, [*mine]))
+
+    def _move_states(self, moves: list[tuple[Stay, Any, int, int]], kept: list[Kept | None]) -> None:
+        """A launch moves the states of requests from a position to another one, and keeps some."""
+        reads, writes = [], []
+        for (stay, req, start, stop), keeps in zip(moves, kept, strict=True):
+            self._adopt_states(stay, req)
+            tokens = [*req.origin_input_ids, *req.output_ids]
+            slot = int(req.kv.mamba_pool_idx)
+            if start:
+                reads.append(self._state(stay, slot, self._label(stay, tokens, start)))
+            stay.state = stop, self._label(stay, tokens, stop)
+            writes.append(self._state(stay, slot, stay.state[1]))
+            if keeps is not None:
+                writes.append(self._state(stay, keeps.slot, self._label(stay, tokens, keeps.position)))
+        self._streams.begin("forward_batch_generation states", reads, writes, sees_own=False)
+
+    def _state(self, stay: Stay, slot: int, label: str) -> Use:
+        return Use(pool=STATES, pages=[slot], labels=[label], holder=stay.name)
+
+    def _label(self, stay: Stay, tokens: list[int], position: int) -> str:
+        """The name of the state after so many tokens; what was told before the last one was known stays its name."""
+        if stay.state is not None and stay.state[0] == position:
+            return stay.state[1]
+        page, further = divmod(position, self._size)
+        (label,) = stay.labels(tokens, page - 1, page) if page else ("",)
+        if not further:
+            return label
+        rest = tokens[page * self._size : position]
+        return chained(label, ("state", *rest)) if len(rest) == further else f"{stay.name}@{position}"

@@ -1,0 +1,66 @@
+"""Hooks into SGLang's host tier: what is written to the host and loaded back, by whom, and until when.
+
+A transfer is a holder of its own: it holds what it was given until it is acknowledged.
+"""
+
+from typing import Any
+
+from kvattach.hooks import Trace
+from kvattach.sglang.holders import Holders
+from kvattach.sglang.release import Release
+from kvattach.sglang.view import HOST, KV
+from kvattach.streams import Streams
+from kvspec.memory.events import Leave, Publish, Use
+from kvspec.memory.events import Release as Released
+
+
+class Transfers(Holders):
+    """What goes between the device and the host."""
+
+    _cache: Any = None
+
+    def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
+        """Install the hooks. `stream` and `event` are the classes that the release uses."""
+        super().__init__(release, trace)
+        self._streams = Streams(self.hooks, stream, event)
+        cache, controller, hook = release.cache_class, release.controller_class, self.hooks.hook
+        hook(release.host_class, "backup_from_device_all_layer", before=self._writes)
+        hook(release.host_class, "load_to_device_per_layer", before=self._loads_layer)
+        hook(cache, "writing_check", before=self._waiting, after=self._acknowledged)
+        hook(cache, "loading_check", before=self._waiting, after=self._acknowledged)
+        self._acting(cache, "writing_check", lambda *_, **__: "writing")
+        self._acting(cache, "loading_check", lambda *_, **__: "loading")
+        self._acting(controller, "load", lambda _, *__, **named: f"load {named.get('node_id', -1)}")
+        self._acting(controller, "write", lambda _, *__, **named: f"write {named.get('node_id', -1)}")
+
+    def _backed_up(self, _: Any, __: Any, ___: Any, named: Any, *____: Any, **_____: Any) -> None:
+        node = self._tree.node(named)
+        pages = [page for page in self._tree.host(node) if page not in self._keys[HOST]]
+        if pages:
+            names = self._tree.labels(node)
+            self._keys[HOST].update(zip(pages, names, strict=True))
+            self.hooks.tell(Publish(HOST, [*pages], names, names, planned=True))
+
+    def _writes(self, _: Any, __: Any, host: Any, device: Any, *___: Any) -> None:
+        self._streams.begin("backup_from_device_all_layer", [], [], [(self._use(KV, device), self._use(HOST, host))])
+
+    def _loads_layer(self, _: Any, __: Any, host: Any, device: Any, layer: int, *___: Any, **____: Any) -> None:
+        if layer == 0:
+            copies = [(self._use(HOST, host), self._use(KV, device))]
+            self._streams.begin("load_to_device_per_layer", [], [], copies)
+
+    def _use(self, pool: str, indices: Any) -> Use:
+        return Use(pool=pool, pages=[*self._tree.pages(indices)])
+
+    def _waiting(self, *_: Any, **__: Any) -> tuple[set[Any], set[Any]]:
+        return set(self._cache.ongoing_write_through), set(self._cache.ongoing_load_back)
+
+    def _acknowledged(self, before: tuple[set[Any], set[Any]], *_: Any, **__: Any) -> None:
+        """What transfers were given is theirs no longer."""
+        after = self._waiting()
+        for kind, gone in (("write", before[0] - after[0]), ("load", before[1] - after[1])):
+            for node in sorted(gone):
+                name = f"{kind} {node}"
+                for pool, pages in self._transfers.pop(name, {}).items():
+                    self.hooks.tell(Released(name, pool, [*pages]))
+                self.hooks.tell(Leave(name))

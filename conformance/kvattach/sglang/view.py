@@ -1,0 +1,248 @@
+"""What the hooks see of a release's tree: its nodes, their pages on the device and on the host, and their locks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvattach.hooks import chained
+from kvattach.residency import Run
+from kvattach.sglang.release import Release
+
+Ids = list[int]
+"""Numbers of pages."""
+
+
+KV = "kv"
+WINDOW = "window"
+STATES = "states"
+HOST = "host"
+NEW = "admission"
+"""Who holds what was allocated or locked for requests that no launch has shown yet."""
+TREE = "tree"
+"""Who gives back what the tree itself no longer has. It never holds anything."""
+
+
+class Stay(Run):
+    """A request while it has a row, or a session's slot between two turns."""
+
+    def __init__(self, name: str, page_size: int, rid: str) -> None:
+        """It has no pages yet. `rid` is empty for a slot."""
+        super().__init__(name, page_size)
+        self.rid = rid
+        self.said: list[int] = []
+        """Of a slot: the tokens of the turn before."""
+        self.run = name
+        """Of a slot: the name of that turn."""
+        self.pages: dict[str, Ids] = {}
+        """Pool -> what its table names; the table of pages has the request's name."""
+        self.row = -1
+        self.reads_from = 0
+        """The first page that layers with a window read at its last launch."""
+        self.state: tuple[int, str] | None = None
+        """How many tokens its recurrent state has seen after its last launch, and the name of that state."""
+
+    def table(self, pool: str) -> str:
+        """The name of its table of a pool."""
+        return self.name if pool == KV else f"{self.name} {pool}"
+
+
+class Tree:
+    """One tree in Python, whichever kind the release has."""
+
+    opaque = False
+    """Whether nobody can see how often a node is locked."""
+
+    def __init__(self, release: Release, cache: Any, page_size: int) -> None:
+        """A tree of pages of `page_size` tokens."""
+        self._cache, self._size = cache, page_size
+        kinds = release.component.ComponentType if release.unified else None
+        self._full = kinds.FULL if kinds is not None else None
+        self._components = {KV: None}
+        if kinds is not None:
+            self._components = {KV: kinds.FULL, WINDOW: kinds.SWA, STATES: kinds.MAMBA}
+        self.pools = [KV]
+        """The pools of which its nodes have pages."""
+        if kinds is not None:
+            self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
+
+    def node(self, named: Any) -> Any:
+        """The node that a release names: by a number, or as it is."""
+        return self._cache.tree_core.node_by_id(named) if isinstance(named, int) else named
+
+    @property
+    def root(self) -> Any:
+        """The root."""
+        return self._cache.tree_core.root_node if self._full is not None else self._cache.root_node
+
+    def path(self, named: Any) -> list[Any]:
+        """The nodes from below the root to a node."""
+        node, path = self.node(named), []
+        while node is not None and node is not self.root:
+            path.append(node)
+            node = node.parent
+        return path[::-1]
+
+    def nodes(self) -> Iterator[Any]:
+        """Every node but the root."""
+        todo = list(self.root.children.values())
+        while todo:
+            node = todo.pop()
+            todo += node.children.values()
+            yield node
+
+    def walk(self, key: Any) -> Any:
+        """The node that a key ends at, in a tree that looks its children up by part of a key."""
+        node = self.root
+        while len(key):
+            child = node.children.get(self._child_key(key))
+            shared = 0 if child is None else self._shared(child.key, key)
+            if not shared or shared < len(child.key):
+                break
+            node, key = child, key[shared:]
+        return node
+
+    def _child_key(self, key: Any) -> Any:
+        """How a tree looks a child up; later releases ask the key itself."""
+        find = getattr(self._cache, "get_child_key_fn", None)
+        return find(key) if find is not None else key.child_key(self._size)
+
+    def _shared(self, one: Any, other: Any) -> int:
+        """How many tokens, in whole pages, two keys have in common."""
+        match = getattr(self._cache, "key_match_fn", None)
+        return int(match(one, other) if match is not None else one.match(other, page_size=self._size))
+
+    def device(self, node: Any, pool: str = KV) -> Ids:
+        """The pages of a pool on the device that a node has."""
+        value = node.value if self._full is None else node.component_data[self._components[pool]].value
+        return self._of_pool(pool, value)
+
+    def _of_pool(self, pool: str, value: Any) -> Ids:
+        """What a node's value names: slots, of which only states are pages by themselves."""
+        if pool == STATES:
+            return [] if value is None else list(value.tolist())
+        return self.pages(value)
+
+    def length(self, node: Any) -> int:
+        """The tokens of a node."""
+        return len(node.key)
+
+    def host(self, node: Any) -> Ids:
+        """The pages that a node has on the host."""
+        return self.pages(node.host_value if self._full is None else node.component_data[self._full].host_value)
+
+    def locks(self, node: Any, pool: str = KV) -> int:
+        """How often a node's pages of a pool are locked."""
+        return int(node.lock_ref if self._full is None else node.component_data[self._components[pool]].lock_ref)
+
+    def labels(self, node: Any) -> list[str]:
+        """The names of a node's pages: what the tree says they hold. Kept with the node until it is split."""
+        kept: tuple[int, list[str]] | None = getattr(node, "kvspec_labels", None)
+        if kept is not None and kept[0] == len(node.key):
+            return kept[1]
+        above = node.parent
+        last = self.labels(above)[-1] if above is not self.root else ""
+        tokens = list(node.key.token_ids)[: len(node.key)]
+        made: list[str] = []
+        for start in range(0, len(tokens), self._size):
+            last = chained(last, tuple(tokens[start : start + self._size]))
+            made.append(last)
+        node.kvspec_labels = (len(node.key), made)
+        return made
+
+    def pages(self, indices: Any) -> Ids:
+        """The pages that slot indices, whole pages in order, are in; none for `None`."""
+        if indices is None:
+            return []
+        return [index // self._size for index in indices[:: self._size].tolist()]
+
+    def inserted(self, named: Any, key: Any) -> Any:
+        """The node that an insert of a key has ended at."""
+        return named if self._full is not None else self.walk(key)
+
+    def books(self, pool: str, without: set[int]) -> dict[str, Any]:
+        """What a count says of the pages of the tree: how often each is locked."""
+        references: dict[int, int] = {}
+        for node in self.nodes():
+            pages = [page for page in self.device(node, pool) if page not in without]
+            references.update(dict.fromkeys(pages, self.locks(node, pool)))
+        return {"references": references}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A node of which only its place on its path is known; in tokens."""
+
+    id: int
+    start: int
+    stop: int
+    pages: tuple[int, ...] = field(compare=False)
+
+
+class OpaqueTree(Tree):
+    """A tree whose core is in Rust: nodes have numbers, paths have slots; how often they are locked is not seen."""
+
+    opaque = True
+
+    def __init__(self, release: Release, cache: Any, page_size: int) -> None:
+        """A tree of pages of `page_size` tokens, and nothing in it."""
+        super().__init__(release, cache, page_size)
+        self._core = cache.tree_core
+        self._labels: list[str] = []
+        """The names of the pages that were inserted last, from the root on."""
+
+    def node(self, named: Any) -> Any:
+        """The number itself."""
+        return named
+
+    def path(self, named: Any) -> list[Span]:
+        """The spans from below the root to a node."""
+        (path,) = self._core.collect_path_info([named])
+        pages = self.pages(self._cache.path_device_indices(named))
+        return [Span(node.node_id, node.path_start, node.path_end, tuple(pages[self._in_pages(node)])) for node in path]
+
+    def _in_pages(self, node: Any) -> slice:
+        return slice(node.path_start // self._size, node.path_end // self._size)
+
+    def device(self, node: Span, pool: str = KV) -> Ids:
+        """The pages of a pool that a span has."""
+        if pool == KV:
+            return list(node.pages)
+        return self._of_pool(pool, self._core.get_component_device_value(node.id, self._components[pool]))
+
+    def length(self, node: Span) -> int:
+        """The tokens of a span."""
+        return node.stop - node.start
+
+    def locks(self, node: Span, pool: str = KV) -> int:
+        """Nobody can see it."""
+        return 0
+
+    def labels(self, node: Span) -> list[str]:
+        """The names of a span's pages, after an insert that has gone over it."""
+        return self._labels[node.start // self._size : node.stop // self._size]
+
+    def inserted(self, named: Any, key: Any) -> Any:
+        """The node that an insert of a key has ended at."""
+        tokens = list(key.token_ids)[: len(key)]
+        self._labels = []
+        for start in range(0, len(tokens), self._size):
+            last = self._labels[-1] if self._labels else ""
+            self._labels.append(chained(last, tuple(tokens[start : start + self._size])))
+        return named
+
+    def books(self, pool: str, without: set[int]) -> dict[str, Any]:
+        """What a count says of the pages of the tree: which are not locked. Of states nobody can see it."""
+        if pool == STATES:
+            return {}
+        window = pool == WINDOW
+        unlocked = self._core.walk_for_kv_canary(unlocked_only=True, swa_resident_only=window).slot_indices
+        if window:
+            unlocked = self._cache.token_to_kv_pool_allocator.full_to_swa_index_mapping[unlocked]
+        return {"cached": sorted({slot // self._size for slot in unlocked.tolist()})}
+
+
+def tree_of(release: Release, cache: Any, page_size: int) -> Tree:
+    """The view of a tree, by the language of its core."""
+    core = getattr(cache, "tree_core", None)
+    opaque = type(core).__name__.startswith("Rust")
+    return (OpaqueTree if opaque else Tree)(release, cache, page_size)

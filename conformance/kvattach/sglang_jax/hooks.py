@@ -1,0 +1,361 @@
+"""Hooks into sglang-jax: its free lists, rows, radix tree's locks and launches, in the law's events.
+
+Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
+each page on its path. What was allocated for a batch goes to its requests when their rows name it. A launch has copied
+the rows when it is queued: the host reads them then, and the launch uses the pages that they named.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.residency import Run
+from kvattach.sglang_jax.modules import Engine
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Deliver,
+    Drop,
+    End,
+    Idle,
+    Leave,
+    Map,
+    PassOn,
+    Pool,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Unmap,
+    Use,
+)
+
+KV = "kv"
+ROWS = "rows"
+NEW = "admission"
+"""Who holds what was allocated for a batch, until a row names it."""
+TREE = "tree"
+"""Who gives back what the tree evicts. It never holds anything."""
+
+
+class Stay(Run):
+    """A request from its first row to its end, or until it is retracted."""
+
+    def __init__(self, name: str, page_size: int, req: Any) -> None:
+        """It has nothing yet."""
+        super().__init__(name, page_size)
+        self.req = req
+
+
+class Attached:
+    """Tells what one scheduler does, from the moment its pools and its tree are there."""
+
+    def __init__(self, engine: Engine, trace: Trace) -> None:
+        """Install the hooks."""
+        self.hooks = Hooks(trace)
+        self._engine = engine
+        self._who: list[str] = [NEW]
+        """Who acts, the innermost function last."""
+        self._deep = 0
+        """How many functions of an allocator are under way, one within the other."""
+        self._runs: dict[str, Stay] = {}
+        self._stretches: Counter[str] = Counter()
+        self._row_of: dict[int, Stay] = {}
+        self._named: dict[int, tuple[str, list[int]]] = {}
+        """Row -> who wrote it last, and the pages that it names."""
+        self._owner: dict[int, str] = {}
+        self._keys: dict[int, str] = {}
+        """Page of the tree -> the name under which it is found."""
+        self._launches: dict[int, tuple[str, list[Stay]]] = {}
+        """Number of a batch -> its launch, and whom it works for."""
+        self._flying: Counter[str] = Counter()
+        self._extended: list[Any] = []
+        self._operations = 0
+        self._install()
+
+    def _install(self) -> None:
+        hooks, engine = self.hooks, self._engine
+        scheduler, batch, rows = engine.scheduler.Scheduler, engine.batch.ScheduleBatch, engine.pool.ReqToTokenPool
+        tree, adder = engine.radix.RadixCache, engine.policy.PrefillAdder
+        hooks.hook(scheduler, "init_memory_pool_and_cache", after=lambda _, __, made: self._made(made))
+        for allocator in (engine.allocator.TokenToKVPoolAllocator, engine.allocator.PagedTokenToKVPoolAllocator):
+            for name in ("alloc", "alloc_extend", "alloc_decode", "free", "free_group_end"):
+                if name in vars(allocator):
+                    self._watch_free_list(allocator, name)
+        hooks.hook(batch, "prepare_for_extend", before=self._extends)
+        hooks.hook(rows, "alloc", before=self._asks_for_rows, after=self._rows_taken)
+        hooks.hook(rows, "free", before=self._row_freed)
+        hooks.hook(rows, "write", after=lambda _, __, pool, at, ___: self._row_written(pool, at))
+        for name in ("inc_lock_ref", "dec_lock_ref"):
+            hooks.hook(tree, name, before=lambda _, node, *__, **___: self._path(node), after=self._locked)
+        hooks.hook(tree, "_insert_helper", after=self._inserted)
+        self._acting(tree, "evict", lambda *_, **__: TREE)
+        for cache in (tree, engine.scheduler.ChunkCache):
+            for name in ("cache_unfinished_req", "cache_finished_req"):
+                self._acting(cache, name, lambda _, req, *__, **___: self._run(req).name)
+        for name in ("add_one_req", "add_one_req_ignore_eos"):
+            self._acting(adder, name, lambda _, req, *__, **___: self._run(req).name)
+        self._acting(batch, "release_req", lambda made, at, rank, *__: self._run(made.reqs_info[rank].reqs[at]).name)
+        hooks.hook(engine.batch.Req, "reset_for_retract", after=lambda _, __, req: self._left(req))
+        hooks.hook(batch, "get_model_worker_batch", after=lambda _, made, of, *__, **___: self._launched(made, of))
+        for name in ("process_batch_result_prefill", "process_batch_result_decode"):
+            hooks.hook(scheduler, name, before=self._ended, after=self._settled)
+        hooks.hook(scheduler, "check_memory", before=lambda _: hooks.tell(Idle()))
+        for name in ("event_loop_normal", "event_loop_overlap"):
+            hooks.watch(scheduler, name)
+
+    def _made(self, scheduler: Any) -> None:
+        rows, self._allocator, self._tree = (
+            scheduler.req_to_token_pool,
+            scheduler.token_to_kv_pool_allocator,
+            scheduler.tree_cache,
+        )
+        self._size = scheduler.page_size
+        self._table = rows.req_to_token
+        for kept in (self._runs, self._row_of, self._named, self._owner, self._keys, self._launches, self._flying):
+            kept.clear()
+        self._who, self._deep = [NEW], 0
+        kv = Pool(page_size=self._size, num_pages=self._allocator.size // self._size, label_size=self._size, sinks=[0])
+        table = Pool(page_size=self._table.shape[1], num_pages=rows.size, first_page=0, label_size=1)
+        self.hooks.trace.header("sglang-jax", {KV: kv, ROWS: table})
+
+    # Who acts
+
+    def _acting(self, owner: Any, name: str, who: Callable[..., str]) -> None:
+        """Note who acts while a function runs, whether it returns or not."""
+        original = getattr(owner, name)
+
+        def acting(*args: Any, **kwargs: Any) -> Any:
+            self._who.append(self.hooks.guarded(who, *args, **kwargs) or NEW)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._who.pop()
+
+        acting.__wrapped__ = original  # type: ignore[attr-defined]
+        self.hooks.set(owner, name, acting)
+
+    def _run(self, req: Any) -> Stay:
+        run = self._runs.get(req.rid)
+        if run is None:
+            run = self._runs[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size, req)
+            self._stretches[req.rid] += 1
+        return run
+
+    def _learn(self, run: Stay) -> None:
+        """Tell which promises have come true with the tokens that are known now."""
+        for learnt in run.grown([*run.req.origin_input_ids, *run.req.output_ids]):
+            self.hooks.tell(learnt)
+
+    def _left(self, req: Any) -> None:
+        run = self._runs.pop(req.rid, None)
+        if run is not None:
+            self._named = {row: named for row, named in self._named.items() if named[0] != run.name}
+            self.hooks.tell(Unmap(run.name))
+            self.hooks.tell(Leave(run.name))
+
+    # The free list
+
+    def _free(self) -> list[int]:
+        made = self._allocator
+        if self._size == 1:
+            return made.free_slots[0].tolist()  # type: ignore[no-any-return]
+        return made.free_pages[0].tolist() + made.release_pages[0].tolist()  # type: ignore[no-any-return]
+
+    def _watch_free_list(self, owner: Any, name: str) -> None:
+        """Tell what a function takes from the free list, and what it puts there."""
+        original = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            outermost = self._deep == 0
+            before = Counter(self._free()) if outermost else Counter[int]()
+            self._deep += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._deep -= 1
+                if outermost:
+                    self.hooks.guarded(self._changed, before, Counter(self._free()))
+
+        watched.__wrapped__ = original  # type: ignore[attr-defined]
+        self.hooks.set(owner, name, watched)
+
+    def _changed(self, before: Counter[int], after: Counter[int]) -> None:
+        taken, freed = sorted((before - after).elements()), sorted((after - before).elements())
+        if taken:
+            self._owner.update(dict.fromkeys(taken, NEW))
+            self.hooks.tell(Take(NEW, KV, list(taken)))
+        dropped = [page for page in freed if self._who[-1] == TREE and page in self._keys]
+        for page in dropped:
+            del self._keys[page]
+        if dropped:
+            self.hooks.tell(Drop(KV, list(dropped)))
+        self._give_up([page for page in freed if page not in set(dropped)])
+
+    def _give_up(self, pages: list[int]) -> None:
+        """Each page is given back by who had it, and one that nobody had by who acts."""
+        by: dict[str, list[int]] = {}
+        for page in pages:
+            by.setdefault(self._owner.pop(page, self._who[-1]), []).append(page)
+        for holder, its in by.items():
+            self.hooks.tell(Release(holder, KV, list(its)))
+
+    # Rows
+
+    def _extends(self, batch: Any) -> None:
+        self._extended = [req for info in batch.reqs_info for req in info.reqs or ()]
+
+    def _asks_for_rows(self, pool: Any, asked: Any) -> list[tuple[Any, bool]]:
+        """For whom rows are asked, and whether each one has none: one that is in the middle of its prompt may have."""
+        if isinstance(asked, list):
+            return [(req, req.req_pool_idx is None) for req in asked]
+        return [(req, True) for req in self._extended]
+
+    def _rows_taken(self, asked: list[tuple[Any, bool]], rows: Any, *_: Any) -> None:
+        for (req, fresh), row in zip(asked, rows or (), strict=False):
+            if fresh:
+                run = self._row_of[row] = self._run(req)
+                self._named[row] = run.name, []
+                self.hooks.tell(Take(run.name, ROWS, [row]))
+
+    def _row_freed(self, pool: Any, freed: Any) -> None:
+        row = freed if isinstance(freed, int) else freed.req_pool_idx
+        if row is not None:
+            holder = self._row_of.get(row)
+            self.hooks.tell(Release(self._who[-1] if holder is None else holder.name, ROWS, [row]))
+
+    def _row_written(self, pool: Any, at: Any) -> None:
+        rows, places = at
+        if isinstance(places, slice):
+            spans = [(int(rows), places.start or 0, places.stop)]
+        else:
+            spans = [(int(row), int(place), int(place) + 1) for row, place in zip(rows, places, strict=True)]
+        writes = []
+        for row, start, end in spans:
+            run, stop = self._row_of[row], min(end, self._table.shape[1])
+            if start < stop:
+                self._name(run, row, stop)
+                writes.append(self._row_use(run, row, start, stop))
+        self._host([], writes, "write")
+
+    def _name(self, run: Stay, row: int, stop: int) -> None:
+        """Tell which pages a row names now, up to a position, as far as it is news."""
+        writer, named = self._named.get(row, ("", []))
+        if writer != run.name:
+            named = []
+        size = self._size
+        pages = [slot // size for slot in self._table[row, :stop:size].tolist()]
+        fresh = [page for page in pages if self._owner.get(page) == NEW]
+        if fresh:
+            self._owner.update(dict.fromkeys(fresh, run.name))
+            self.hooks.tell(PassOn(NEW, run.name, KV, list(fresh)))
+        pages += named[len(pages) :]
+        self._named[row] = run.name, pages
+        same = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), len(named))
+        if same < len(pages):
+            self._learn(run)
+            labels = run.labels([], same, len(pages))
+            self.hooks.tell(Map(run.name, run.name, KV, same, list(pages[same:]), labels))
+
+    def _row_use(self, run: Stay, row: int, start: int, stop: int) -> Use:
+        return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=run.name)
+
+    def _host(self, reads: list[Use], writes: list[Use], what: str) -> None:
+        """What the host does to rows is done at once."""
+        if reads or writes:
+            self.hooks.tell(Begin(self._next("host"), "host", reads, writes, at=what))
+
+    def _next(self, what: str) -> str:
+        self._operations += 1
+        return f"{what} {self._operations}"
+
+    # The tree
+
+    def _path(self, node: Any) -> list[tuple[Any, int]]:
+        path, root = [], self._tree.root_node
+        while node is not None and node is not root:
+            path.append((node, node.lock_ref))
+            node = node.parent
+        return path
+
+    def _locked(self, path: list[tuple[Any, int]], *_: Any, **__: Any) -> None:
+        for node, before in reversed(path):
+            pages = self._pages(node.value)
+            for _again in range(node.lock_ref - before):
+                self.hooks.tell(Share(self._who[-1], KV, [*pages], [self._keys.get(page, "") for page in pages]))
+            for _again in range(before - node.lock_ref):
+                self.hooks.tell(Release(self._who[-1], KV, [*pages]))
+
+    def _pages(self, slots: Any) -> list[int]:
+        # A row that is no row any more is read as several.
+        flat = self._engine.numpy.asarray(slots, dtype=int).reshape(-1)
+        return [slot // self._size for slot in flat[:: self._size].tolist()]
+
+    def _inserted(self, _: None, found: int, tree: Any, __: Any, key: Any, value: Any, *___: Any) -> None:
+        if tree is not self._tree:
+            return  # the policy looks for what waiting requests have in common in a tree of its own
+        for run in self._runs.values():
+            if run.name == self._who[-1]:
+                self._learn(run)
+        pages, tokens = self._pages(value), list(key.token_ids)
+        first = int(found) // self._size
+        new = pages[first:]
+        if not new:
+            return
+        labels = Run("", self._size).labels(tokens, first, len(pages))
+        self._keys.update(zip(new, labels, strict=True))
+        self.hooks.tell(Publish(KV, list(new), labels, labels))
+        self._give_up(new)
+
+    # Launches
+
+    def _launched(self, made: Any, batch: Any) -> None:
+        reads, writes, rows, worked = [], [], [], []
+        extends = batch.forward_mode.is_extend()
+        for info in batch.reqs_info:
+            for at, req in enumerate(info.reqs or ()):
+                run, stop = self._run(req), int(info.seq_lens[at])
+                start = int(info.prefix_lens[at]) if extends else stop - 1
+                row = int(info.req_pool_indices[at])
+                self._learn(run)
+                self._name(run, row, stop)
+                reads.append(Use(table=run.name, stop=stop))
+                if start < stop:
+                    writes.append(Use(table=run.name, start=start, stop=stop))
+                rows.append(self._row_use(run, row, 0, min(stop, self._table.shape[1])))
+                worked.append(run)
+                self._flying[run.name] += 1
+        self._host(rows, [], "get_model_worker_batch")
+        launch = self._next("launch")
+        self.hooks.tell(Begin(launch, "device", reads, writes, at="forward_batch_generation"))
+        self._launches[made.bid] = launch, worked
+
+    def _ended(self, scheduler: Any, batch: Any, result: Any, *_: Any) -> dict[str, int]:
+        launch, worked = self._launches[result.bid]
+        self.hooks.tell(End(launch))
+        return {run.name: len(run.req.output_ids) for run in worked}
+
+    def _settled(self, before: dict[str, int], _: None, scheduler: Any, batch: Any, result: Any, *__: Any) -> None:
+        launch, worked = self._launches.pop(result.bid)
+        for run in worked:
+            req = run.req
+            self._flying[run.name] -= 1
+            if self._runs.get(req.rid) is not run:
+                continue
+            if len(req.output_ids) > before[run.name]:
+                self.hooks.tell(Deliver(launch, run.name))
+            self._learn(run)
+            if req.finished() and not self._flying[run.name]:
+                self._left(req)
+        self._count()
+
+    def _count(self) -> None:
+        references: dict[int, int] = {}
+        root = getattr(self._tree, "root_node", None)
+        todo = [] if root is None else list(root.children.values())
+        while todo:
+            node = todo.pop()
+            todo += node.children.values()
+            references.update(dict.fromkeys(self._pages(node.value), node.lock_ref))
+        self.hooks.tell(Count(KV, free=[*self._free()], references=references))

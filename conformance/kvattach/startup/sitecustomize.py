@@ -1,0 +1,24 @@
+"""Python imports this at the start of every process below `kvspec attach`, in place of the site's own.
+
+It stands in a folder of its own, which the command puts before all others.
+"""
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+_here = str(Path(__file__).parent)
+
+try:
+    from kvattach.live import wait_for_engines
+except ImportError:
+    # Another Python, in which kvspec is not installed.
+    pass
+else:
+    wait_for_engines()
+
+_others = [folder for folder in sys.path if str(Path(folder or ".").resolve()) != _here]
+_own = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)
+if _own is not None and _own.loader is not None:
+    _own.loader.exec_module(importlib.util.module_from_spec(_own))

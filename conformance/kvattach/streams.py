@@ -1,0 +1,109 @@
+"""Observes streams and events: what waits for what, and what the host has seen complete.
+
+An event stands for what its stream held when it was recorded. If the last thing on the stream was an operation, it
+stands for that; if it was a wait, an operation without uses is told in its place.
+"""
+
+from typing import Any
+
+from kvattach.hooks import Hooks
+from kvspec.memory.events import Begin, End, OpId, Use, Wait
+
+
+class Streams:
+    """The streams of one process, and what its hooks have queued on them."""
+
+    def __init__(self, hooks: Hooks, stream: Any, event: Any) -> None:
+        """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in."""
+        self._hooks = hooks
+        self._cuda: Any = None
+        self._last: dict[str, OpId | None] = {}
+        """Stream -> what was queued last; `None`: a wait."""
+        self._flying: dict[OpId, str] = {}
+        """What is in flight, in the order in which it was queued, and where."""
+        self._queued = 0
+        hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
+        hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
+        hooks.hook(stream, "synchronize", after=lambda _, __, stream: self._seen(self._last.get(name(stream))))
+        hooks.hook(event, "record", after=lambda _, __, event, stream=None: self._records(event, stream))
+        hooks.hook(event, "wait", after=lambda _, __, event, stream=None: self._waits_for(self.name(stream), event))
+        hooks.hook(event, "synchronize", after=lambda _, __, event: self._seen(_recorded(event)))
+        hooks.hook(event, "query", after=self._queried)
+
+    def clear(self, cuda: Any) -> None:
+        """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not told."""
+        self._cuda = cuda
+        self._last.clear()
+        self._flying.clear()
+
+    def name(self, stream: Any = None) -> str:
+        """A stream's name; of the current one if none is given."""
+        if stream is None and self._cuda is None:
+            return ""
+        return name(self._cuda.current_stream() if stream is None else stream)
+
+    def begin(
+        self,
+        what: str,
+        reads: list[Use],
+        writes: list[Use],
+        copies: list[tuple[Use, Use]] | None = None,
+        stream: Any = None,
+        *,
+        sees_own: bool = True,
+    ) -> int:
+        """Tell that an operation is queued, on the current stream if none is given; its id."""
+        self._queued += 1
+        queued = self._queued
+        on = self.name(stream)
+        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], sees_own=sees_own, at=what))
+        self.queued(queued, on)
+        return queued
+
+    def queued(self, operation: OpId, stream: str) -> None:
+        """An operation that is told elsewhere was queued on the stream of that name."""
+        self._last[stream] = operation
+        self._flying[operation] = stream
+
+    def ended(self, operation: OpId) -> None:
+        """An operation was seen complete, and it is told elsewhere: what its stream queued earlier is over as well."""
+        on = self._flying.get(operation)
+        for earlier in [op for op, stream in self._flying.items() if stream == on]:
+            del self._flying[earlier]
+            if earlier == operation:
+                return
+
+    def _waits(self, stream: str, other: str) -> None:
+        if stream != other and self._cuda is not None:
+            self._hooks.tell(Wait(stream, on=other))
+            self._last[stream] = None
+
+    def _waits_for(self, stream: str, event: Any) -> None:
+        recorded = _recorded(event)
+        if self._cuda is not None and recorded is not None and self._flying.get(recorded, stream) != stream:
+            self._hooks.tell(Wait(stream, id=recorded))
+            self._last[stream] = None
+
+    def _records(self, event: Any, stream: Any) -> None:
+        on = self.name(stream)
+        recorded = self._last.get(on, 0)
+        event.kvspec_recorded = self.begin("record", [], [], stream=stream) if recorded is None else recorded
+
+    def _queried(self, _: None, happened: bool, event: Any) -> None:
+        if happened:
+            self._seen(_recorded(event))
+
+    def _seen(self, queued: OpId | None) -> None:
+        if queued is not None and queued in self._flying:
+            self._hooks.tell(End(queued))
+            self.ended(queued)
+
+
+def _recorded(event: Any) -> OpId | None:
+    """What an event stands for; `None` if it was never recorded, 0 if its stream held nothing."""
+    return getattr(event, "kvspec_recorded", None)
+
+
+def name(stream: Any) -> str:
+    """A stream's name, the same for every object that stands for it."""
+    return str(stream.cuda_stream)

@@ -1,0 +1,188 @@
+"""What the environment variable `KVSPEC` switches on: nothing, a recording, or a check while the engine runs.
+
+KVSPEC=record:/var/tmp/trace.jsonl.zst   record; 'kvspec check' judges it later
+KVSPEC=check                             record, and judge in another process; findings are logged
+KVSPEC=check:raise                       judge at once, and stop the engine at the first finding: for tests
+"""
+
+import atexit
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvattach.hooks import LawBroken, Trace
+from kvlaw import Law
+from kvspec.memory import Pool
+from kvspec.memory.events import MemoryEvent
+from kvtrace.writer import TraceWriter
+
+_log = logging.getLogger("kvspec")
+
+VARIABLE = "KVSPEC"
+"""The environment variable."""
+
+STARTUP = Path(__file__).parent / "startup"
+"""The folder that makes a Python process wait for an engine, if it is the first in its path."""
+
+GRACE = 1.0
+"""Seconds that the judging process gets at the end for what it has not read yet."""
+
+LONGEST = 60.0
+"""Seconds that it gets to judge all of a recording again, if that was not enough."""
+
+CHECK = (sys.executable, "-P", "-c", "from kvcli.main import main; main()", "check")
+
+_CHECKED = re.compile(r"([\d,]+) events? checked")
+
+
+class SwitchError(ValueError):
+    """The variable says something else; the message is one line."""
+
+
+def opened(environment: Mapping[str, str] = os.environ) -> Trace | None:
+    """Whoever takes what hooks tell in this process; `None` if nothing is switched on.
+
+    Raises:
+        SwitchError: the variable makes no sense.
+    """
+    said = environment.get(VARIABLE, "")
+    mode, _, rest = said.partition(":")
+    if not said:
+        return None
+    if mode == "record" and rest:
+        return TraceWriter(_for_this_process(Path(rest)))
+    if said == "check":
+        return Followed()
+    if said == "check:raise":
+        return Strict()
+    raise SwitchError(f"{VARIABLE}={said} is none of record:PATH, check, check:raise")
+
+
+def _for_this_process(path: Path) -> Path:
+    """An engine has several processes, and each one writes its own files."""
+    stem, dot, suffix = path.name.partition(".")
+    return path.with_name(f"{stem}-{os.getpid()}{dot}{suffix}")
+
+
+class Strict:
+    """Judges at once, and raises at the first finding."""
+
+    def __init__(self) -> None:
+        """No memory yet."""
+        self._law: Law | None = None
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """Another memory, all of it free."""
+        self._law = Law(pools)
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Judge one event.
+
+        Raises:
+            LawBroken: it breaks a rule.
+        """
+        if self._law is not None:
+            for finding in self._law.step(event):
+                raise LawBroken(f"{finding.rule}: {finding.what}")
+
+
+class Followed:
+    """Records, and has another process judge what is recorded; each kind of finding is logged once."""
+
+    def __init__(self) -> None:
+        """No memory yet; most of an engine's processes never have one."""
+        self._writer: TraceWriter | None = None
+        self._told = 0
+        self._judging: tuple[subprocess.Popen[str], threading.Thread, Path, Path] | None = None
+        self.reports: list[Path] = []
+        """The report of each recording, in order."""
+        atexit.register(self.close)
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """Another memory: another recording, and another process that judges it."""
+        self._end()
+        if self._writer is None:
+            self._writer = TraceWriter(Path(tempfile.mkdtemp(prefix="kvspec-")) / "trace.jsonl")
+        self._writer.header(producer, pools)
+        self._told = 0
+        # A file is there as soon as its header is written.
+        self._writer.flush()
+        trace = self._writer.files[-1]
+        report = trace.with_suffix(".report")
+        self.reports.append(report)
+        process = subprocess.Popen(
+            [*CHECK, "--follow", str(trace)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_without_switch(),
+        )
+        thread = threading.Thread(target=_relay, args=(process, trace, report), name="kvspec-report", daemon=True)
+        thread.start()
+        self._judging = process, thread, trace, report
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Record one event."""
+        if self._writer is not None:
+            self._told += 1
+            self._writer.tell(event)
+
+    def close(self) -> None:
+        """End the recording, and let the judging process come to its end."""
+        self._end()
+        if self._writer is not None:
+            self._writer.close()
+        atexit.unregister(self.close)
+
+    def _end(self) -> None:
+        if self._judging is None or self._writer is None:
+            return
+        process, thread, trace, report = self._judging
+        self._judging = None
+        self._writer.stop()
+        self._writer.flush()
+        time.sleep(GRACE)
+        process.send_signal(signal.SIGINT)
+        thread.join(30.0)
+        checked = [int(number.replace(",", "")) for number in _CHECKED.findall(report.read_text())]
+        if not checked or checked[-1] < self._told:
+            _judge_whole(trace, report)
+
+
+def _without_switch() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
+
+
+def _judge_whole(trace: Path, report: Path) -> None:
+    """The end came before the judging process: all of it at once, then."""
+    with report.open("w") as out:
+        try:
+            done = subprocess.run(
+                [*CHECK, str(trace)], stdout=out, stderr=out, check=False, timeout=LONGEST, env=_without_switch()
+            )
+        except subprocess.TimeoutExpired:
+            _log.warning("kvspec: the end was not judged in time; 'kvspec check %s' does it", trace)
+            return
+    if done.returncode:
+        _log.error("kvspec: findings: %s", report)
+
+
+def _relay(process: "subprocess.Popen[str]", trace: Path, report: Path) -> None:
+    """Keep what the judging process says, and log each finding in one line."""
+    assert process.stdout is not None
+    with report.open("w") as out:
+        for line in process.stdout:
+            out.write(line)
+            out.flush()
+            if line.startswith(f"{trace}:") and ": MEM-" in line:
+                _log.error("kvspec: %s (%s)", line.split(": ", 1)[1].strip(), report)
+    process.wait()

@@ -1,0 +1,411 @@
+"""Hooks into vLLM: what its block pool, its scheduler and its KV connector do to memory, told in the law's events.
+
+Effects are told and not intentions: a block's `ref_cnt` becomes a property that tells, the map of hashes tells what is
+put into it and taken out, and tables are what the workers are told they are. Of the scheduler's functions the hooks
+only want to know for whom they work.
+
+A launch is one `schedule()` that schedules tokens: it is queued when that returns, and seen complete when
+`update_from_output` gets its output.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.streams import Streams
+from kvattach.vllm.chunks import Chunks
+from kvattach.vllm.launches import Launches
+from kvattach.vllm.offload import OFFLOAD, Offload, Side
+from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
+from kvspec.memory.events import Count, Drop, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
+
+ENGINE = "engine"
+"""Who holds a page when nothing says for whom."""
+DEFERRED = "deferred frees"
+COPIES = "copies"
+
+
+class Books:
+    """One block pool, as its blocks tell of it."""
+
+    def __init__(self, attached: "Attached") -> None:
+        """Nothing of it is told before it belongs to a scheduler."""
+        self.attached = attached
+        self.name = POOL
+        self.pool: Any = None
+        self.told = False
+        self.taking = False
+        self.touched: dict[int, int] = {}
+        """References of the pages whose count changed since the last `count`."""
+        self.inserted: list[tuple[Any, int]] = []
+
+
+class Attached:
+    """Tells what one scheduler of this process does, from the moment it is made."""
+
+    def __init__(self, trace: Trace, stream: Any = None, event: Any = None, *, chunks: bool = False) -> None:
+        """Install the hooks; vLLM's modules are imported now.
+
+        With the classes of streams and events its own offloading to the CPU is told, too, `chunks` says whether that
+        of `kv_offload`; without, it is left out.
+        """
+        import vllm.v1.core.block_pool as block_pool
+        import vllm.v1.core.kv_cache_manager as manager
+        import vllm.v1.core.sched.scheduler as scheduling
+        from vllm.v1.request import Request
+
+        self.hooks = hooks = Hooks(trace)
+        self.groups: list[Group] = []
+        self.runs: dict[str, Run] = {}
+        self._books: Books | None = None
+        self._host: Books | None = None
+        self._making: Books | None = None
+        self._who = ENGINE
+        self._runs_made = 0
+        self._managers: Any = ()
+        self._copying: dict[int, int] = {}
+        """KV cache group -> how many of its copies are known."""
+        self._launches = Launches(self)
+        hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
+        pool, names = block_pool.BlockPool, block_pool.BlockHashToBlockMap
+        hooks.hook(pool, "__init__", before=self._pool_starts, after=self._pool_made)
+        hooks.hook(pool, "get_new_blocks", before=self._takes, after=self._taken)
+        hooks.hook(pool, "cache_full_blocks", after=self._cached)
+        if hasattr(pool, "cache_partial_block"):
+            hooks.hook(pool, "cache_partial_block", after=self._cached_in_part)
+        if hasattr(pool, "move_block_hashes"):
+            hooks.hook(pool, "move_block_hashes", after=self._names_moved)
+        hooks.hook(pool, "reset_prefix_cache", before=self._resets, after=self._reset)
+        hooks.hook(names, "insert", after=self._inserted)
+        hooks.hook(names, "pop", after=self._popped)
+        scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
+        hooks.hook(scheduler, "__init__", after=self._made)
+        self.within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name, self._copied)
+        self.within(managers, "free", lambda _, request: self._name(request.request_id))
+        hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
+        self.within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
+        self._count_tokens(Request)
+        hooks.hook(scheduler, "_update_request_as_session", before=self._turn_ends, after=self._turn_begins)
+        if hasattr(scheduler, "_free_request_blocks"):
+            hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
+            self.within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
+        if hasattr(managers, "take_kv_cache_block_copies"):
+            hooks.hook(managers, "take_kv_cache_block_copies", before=lambda _: self._copying.clear())
+            self.within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
+            hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
+        self._launches.hook(scheduler)
+        for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
+            hooks.watch(scheduler, name)
+        self._offload: Offload | None = None
+        self._sides: list[Side] = []
+        """Kinds of offloading that are told."""
+        self._side: Side | None = None
+        """The one that this scheduler has."""
+        self._streams = None if stream is None else Streams(hooks, stream, event)
+        if self._streams is not None:
+            self._offload = Offload(self, self._streams)
+            self._sides = [self._offload, *([Chunks(self, self._streams)] if chunks else [])]
+
+    def tell(self, *events: Any) -> None:
+        """Tell events, once there is a scheduler."""
+        if self._books is not None:
+            for event in events:
+                if self._side is None:
+                    self.hooks.tell(event)
+                else:
+                    self._side.tell(event)
+
+    # Who works for whom
+
+    def within(self, owner: Any, name: str, who: Callable[..., str], after: Callable[[], None] | None = None) -> None:
+        """While a function runs, and `after` it, references change for the one that `who(*arguments)` names."""
+        original = getattr(owner, name)
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            before = self._who
+            try:
+                self._who = who(*args, **kwargs)
+            except Exception:
+                # Said again, and why nothing more is told; the engine goes on.
+                self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
+            try:
+                answer = original(*args, **kwargs)
+                if after is not None and self._managers:
+                    self.hooks.guarded(after)
+                return answer
+            finally:
+                self._who = before
+
+        self.hooks.set(owner, name, within)
+
+    def _run(self, request: Any) -> Run:
+        run = self.runs.get(request.request_id)
+        if run is None:
+            self._runs_made += 1
+            name = f"{request.request_id}.{self._runs_made}"
+            run = self.runs[request.request_id] = Run(name, request, self.groups)
+        return run
+
+    def _name(self, request_id: str) -> str:
+        run = self.runs.get(request_id)
+        return ENGINE if run is None else run.name
+
+    def _leaves(self, request_id: str) -> None:
+        """A run ends: by a finish, an abort or a preemption."""
+        run = self.runs.pop(request_id, None)
+        if run is not None:
+            self.tell(*(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), Leave(run.name))
+
+    # The pool
+
+    def _pool_starts(self, *_: Any, **__: Any) -> None:
+        self._making = Books(self)
+
+    def _pool_made(self, _: None, __: None, pool: Any, *args: Any, **kwargs: Any) -> None:
+        pool._kvspec = pool.cached_block_hash_to_block._kvspec = self._making
+        self._making = None
+
+    @property
+    def making(self) -> Books | None:
+        """The books of the pool whose blocks are being made."""
+        return self._making
+
+    def _takes(self, pool: Any, _: int) -> None:
+        pool._kvspec.taking = True
+
+    def _taken(self, _: None, __: Any, pool: Any, ___: int) -> None:
+        pool._kvspec.taking = False
+
+    def counted(self, books: Books, block: Any, before: int, references: int) -> None:
+        """A block's count changed: so many references came or went, for whoever is at work."""
+        if block.is_null:
+            return
+        books.touched[block.block_id] = references
+        pages: list[Any] = [block.block_id]
+        who, pool = self._who, books.name
+        for _ in range(before, references):
+            self.tell(Take(who, pool, pages) if books.taking else Share(who, pool, pages, pin=who == OFFLOAD))
+        for _ in range(references, before):
+            self.tell(Release(who, pool, pages))
+
+    def in_use(self, page: int) -> bool:
+        """Whether a page has references."""
+        return bool(self._pool.blocks[page].ref_cnt)
+
+    def count(self) -> None:
+        """Tell the engine's own figures: how many pages are in use, and the counts that changed."""
+        for books in (self._books, self._host):
+            if books is not None:
+                held = books.pool.num_gpu_blocks - 1 - books.pool.get_num_free_blocks()
+                self.tell(Count(books.name, held=held, references=dict(books.touched)))
+                books.touched.clear()
+        self.tell(*(() if self._side is None else self._side.figures()))
+
+    # Names
+
+    def _inserted(self, _: None, __: None, names: Any, key: Any, block: Any) -> None:
+        books = names._kvspec
+        if self._offload is not None and books is self._host:
+            self.tell(self._offload.stored(named(key), key, block.block_id))
+        elif books.told:
+            books.inserted.append((key, block.block_id))
+
+    def _popped(self, _: None, block: Any, names: Any, key: Any, __: int) -> None:
+        if block is not None and names._kvspec.told:
+            self.tell(Drop(names._kvspec.name, [block.block_id], [named(key)]))
+
+    def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
+        """Full blocks were published: what their names promise is what the request's tokens say."""
+        run = self.runs.get(more["request"].request_id)
+        group = self.groups[more["kv_cache_group_id"]]
+        first = more["num_cached_blocks"]
+        place = {block.block_id: index for index, block in enumerate(more["blocks"][first:], first)}
+        self._publish(pool._kvspec, lambda page: None if run is None else run.label(group, place[page]), 0)
+
+    def _cached_in_part(self, _: None, __: Any, pool: Any, **more: Any) -> None:
+        """A block was published that a prompt ends in: its first tokens can be found."""
+        tokens, request = more["num_tokens"], more["request"]
+        group = self.groups[more["kv_cache_group_id"]]
+        run = self.runs.get(request.request_id)
+        slots = tokens % group.size
+        if run is not None:
+            self.tell(*run.begun(group, tokens))
+        self._publish(pool._kvspec, lambda _: None if run is None else run.part(group, tokens), slots)
+
+    def _names_moved(self, _: None, __: None, pool: Any, source: Any, target: Any) -> None:
+        self._publish(pool._kvspec, lambda _: None, 0)
+
+    def _publish(self, books: Books, label: Callable[[int], str | None], slots: int) -> None:
+        """Tell what was put into the map of hashes since the last time."""
+        self._copied()
+        inserted, books.inserted = books.inserted, []
+        planned = self._launches.planning
+        for key, page in inserted:
+            promised = label(page)
+            labels = None if promised is None else [promised]
+            self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
+            if self._side is not None:
+                self._side.promised(key, promised, slots, self.groups[group_of(key)])
+
+    def _resets(self, pool: Any) -> tuple[list[Any], list[str]]:
+        names: dict[Any, Any] = pool.cached_block_hash_to_block._cache
+        pairs = [
+            (page, named(key))
+            for key, found in names.items()
+            for page in (found if isinstance(found, dict) else [found.block_id])
+        ]
+        return [page for page, _ in pairs], [key for _, key in pairs]
+
+    def _reset(self, seen: tuple[list[Any], list[str]], done: bool, pool: Any) -> None:
+        pool.cached_block_hash_to_block._kvspec = pool._kvspec
+        if done and seen[0] and pool._kvspec.told:
+            self.tell(Drop(pool._kvspec.name, *seen))
+
+    # The scheduler
+
+    def _made(self, _: None, __: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """A scheduler is there: its memory is what is told of from now on."""
+        for books in (self._books, self._host):
+            if books is not None:
+                books.told = False
+        coordinator = scheduler.kv_cache_manager.coordinator
+        managers = coordinator.single_type_managers
+        # Only where blocks are hit in part are there copies.
+        self._managers = managers if getattr(coordinator, "enable_partial_hash_hits", False) else ()
+        self._pool = scheduler.kv_cache_manager.block_pool
+        self._books = self._pool._kvspec
+        self._books.pool = self._pool
+        size = max(manager.block_size for manager in managers)
+        self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
+        self.runs.clear()
+        pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])}
+        self._side = self._host = None
+        if self._streams is not None:
+            self._streams.clear(None)
+        for side in self._sides:
+            manager = side.of(scheduler.connector)
+            if manager is not None:
+                self._side, pools[HOST] = side, side.start(manager, self._pool, size)
+        if self._side is not None and self._side is self._offload:
+            host = scheduler.connector.scheduler_manager.cpu_block_pool
+            self._host = host._kvspec
+            self._host.name, self._host.pool, self._host.told = HOST, host, True
+        self.hooks.trace.header("vllm", pools)
+        self._books.told = True
+        self._launches.start(scheduler, observed=self._side is not None)
+
+    def _count_tokens(self, request_class: Any) -> None:
+        """Tell what is known by a new token. Each token of each request comes by here: nothing else is done."""
+        append, runs, guarded = request_class.append_output_token_ids, self.runs, self.hooks.guarded
+
+        def appended(request: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = append(request, *args, **kwargs)
+            run = runs.get(request.request_id)
+            if run is not None and len(request._all_token_ids) >= run.due:
+                guarded(self._grown, run)
+            return answer
+
+        self.hooks.set(request_class, "append_output_token_ids", appended)
+
+    def _grown(self, run: Run) -> None:
+        self.tell(*run.grown())
+
+    def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
+        return list(session._all_token_ids)
+
+    def _turn_begins(self, before: list[int], _: None, __: Any, session: Any, *___: Any) -> None:
+        """A session goes on: another holder gets what is there, and the last token may be another one."""
+        old = self.runs.pop(session.request_id, None)
+        if old is None:
+            return
+        now = session._all_token_ids
+        pairs = enumerate(zip(before, now, strict=False))
+        kept = next((at for at, (was, new) in pairs if was != new), min(len(before), len(now)))
+        new = self._run(session)
+        learnt = [
+            Learn(new.label(group, page), old.last_label(group, page, before), kept % group.size)
+            for group in self.groups
+            if kept % group.size and not group.state
+            for page in (kept // group.size,)
+        ]
+        position = session.num_computed_tokens
+        learnt += [
+            Learn(new.state_label(group, position), old.state_label(group, position))
+            for group in self.groups
+            if group.state and position % group.size
+        ]
+        gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
+        self.tell(*gone, PassOn(old.name, new.name), Leave(old.name), *learnt)
+
+    def _deferred(self, _: None, blocks: Any, __: Any, request: Any) -> None:
+        """A run ends, but its pages are given back only when what is in flight is done."""
+        pages = [block.block_id for block in blocks if not block.is_null]
+        if pages:
+            self.tell(PassOn(self._name(request.request_id), DEFERRED, POOL, pages))
+        self._leaves(request.request_id)
+
+    def _copied(self) -> None:
+        """A page that is hit in part is copied before the next pass; until then, both ends are kept for the copy."""
+        for group in self._managers:
+            pairs = group._pending_cow_copies
+            told = self._copying.get(group.kv_cache_group_id, 0)
+            for source, target in pairs[told:]:
+                self._launches.copy(source.block_id, target.block_id, self._named_slots(group, source, target))
+                ends: list[Any] = [source.block_id, target.block_id]
+                # They are only kept from being handed out: a recurrent state moves on in the source behind its copy.
+                self.tell(Share(COPIES, POOL, ends, pin=True), Release(self._who, POOL, ends))
+            self._copying[group.kv_cache_group_id] = len(pairs)
+
+    def _named_slots(self, manager: Any, *ends: Any) -> int:
+        """How many slots of a page that is copied are of use: those that its name promises; 0: all."""
+        group = self.groups[manager.kv_cache_group_id]
+        tokens = next((known for end in ends if (known := getattr(end, "block_hash_num_tokens", None))), 0)
+        return 0 if group.state else tokens % group.size
+
+    def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
+        with suppress(IndexError):
+            if scheduler.deferred_frees[-1][1] == blocks[::-1]:
+                self.tell(PassOn(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
+
+    def idle(self, scheduler: Any) -> None:
+        """If no request is left, only what waits for a launch may hold anything."""
+        if not scheduler.requests:
+            keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
+            if self._side is not None and self._side.under_way:
+                keepers.append(OFFLOAD)
+            self.tell(Idle(keepers))
+
+
+def _group(number: int, manager: Any, page_size: int) -> Group:
+    spec = manager.kv_cache_spec
+    window = getattr(spec, "sliding_window", None) or 0
+    return Group(number, manager.block_size, window, hasattr(spec, "mamba_cache_mode"), page_size)
+
+
+def counted(block: Any, attached: Attached) -> Any:
+    """The class of blocks, with a count that tells."""
+    slot = block.ref_cnt
+
+    class CountedBlock(block):  # type: ignore[misc]
+        """A block whose reference count tells of itself."""
+
+        __slots__ = ("books",)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.books = attached.making
+            super().__init__(*args, **kwargs)
+
+        @property
+        def ref_cnt(self) -> int:
+            """The references to this block."""
+            return int(slot.__get__(self))
+
+        @ref_cnt.setter
+        def ref_cnt(self, references: int) -> None:
+            books = self.books
+            if books is not None and books.told:
+                attached.hooks.guarded(attached.counted, books, self, slot.__get__(self), references)
+            slot.__set__(self, references)
+
+    return CountedBlock

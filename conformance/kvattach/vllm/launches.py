@@ -1,0 +1,327 @@
+"""Launches and transfers of vLLM: what is queued when `schedule()` returns, and what `update_from_output` ends."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kvattach.hooks import Hooks
+from kvattach.vllm.residency import POOL, Group, Run
+from kvspec.memory.events import Begin, Deliver, End, Unmap, Use
+
+STREAM = "gpu"
+
+
+class Attached(Protocol):
+    """What launches need to know of the scheduler that they are of, and of its pages."""
+
+    hooks: Hooks
+    groups: list[Group]
+    runs: dict[str, Run]
+
+    def tell(self, *events: Any) -> None:
+        """Tell events, once there is a scheduler."""
+        ...
+
+    def count(self) -> None:
+        """Tell the engine's own figures."""
+        ...
+
+    def in_use(self, page: int) -> bool:
+        """Whether a page has references."""
+        ...
+
+    def idle(self, scheduler: Any) -> None:
+        """If no request is left, only what waits for a launch may hold anything."""
+        ...
+
+
+@dataclass
+class Launch:
+    """One pass in flight."""
+
+    id: str
+    runs: dict[str, tuple[Run, int, int, bool]]
+    """Request -> its run, the first token that may be written, how many drafts there are, whether it gets a token."""
+    loads: list["Load"] = field(default_factory=list)
+    """Loads that are part of the step."""
+
+
+@dataclass
+class Load:
+    """Tokens that a connector brings from elsewhere, into the pages of one run."""
+
+    id: str
+    run: Run
+    uses: list[Use]
+    asynchronous: bool
+    lost: set[int] = field(default_factory=set)
+    """Pages that could not be loaded."""
+
+    @property
+    def unwritten(self) -> list[Use]:
+        """What did not arrive."""
+        lost = [page for use in self.uses for page in use.pages if page in self.lost]
+        return [Use(pool=POOL, pages=[page], holder=self.run.name) for page in lost]
+
+
+class Launches:
+    """The scheduler's launches, and its connector's transfers."""
+
+    def __init__(self, attached: Attached) -> None:
+        """Nothing is in flight."""
+        self._attached = attached
+        self.planning = False
+        """Whether what is published now is still to be written."""
+        self._numbers = 0
+        self._copied: set[int] = set()
+        """Pages that are copied into before the next pass."""
+        self._flying: dict[int, Launch] = {}
+        """By the identity of the scheduler's output."""
+        self._asked: dict[str, tuple[int, bool]] = {}
+        """Request -> where the tokens begin that its connector can load, and whether they come later."""
+        self._starting: list[Load] = []
+        self._loads: dict[str, Load] = {}
+        """Loads on their way, by request."""
+        self._sends: dict[str, str] = {}
+        self._flat = False
+        """Whether a token's slot in a table is its position, and no group is of states."""
+
+    def hook(self, scheduler: Any) -> None:
+        """Hook what schedules, and what gets results."""
+        hooks = self._attached.hooks
+        hooks.hook(scheduler, "schedule", before=self._schedules, after=self._scheduled)
+        hooks.hook(scheduler, "update_from_output", before=self._completed, after=self._updated)
+        hooks.hook(scheduler, "_update_from_kv_xfer_finished", before=self._transferred)
+
+    def start(self, scheduler: Any, observed: bool) -> None:
+        """A new scheduler: nothing is in flight, and its connector is one of its own.
+
+        Of a connector whose copies are observed nothing is told here.
+        """
+        self._flying.clear()
+        self._asked.clear()
+        self._loads.clear()
+        self._sends.clear()
+        self._starting = []
+        connector, hooks = scheduler.connector, self._attached.hooks
+        self._pages_known = connector is not None
+        self._flat = all(not group.state and group.size == group.page_size for group in self._attached.groups)
+        if connector is not None and not observed:
+            hooks.hook(connector, "get_num_new_matched_tokens", after=self._matched)
+            hooks.hook(connector, "update_state_after_alloc", before=self._loads_next)
+            for name in ("request_finished", "request_finished_all_groups"):
+                if hasattr(connector, name):
+                    hooks.hook(connector, name, after=self._finished)
+
+    # Launches
+
+    def _schedules(self, *_: Any, **__: Any) -> None:
+        self.planning = True
+
+    def _scheduled(self, _: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:
+        """What was scheduled is queued: rows go to the workers, then loads and zeros, then the pass."""
+        self.planning = False
+        attached = self._attached
+        self._numbers += 1
+        launch = Launch(f"step {self._numbers}", {})
+        computed = self._rows(output)
+        for load in self._starting:
+            attached.tell(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
+            if load.asynchronous:
+                self._loads[load.run.request.request_id] = load
+            else:
+                launch.loads.append(load)
+        self._starting = []
+        self._zeros(launch.id, output)
+        reads: list[Use | None] = []
+        writes: list[Use | None] = []
+        states: list[tuple[Use | None, Use]] = []
+        drafted, lookahead = output.scheduled_spec_decode_tokens, scheduler.num_lookahead_tokens
+        for name, tokens in output.num_scheduled_tokens.items():
+            run = attached.runs[name]
+            start, stop = computed[name], computed[name] + tokens
+            samples = not run.request.is_prefill_chunk
+            known = len(run.request._all_token_ids) + run.sampling
+            if self._flat and not (drafted or lookahead or run.drafts):
+                # Nearly all of a server's passes: told without a call for each group, as each request pays for it.
+                launch.runs[name] = run, start, 0, samples
+                run.sampling += samples
+                if stop > known:
+                    writes += self._of_no_token(scheduler, run, max(start, known), stop)
+                    stop = known
+                for group, table, pages in zip(attached.groups, run.tables, run.rows, strict=True):
+                    first = group.first_read(start) if group.window else 0
+                    end = min(stop, pages * group.size)
+                    if first < start:
+                        reads.append(Use(table, start=first, stop=start))
+                    if start < end:
+                        writes.append(Use(table, start=start, stop=end))
+                continue
+            drafts = len(drafted.get(name, ()))
+            certain = max(0, start - run.drafts)
+            launch.runs[name] = run, certain, drafts, samples
+            run.sampling += samples
+            end = stop
+            if stop > known and not (drafts or run.drafts or lookahead):
+                writes += self._of_no_token(scheduler, run, max(start, known), stop)
+                stop = known
+            for group in attached.groups:
+                if group.state:
+                    states.append(run.states(group, start, end, known))
+                else:
+                    reads.append(run.reads(group, start, certain))
+                    writes += self._writes(scheduler, run, group, start, stop, drafts)
+            run.drafts += drafts
+        if states:
+            told = [read for read, _ in states if read], [write for _, write in states]
+            attached.tell(Begin(f"{launch.id} states", STREAM, *told, sees_own=False, at="states"))
+        if launch.runs:
+            uses = [use for use in reads if use], [use for use in writes if use]
+            attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
+        self._flying[id(output)] = launch
+        attached.count()
+
+    def _writes(self, scheduler: Any, run: Run, group: Group, start: int, stop: int, drafts: int) -> list[Use | None]:
+        """The tokens of a pass. Behind drafts in flight its place is not known; a drafter may write further."""
+        if not (run.drafts or drafts or scheduler.num_lookahead_tokens):
+            return [run.writes(group, start, stop)]
+        further = stop + scheduler.num_lookahead_tokens
+        beyond = run.writes(group, stop, further, may=True)
+        if run.drafts:
+            return [run.writes(group, max(0, start - run.drafts), stop, may=True), beyond]
+        return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, may=True), beyond]
+
+    def _of_no_token(self, scheduler: Any, run: Run, start: int, stop: int) -> list[Use | None]:
+        """What a pass writes for places whose tokens nobody has, and no launch in flight samples: not what is meant."""
+        uses: list[Use | None] = []
+        rows = scheduler.kv_cache_manager.get_block_ids(run.request.request_id)
+        for group, row in zip(self._attached.groups, rows, strict=True):
+            first = start // group.size
+            pages, base = row[first : -(-stop // group.size)], first * group.page_size
+            if pages and not group.state:
+                labels = [f"no token of {run.table(group)}"] * len(pages)
+                end = min(group.slot(stop) - base, len(pages) * group.page_size)
+                uses.append(Use(None, POOL, pages, group.slot(start) - base, end, labels, run.name))
+        return uses
+
+    def _rows(self, output: Any) -> dict[str, int]:
+        """Tell the tables as the workers get them; where each request's pass begins."""
+        attached, computed = self._attached, {}
+        for new in output.scheduled_new_reqs:
+            run = attached.runs[new.req_id]
+            attached.tell(*run.hit(new.num_computed_tokens))
+            self._row(run, new.block_ids, fresh=True)
+            computed[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        rows = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
+        for name, pages, position in rows:
+            computed[name] = position
+            fresh = name in cached.resumed_req_ids
+            if fresh:
+                attached.tell(*attached.runs[name].hit(position))
+            if pages or fresh:
+                self._row(attached.runs[name], pages or (), fresh)
+        return computed
+
+    def _row(self, run: Run, pages: Any, fresh: bool) -> None:
+        for group, more in zip(self._attached.groups, pages, strict=False):
+            if fresh and run.rows[group.number]:
+                self._attached.tell(Unmap(run.table(group)))
+                run.rows[group.number] = 0
+            if more:
+                self._attached.tell(run.mapped(group, more))
+
+    def _zeros(self, id: str, output: Any) -> None:
+        """Pages that are cleared before the pass, on its stream."""
+        # What is copied into is cleared before, and what went back in the same step is nobody's: neither needs be told.
+        cleared = getattr(output, "new_block_ids_to_zero", None) or ()
+        zeros = [page for page in cleared if page not in self._copied and self._attached.in_use(page)]
+        self._copied.clear()
+        if zeros:
+            use = Use(pool=POOL, pages=[*zeros])
+            self._attached.tell(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        """The first slots of a page, or all (0), are copied before the pass that is being scheduled, on its stream."""
+        self._copied.add(target)
+        uses = Use(pool=POOL, pages=[source], stop=slots), Use(pool=POOL, pages=[target], stop=slots)
+        self._attached.tell(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
+
+    def _completed(self, _: Any, output: Any, result: Any) -> None:
+        """The host has seen a pass complete, and with it the loads that were part of it."""
+        attached = self._attached
+        launch = self._flying.pop(id(output), None)
+        transfers = result.kv_connector_output
+        lost = set(transfers.invalid_block_ids or ()) if transfers else set()
+        for load in self._loads.values():
+            load.lost |= lost
+            if transfers and load.run.request.request_id in (getattr(transfers, "failed_recving", None) or ()):
+                load.lost |= {page for use in load.uses for page in use.pages if isinstance(page, int)}
+        if launch is None:
+            return
+        for load in launch.loads:
+            load.lost = lost
+            attached.tell(End(load.id, unwritten=load.unwritten))
+        if launch.runs:
+            attached.tell(End(launch.id))
+        for run, _certain, drafts, samples in launch.runs.values():
+            run.drafts -= drafts
+            run.sampling -= samples
+        self._delivering = launch
+
+    def _updated(self, _: None, outputs: Any, scheduler: Any, *__: Any) -> None:
+        """Tokens go to the clients."""
+        attached = self._attached
+        if self._pages_known:
+            for answer in outputs.values():
+                for one in answer.outputs:
+                    if one.new_token_ids and one.request_id in self._delivering.runs:
+                        attached.tell(Deliver(self._delivering.id, self._delivering.runs[one.request_id][0].name))
+        attached.count()
+        attached.idle(scheduler)
+
+    # Transfers
+
+    def _matched(self, _: None, answer: tuple[Any, bool], request: Any, num_computed_tokens: int, *__: Any) -> None:
+        self._asked[request.request_id] = num_computed_tokens, bool(answer[1])
+
+    def _loads_next(self, request: Any, blocks: Any, num_external_tokens: int, *_: Any) -> None:
+        """Pages are there for tokens that the connector brings: they are on their way from the next output on."""
+        asked = self._asked.pop(request.request_id, None)
+        if asked is None or not num_external_tokens:
+            return
+        run = self._attached.runs[request.request_id]
+        start, asynchronous = asked
+        stop = start + num_external_tokens
+        uses = []
+        for group, pages in zip(self._attached.groups, blocks.get_block_ids(), strict=True):
+            first, last = start // group.size, -(-stop // group.size)
+            while first < last and not pages[first]:
+                first += 1
+            if first < last:
+                base = group.slot(first * group.size)
+                begin = max(group.slot(start), base)
+                labels = [run.label(group, index) for index in range(first, last)]
+                uses.append(Use(None, POOL, pages[first:last], begin - base, group.slot(stop) - base, labels, run.name))
+        self._starting.append(Load(f"load {run.name}", run, uses, asynchronous))
+
+    def _finished(self, _: None, answer: tuple[bool, Any], request: Any, block_ids: Any, *__: Any) -> None:
+        """A finished request's pages are sent away, and held until that is done."""
+        run = self._attached.runs.get(request.request_id)
+        if not answer[0] or run is None or request.request_id in self._sends:
+            return
+        flying = [seen[1] for launch in self._flying.values() for seen in launch.runs.values() if seen[0] is run]
+        known = min([request.num_computed_tokens, request.num_tokens - 1, *flying])
+        pages = block_ids if isinstance(block_ids, tuple) else (block_ids,)
+        uses = [run.sent(group, row, known) for group, row in zip(self._attached.groups, pages, strict=True)]
+        self._sends[request.request_id] = f"send {run.name}"
+        self._attached.tell(Begin(f"send {run.name}", None, [use for use in uses if use], at="request_finished"))
+
+    def _transferred(self, _: Any, output: Any) -> None:
+        """Transfers that the workers say are done."""
+        for name in output.finished_recving or ():
+            load = self._loads.pop(name, None)
+            if load is not None:
+                self._attached.tell(End(load.id, unwritten=load.unwritten))
+        for name in output.finished_sending or ():
+            if name in self._sends:
+                self._attached.tell(End(self._sends.pop(name)))

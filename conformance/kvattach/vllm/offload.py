@@ -1,0 +1,173 @@
+"""Hooks into vLLM's own offloading to the CPU (`simple_kv_offload`): the pool on the host, and copies on their streams.
+
+The host's pool is a `BlockPool` like the device's, and tells of itself in the same way. Its pages are named when a
+store is known to be done, by the key that the device's page has: what that key promises is what it promised there. A
+copy is told when it is queued on its stream, which a thread does some time after it was asked for; what it waits for,
+and who has seen it complete, is what its stream and its events say.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from kvattach.hooks import Hooks
+from kvattach.streams import Streams
+from kvattach.vllm.residency import HOST, POOL, Group, Run
+from kvspec.memory.events import Begin, Count, End, Pool, Publish, Use
+
+OFFLOAD = "offload"
+"""Who holds what is being stored or loaded, on both sides, and what was found on the host for a request."""
+WORKING = (
+    "get_num_new_matched_tokens",
+    "update_state_after_alloc",
+    "build_connector_meta",
+    "update_connector_output",
+    "request_finished",
+    "request_finished_all_groups",
+    "reset",
+)
+"""What the scheduler's side of the offloading is asked to do; older releases lack some of it."""
+TRANSFERS = (
+    "_reqs_to_load",
+    "_abandoned_reqs_to_load",
+    "_store_event_to_blocks",
+    "_abandoned_store_event_to_blocks",
+    "_pending_finished_stores",
+)
+"""Where it keeps what is on its way."""
+
+
+class Attached(Protocol):
+    """What the offloading's hooks need to know of the scheduler's."""
+
+    hooks: Hooks
+    groups: list[Group]
+    runs: dict[str, Run]
+
+    def tell(self, *events: Any) -> None:
+        """Tell events, once there is a scheduler."""
+        ...
+
+    def within(self, owner: Any, name: str, who: Callable[..., str]) -> None:
+        """While a function runs, references change for the one that is named."""
+        ...
+
+
+class Side:
+    """What kinds of offloading have in common: a pool on the host, and copies on streams."""
+
+    def __init__(self, attached: Attached, streams: Streams) -> None:
+        """Nothing is observed."""
+        self._attached, self._streams = attached, streams
+
+    def of(self, connector: Any) -> Any:
+        """What manages the pool of a connector of this kind; `None` if it is of another kind."""
+        raise NotImplementedError
+
+    def start(self, manager: Any, device: Any, size: int) -> Pool:
+        """A new scheduler: nothing is on its way. `device` is the block pool there, and pages have `size` slots."""
+        raise NotImplementedError
+
+    @property
+    def under_way(self) -> bool:
+        """Whether transfers hold anything."""
+        raise NotImplementedError
+
+    def figures(self) -> list[Count]:
+        """The engine's own figures, where the host's pool is none of blocks."""
+        return []
+
+    def tell(self, event: Any) -> None:
+        """Tell what the scheduler does; of its operations streams have to know."""
+        self._attached.hooks.tell(event)
+        if isinstance(event, Begin) and event.stream is not None:
+            self._streams.queued(event.id, event.stream)
+        elif isinstance(event, End):
+            self._streams.ended(event.id)
+
+    def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
+        """A page of the device is named."""
+
+
+class Offload(Side):
+    """What is told of `simple_kv_offload`'s pool besides its blocks' references, and of the copies to and from it."""
+
+    def __init__(self, attached: Attached, streams: Streams) -> None:
+        """Install the hooks."""
+        import torch
+        import vllm.v1.simple_kv_offload.copy_backend as backend
+        from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
+
+        super().__init__(attached, streams)
+        self._torch = torch
+        self._manager: Any = None
+        self._backend: Any = None
+        self._promised: dict[Any, tuple[str | None, int]] = {}
+        """What a key promises: a label, and of how many slots of a page."""
+        self._extents: dict[tuple[str, int], int] = {}
+        """How many slots of a page are copied: those that its names promise. What lies behind them is of no use."""
+        hooks = attached.hooks
+        for name in filter(vars(SimpleCPUOffloadScheduler).__contains__, WORKING):
+            attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
+        hooks.hook(backend.DmaCopyBackend, "init", after=self._backend_made)
+        hooks.hook(backend.DmaCopyBackend, "launch_copy", before=self._asked)
+        hooks.hook(backend, "copy_blocks", before=self._copies)
+
+    def of(self, connector: Any) -> Any:
+        """The manager of a connector of this kind."""
+        return getattr(connector, "scheduler_manager", None)
+
+    def start(self, manager: Any, device: Any, size: int) -> Pool:
+        """A new scheduler: nothing is on its way."""
+        self._promised.clear()
+        self._streams.clear(self._torch.cuda)
+        self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
+        self._extents.clear()
+        return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, sinks=[0])
+
+    def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
+        """A page of the device is named: what is stored of it will be found by the same key.
+
+        A page that is a state is so as a whole. A name that moves to another page says what it said before.
+        """
+        if label is not None or key not in self._promised:
+            self._promised[key] = label, group.page_size if group.state else slots or group.page_size
+
+    def stored(self, name: str, key: Any, page: int) -> Publish:
+        """A page of the host is named."""
+        label, slots = self._promised.get(key, (None, 0))
+        return Publish(HOST, [page], [name], None if label is None else [label], slots)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether transfers hold anything."""
+        return any(getattr(self._manager, name, ()) for name in TRANSFERS)
+
+    # Copies
+
+    def _backend_made(self, _: None, __: None, backend: Any, *___: Any) -> None:
+        self._backend = backend
+
+    def _asked(self, _: Any, sources: list[int], __: Any, is_store: bool, *___: Any, **____: Any) -> None:
+        """What is to be copied has its names now; they may be gone when it is queued."""
+        side = POOL if is_store else HOST
+        for page in sources:
+            self._extents[side, page] = self._extent(self._pools[side], page)
+
+    def _extent(self, pool: Any, page: int) -> int:
+        keys = [pool.blocks[page].block_hash, *getattr(pool, "cached_block_hashes_by_block", {}).get(page, ())]
+        slots = [self._promised.get(key, (None, 0))[1] for key in keys if key is not None]
+        return max(slots, default=0)
+
+    def _copies(self, sources: list[int], targets: list[int], params: Any) -> None:
+        """Pages are copied, in one direction, by an operation on the stream that it is queued on."""
+        is_store = params is self._backend._store_params
+        sides = (POOL, HOST) if is_store else (HOST, POOL)
+        copies = []
+        for source, target in zip(sources, targets, strict=True):
+            stop = self._extents.get((sides[0], source), 0)
+            copies.append(
+                (Use(pool=sides[0], pages=[source], stop=stop), Use(pool=sides[1], pages=[target], stop=stop))
+            )
+        stream = SimpleNamespace(cuda_stream=params.stream_handle)
+        self._streams.begin("store" if is_store else "load", [], [], copies, stream=stream)

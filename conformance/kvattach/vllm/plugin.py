@@ -1,0 +1,24 @@
+"""What vLLM loads in each of its processes, by the entry point `vllm.general_plugins`."""
+
+import logging
+
+from kvattach.live import wait_for_model_runners
+from kvattach.switch import SwitchError, opened
+
+_log = logging.getLogger("kvspec")
+
+
+def register() -> None:
+    """Install the hooks if `KVSPEC` or `KVSPEC_CANARY` switch them on, before there is a scheduler or model runner."""
+    wait_for_model_runners()
+    try:
+        trace = opened()
+        if trace is None:
+            return
+        from kvattach.vllm.hooks import Attached
+
+        Attached(trace)
+    except SwitchError as error:
+        _log.warning("kvspec: %s", error)
+    except (ImportError, AttributeError) as error:
+        _log.warning("kvspec: this vLLM cannot be hooked: %s: %s", type(error).__name__, error)

@@ -1,0 +1,203 @@
+"""A request's stretches of work: who holds its pages, what its block tables mean, which of it is only promised yet."""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvattach.hooks import chained
+from kvspec.memory.events import Learn, Map, Use
+
+POOL = "kv"
+"""The name of the pool that all groups share, in a trace."""
+HOST = "host"
+"""The name of the pool that vLLM's own offloading has on the host."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One KV cache group: its pages hold `size` tokens, of which a pass reads the last `window` (0: all)."""
+
+    number: int
+    size: int
+    window: int
+    state: bool
+    """A page is one recurrent state."""
+    page_size: int
+    """Slots of a page in the pool that all groups share. A group with fewer tokens a page leaves the rest alone."""
+
+    def slot(self, token: int) -> int:
+        """Where in a table the slot of a token is; past a page's last token is the next page's first slot."""
+        return token // self.size * self.page_size + token % self.size
+
+    def first_read(self, token: int) -> int:
+        """The first token that the computation of `token` attends to."""
+        return max(0, token - self.window + 1) if self.window else 0
+
+
+@dataclass
+class Run:
+    """One request from its first page to its end, its preemption or its next turn: a holder, with a table a group."""
+
+    name: str
+    request: Any
+    groups: list[Group]
+    rows: list[int] = field(init=False)
+    """Pages in each table, as the workers were told."""
+    drafts: int = 0
+    """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
+    sampling: int = 0
+    """Launches in flight that sample a token of it."""
+    tables: list[str] = field(init=False)
+    """The name of each group's block table."""
+    _unit: int = field(init=False)
+    """Tokens of one link in the chain of labels: it divides every group's page."""
+    due: int = sys.maxsize
+    """The number of tokens with which the next promise comes true."""
+    _chain: list[str] = field(default_factory=list)
+    _promised: list[tuple[int, int]] = field(default_factory=list)
+    """Pages whose last token is not known yet: group and index."""
+    _states: list[tuple[int, int]] = field(default_factory=list)
+    """States whose last token is not known yet: group and tokens."""
+
+    def __post_init__(self) -> None:
+        self.rows = [0] * len(self.groups)
+        self.tables = [f"{self.name}/{group.number}" for group in self.groups]
+        self._unit = math.gcd(*(group.size for group in self.groups))
+
+    def table(self, group: Group) -> str:
+        """The name of the group's block table."""
+        return self.tables[group.number]
+
+    def label(self, group: Group, index: int) -> str:
+        """What page `index` of a group's table means: the tokens up to its end, or a promise of them.
+
+        Whoever tells a promise has it kept: `grown` says what it has become, whether a table has the page yet or not.
+        """
+        end, page = (index + 1) * group.size, (group.number, index)
+        if end > len(self.request._all_token_ids) and page not in self._promised:
+            self._promised.append(page)
+            self.due = min(self.due, end)
+        return self.last_label(group, index, self.request._all_token_ids)
+
+    def _known(self, group: Group, end: int, tokens: list[int]) -> str:
+        while len(self._chain) * self._unit < end:
+            start = len(self._chain) * self._unit
+            before = self._chain[-1] if self._chain else self._foreign()
+            self._chain.append(chained(before, (tuple(tokens[start : start + self._unit]), self._media(start))))
+        return f"{group.number}:{self._chain[end // self._unit - 1]}"
+
+    def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
+        """The label that page `index` had while the request had these tokens."""
+        end = (index + 1) * group.size
+        return self._known(group, end, tokens) if end <= len(tokens) else self.promise(group, index)
+
+    def part(self, group: Group, tokens: int) -> str:
+        """The label of a page whose first part the request's first `tokens` tokens end."""
+        return self._known(group, tokens, self.request._all_token_ids)
+
+    def hit(self, tokens: int) -> Iterator[Learn]:
+        """What is the same where the first `tokens` tokens were found."""
+        for group in self.groups:
+            yield from self.begun(group, tokens)
+
+    def begun(self, group: Group, tokens: int) -> Iterator[Learn]:
+        """What the page that the first `tokens` tokens end inside of has in common with every page that begins so."""
+        page, inside = divmod(tokens, group.size)
+        if not group.state:
+            for slots in range(self._unit, inside + 1, self._unit):
+                yield Learn(self.label(group, page), self.part(group, page * group.size + slots), slots)
+
+    def state_label(self, group: Group, tokens: int) -> str:
+        """The label of the state after so many tokens; away from a page's border it is the run's own."""
+        if tokens % self._unit == 0 and tokens <= len(self.request._all_token_ids):
+            return self.part(group, tokens)
+        label = f"{self.name}/{group.number}@{tokens}"
+        if tokens % self._unit == 0:
+            self._states.append((group.number, tokens))
+            self.due = min(self.due, tokens)
+        return label
+
+    def states(self, group: Group, start: int, stop: int, known: int) -> tuple[Use | None, Use]:
+        """What a pass over tokens `start` to `stop` reads and writes of a recurrent state: a page each.
+
+        Of the tokens `known` are there, or on their way.
+        """
+        size, table = group.page_size, self.table(group)
+        old, new = (start - 1) // group.size * size, (stop - 1) // group.size * size
+        read = Use(table, start=old, stop=old + size, labels=[self.state_label(group, start)]) if start else None
+        label = self.state_label(group, stop) if stop <= known else f"no token of {table}@{stop}"
+        return read, Use(table, start=new, stop=new + size, labels=[label])
+
+    def promise(self, group: Group, index: int) -> str:
+        """The label of a page some tokens of which are still to be sampled."""
+        return f"{self.name}/{group.number}#{index}"
+
+    def mapped(self, group: Group, pages: list[int]) -> Map:
+        """The table goes on with these pages; page 0 stands for a place that is skipped."""
+        first = self.rows[group.number]
+        self.rows[group.number] += len(pages)
+        labels = None
+        if not group.state:
+            labels = [self.label(group, index) for index in range(first, first + len(pages))]
+        return Map(self.table(group), self.name, POOL, first, list(pages), labels)
+
+    def grown(self) -> Iterator[Learn]:
+        """The promises that have come true with the tokens that are known now."""
+        known, promised = len(self.request._all_token_ids), self._promised
+        states, self._states, self._promised, self.due = self._states, [], [], sys.maxsize
+        for number, index in promised:
+            group = self.groups[number]
+            if (index + 1) * group.size <= known:
+                yield Learn(self.promise(group, index), self.label(group, index))
+            else:
+                self._promised.append((number, index))
+                self.due = min(self.due, (index + 1) * group.size)
+        for number, tokens in states:
+            label = f"{self.name}/{number}@{tokens}"
+            if (now := self.state_label(self.groups[number], tokens)) != label:
+                yield Learn(label, now)
+
+    def reads(self, group: Group, start: int, stop: int) -> Use | None:
+        """What a pass that begins at token `start` attends to before token `stop`."""
+        first = group.first_read(start)
+        return Use(self.table(group), start=group.slot(first), stop=group.slot(stop)) if first < stop else None
+
+    def sent(self, group: Group, row: list[int], stop: int) -> Use | None:
+        """What a connector that gets `row` reads of the tokens before `stop`: what is left of the window."""
+        skipped = next((index for index, page in enumerate(row) if page), len(row))
+        start, end = skipped * group.page_size, group.slot(stop)
+        return Use(self.table(group), start=start, stop=end) if start < end and not group.state else None
+
+    def writes(self, group: Group, start: int, stop: int, may: bool = False) -> Use | None:
+        """The slots of tokens, as far as the table goes."""
+        end = min(group.slot(stop), self.rows[group.number] * group.page_size)
+        return Use(self.table(group), start=group.slot(start), stop=end, may=may) if group.slot(start) < end else None
+
+    def _foreign(self) -> str:
+        """What content depends on beside tokens: the adapter."""
+        lora = getattr(self.request, "lora_request", None)
+        return chained("", lora.lora_name) if lora else ""
+
+    def _media(self, start: int) -> tuple[Any, ...]:
+        """The images and sounds behind the tokens of one link of the chain."""
+        found = []
+        for feature in self.request.mm_features or ():
+            place = feature.mm_position
+            if place.offset < start + self._unit and start < place.offset + place.length:
+                found.append((feature.identifier, place.offset))
+        return tuple(found)
+
+
+def named(key: Any) -> str:
+    """A key of the prefix cache as a trace has it: the end of the hash, and its group.
+
+    The hash of a block that is several links of the chain long is theirs one after the other in older releases.
+    """
+    return f"{key[-12:-4].hex()}.{group_of(key)}"
+
+
+def group_of(key: Any) -> int:
+    """The KV cache group whose block a key finds."""
+    return int.from_bytes(key[-4:], "big")

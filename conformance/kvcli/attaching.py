@@ -1,0 +1,45 @@
+"""`kvspec attach`: start an engine with hooks in it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvconform.console import UNUSABLE, complain
+
+
+def attach(
+    context: typer.Context,
+    record: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Record into files beside PATH, one set for each process.")
+    ] = None,
+    stop: Annotated[bool, typer.Option("--raise", help="Judge at once, and stop the engine at a finding.")] = False,
+) -> None:
+    """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm.
+
+    Without an option what it does is judged in another process while it runs, and each kind of finding is logged in
+    one line with the place of the report. Everything after -- is the engine's own command line, which starts Python.
+
+        kvspec attach -- python my_server.py
+
+        kvspec attach --record trace.jsonl.zst -- python my_server.py
+
+    vLLM loads kvspec itself when KVSPEC is set: record:PATH, check or check:raise.
+    """
+    from kvattach.switch import STARTUP, VARIABLE
+
+    if not context.args:
+        raise typer.BadParameter("give the engine's command line after --")
+    if record is not None and stop:
+        raise typer.BadParameter("--record and --raise exclude each other")
+    said = f"record:{record.absolute()}" if record is not None else "check:raise" if stop else "check"
+    paths = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, VARIABLE: said, "PYTHONPATH": os.pathsep.join(paths)}
+    sys.stdout.flush()
+    try:
+        os.execvpe(context.args[0], context.args, environment)
+    except OSError as error:
+        complain(f"{context.args[0]}: {error.strerror}")
+        raise typer.Exit(UNUSABLE) from error

@@ -1,0 +1,167 @@
+"""`kvspec run`, `check`, `rules` and `schema`: what is judged, by which rules, in which format."""
+
+import json
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvcli.options import Accept, First, Html, Impl, Ray, with_forms
+from kvconform.console import Forms, Output
+from kvconform.findings.wording import show_rule
+from kvspec.rules import ALL_RULES
+
+
+@with_forms
+def run(
+    vectors: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="VECTOR", help="Files, or names of kvspec's own; without any, all."),
+    ] = None,
+    impl: Impl = "reference",
+    record: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
+    ] = None,
+    accept: Accept = None,
+    word: Annotated[
+        str | None, typer.Option("-k", metavar="WORD", help="Only vectors with this in their name, folder or rules.")
+    ] = None,
+    first: First = False,
+    *,
+    forms: Forms,
+) -> None:
+    """Replay vectors against an implementation and check every answer.
+
+    A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
+    fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
+    declares to lack is not run. Vectors of the memory level ask no implementation: the law alone judges them.
+
+        kvspec run
+
+        kvspec run --impl my_engine:Adapter
+
+        kvspec run turn.jsonl --record /tmp/traces
+    """
+    from kvconform.runs.vectors import Task, run_vectors
+
+    raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, accept, word, first), forms))
+
+
+@with_forms
+def check(
+    traces: Annotated[
+        list[str], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are. With --ray URLs, too.")
+    ],
+    accept: Accept = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
+    ] = False,
+    first: First = False,
+    *,
+    forms: Forms,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Traces checked at a time; without it one a processor.")
+    ] = None,
+    ray: Ray = None,
+) -> None:
+    """Check recorded traces: what an engine did and answered, one operation or memory event a line.
+
+    Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
+    the rules that had too little to judge by are named. Checking goes on after a finding.
+
+        kvspec check engine.jsonl yesterday.jsonl.zst
+
+        kvspec check monday/*.jsonl.zst --jobs 8
+
+        kvspec check --follow running.jsonl --accept known.toml
+
+        kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
+    """
+    if ray is not None:
+        if follow or first:
+            raise typer.BadParameter("--ray checks each trace to its end")
+        from kvconform.fleet.cluster import connected
+
+        with connected(ray) as cluster:
+            from kvconform.fleet.checking import check_traces as check_there
+
+            raise typer.Exit(check_there(Output(), cluster, traces, accept, forms))
+    from kvconform.runs.traces import check_traces
+
+    if follow and len(traces) > 1:
+        raise typer.BadParameter("--follow takes one trace")
+    paths = list(map(Path, traces))
+    jobs = jobs or os.cpu_count() or 1
+    raise typer.Exit(check_traces(Output(), paths, accept, forms, follow=follow, first=first, jobs=jobs))
+
+
+def show(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A trace or vector of either level; .gz and .zst too.")
+    ],
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="What is around step N, and who has what after it.")
+    ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="Only what changes or names this page; POOL:PAGE if there are pools."),
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(metavar="R", help="Only what names this request, session or holder.")
+    ] = None,
+    html: Html = None,
+) -> None:
+    """Tell a trace as a story: what happens, step by step, and beside it who has which page and row.
+
+    Whether it shows a finding or not. Of a long trace only a part is told: what leads to the first finding, or its
+    end. A vector is told with the answers that the model itself gives.
+
+        kvspec show kvspec-failure.jsonl
+
+        kvspec show engine.jsonl.zst --page 17
+    """
+    from kvconform.runs.showing import Wanted
+    from kvconform.runs.showing import show as show_trace
+
+    show_trace(Output(), trace, Wanted(step, page, request), html)
+
+
+def rules(
+    rule: Annotated[str | None, typer.Argument(metavar="ID", help="One rule, for instance TAIL-1.")] = None,
+) -> None:
+    """Print the rules: each with its reason, and the document that it comes from.
+
+    kvspec rules TAIL-1
+    """
+    if rule is not None and rule.upper() not in ALL_RULES:
+        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
+    out = Output()
+    for one in ALL_RULES.values() if rule is None else (ALL_RULES[rule.upper()],):
+        show_rule(out, one)
+
+
+class Schema(StrEnum):
+    """What a schema describes."""
+
+    trace = "trace"
+    report = "report"
+
+
+def schema(
+    what: Annotated[
+        Schema, typer.Argument(metavar="WHAT", help="trace: a line of a trace or vector. report: what --json prints.")
+    ] = Schema.trace,
+) -> None:
+    """Print a JSON Schema: of each line of a trace or vector, or of what --json prints.
+
+    kvspec schema > kvspec.schema.json
+
+    kvspec schema report
+    """
+    from kvconform.findings.outcome import schema as report_schema
+    from kvconform.traces.schema import schema as format_schema
+
+    told = format_schema() if what is Schema.trace else report_schema()
+    Output().print(json.dumps(told, indent=2), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,108 @@
+"""The command line: which commands there are, and how they end."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from kvcli import attaching, checking, engines, matrix, replay, searching, starting
+from kvcli.options import flowing
+from kvconform import signals
+from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown, written_out
+from kvconform.errors import InputError, LoadError
+from kvspec import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Check the KV-cache bookkeeping of an inference engine against an executable specification.\n\n"
+    "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong, 70 "
+    "kvspec itself failed. Interrupted (SIGINT, SIGTERM), a command tells what it has by then, and ends with 1 or with "
+    "128 + the signal's number.",
+)
+app.command()(starting.init)
+app.command()(checking.run)
+app.command()(checking.check)
+app.command()(checking.show)
+app.command()(searching.fuzz)
+app.command()(searching.prove)
+app.command()(checking.rules)
+app.command()(checking.schema)
+app.command()(searching.soak)
+app.command()(searching.tiers)
+app.command()(searching.explore)
+app.command()(searching.bugs)
+app.command()(matrix.matrix)
+app.command(context_settings={"allow_extra_args": True})(attaching.attach)
+app.add_typer(replay.app, name="replay")
+app.add_typer(engines.app, name="engines")
+
+for _group in (app, replay.app, engines.app):
+    for _command in _group.registered_commands:
+        _command.help = flowing(_command.callback and _command.callback.__doc__)
+
+_INTERRUPTED = 128 + signal.SIGINT
+"""Typer's own answer to an interruption that no command has an answer to: the status, older versions exit with it."""
+
+# What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
+# ones from their own copy of it.
+_USAGE_ERROR: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kvspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_a_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """The command `kvspec`."""
+    signals.listen()
+    try:
+        status = run_command(sys.argv[1:])
+    except SystemExit as end:
+        if not signals.caught():
+            raise
+        status = _INTERRUPTED if end.code == _INTERRUPTED else BROKEN
+    lost = written_out()
+    if lost is not None and status != UNUSABLE:
+        complain(str(lost))
+        status = UNUSABLE
+    early = signals.caught() and status in (CONFORMS, _INTERRUPTED)
+    sys.exit(128 + signals.caught() if early else status)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Carry out one command line and return its exit status; what is wrong with it is told in one line on stderr."""
+    with shown():
+        return _carried_out(arguments)
+
+
+def _carried_out(arguments: Sequence[str]) -> int:
+    try:
+        return app(list(arguments), prog_name="kvspec", standalone_mode=False) or CONFORMS
+    except (InputError, LoadError) as error:
+        complain(str(error))
+    except _USAGE_ERROR as error:
+        if message := error.format_message():  # there is none where no command was given: the help has been printed
+            complain(message)
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        return FAULTY
+    return UNUSABLE

@@ -1,0 +1,276 @@
+"""`kvspec fuzz`, `soak`, `tiers`, `explore`, `prove`, `bugs`: what looks for a broken rule, or shows that it would."""
+
+import os
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from kvcli.options import Accept, Html, Impl, Ray
+from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
+
+if TYPE_CHECKING:
+    from kvconform.fuzzing.fuzz import Budget
+
+BUG_OPERATIONS = 300_000
+"""Operations that are drawn for a defect at most: unlike a time they are the same on a busy machine."""
+
+
+def fuzz(
+    impl: Impl = "reference",
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="How long to look; 60 where no number of operations is given.")
+    ] = None,
+    operations: Annotated[int | None, typer.Option(min=1, help="How many operations to draw, however long.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written; of further kinds beside.")
+    ] = Path("kvspec-failure.jsonl"),
+    accept: Accept = None,
+    html: Html = None,
+    ray: Ray = None,
+) -> None:
+    """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
+
+    Each run has sizes and habits of its own: how full its pool is, how many launches it keeps in flight, how its
+    prompts branch, which operations are likely. Lengths lie at page borders. After each operation a snapshot is
+    compared; at the end everything is released, every name is used once more, and the figures must add up. A run ends
+    where something breaks, and the next one begins, until the budget is spent.
+
+        kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
+
+        kvspec fuzz --impl my_engine:Adapter --operations 100000     the same on a busy machine
+
+        kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
+    """
+    from kvconform.fleet.cluster import connected
+    from kvconform.fuzzing.fuzz import runs
+    from kvconform.fuzzing.summary import fuzz_and_show
+    from kvconform.implementations import is_own, load
+
+    budget, factory = _budget(seconds, operations), load(impl)
+    show = partial(fuzz_and_show, Output(), progress_bar(), factory, impl, budget, out=out, accept=accept, html=html)
+    if ray is None:
+        conforms = show(runs(factory, budget, seed))
+    else:
+        from kvconform.fleet.fuzzing import fuzzed
+
+        with connected(ray, code=not is_own(impl)) as cluster:
+            conforms = show(fuzzed(cluster, factory, impl, budget, seed))
+    raise typer.Exit(CONFORMS if conforms else BROKEN)
+
+
+def _budget(seconds: float | None, operations: int | None, usual_seconds: float = 60) -> "Budget":
+    """What was asked for; where nothing was, what is usual."""
+    from kvconform.fuzzing.fuzz import Budget
+
+    if seconds is None and operations is None:
+        return Budget(usual_seconds)
+    return Budget(seconds or float("inf"), operations or float("inf"))
+
+
+def soak(
+    impl: Impl = "reference",
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="How long; 20 where no number of operations is given.")
+    ] = None,
+    operations: Annotated[int | None, typer.Option(min=1, help="How many operations, however long.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
+    ray: Ray = None,
+) -> None:
+    """Run traffic through the scheduler in every combination of its modes, and check every answer.
+
+    Memories are small, a snapshot is compared after every operation, and a scheduler that gets nowhere is noticed
+    (LIVE-1). Ends at the first broken rule, or when the time is up.
+
+        kvspec soak --minutes 5 --seed 3
+    """
+    from kvconform.fleet.cluster import connected
+    from kvconform.implementations import is_own, load
+    from kvconform.traffic import soak as soaking
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    budget, factory = _budget(None if minutes is None else minutes * 60, operations, usual_seconds=20 * 60), load(impl)
+    if ray is None:
+        conforms = soaking.soak(console, progress_bar(), soaking.soaked(factory, seed), impl, budget)
+    else:
+        from kvconform.fleet.fuzzing import soaked
+
+        with connected(ray, code=not is_own(impl)) as cluster:
+            conforms = soaking.soak(console, progress_bar(), soaked(cluster, impl, seed), impl, budget)
+    raise typer.Exit(CONFORMS if conforms else BROKEN)
+
+
+def tiers(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="MUTANT", help="Mutants to look for, or 'all'; without any, none.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long to walk without mutants.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
+) -> None:
+    """Walk the reference's host tier under the law of the memory model, clean or with its mutants.
+
+    A small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late or
+    fail, requests leave at any moment. Now and then the reference scheduler drives it. Without mutants nothing may be
+    found; each mutant must be.
+
+        kvspec tiers --minutes 5
+
+        kvspec tiers load-unfenced pass-does-not-wait-for-load
+
+        kvspec tiers all
+    """
+    from kvconform.gallery import walking
+    from kvconform.gallery.tiers import TIER_BUGS
+
+    for name in names or ():
+        if name not in TIER_BUGS and name != "all":
+            raise typer.BadParameter(f"no mutant {name!r}; they are: {', '.join(TIER_BUGS)}")
+    if names:
+        chosen = list(TIER_BUGS) if "all" in names else list(dict.fromkeys(names))
+        right = walking.show_mutants(Output(), progress_bar(), chosen, seed)
+    else:
+        right = walking.soak(Output(), progress_bar(), minutes, seed)
+    raise typer.Exit(CONFORMS if right else BROKEN)
+
+
+def explore(
+    scope: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. Without any, all.")
+    ] = None,
+    impl: Annotated[
+        str | None, typer.Option(help="Explore an implementation too: 'reference', 'cuda', or 'module:Class'.")
+    ] = None,
+    bug: Annotated[str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery too.")] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPERATION", help="Leave an operation out; a wrong name is told those that can be."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
+    law: Annotated[
+        bool, typer.Option("--law/--no-law", help="Judge each step by the law of memory too: four times as long.")
+    ] = True,
+    ray: Ray = None,
+) -> None:
+    """Visit every reachable state of small systems and check every rule in each of them.
+
+    A scope says which requests may come, and what may happen to them. All that can follow is visited, breadth-first, up
+    to the numbers of pages and rows. For each thing worth reaching a shortest trace is printed; if one that the scope
+    declares is not reached, the run has shown too little, and fails. At the end LIVE-1 is checked over all states.
+
+    Protocols of the memory level, with two streams and a transfer engine, are scopes too: all interleavings of the
+    right one, and the shortest trace of the one with a mistake.
+
+        kvspec explore                                        all scopes
+
+        kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
+
+        kvspec explore --scope hold-and-wait --without preempt    the deadlock that preempt prevents
+    """
+    from kvconform.exploring.report import compare_and_show, exhaust_and_show, interleave_and_show
+    from kvconform.exploring.scope import BESIDE, SCOPES, scope_named
+    from kvconform.exploring.streams import PROTOCOLS
+    from kvconform.fleet.cluster import connected
+    from kvconform.gallery.mutants import BUGS
+    from kvconform.implementations import load
+
+    alone = impl is None and bug is None
+    if ray is not None and not alone:
+        raise typer.BadParameter("--ray explores the specification, not an implementation beside it")
+    names = scope or ([*SCOPES, *PROTOCOLS] if alone else BESIDE)
+    protocols = [PROTOCOLS[name] for name in names if name in PROTOCOLS]
+    if protocols and not alone:
+        raise typer.BadParameter(f"{protocols[0].name!r} is a protocol of the memory level: no manager takes part")
+    try:
+        chosen = [scope_named(name, without or ()) for name in names if name not in PROTOCOLS]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if impl is not None and bug is not None:
+        raise typer.BadParameter("give --impl or --bug, not both")
+    if bug is not None and (bug not in BUGS or BUGS[bug].is_of_scheduler):
+        raise typer.BadParameter(f"no defect {bug!r} of a memory manager; 'kvspec bugs' lists them")
+    console = Console(width=None if Console().is_terminal or "COLUMNS" in os.environ else 120)
+    if bug is not None:
+        holds = compare_and_show(console, chosen, bug, BUGS[bug].factory)
+    elif impl is not None:
+        holds = compare_and_show(console, chosen, impl, load(impl))
+    else:
+        with nullcontext() if ray is None or not chosen else connected(ray) as cluster:
+            spread = None if cluster is None else cluster.in_order
+            holds = not chosen or exhaust_and_show(console, chosen, jobs, law=law, spread=spread)
+        holds = (not protocols or interleave_and_show(console, protocols)) and holds
+    raise typer.Exit(CONFORMS if holds else BROKEN)
+
+
+def prove(
+    page_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Page sizes to prove for; may be given several times.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 2,
+) -> None:
+    """Prove the contracts of the specification, and for pools of any size what operations mean below.
+
+    CrossHair looks for a path through each function that breaks its contract; 'confirmed' means that there is none.
+    z3 shows of each event what it keeps, and of each operation that no event which it means is forbidden.
+    Needs the extra 'kvspec[prove]'.
+
+        kvspec prove                     all contracts for page sizes 1, 2, 16 and 64
+
+        kvspec prove --page-size 128     for one other page size
+    """
+    from kvconform.proving import prove as proving
+
+    holds = proving.prove(Output(), page_size or proving.PAGE_SIZES, jobs)
+    raise typer.Exit(CONFORMS if holds else BROKEN)
+
+
+def bugs(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
+    fuzz: Annotated[bool, typer.Option("--fuzz", help="Fuzz each defect, too, and print the table.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="With --fuzz: how long each, instead of a number of operations.")
+    ] = None,
+    operations: Annotated[
+        int | None, typer.Option(min=1, help=f"With --fuzz: operations to draw for each; usually {BUG_OPERATIONS:,}.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
+) -> None:
+    """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
+
+    Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
+    in the shortest trace that a vector shows, and why that is a contradiction. Without one, or with --fuzz, a table of
+    what finds each. Exit status 1 if something is not found.
+
+        kvspec bugs retract-tail-orphaned
+
+        kvspec bugs --fuzz
+    """
+    from kvconform.fuzzing.fuzz import Budget
+    from kvconform.gallery.finders import examine_all, shortest_without_fuzzing, show_table
+    from kvconform.gallery.mutants import BUGS
+    from kvconform.gallery.story import show_story
+    from kvconform.vectors.files import read_vectors
+
+    for name in names or ():
+        if name not in BUGS:
+            raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
+    if not fuzz and (seconds is not None or operations is not None):
+        raise typer.BadParameter("--seconds and --operations are for --fuzz")
+    chosen, console = [BUGS[name] for name in dict.fromkeys(names or BUGS)], Output()
+    if names and not fuzz:
+        vectors, shown = read_vectors(), []
+        for bug in chosen:
+            found, shortest = shortest_without_fuzzing(bug, vectors, seed)
+            show_story(console, bug, shortest and shortest.finding, [one.vector.name for one in found])
+            shown.append(shortest)
+        raise typer.Exit(BROKEN if None in shown else CONFORMS)
+    budget = Budget(operations=BUG_OPERATIONS) if seconds is operations is None else _budget(seconds, operations)
+    specimens = examine_all(chosen, budget if fuzz else None, seed)
+    for specimen in specimens if names else ():
+        show_story(console, specimen.bug, specimen.shortest and specimen.shortest.finding)
+    show_table(console, specimens)
+    raise typer.Exit(CONFORMS if all(specimen.is_found for specimen in specimens) else BROKEN)

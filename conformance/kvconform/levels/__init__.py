@@ -1,0 +1,1 @@
+"""The two levels of the specification: operations (`requests`) and memory events (`memory`)."""

@@ -1,0 +1,120 @@
+"""Checks a trace of memory events: judged to its end, and told."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.console import Told, complain
+from kvconform.errors import InputError
+from kvconform.findings.baseline import Accepted
+from kvconform.findings.outcome import Case, Report
+from kvconform.findings.text import show_finding
+from kvconform.findings.wording import counted, filled, printable
+from kvconform.levels.memory.grouping import Group, Judge, Judged
+from kvconform.levels.memory.rendering import pool_told, tell_judged
+from kvconform.signals import Interrupted, forgive
+from kvconform.traces.memory import MemoryReader
+from kvlaw import Law, Malformed
+from kvlaw.state import State
+from kvspec.rules import MEMORY_RULES
+
+SECONDS = 60.0
+"""Time spent at most, on a slow machine, on the shortest part of a trace for one group of findings."""
+
+
+def check(
+    told: Told,
+    path: Path,
+    trace: MemoryReader,
+    accepted: Accepted,
+    report: Report,
+    progress: Callable[[], object],
+    *,
+    follow: bool = False,
+    first: bool = False,
+) -> None:
+    """Check one trace, print what was found, and add it to a report.
+
+    With `follow` each kind is told when it is met, too; with `first` nothing is judged after the first finding.
+
+    Raises:
+        InputError: a line cannot be used, and nothing was found before it.
+    """
+    console = told.details
+
+    def met(group: Group) -> None:
+        pool = pool_told(group.finding, len(trace.header.pools))
+        where = f" in pool {pool}" if pool else ""
+        what = f"{path}:{group.line}: {group.finding.rule}{where}: {group.finding.what}"
+        console.print(Text(printable(what)), soft_wrap=True)
+
+    law = Law(trace.header.pools)
+    judging = Judge(law, accepted, met if follow else None)
+    problem: InputError | None = None
+    try:
+        _read(trace, judging, progress, first=first)
+    except InputError as error:
+        problem = error
+    except Interrupted:
+        if follow:
+            forgive()  # nothing else ends it
+    outcome = judging.outcome()
+    if problem is not None:
+        if not outcome.groups:
+            raise problem
+        complain(str(problem))
+
+    _show_judged(console, path, outcome, law.state)
+    findings = tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS, told.stories)
+    for number, finding in enumerate(findings, start=1):
+        show_finding(console, finding, number)
+        report.findings.append(finding)
+    if outcome.beyond:
+        console.print(f"{outcome.beyond:,} further findings are of still other kinds.")
+    broken, events = bool(outcome.groups), outcome.events.total()
+    reason = "" if problem is None else str(problem)
+    report.cases.append(Case(path.name, "fails" if broken else "conforms", str(path), "memory", events, reason))
+    report.judged = dict(Counter(report.judged) + outcome.judged)
+    report.unjudged = dict(sum(outcome.unjudged.values(), Counter(report.unjudged)))
+    verdict = "does not conform" if broken else "conforms"
+    told.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
+
+
+def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> None:
+    """What was judged, and what was not; and who is there at the end, where no `idle` judges it."""
+    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
+    told = f"{path}: {counted(judged.events.total(), 'event')}: {kinds or 'none'}."
+    console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
+    counts = ", ".join(f"{rule} ({judged.judged[rule]:,})" for rule in MEMORY_RULES if judged.judged[rule])
+    never = ", ".join(rule for rule in MEMORY_RULES if not judged.judged[rule])
+    line = f"Judged: {counts or 'nothing'}. Never: {never or 'none'}."
+    console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
+    if judged.unjudged:
+        silent = [(rule, pool, count) for pool, counts in judged.unjudged.items() for rule, count in counts.items()]
+        several = len(state.pools) > 1
+        each = [f"{rule}{f' in {pool}' * several} ({counted(count, 'time')})" for rule, pool, count in sorted(silent)]
+        line = f"Not told, and so not judged: {', '.join(each)}."
+        console.print(Text(filled(printable(line), console.width, "", "  ")), soft_wrap=True)
+    holders = sum(any(pages.values()) for pages in state.holdings.values())
+    if holders and not judged.events["idle"]:
+        line = (
+            f"At the end {counted(holders, 'holder')} still {'has' if holders == 1 else 'have'} pages; no idle is told."
+        )
+        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
+    if judged.groups:
+        console.print()
+
+
+def _read(trace: MemoryReader, judging: Judge, progress: Callable[[], object], *, first: bool) -> None:
+    for number, (line, event) in enumerate(trace, start=1):
+        try:
+            judging.step(line, event)
+            if first and judging.has_found:
+                return
+        except Malformed as error:
+            raise InputError(trace.lines.path, line, str(error)) from error
+        if number % 1000 == 0:
+            progress()

@@ -1,0 +1,118 @@
+"""Judges memory events by the law, to their end: what is found is grouped by rule, place and first cause."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple, get_args
+
+from kvconform.findings.baseline import Accepted
+from kvlaw import Finding, Law
+from kvlaw.finding import CONTENT, OWNERS
+from kvspec.memory.events import MemoryEvent
+
+GROUPS = 1000
+"""Kinds of findings that are kept apart; of more than these only the number is told."""
+
+REMEMBERED = 100_000
+"""Findings that later ones can be told to follow from, and whose words are known; the oldest are forgotten first."""
+
+KINDS = {kind: str(kind.__struct_config__.tag) for kind in get_args(MemoryEvent)}
+"""What each kind of event is called in a trace."""
+
+
+class Group:
+    """Findings of one rule, at one place, with one first cause: most likely one defect."""
+
+    def __init__(self, finding: Finding, kind: str, line: int, cause: "Group | None") -> None:
+        """The first finding of it, at an event of a `kind` that stands on `line`."""
+        self.finding = finding
+        self.kind = kind
+        self.line = line
+        self.cause = cause
+        """The group that this one may follow from."""
+        self.count = 1
+
+
+class Judged(NamedTuple):
+    """How a trace came out."""
+
+    events: Counter[str]
+    """By kind."""
+    groups: list[Group]
+    """In the order in which they were first met; what is accepted is not among them."""
+    beyond: int
+    """Findings of still other kinds, more than `GROUPS`."""
+    judged: Counter[str]
+    """How often each rule was judged."""
+    unjudged: dict[str, Counter[str]]
+    """Pool -> how often a rule was told too little of it to judge by."""
+
+
+class Judge:
+    """The law, and what it has found so far."""
+
+    def __init__(self, law: Law, accepted: Accepted, found: Callable[[Group], object] | None = None) -> None:
+        """Findings in `accepted` are counted there; `found` is given the first finding of each other kind."""
+        self._law = law
+        self._accepted = accepted
+        self._found = found
+        self._groups: dict[tuple[object, ...], Group] = {}
+        self._at: dict[tuple[int, str], Group] = {}
+        """Event, and what a finding is about -> the group of its first such finding."""
+        self._order: deque[tuple[int, str]] = deque()
+        self._events: Counter[str] = Counter()
+        self._beyond = 0
+        self.said: set[tuple[str, str]] = set()
+        """Rule and words of what was found, accepted or not; of the first `REMEMBERED` ones."""
+
+    def step(self, line: int, event: MemoryEvent) -> list[Finding]:
+        """Judge one event, which stands on `line`; what it breaks.
+
+        Raises:
+            Malformed: no engine can mean this.
+        """
+        kind = KINDS[type(event)]
+        self._events[kind] += 1
+        findings = self._law.step(event)
+        for finding in findings:
+            if len(self.said) < REMEMBERED:
+                self.said.add((finding.rule, finding.what))
+            place = {"pool": finding.pool or "", "at": finding.at or ""}
+            if not self._accepted.take(finding.rule, kind, finding.what, 1 + finding.more, **place):
+                self._sort(finding, kind, line)
+        return findings
+
+    def _sort(self, finding: Finding, kind: str, line: int) -> None:
+        kinds = (OWNERS,) if finding.about == OWNERS else (CONTENT, OWNERS)
+        events = ((finding.cause or 0, kind) for kind in kinds)
+        cause = next((self._at[event] for event in events if event in self._at), None)
+        same = (finding.rule, finding.at or kind, finding.pool, finding.earlier)
+        group = self._groups.get((*same, None if cause is None else id(cause)))
+        if group is None and cause is not None and cause is self._groups.get((*same, None)):
+            group = cause  # the same again, on the same page or holder
+        if group is not None:
+            group.count += 1 + finding.more
+        elif len(self._groups) >= GROUPS:
+            self._beyond += 1 + finding.more
+            return
+        else:
+            group = Group(finding, kind, line, cause)
+            group.count += finding.more
+            self._groups[(*same, None if cause is None else id(cause))] = group
+            if self._found is not None:
+                self._found(group)
+        event = finding.event, finding.about
+        if event not in self._at:
+            # What follows from a consequence follows from its cause.
+            self._at[event] = group.cause or group
+            self._order.append(event)
+            if len(self._order) > REMEMBERED:
+                del self._at[self._order.popleft()]
+
+    @property
+    def has_found(self) -> bool:
+        """Whether anything was found that is not accepted."""
+        return bool(self._groups)
+
+    def outcome(self) -> Judged:
+        """What there is to tell so far."""
+        return Judged(self._events, list(self._groups.values()), self._beyond, self._law.judged, self._law.unjudged)

@@ -1,0 +1,331 @@
+"""The shortest part of a trace that still shows a finding.
+
+A part shows it if its last event is found to break the same rule in the same words, and nothing is found in it that
+was not found in the whole: events that are missing must not make findings of their own. Nor may they be what took
+something back: what stands of the page before the last event was brought about by the same events as in the whole.
+If nobody had the page there, nobody has had it since the same event.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from kvconform.levels.memory.grouping import Group
+from kvconform.levels.memory.reductions import (
+    PARTS,
+    About,
+    Operations,
+    holders_in,
+    last_release,
+    narrowed,
+    operations_in,
+    pages_in,
+    parts,
+    standing,
+)
+from kvconform.levels.memory.slicing import LOOKS, slices, uses_in
+from kvconform.levels.requests.minimise import minimize
+from kvconform.signals import caught, until_interrupted
+from kvconform.traces.bounds import search_seconds
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvlaw import Finding, Law, Malformed
+from kvspec.memory.events import Begin, Count, Idle, Learn, Leave, MemoryEvent, Page, Pages, Pool, Reserve, Wait
+
+LONGEST = 20_000
+"""Events that are tried at most, because each attempt judges all of them again."""
+
+LEAST = 300_000
+"""Events that are judged for the smallest file, before a search ends."""
+MACHINE = 10
+"""So many times slower than usual a machine may be before time ends the search, and no longer its effort."""
+PAIRED = 40
+"""Of so many events two at a time are tried at most."""
+
+NEAR = 20
+"""Of a longer trace only what the last so many holders of the page did is tried."""
+
+
+class Step(NamedTuple):
+    """An event, and the line it stands on; the event may be narrowed."""
+
+    line: int
+    event: MemoryEvent
+
+
+class Cut(NamedTuple):
+    """The shortest part that was found."""
+
+    steps: list[Step]
+    total: int
+    """Events up to the finding."""
+    complete: bool
+    """Whether leaving out any one event more would lose it; else the search was stopped."""
+    last_release: tuple[int, MemoryEvent] | None
+    """Of the whole: see `cutting.last_release`."""
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether leaving out any two events more was tried as well, and loses it."""
+        return self.complete and len(self.steps) <= PAIRED
+
+
+Said = set[tuple[str, str]]
+
+
+class Effort:
+    """What a search may still cost: so many events judged, so that the same trace is told in the same way anywhere."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        """For the findings of a file of `size` bytes; a machine on which these `seconds` are not enough stops there."""
+        self._left = LEAST + size
+        self._seconds = seconds
+        self._last_moment = time.monotonic() + MACHINE * search_seconds(size)
+        self._own, self._deadline = self._left, self._last_moment
+
+    def next(self) -> None:
+        """The search for the next finding begins: one takes no more than a part of what is left."""
+        self._own = max(LEAST // 2, self._left // 4)
+        self._deadline = min(time.monotonic() + self._seconds, self._last_moment)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more can be tried."""
+        return min(self._own, self._left) <= 0 or time.monotonic() > self._deadline
+
+    def spend(self, steps: Sequence[Step], share: int = 1) -> None:
+        """These events are judged, or only looked at: a `share`th of the cost."""
+        cost = sum(map(_cost, steps)) // share
+        self._own -= cost
+        self._left -= cost
+
+
+def _cost(step: Step) -> int:
+    """What judging an event costs, compared with the simplest."""
+    event = step.event
+    if isinstance(event, Begin):
+        uses = [*uses_in(event)]
+        return 1 + (sum(_numbers(use.pages) + len(use.labels or ()) // 2 for use in uses) + 4 * len(uses)) // 8
+    pages = getattr(event, "pages", None)
+    return 1 + _numbers(pages) // 8 if isinstance(pages, list) else 1
+
+
+def _numbers(pages: Pages) -> int:
+    return sum(abs(run[1]) if isinstance(run, tuple) else 1 for run in pages)
+
+
+def shortest_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float) -> list[Cut | None]:
+    """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
+
+    `said` is what was found in the whole. So much is tried as a file of that size is worth; `seconds` are spent on
+    each finding at most. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the
+    holders of its page, then those who had a page in common with them. The trace is read at most five times, however
+    many groups there are. Once it is interrupted there is what there is.
+    """
+    cuts: dict[int, Cut] = {}
+    with until_interrupted():
+        if not caught():
+            _find_cuts(path, groups, said, Effort(path.stat().st_size, seconds), cuts)
+    return [cuts.get(id(group)) for group in groups]
+
+
+def _find_cuts(path: Path, groups: Sequence[Group], said: Said, effort: Effort, cuts: dict[int, Cut]) -> None:
+    with open_trace(path) as trace:
+        assert isinstance(trace, MemoryReader)
+        pools = trace.header.pools
+    short = [group for group in groups if group.finding.event <= LONGEST]
+    steps = list(_read(path, max((group.finding.event for group in short), default=0)))
+    for group in short:
+        effort.next()
+        found = cut(pools, steps[: group.finding.event], group, said, effort)
+        if found is not None:
+            cuts[id(group)] = found
+    left = [_Near(group, pools) for group in groups if group.finding.event > LONGEST]
+    for _ in range(2):
+        last = max((near.group.finding.event for near in left), default=0)
+        for step in _read(path, last):
+            pages, holders = pages_in(step.event), holders_in(step.event)
+            for near in left:
+                near.look(pages, holders)
+        for near in left:
+            near.choose()
+        for step in _read(path, last):
+            for near in left:
+                near.keep(step)
+        for near in left:
+            effort.next()
+            found = near.cut(said, effort)
+            if found is not None:
+                cuts[id(near.group)] = found
+        left = [near for near in left if id(near.group) not in cuts]
+
+
+def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, effort: Effort) -> Cut | None:
+    """The shortest part of `steps`, whose last event makes the finding; `None` if they do not show it."""
+    search = _Search(pools, group.finding, steps, said, effort)
+    try:
+        if not (search.begins(steps) or search.shows(steps)):
+            return None
+        # What changes nothing goes first, then what seldom matters.
+        for kinds in (LOOKS, Leave | Reserve | Learn, Wait):
+            search.shows([step for step in search.best[:-1] if not isinstance(step.event, kinds)] + search.best[-1:])
+        keyed = {name for name, pool in pools.items() if pool.keyed}
+        whole = search.best
+        names = list(dict.fromkeys(name for step in whole for name in holders_in(step.event)))
+        minimize(names, lambda kept: search.shows(_kept(whole, About(set(kept), keyed))))
+        before = None
+        while before is not search.best:
+            before = search.best
+            _leave_out(search)
+    except TimeoutError:
+        return Cut(search.best, len(steps), False, search.last_release) if search.best else None
+    return Cut(search.best, len(steps), True, search.last_release)
+
+
+def _leave_out(search: "_Search") -> None:
+    """Leave out whole operations, since neither their begins nor their ends could go, events, uses, and pairs."""
+    queued = search.best
+    minimize(operations_in(queued[:-1]), lambda kept: search.shows(_kept(queued, Operations(kept))))
+    minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
+    _narrow(search)
+    best = search.best
+    if len(best) <= PAIRED:
+        pairs = ({first, second} for second in range(len(best) - 1) for first in range(second))
+        any(search.shows([step for at, step in enumerate(best) if at not in pair]) for pair in pairs)
+
+
+class _Search:
+    """The best part so far."""
+
+    def __init__(
+        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], said: Said, effort: Effort
+    ) -> None:
+        self._pools, self._finding, self._said, self._effort = pools, finding, said, effort
+        self._stands = self._standing(whole)
+        self.last_release = last_release(whole[:-1], finding)
+        self.best: list[Step] = []
+
+    def begins(self, whole: Sequence[Step]) -> bool:
+        """Whether a slice of the whole shows it."""
+        for numbered in slices(whole, self._finding, self._pools):
+            self._effort.spend(whole, share=4)
+            if not numbered or numbered[-1][0] != whole[-1].line:
+                continue
+            part = [Step(*one) for one in numbered]
+            # What the last event does with other pages would be found to lack what has been left out; if it is about
+            # them, all of it is needed.
+            if self.shows(part) or self.shows([*part[:-1], whole[-1]]):
+                return True
+        return False
+
+    def shows(self, steps: Sequence[Step]) -> bool:
+        """Whether these events show it; if so they are the best so far, since only shorter ones are tried.
+
+        Raises:
+            TimeoutError: the effort was spent before.
+        """
+        if self._effort.is_spent:
+            raise TimeoutError
+        self._effort.spend(steps)
+        if not (self._standing(steps) <= self._stands and self._is_released(steps) and self._judged(steps)):
+            return False
+        self.best = list(steps)
+        return True
+
+    def _standing(self, steps: Sequence[Step]) -> set[tuple[object, int]]:
+        return standing(steps[:-1], self._finding.pool, self._finding.page)
+
+    def _is_released(self, steps: Sequence[Step]) -> bool:
+        """Whether nobody has had the page since the same event; what a leak's holder let go of may be left out."""
+        if self.last_release is None or self._finding.rule == "MEM-LEAK":
+            return True
+        last = last_release(steps[:-1], self._finding)
+        return last is not None and last[0] == self.last_release[0]
+
+    def _judged(self, steps: Sequence[Step]) -> bool:
+        law = Law(self._pools)
+        found: Said = set()
+        try:
+            for step in steps:
+                found = {(finding.rule, finding.what) for finding in law.step(step.event)}
+                if not found <= self._said:
+                    return False
+        except Malformed:
+            return False
+        return (self._finding.rule, self._finding.what) in found
+
+
+def _narrow(search: _Search) -> None:
+    """Leave out pages and uses of the events that are left."""
+    for index in range(len(search.best) - 1, -1, -1):
+        for field in PARTS:
+            before = search.best
+            if index >= len(before) or (count := parts(before[index].event, field)) < 1 + (field == "pages"):
+                continue
+
+            def still(kept: list[int], before: list[Step] = before, index: int = index, field: str = field) -> bool:
+                step = Step(before[index].line, narrowed(before[index].event, field, kept))
+                return search.shows([*before[:index], step, *before[index + 1 :]])
+
+            minimize(list(range(count)), still)
+
+
+def _kept(steps: Sequence[Step], about: Callable[[MemoryEvent], MemoryEvent | None]) -> list[Step]:
+    """What is left of events, the last one as it is."""
+    kept = ((step.line, about(step.event)) for step in steps[:-1])
+    return [*(Step(line, event) for line, event in kept if event is not None), *steps[-1:]]
+
+
+def _read(path: Path, total: int) -> Iterator[Step]:
+    with open_trace(path) as trace:
+        assert isinstance(trace, MemoryReader)
+        for line, event in islice(trace, total):
+            yield Step(line, event)
+
+
+class _Near:
+    """What is near a finding in a long trace."""
+
+    def __init__(self, group: Group, pools: dict[str, Pool]) -> None:
+        """At first its page and its holder."""
+        self.group = group
+        self._pools = pools
+        self._keyed = {name for name, pool in pools.items() if pool.keyed}
+        self._pages = {(group.finding.pool or "", group.finding.page)}
+        self._holders: dict[str, None] = {}
+        self._about = About((), ())
+        self._steps: list[Step] = []
+
+    def look(self, pages: Sequence[tuple[str, Page]], holders: Sequence[str]) -> None:
+        """Remember the last holders of the pages."""
+        if holders and not self._pages.isdisjoint(pages):
+            for name in holders:
+                self._holders.pop(name, None)
+                self._holders[name] = None
+                if len(self._holders) > NEAR:
+                    del self._holders[next(iter(self._holders))]
+
+    def choose(self) -> None:
+        """Keep what these holders do from now on, and the one that the finding is about."""
+        own = self.group.finding.holder
+        self._about = About({*self._holders, *([] if own is None else [own])}, self._keyed)
+        self._steps = []
+
+    def keep(self, step: Step) -> None:
+        """Keep of an event what is about the holders."""
+        if step.line >= self.group.line or len(self._steps) > LONGEST:
+            if step.line == self.group.line:
+                self._steps.append(step)
+            return
+        event = None if isinstance(step.event, (Count, Idle)) else self._about(step.event)
+        if event is not None:
+            self._steps.append(Step(step.line, event))
+
+    def cut(self, said: Said, effort: Effort) -> Cut | None:
+        """The shortest part, if what was kept shows the finding; if not, look further the next time."""
+        found = None
+        if len(self._steps) <= LONGEST:
+            found = cut(self._pools, self._steps, self.group, said, effort)
+        self._pages.update(page for step in self._steps for page in pages_in(step.event))
+        return None if found is None else found._replace(total=self.group.finding.event)

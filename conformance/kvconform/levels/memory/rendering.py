@@ -1,0 +1,297 @@
+"""Memory-level traces and findings, told: what is needed of the law's state is asked here."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nsmallest
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from kvconform.console import Stories
+from kvconform.errors import short
+from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
+from kvconform.findings.wording import counted, origin
+from kvconform.levels.memory.grouping import Group, Judged
+from kvconform.levels.memory.minimise import Cut, Said, Step, shortest_cuts
+from kvconform.levels.memory.reductions import holders_in, last_release, pages_in, singly
+from kvconform.levels.memory.sentences import sentence
+from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
+from kvconform.signals import caught
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvlaw import Finding as Broken
+from kvlaw import Law
+from kvlaw.races import used
+from kvlaw.state import HOLE, PageState, PoolState, State
+from kvspec.memory import Pool
+from kvspec.memory.events import Begin, MemoryEvent, Page, Use
+from kvspec.rules import MEMORY_RULES
+
+TOLD = 20
+"""Causes that are told whole at most, each with its shortest part of the trace; of others one line."""
+SAID = 8
+"""Findings of one event that are told beside it; of further ones the number."""
+_HELD = 12
+"""Pages of a pool that are listed as those of a holder."""
+
+Chosen = Callable[[int, MemoryEvent, State], bool]
+"""Whether the moment after an event is told: its number, the event, and what the law knows then."""
+
+
+class _Seen(NamedTuple):
+    moment: Moment
+    cells: dict[str, dict[str, Cell]]
+
+
+class Teller:
+    """Goes along with a trace, and keeps the moments that are wanted."""
+
+    def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True) -> None:
+        """Nothing has happened yet."""
+        self.pools = pools
+        self.law = Law(pools)
+        self._chosen = chosen
+        self._seen = deque[_Seen](maxlen=KEPT)
+        self._events = 0
+
+    def step(self, line: int, event: MemoryEvent) -> list[Broken]:
+        """One event, which stands on `line`; what it breaks.
+
+        Raises:
+            Malformed: no engine can mean this.
+        """
+        self._events += 1
+        found = self.law.step(event)
+        state = self.law.state
+        if self._chosen(self._events, event, state):
+            wrong = {(one.pool, one.page) for one in found}
+            named = set(named_in(event, state))
+            cells = {name: _cells(state, name, named, wrong) for name in state.pools}
+            says = "; ".join(f"{one.rule}: {short(one.what)}" for one in found[:SAID])
+            beyond = len(found) - SAID + sum(one.more for one in found)
+            says += f"; and {beyond:,} more" if beyond > 0 else ""
+            about = list(dict.fromkeys(holders_of(event, state)))
+            moment = Moment(self._events, line, builtins(event), sentence(event), about=about, breaks=says)
+            self._seen.append(_Seen(moment, cells))
+        return found
+
+    def trace(self) -> Trace:
+        """What was told so far."""
+        return drawn("memory", builtins(self.pools), memory_in_words(self.pools), self._events, list(self._seen))
+
+
+def memory_in_words(pools: dict[str, Pool]) -> str:
+    """How large the pools are."""
+    return "; ".join(f"{name}: {_sizes(pool)}" for name, pool in pools.items())
+
+
+def _sizes(pool: Pool) -> str:
+    slots = counted(pool.page_size, "slot")
+    if pool.keyed:
+        return f"objects of {slots}"
+    return f"pages of {slots}" if pool.num_pages is None else f"{counted(pool.num_pages, 'page')} of {slots}"
+
+
+def _cells(
+    state: State, name: str, named: set[tuple[str, Page]], wrong: set[tuple[str | None, Page | None]]
+) -> dict[str, Cell]:
+    pool = state.pools[name]
+    numbers = {*pool.apart, *pool.alike, *(page for other, page in wrong if other == name and page is not None)}
+    # Of pages that are only named, no more than can be drawn.
+    told = (page for other, page in named if other == name)
+    numbers |= set(nsmallest(DRAWN, told, key=lambda page: by_number(str(page))))
+    cells = {}
+    for page in numbers:
+        marks = (name, page) in named, (name, page) in wrong
+        cells[str(page)] = _cell(pool.seen(page), *marks, ", ".join(_uses(state, pool, page)))
+    return cells
+
+
+def _cell(page: PageState, named: bool, wrong: bool, uses: str) -> Cell:
+    if page.holders:
+        return Cell("held", ", ".join(sorted(page.holders)), named, wrong, uses)
+    if page.pins:
+        return Cell("locked", ", ".join(sorted(page.pins)), named, wrong, uses)
+    return Cell("store" if page.keys else "free", ", ".join(page.keys), named, wrong, uses)
+
+
+def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
+    """What operations that the host has not seen complete do with a page."""
+    page, words = pool.seen(number), set[tuple[bool, str]]()
+    for flight in state.clocks.flights.values():
+        state.clocks.sort(flight)
+        read = state.clocks.host.get(flight.stream, 0) >= flight.moment - 1
+        words |= {(writes, flight.stream) for _, _, writes in used(flight, pool, number, page) if writes or not read}
+    return [f"being {'written' if writes else 'read'} on {stream}" for writes, stream in sorted(words)]
+
+
+def named_in(event: MemoryEvent, state: State) -> Iterator[tuple[str, Page]]:
+    """The pages that an event names, and those that it uses."""
+    yield from pages_in(event)
+    if isinstance(event, Begin):
+        for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
+            yield from _used(use, state)
+
+
+def _used(use: Use, state: State) -> Iterator[tuple[str, Page]]:
+    table = None if use.table is None else state.tables.get(use.table)
+    if table is not None:
+        size = table.pool.size
+        stop = -(-use.stop // size) if use.stop else None
+        pages = table.pages[max(0, use.start) // size : stop]
+        yield from ((table.pool.name, page) for page in pages if page != HOLE)
+    elif use.pool is not None:
+        yield from ((use.pool, page) for page in singly(use.pages))
+
+
+def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
+    """The holders that an event names, and those of the tables that it uses."""
+    yield from holders_in(event)
+    if isinstance(event, Begin):
+        for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
+            if use.table is not None and use.table in state.tables:
+                yield state.tables[use.table].holder
+
+
+def tell_judged(
+    path: Path, pools: dict[str, Pool], judged: Judged, said: Said, seconds: float, stories: Stories = "causes"
+) -> list[Finding]:
+    """Each group of findings: causes by the shortest part of the trace that shows them, of the others what they are.
+
+    With `stories` "all" the others are told like causes; with "none" all are only named. `seconds` are spent on each
+    at most. A trace that cannot be read a second time shows nothing but the finding.
+    """
+    told = judged.groups if stories == "all" else [group for group in judged.groups if group.cause is None][:TOLD]
+    told = [] if stories == "none" else told
+    cuts: list[Cut | None] = [None] * len(told)
+    if told and path.is_file():
+        cuts = shortest_cuts(path, told, said, seconds)
+    cut_of = {id(group): cut for group, cut in zip(told, cuts, strict=True)}
+    numbers = {id(group): number for number, group in enumerate(judged.groups, start=1)}
+    findings = []
+    for group in judged.groups:
+        follows = "" if group.cause is None else f"It may follow from {numbers[id(group.cause)]}."
+        if not follows and group.finding.cause not in (None, group.finding.event):
+            follows = f"It may follow from what was found at event {group.finding.cause} and is accepted."
+        if id(group) in cut_of:
+            findings.append(finding_of(path, pools, group, cut_of[id(group)], follows))
+        else:
+            nothing = Trace("memory", builtins(pools), memory_in_words(pools), group.finding.event, [])
+            findings.append(_finding(path, group, nothing, "", follows))
+    return findings
+
+
+def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
+    """A finding by the shortest part that shows it; where there is none, by what was before it in the trace."""
+    if cut is not None:
+        size = f"{len(cut.steps):,} of {cut.total:,} events"
+        note = f"The shortest part that shows it ({size})."
+        if not cut.is_shortest:
+            why = "no single one can be left out" if cut.complete else "the search was stopped"
+            note = f"A part that shows it ({size}; {why})."
+        steps, total, release = iter(cut.steps), len(cut.steps), cut.last_release
+    else:
+        why = "It was interrupted before a part of the trace was" if caught() else "No part of the trace was"
+        note = f"{why} found that shows it by itself. What was before it:"
+        steps, total = _read(path, group.finding.event), group.finding.event
+        release = last_release(_read(path, total - 1), group.finding)
+    teller = Teller(pools, lambda number, *_: number > total - KEPT)
+    before: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        if number == total:
+            before = list(_before(teller.law.state, group.finding, step.event))
+        teller.step(step.line, step.event)
+    return _finding(path, group, teller.trace(), note, follows, before, release)
+
+
+def _read(path: Path, total: int) -> Iterator[Step]:
+    if path.is_file():
+        with open_trace(path) as trace:
+            assert isinstance(trace, MemoryReader)
+            yield from (Step(line, event) for line, event in islice(trace, total))
+
+
+def _finding(
+    path: Path,
+    group: Group,
+    trace: Trace,
+    note: str,
+    follows: str,
+    before: Iterable[str] = (),
+    release: tuple[int, MemoryEvent] | None = None,
+) -> Finding:
+    found, rule = group.finding, MEMORY_RULES[group.finding.rule]
+    return Finding(
+        kind="rule",
+        what=found.what,
+        place=Place(str(path), group.line, found.event, group.kind, site=found.at or ""),
+        trace=trace,
+        note=note,
+        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        before=list(before),
+        known=[*_other(group, trace), *_released(group, release)],
+        count=group.count,
+        follows=follows,
+        pool=pool_told(found, len(trace.sizes)),
+    )
+
+
+def _other(group: Group, trace: Trace) -> Iterator[str]:
+    """Which other operation has to do with a finding, and where it stands."""
+    found = group.finding
+    if found.other is not None:
+        id, event = found.other
+        line = group.line - found.event + event
+        holders = next((moment.about for moment in trace.moments if moment.line == line), [])
+        whom = f" for {holders[0]}" if len(holders) == 1 else ""
+        races, where = found.rule in ("MEM-RACE", "MEM-REWRITE"), f"line {line}, event {event}"
+        did = "The other use is that of" if races else f"Page {found.page} was last written by"
+        yield f"{did} operation {id}{whom} ({where})."
+    if found.earlier is not None:
+        yield f"The other use comes from {found.earlier}."
+
+
+def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator[str]:
+    """Since which event nobody has had the page; of a leak what its holder did let go of."""
+    if release is not None:
+        line, event = release
+        found, where = group.finding, f"line {line}, event {group.finding.event - group.line + line}"
+        leak = found.rule == "MEM-LEAK"
+        lead = f"What {found.holder} released last, on" if leak else f"Nobody has had page {found.page} since"
+        yield f"{lead} {where}: {sentence(event)}"
+
+
+def pool_told(found: Broken, pools: int) -> str:
+    """The pool that a finding is about, if that has to be said: its words name pages by their numbers alone."""
+    return found.pool or "" if pools > 1 else ""
+
+
+def _before(state: State, found: Broken, event: MemoryEvent) -> Iterator[str]:
+    """Who had the page that a finding is about, and what the holders had that the event names."""
+    if found.pool is not None and found.page is not None:
+        page = state.pools[found.pool].seen(found.page)
+        facts = [f"held by {', '.join(page.holders)}"] if page.holders else []
+        facts += [f"kept by {', '.join(page.pins)}"] if page.pins else []
+        facts += [f"published as {', '.join(page.keys)}"] if page.keys else []
+        facts += _uses(state, state.pools[found.pool], found.page)
+        yield f"page {found.page} of {found.pool}: {', '.join(facts) or 'free'}"
+    for name in dict.fromkeys([*([] if found.holder is None else [found.holder]), *holders_of(event, state)]):
+        yield f"{name}: {_holding(state, name)}"
+
+
+def holdings(state: State) -> Iterator[str]:
+    """What each holder has."""
+    yield from (f"{name}: {_holding(state, name)}" for name in state.holdings)
+
+
+def _holding(state: State, holder: str) -> str:
+    held = state.holdings.get(holder, {})
+    told = (f"page{'s'[: len(pages) != 1]} {_listed([*pages])} of {pool}" for pool, pages in held.items() if pages)
+    return "; ".join(told) or "no page"
+
+
+def _listed(pages: list[Page]) -> str:
+    numbers = sorted(page for page in pages if isinstance(page, int))
+    names = [] if not numbers else [spans(numbers)]
+    keys = sorted((str(page) for page in pages if isinstance(page, str)), key=by_number)
+    more = [f"and {len(keys) - _HELD:,} more"] if len(keys) > _HELD else []
+    return ", ".join([*names, *keys[:_HELD], *more])

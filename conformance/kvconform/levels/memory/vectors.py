@@ -1,0 +1,123 @@
+"""Replays vectors of the memory level: the law finds what a vector expects, where it expects it, and nothing else."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.errors import InputError
+from kvconform.findings.finding import Finding, Place
+from kvconform.findings.outcome import Case, Verdict
+from kvconform.findings.wording import printable
+from kvconform.levels.memory.rendering import Teller
+from kvconform.traces.memory import MemoryStep, MemoryVector
+from kvconform.vectors.files import own_name
+from kvlaw import Finding as Broken
+from kvlaw import Law, Malformed
+from kvspec.rules import MEMORY_RULES
+
+
+class Result(NamedTuple):
+    """How a vector came out."""
+
+    events: int
+    """Events that were judged."""
+    found: frozenset[str]
+    """The rules that were found to be broken, as expected or not."""
+    mismatch: str | None
+    """What is not as the vector expects: at the last event that was judged."""
+    judged: dict[str, int]
+    """How often each rule was judged."""
+
+
+def run_memory_vector(vector: MemoryVector) -> Result:
+    """Judge the events of a vector, up to the first one that does not make the findings that are expected of it.
+
+    Raises:
+        InputError: an event is one that no engine can mean.
+    """
+    watching = Law(vector.header.pools)
+    found: set[str] = set()
+    for number, step in enumerate(vector.steps, start=1):
+        try:
+            findings = watching.step(step.event)
+        except Malformed as error:
+            raise InputError(vector.path, step.line, str(error)) from error
+        found.update(finding.rule for finding in findings)
+        mismatch = _mismatch(step, findings)
+        if mismatch is not None:
+            return Result(number, frozenset(found), mismatch, watching.judged)
+    return Result(len(vector.steps), frozenset(found), None, watching.judged)
+
+
+def _mismatch(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
+    expected = {expect.rule for expect in step.expects}
+    for finding in findings:
+        if finding.rule not in expected:
+            return f"{finding.rule} is not expected to be broken: {finding.what}"
+    for expect in step.expects:
+        pages = [finding.page for finding in findings if finding.rule == expect.rule]
+        if not pages:
+            return f"{expect.rule} is expected to be broken, and is not"
+        if expect.page is not None and pages[0] != expect.page:
+            return f"{expect.rule} is expected to be broken at page {expect.page}, not {pages[0]}"
+    return None
+
+
+def run_memory_vectors(vectors: Sequence[MemoryVector], *, first: bool = False) -> list[tuple[MemoryVector, Result]]:
+    """Judge vectors; with `first` up to the first that does not come out as expected.
+
+    Raises:
+        InputError: an event is one that no engine can mean.
+    """
+    results = []
+    for vector in vectors:
+        results.append((vector, run_memory_vector(vector)))
+        if first and results[-1][1].mismatch is not None:
+            break
+    return results
+
+
+def case_of(vector: MemoryVector, result: Result) -> Case:
+    """How a vector came out, for a report."""
+    verdict: Verdict = "conforms" if result.mismatch is None else "fails"
+    return Case(vector.name, verdict, str(vector.path), "memory", result.events)
+
+
+def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
+    """What is not as the vector expects, told by the vector itself."""
+    teller = Teller(vector.header.pools)
+    for step in vector.steps[: result.events]:
+        teller.step(step.line, step.event)
+    last = vector.steps[result.events - 1]
+    kind = str(last.event.__struct_config__.tag)
+    return Finding(
+        kind="expectation",
+        what=result.mismatch or "",
+        place=Place(str(vector.path), last.line, result.events, kind, own_name(vector.path)),
+        trace=teller.trace(),
+        note="A vector's expectations hold for it as it is: no part of it can be left out.",
+    )
+
+
+def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]]) -> None:
+    """Print the vectors by rule."""
+    table = Table("rule", "judged", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
+    for rule in MEMORY_RULES:
+        about = [(vector.name, result) for vector, result in results if rule in vector.header.rules]
+        found = [name for name, result in about if rule in result.found]
+        holds = [name for name, result in about if rule not in result.found]
+        if about:
+            count = sum(result.judged.get(rule, 0) for _, result in about)
+            table.add_row(rule, f"{count:,}", *(Text(printable(", ".join(names))) for names in (found, holds)))
+    console.print(table)
+
+
+def summed_up(results: Sequence[tuple[MemoryVector, Result]]) -> str:
+    """How all of them came out, in a line."""
+    right = sum(result.mismatch is None for _, result in results)
+    events = sum(result.events for _, result in results)
+    return f"the law: {right} of {len(results)} memory vectors come out as expected; {events:,} events checked."

@@ -1,0 +1,1 @@
+"""The request level: operations and their answers, minimised, described and rendered."""

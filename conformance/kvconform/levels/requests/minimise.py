@@ -1,0 +1,252 @@
+"""The shortest list of operations that still shows a finding."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from kvconform.proxy import RuleBroken
+from kvconform.signals import Interrupted, caught
+from kvconform.traces.codec import TraceReader, Vector
+from kvconform.vectors.runner import (
+    Demonstration,
+    ExpectationFailed,
+    Factory,
+    Outcome,
+    judge_again,
+    names_in,
+    try_out,
+)
+from kvspec.events import (
+    Complete,
+    CompleteAnswer,
+    Decode,
+    DecodeAnswer,
+    Extend,
+    ExtendAnswer,
+    Launch,
+    Operation,
+    Report,
+    Snapshot,
+)
+
+LONGEST = 20_000
+"""With more operations than this nothing is tried, because each attempt carries all of them out again."""
+
+SECONDS = 5.0
+"""Time spent on one finding."""
+
+Operations = Sequence[Operation[Any]]
+Attempt = Callable[[Operations], Demonstration | None]
+"""Tries operations out and returns what shows."""
+Essence = Callable[[Demonstration], object]
+"""What must stay equal for a demonstration to show the same finding."""
+T = TypeVar("T")
+
+
+class Shortest(NamedTuple):
+    """What is known about the shortest way to show a finding."""
+
+    demonstration: Demonstration | None
+    """`None` if none can be shown; `note` says why."""
+    note: str
+
+
+def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Shortest:
+    """The shortest part of a vector that shows what was found, carried out again and again on fresh implementations."""
+    if outcome.finding is None or isinstance(outcome.finding, ExpectationFailed):
+        return Shortest(None, "A vector's expectations hold for it as it is: no part of it can be left out.")
+    if not outcome.operations:
+        return Shortest(None, "No operation was carried out.")
+    operations = [step.op for step in vector.steps[: outcome.operations]]
+    attempt = partial(try_out, config=vector.header.config, factory=factory)
+    return _shortest(operations, attempt, kind, SECONDS)
+
+
+def shortest_of_trace(
+    path: Path, count: int, judge: Callable[..., Demonstration | None] = judge_again, seconds: float = SECONDS
+) -> Shortest:
+    """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
+
+    `judge(operations, config=...)` says what operations show; it is asked again and again, for so many seconds.
+    """
+    if caught():
+        return Shortest(None, "It was interrupted before a shorter list of operations was looked for.")
+    if count > LONGEST:
+        return _too_long(count)
+    if not path.is_file():
+        return Shortest(None, "The input cannot be read a second time to look for a shorter list of operations.")
+    if seconds <= 0:
+        return Shortest(None, "The time to look for a shorter list of operations was up with the findings before it.")
+    with TraceReader(path) as trace:
+        operations = [op for _, op in islice(trace, count)]
+        config = trace.header.config
+    return _shortest(operations, partial(judge, config=config), words, seconds, keep=True)
+
+
+def _shortest(
+    operations: Operations, attempt: Attempt, essence: Essence, seconds: float, *, keep: bool = False
+) -> Shortest:
+    if len(operations) > LONGEST:
+        return _too_long(len(operations))
+    shrunk = shrink(operations, attempt, essence, seconds, keep=keep)
+    if shrunk is None:
+        return Shortest(None, "It did not show again when the same operations were tried again.")
+    if shrunk.complete:
+        note = f"The shortest operations that still show it ({shrunk.size})."
+    else:
+        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {round(seconds, 1):g} s."
+    return Shortest(shrunk.demonstration, note)
+
+
+def _too_long(operations: int) -> Shortest:
+    return Shortest(
+        None, f"{operations:,} operations are too many to look for fewer that show it ({LONGEST:,} at most)."
+    )
+
+
+class Shrunk(NamedTuple):
+    """The shortest demonstration that was found."""
+
+    demonstration: Demonstration
+    complete: bool
+    """Whether leaving out any one operation more would lose the finding; else the time was up."""
+    total: int
+    """Operations that showed it at first. The look at the end that shows it, if one does, counts here and there."""
+
+    @property
+    def size(self) -> str:
+        """How many operations of how many are left."""
+        return f"{len(self.demonstration.operations):,} of {self.total:,}"
+
+
+def shrink(
+    operations: Operations, attempt: Attempt, essence: Essence, seconds: float, *, keep: bool = False
+) -> Shrunk | None:
+    """Leave out what is not needed: whole requests and sessions, then single operations.
+
+    `attempt` tries operations out, and what it shows must keep its `essence`. Stops after `seconds`, when the attempt
+    that is under way has ended. `None` if nothing shows when all operations are tried again. With `keep` an
+    interruption is an end like that of the time.
+    """
+    first = attempt(operations)
+    if first is None:
+        return None
+    search = _Search(first, attempt, essence, time.monotonic() + seconds)
+    try:
+        # Looks at the whole state change nothing, and none would be right any more with a request less.
+        search.shows([op for op in operations[:-1] if not isinstance(op, (Report, Snapshot))] + [*operations[-1:]])
+        operations = search.best.operations
+        minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
+        minimize(list(search.best.operations), search.shows)
+    except (TimeoutError, Interrupted) as stopped:
+        if isinstance(stopped, Interrupted) and not keep:
+            raise
+        return Shrunk(search.best, complete=False, total=len(first.operations))
+    return Shrunk(search.best, complete=True, total=len(first.operations))
+
+
+def kind(shown: Demonstration) -> object:
+    """The essence when operations are carried out again: the rule, or the exception, and the kind of operation.
+
+    Numbers may differ: with fewer operations before it, other pages are free.
+    """
+    finding = shown.finding
+    cause = finding.rule if isinstance(finding, RuleBroken) else type(finding.original)
+    return cause, type(finding.op), shown.must_refuse
+
+
+def words(shown: Demonstration) -> object:
+    """The essence of recorded answers, which were given to the whole list of operations: the last number.
+
+    Almost any recorded answer is wrong once enough is left out before it. Only while the model still expects what it
+    expected of the whole do the remaining operations explain the finding.
+    """
+    finding = shown.finding
+    return str(finding), getattr(finding, "expected", None), getattr(finding, "observed", None)
+
+
+class _Search:
+    """The best demonstration so far."""
+
+    def __init__(self, first: Demonstration, attempt: Attempt, essence: Essence, deadline: float) -> None:
+        self.best = first
+        self._attempt = attempt
+        self._essence = essence
+        self._wanted = essence(first)
+        self._deadline = deadline
+
+    def shows(self, operations: Operations) -> bool:
+        """Whether these operations still show it; if so they are the best so far, since only shorter ones are tried.
+
+        Raises:
+            TimeoutError: the time was up before.
+        """
+        if time.monotonic() > self._deadline:
+            raise TimeoutError
+        shown = self._attempt(operations)
+        if shown is None or self._essence(shown) != self._wanted:
+            return False
+        self.best = shown
+        return True
+
+
+def minimize(items: list[T], still: Callable[[list[T]], bool]) -> None:
+    """Leave out ever smaller parts of `items` while `still` holds, until no single one can be left out."""
+    size = max(1, len(items) // 2)
+    while True:
+        before, start = len(items), 0
+        while start < len(items):
+            fewer = items[:start] + items[start + size :]
+            if still(fewer):
+                items = fewer
+            else:
+                start += size
+        if size > 1:
+            size //= 2
+        elif len(items) == before:
+            return
+
+
+def _names(operations: Operations) -> list[str]:
+    """The requests and sessions, in order of appearance."""
+    seen: dict[str, None] = {}
+    for op in operations:
+        seen.update(dict.fromkeys(names_in(op)))
+    return list(seen)
+
+
+def about(operations: Operations, names: set[str]) -> Operations:
+    """What remains if all other requests and sessions had never been; batches and their answers are narrowed."""
+    kept: list[Operation[Any]] = []
+    emptied: set[int] = set()
+    for op in operations:
+        match op:
+            case Extend():
+                reqs = [(req, seq_len) for req, seq_len in op.reqs if req in names]
+                obs = op.obs and ExtendAnswer(_only(op.obs.rows, names), _only(op.obs.pages, names))
+                kept += [msgspec.structs.replace(op, reqs=reqs, obs=obs)] if reqs else []
+            case Decode():
+                batch = [req for req in op.reqs if req in names]
+                given = op.obs and DecodeAnswer(_only(op.obs.pages, names))
+                kept += [msgspec.structs.replace(op, reqs=batch, obs=given)] if batch else []
+            case Launch():
+                batch = [req for req in op.reqs if req in names]
+                (emptied.discard if batch else emptied.add)(op.launch)
+                kept += [msgspec.structs.replace(op, reqs=batch)] if batch else []
+            case Complete():
+                if op.launch not in emptied:
+                    own = op.obs and CompleteAnswer(_only(op.obs.tokens, names))
+                    kept.append(msgspec.structs.replace(op, tokens=_only(op.tokens, names), obs=own))
+            case _:
+                if names.issuperset(names_in(op)):
+                    kept.append(op)
+    return kept
+
+
+def _only(told: dict[str, T] | None, names: set[str]) -> dict[str, T] | None:
+    return told and {name: value for name, value in told.items() if name in names}

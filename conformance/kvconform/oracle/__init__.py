@@ -1,0 +1,90 @@
+"""Answers, held against the specification.
+
+`kvspec.model` says of each operation what has to be answered. Here is the judge of what was: `observed` compares part
+by part and makes up what nobody answered, `looking` compares figures and whole states, `parts` what both need, `runs`
+compares lists of numbers, and `pools` knows who has what, in words.
+"""
+
+from kvconform.oracle.observed import Observed
+from kvconform.oracle.pools import owner_name, pool_of, record_name
+from kvspec.events import Config, Event, Refusal, Refused
+from kvspec.lengths import Lengths
+from kvspec.model import OPERATIONS
+from kvspec.model.meaning import FORWARD, MakeLaw, Memory
+from kvspec.model.state import State
+from kvspec.pages import expand
+from kvspec.rules import Violation
+
+__all__ = ["Model", "Observed", "carry_out", "judge_refusal", "owner_name", "record_name"]
+
+
+class Model:
+    """The specification, watching one memory manager."""
+
+    def __init__(self, config: Config, *, law: MakeLaw | None = None, writes_on: str = FORWARD) -> None:
+        """An empty memory manager of the given sizes.
+
+        A `law` (`kvspec.memory`) judges what each step means there; `writes_on` is the stream on which rows are
+        written, that of the forward passes or "host".
+        """
+        self.state = State(config, None if law is None else Memory(config, law, writes_on))
+        self.steps = 0
+
+    def step(self, op: Event) -> None:
+        """Judge one operation and its answer, and move on.
+
+        With neither `obs` nor `refused` set, the model answers itself and fills `op.obs` in.
+
+        Raises:
+            Violation: the answer is not allowed, or an operation was carried out that must be refused.
+            Refusal: there was no answer to judge, and the operation must be refused.
+        """
+        self.steps += 1
+        carry_out(self.state, op)
+        if self.state.memory is not None:
+            self.state.memory.judge()
+
+    def lengths_of(self, name: str) -> Lengths | None:
+        """The lengths of a request, or of an idle session's slot; `None` if it holds nothing."""
+        holder = self.state.requests.get(name) or self.state.sessions.get(name)
+        return None if holder is None or holder.record is None else self.state.lengths[holder.record]
+
+
+def carry_out(state: State, op: Event) -> None:
+    """Judge one operation and its answer as `Model.step` does, but for what it means to the memory below."""
+    told = Observed(state, op)
+    try:
+        OPERATIONS[type(op)](state, op, told)
+    except Refusal as refusal:
+        if op.refused is None:
+            if op.obs is None:
+                raise
+            raise _carried_out(state, op, refusal.refused) from None
+        judge_refusal(state, refusal.refused, op.refused)
+    else:
+        if op.obs is None:
+            op.obs = told.made_up()
+
+
+def _carried_out(state: State, op: Event, due: Refused) -> Violation:
+    """What is broken where an operation was carried out that must be refused: by what it let go, if it tells that."""
+    rule, what = due.rule or "OP-1", f"the operation was carried out, but must be refused: {due.reason}"
+    freed = expand(getattr(op.obs, "freed", None) or ())
+    pool = pool_of(state, "pages")
+    if rule == "OP-1" and freed and pool is not None:
+        _, whose = pool.use(state, freed[0])
+        return Violation("PAGE-1", f"{what}; page {freed[0]} was freed, but it {whose}", observed=freed)
+    if rule == "OP-1" and getattr(op, "session", None) in state.closed_late:
+        rule = "SESS-4"
+    return Violation(rule, what, expected="refused", observed="carried out")
+
+
+def judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
+    """Both refuse: the amounts that are missing must agree where they are told."""
+    for name in ("pages_short", "rows_short", "window_short", "states_short") if expected.rule == "CAP-1" else ():
+        told, due = getattr(observed, name), getattr(expected, name)
+        if told and told != due:
+            raise Violation("CAP-1", f"{name} of a refusal is wrong", expected=due, observed=told)
+    rule = expected.rule or "OP-1"
+    state.judged[rule] += 1
+    state.judged["ROW-3"] += bool(expected.rows_short)

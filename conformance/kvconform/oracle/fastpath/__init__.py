@@ -1,0 +1,48 @@
+"""The model, quicker: decode steps that go on are counted, and written into the state when somebody looks.
+
+`steady` says what a step of such a batch is, `onward` what it means below. Whoever looks after each step, as exploring
+does, gains nothing by it.
+"""
+
+from kvconform.oracle import Model, carry_out
+from kvconform.oracle.fastpath.decode_batch import Steady
+from kvspec.events import Event
+from kvspec.model.state import State
+from kvspec.rules import Violation
+
+
+class QuickModel(Model):
+    """A model that takes decode steps together."""
+
+    @property
+    def state(self) -> State:
+        """What it remembers; whoever changes it by hand must have got it since the last step."""
+        self._steady.settle()
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self._steady = Steady(state)
+
+    @property
+    def unsettled(self) -> State:
+        """The same, but not to be changed, and behind a batch, which goes on: it has all of pages, not of requests."""
+        return self._state
+
+    def step(self, op: Event) -> None:
+        """Judge one operation and its answer, and move on, as any model."""
+        self.steps += 1
+        state, steady = self._state, self._steady
+        if steady.step(op):
+            return
+        steady.make_way(op)
+        try:
+            carry_out(state, op)
+        except Violation:
+            if steady.settle():  # what the batch had by then belongs to what is said
+                carry_out(state.copy(), op)
+            raise
+        if state.memory is not None:
+            state.memory.judge()
+        steady.note(op)

@@ -1,0 +1,304 @@
+"""A report's figures and a snapshot, held against the specification's own state."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from kvconform.oracle.parts import judge_content, judge_length
+from kvconform.oracle.runs import alongside, merged, without
+from kvspec.events import Figures, Held, HolderView, SnapshotAnswer
+from kvspec.model.looking import held_tokens, turns_of
+from kvspec.model.records import Request, Session
+from kvspec.model.recurrent import has_state, slot_keeping
+from kvspec.model.state import WITHHELD, State
+from kvspec.pages import Runs, ceil_pages, compress, count, slots_of
+from kvspec.rules import Violation
+
+
+def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
+    """Compare an implementation's own figures with the specification's (20070, 22213)."""
+    judged: dict[str, None] = {}
+    for name, rule in _RULES.items():
+        due, told = getattr(expected, name), getattr(obs, name)
+        if due is None:
+            continue
+        if told is None:
+            state.unjudged[rule] += 1
+        elif told != due:
+            blamed = _blame(state, name, expected, obs)
+            raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=told)
+        else:
+            judged[rule] = None
+    state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(turns_of(state))
+    for rule in judged:
+        state.judged[rule] += 1
+    state.judged["STORE-2"] += obs.protected is not None
+    state.judged["SESS-3"] += held_tokens(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
+
+
+_POOLS = {"window": "ACC-2", "states": "ACC-3"}
+_RULES = {name: _POOLS.get(name.partition("_")[0], "ACC-1") for name in Figures.__struct_fields__}
+"""The accounting rule that a figure belongs to: each pool has its own."""
+
+
+_SHIFTS = (
+    ("rows_available", "rows_withheld", "RACE-1"),
+    ("evictable", "protected", "STORE-2"),
+    ("window_evictable", "window_protected", "SWA-5"),
+    ("states_evictable", "states_protected", "MAMBA-5"),
+)
+"""What counts as free instead of as locked, and the rule that says which it is."""
+
+
+def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> str:
+    """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
+    figures = ((name, getattr(expected, name), getattr(observed, name)) for name in _RULES)
+    more = {name: told - due for name, due, told in figures if due is not None and told is not None}
+    rule = _RULES[figure]
+    for free, locked, shown in _SHIFTS:
+        shifted = more.get(free)
+        if _RULES[free] == rule and shifted and more.get(locked) == -shifted and (shifted > 0 or shown != "RACE-1"):
+            return shown
+    lent = _lent(state)
+    whose, other = ("session_held", "rows_sessions"), "uncached"
+    if state.config.turns_count_as == "sessions":
+        whose, other = ("uncached", "rows_requests"), "session_held"
+    tokens = held_tokens(state, lent)  # none, where all of them is the store's: then only the rows show it
+    twice = rule == "ACC-1" and bool(lent) and more.get(whose[0]) == tokens
+    return "SESS-3" if twice and (more.get(whose[1]) == len(lent) or (tokens and more.get(other) == 0)) else rule
+
+
+def _lent(state: State) -> list[int]:
+    """The records of turns that an engine counts twice if it counts the slot and the turn."""
+    if state.config.turns_count_as == "sessions":
+        return turns_of(state)
+    return [one.record for one in state.requests.values() if one.resumed and one.record is not None]
+
+
+def judge_snapshot(state: State, told: SnapshotAnswer | None) -> SnapshotAnswer:
+    """Compare an implementation's whole state, if it told any, with the specification's, and return that."""
+    requests, sessions = held(state)
+    expected = _snapshot(state, requests, sessions)
+    obs = told or expected
+    _judge_holders(state, "request", requests, obs.requests)
+    _judge_holders(state, "session", sessions, obs.sessions)
+    _judge_rows(state, expected.rows or {}, obs.rows)
+    _judge_free_rows(state, expected, obs)
+    _judge_set(state, "STORE-1", "the store's pages", expected.store_pages or (), obs.store_pages)
+    _judge_set(state, "PAGE-1", "the free pages", expected.free_pages or (), obs.free_pages)
+    _judge_each(state, "STORE-2", "locks on page", expected.locks, obs.locks)
+    if state.config.sliding_window:
+        _judge_each(state, "SWA-3", "window side of page", expected.window_sides, obs.window_sides)
+        _judge_each(state, "SWA-5", "locks on window page", expected.window_locks, obs.window_locks)
+    if state.config.num_states:
+        _judge_each(state, "MAMBA-5", "locks on state slot", expected.state_locks, obs.state_locks)
+        _judge_set(state, "MAMBA-4", "the store's states", expected.store_states or (), obs.store_states)
+        _judge_set(state, "MAMBA-1", "the free state slots", expected.free_states or (), obs.free_states)
+    return expected
+
+
+def _judge_each(
+    state: State, rule: str, name: str, expected: dict[int, int] | None, observed: dict[int, int] | None
+) -> None:
+    """Compare what is told of each number of a pool; nothing is 0."""
+    if observed is None or expected is None or state.virtual_page:
+        state.unjudged[rule] += 1
+        return
+    state.judged[rule] += 1
+    for number in expected | observed:
+        due, told = expected.get(number, 0), observed.get(number, 0)
+        if due != told:
+            raise Violation(rule, f"{name} {number}: wrong", expected=due, observed=told)
+
+
+def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
+    """Compare the rows that nobody holds. One that is free though a launch in flight reads it breaks RACE-1."""
+    if state.virtual_row:
+        return
+    # those of the free ones that are withheld
+    early = without(observed.free_rows or (), without(observed.free_rows or (), expected.withheld_rows or ()))
+    if early:
+        raise Violation("RACE-1", "rows are free that a launch in flight still reads", observed=early)
+    _judge_set(state, "RACE-1", "the withheld rows", expected.withheld_rows or (), observed.withheld_rows)
+    _judge_set(state, "ROW-1", "the free rows", expected.free_rows or (), observed.free_rows)
+
+
+def _snapshot(state: State, requests: dict[str, Held], sessions: dict[str, Held]) -> SnapshotAnswer:
+    store, config = state.store, state.config
+    told = SnapshotAnswer(
+        free_pages=without([(1, config.num_pages)], list(state.owner)),
+        store_pages=compress(sorted(store.pages.values())),
+        requests=dict(requests),
+        sessions=dict(sessions),
+        locks=Counter(page for one in state.records.values() for page in store.path(one.locked)),
+    )
+    if config.num_rows:
+        tables = ((row, state.tables[record], state.lengths[record]) for record, (row, *_) in state.records.items())
+        told.rows = {row: slots_of(table, lengths.allocated, config.page_size) for row, table, lengths in tables}
+        told.free_rows = without([(0, config.num_rows)], list(state.rows))
+        told.withheld_rows = compress(sorted(row for row, record in state.rows.items() if record == WITHHELD))
+    if config.sliding_window:
+        told.window_sides = sides = state.window_of.copy()
+        told.window_locks = {sides[page]: count for page, count in store.window_pins.items() if page in sides}
+    if config.num_states:
+        pins = store.state_pins
+        told.free_states = without([(1, config.num_states)], list(state.state_owner))
+        told.store_states = compress(sorted(store.states.values()))
+        locked = ((store.pages[key], slot) for key, slot in store.states.items())
+        told.state_locks = {slot: pins[page] for page, slot in locked if page in pins}
+    return told
+
+
+def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
+    """What each request has, and each session slot that has not lent it."""
+
+    def views(holders: Mapping[str, Request | Session]) -> dict[str, Held]:
+        return {name: _view(state, one.record) for name, one in holders.items() if one.record is not None}
+
+    return views(state.requests), views(state.sessions)
+
+
+def _view(state: State, record: int) -> Held:
+    row, _, states, _ = state.records[record]
+    lengths = state.lengths[record]
+    cursor = max(lengths.protected, state.cursor[record]) if state.config.sliding_window else None
+    if not state.config.num_states:
+        return Held(row, *lengths, cursor)
+    return Held(row, *lengths, cursor, sorted(states), *_roles(state, record))
+
+
+def _judge_holders(state: State, kind: str, expected: dict[str, Held], observed: dict[str, HolderView] | None) -> None:
+    """Compare who holds a row, and what is told of each."""
+    if observed is None:
+        state.unjudged["LEN-1"] += 1
+        return
+    for rule in ("ROW-1", "ROW-4"):
+        state.judged[rule] += 1
+    for name in expected | observed:
+        if name not in observed:
+            # A session that waits for its turn to be released: it was released too early, private pages or none.
+            rule = "SESS-4" if kind == "session" and state.sessions[name].closing else "ROW-1"
+            raise Violation(rule, f"{kind} {name} should hold a row", expected=expected[name])
+        if name not in expected:
+            rule = "ROW-1" if kind == "session" else _blame_row(state, name)
+            raise Violation(rule, f"{kind} {name} should hold no row", observed=observed[name])
+        _judge_holder(state, kind, name, expected[name], observed[name])
+
+
+def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
+    """Compare one holder. What is not told of it is not judged."""
+    who = f"{kind} {name}"
+    if found.row is None or wanted.row < 0:
+        state.unjudged["ROW-2"] += 1
+    elif found.row != wanted.row:
+        raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row)
+    else:
+        state.judged["ROW-2"] += 1
+    judge_length(state, "LEN-1", f"protected_len of {who}", wanted.protected_len, found.protected_len)
+    ahead = kind == "request" and state.speculates_ahead(name)
+    length_rule = rule = "SPEC-2" if ahead else "LEN-1"
+    committed, allocated = found.committed_len, found.allocated_len
+    has = wanted.allocated_len if allocated is None else allocated
+    if committed is not None and wanted.committed_len < committed <= has and not ahead:
+        rule = "DATA-1"  # beyond its tokens, a holder vouches for content that it does not have
+    judge_length(state, rule, f"committed_len of {who}", wanted.committed_len, committed)
+    if kind == "request" or not _same_pages(state, wanted.allocated_len, has):
+        judge_length(state, length_rule, f"allocated_len of {who}", wanted.allocated_len, allocated)
+    if wanted.swa_evicted_len is not None:
+        judge_length(state, "SWA-2", f"swa_evicted_len of {who}", wanted.swa_evicted_len, found.swa_evicted_len)
+    if wanted.states is not None:
+        _judge_set(state, "MAMBA-1", f"the state slots of {who}", wanted.states, found.states)
+        holder = state.requests[name] if kind == "request" else state.sessions[name]
+        assert holder.record is not None, "it holds a row"
+        _judge_roles(state, who, holder.record, found)
+
+
+def _blame_row(state: State, req: str) -> str:
+    """The rule that a request with a row too many breaks: it kept an old one, or was given one by halves."""
+    request = state.requests.get(req)
+    return "ROW-3" if request is not None and not request.run else "ROW-4"
+
+
+def _same_pages(state: State, length: int, other: int) -> bool:
+    """Whether two allocated lengths are the same pages.
+
+    A slot may forget the slots past its tokens in a page that it keeps (SGLang from 0.5.11 on does): the next match
+    overwrites them anyway.
+    """
+    return ceil_pages(length, state.config.page_size) == ceil_pages(other, state.config.page_size)
+
+
+def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
+    if observed is None:
+        state.unjudged["PAGE-3"] += 1
+        return
+    state.judged["PAGE-3"] += 1
+    for row in expected | observed:
+        if row < 0 or (state.virtual_row and row not in expected):  # no answer told whose row it is
+            continue
+        if row not in observed or row not in expected:
+            what = "is held, but not told" if row in expected else "is told, but nobody holds it"
+            raise Violation("ROW-1", f"row {row} {what}", expected=expected.get(row), observed=observed.get(row))
+        due, told = count(expected[row]), count(observed[row])
+        if not _same_pages(state, due, told):
+            raise Violation("PAGE-3", f"the number of positions of row {row} is wrong", expected=due, observed=told)
+        position = 0
+        for want, have, length in alongside(expected[row], observed[row]):
+            if want not in (have, 0):
+                what = f"position {position} of row {row} is another slot"
+                raise Violation("PAGE-3", what, expected=want, observed=have)
+            position += length
+
+
+def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Runs | None) -> None:
+    if observed is None or state.virtual_page:
+        state.unjudged[rule] += 1
+        return
+    state.judged[rule] += 1
+    lacking, strange = without(expected, observed), without(observed, expected)
+    if lacking or strange:
+        due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))
+        raise Violation(rule, f"{name} differ", expected=due, observed=told)
+    if count(observed) != sum(length for _, length in merged(observed)):
+        in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
+        raise Violation(rule, f"{name}: some are there twice", observed=in_order)
+
+
+def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
+    """Hold what the slots of a record are used for, where that is told, against what they have (rule DATA-2).
+
+    What no earlier answer told is learned here.
+    """
+    held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
+    if view.computing is None or any(slot < 0 for slot in held.states):
+        state.unjudged["DATA-2"] += 1
+        return
+    if view.computing not in ((held.computing,) if held.computing else held.states):
+        what = f"{who} computes in state slot {view.computing}, where its state is not"
+        raise Violation("DATA-2", what, expected=held.computing or held.states, observed=view.computing)
+    if not held.computing:
+        state.records[record] = held = held._replace(computing=view.computing)
+        content[view.computing] = record, state.written[record]
+    state.judged["DATA-2"] += 1
+    due = [border for border in state.borders[record] if border >= protected]
+    if view.tracking is None:
+        state.unjudged["DATA-2"] += bool(due)
+        return
+    told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
+    if list(told) != due:
+        what = f"the page borders whose states {who} has kept are wrong"
+        raise Violation("MAMBA-3", what, expected=due, observed=list(told))
+    for border, slot in told.items():
+        if has_state(state, record, slot, border) is not None:
+            judge_content(state, record, slot, border, f"{who} keeps in")
+        tracking = [own for own in held.states if own != held.computing]
+        if slot not in tracking:
+            what = f"{who} keeps a state in slot {slot}, which is no tracking slot of its own"
+            raise Violation("DATA-2", what, expected=tracking, observed=slot)
+        content[slot] = record, border
+
+
+def _roles(state: State, record: int) -> tuple[int | None, dict[int, int] | None]:
+    """The slot that a record computes in, and the one that keeps each border; `None` where no answer told."""
+    kept = {border: slot_keeping(state, record, border) for border in state.borders[record]}
+    told = {border: slot for border, slot in kept.items() if slot is not None}
+    return state.records[record].computing or None, told if len(told) == len(kept) else None

@@ -1,0 +1,410 @@
+"""How what an implementation answered is held against what the specification says is due."""
+
+from collections.abc import Collection, Mapping
+from itertools import chain, islice
+from typing import Any, cast
+
+from msgspec.structs import asdict
+
+from kvconform.oracle import inspection as looking
+from kvconform.oracle.parts import judge_content, judge_length, other_state
+from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
+from kvconform.protocol import ANSWERS
+from kvspec.events import Answer, Event, Figures, FreeState
+from kvspec.model.records import Part
+from kvspec.model.recurrent import source
+from kvspec.model.state import WITHHELD, State
+from kvspec.model.told import Needs, PoolName
+from kvspec.pages import Runs, beginning, count
+from kvspec.rules import Violation
+from kvspec.tokens import PrefixKey
+
+_MORE = 64
+"""So many numbers more than were due are written out, for the report."""
+_TELLING = ("SESS-4", "STORE-5")
+"""Rules of operations that free nothing of one's own, or only duplicates: a page too many breaks just these."""
+_GIVEN = {"pages": "pages", "window": "window_pages", "states": "states"}
+_FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
+_EVICTED = {"window": "window_evicted", "states": "states_evicted"}
+"""The part of an answer that tells of a pool."""
+
+
+class Observed:
+    """The answer to one operation (`kvspec.model.told.Told`). Where nothing was answered, it makes one up as it goes.
+
+    What is told is counted as judged by its rule, what is not told as unjudged.
+    """
+
+    __slots__ = ("_made_up", "_obs", "_op", "_state")
+
+    def __init__(self, state: State, op: Event) -> None:
+        """What `op` was answered in a state."""
+        self._state, self._op = state, op
+        self._obs: Any = op.obs
+        if self._obs is None:
+            self._made_up: dict[str, Any] = {}
+
+    @property
+    def chooses(self) -> bool:
+        """Whether nothing was answered."""
+        return self._obs is None
+
+    def made_up(self) -> Answer:
+        """The answer that was made up."""
+        return ANSWERS[type(self._op)](**self._made_up)
+
+    def _told(self, part: str, otherwise: Any) -> Any:
+        """What was told of a part of the answer; what is made up, if nothing was answered."""
+        if self._obs is None:
+            self._made_up[part] = otherwise
+            return otherwise
+        return getattr(self._obs, part)
+
+    def carried_out(self, rule: str = "OP-1", /) -> None:
+        """The operation is due by `rule`, and fits: it must not have been refused."""
+        told = self._op.refused
+        if told is not None:
+            short = told.pages_short or told.rows_short or told.window_short or told.states_short
+            broken = "CAP-1" if short or told.rule == "CAP-1" else rule
+            what = f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way"
+            raise Violation(broken, what, expected="carried out", observed="refused")
+        self._state.judged["OP-1"] += 1
+
+    def length(self, part: str, rule: str, due: int, /) -> None:
+        """A length, in tokens."""
+        told = self._told(part, due)
+        if told == due:
+            self._state.judged[rule] += 1
+        else:
+            judge_length(self._state, rule, part, due, told)
+
+    def choice(self, part: str, otherwise: int, /) -> int:
+        """A number that is free to choose."""
+        told: int | None = self._told(part, otherwise)
+        return otherwise if told is None else told
+
+    # What was given out
+
+    def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
+        """Check the numbers given to each request; what was not told gets negative ones, which nothing is held against.
+
+        Made up, they are the smallest free ones.
+        """
+        there = pool_of(self._state, pool)
+        if there is None:
+            return {}
+        told = getattr(self._obs, _GIVEN[pool]) if self._obs else self._told(_GIVEN[pool], _smallest(there, needs))
+        return self._given(there, needs, told, rule)
+
+    def slot(self, part: str, req: str, /) -> int:
+        """One free state slot."""
+        pool, needs = pool_of(self._state, "states"), [(req, 1)]
+        assert pool is not None, "there are state slots"
+        slot = self._told(part, _smallest(pool, needs)[req][0] if self._obs is None else None)
+        return self._given(pool, needs, None if slot is None else {req: [slot]}, "")[req][0]
+
+    def _given(self, pool: Pool, needs: Needs, told: dict[str, Runs] | None, due: str) -> dict[str, list[int]]:
+        state = self._state
+        if told is None:
+            state.unjudged[pool.rule] += 1
+            return {req: [self._untold_number() for _ in range(need)] for req, need in needs if need}
+        given: dict[str, list[int]] = {}
+        seen: set[int] = set()
+        wanted = dict(needs)
+        for req in [*wanted, *(told.keys() - wanted.keys())]:
+            need, runs = wanted.get(req, 0), told.get(req, ())
+            taken = beginning(runs, need + _MORE)
+            if len(taken) != need:
+                rule, what = due if due and req in wanted else pool.due, f"the number of {pool.kind}s given to {req}"
+                raise Violation(rule, f"{what} is wrong", expected=need, observed=taken)
+            if taken:
+                _judge_free(state, pool, taken, given, seen, req)
+                given[req] = taken
+        state.judged[pool.rule] += bool(given)
+        if pool.due != pool.rule:
+            state.judged[pool.due] += 1
+        return given
+
+    def _untold_number(self) -> int:
+        self._state.virtual_page -= 1
+        return self._state.virtual_page
+
+    def rows(self, kept: Mapping[str, int | None], /) -> dict[str, int]:
+        """Check the row of each request of an extend; `kept` are the rows that they bring."""
+        told: dict[str, int] | None = self._told("rows", self._smallest_rows(kept) if self._obs is None else None)
+        rows: dict[str, int] = {}
+        for req, row in kept.items():
+            rows[req] = _judge_row(self._state, req, row, told, rows)
+        if told is not None and len(told) > len(rows):
+            raise Violation("ROW-1", "rows were given to requests that are not in the batch", observed=told)
+        return rows
+
+    def _smallest_rows(self, kept: Mapping[str, int | None]) -> dict[str, int] | None:
+        """Kept rows, and the smallest free ones; `None` without rows."""
+        state = self._state
+        free = (row for row in range(state.config.num_rows) if row not in state.rows)
+        return {req: next(free) if row is None else row for req, row in kept.items()} if state.config.num_rows else None
+
+    # What went back
+
+    def let_go(
+        self,
+        pages: list[int],
+        rule: str,
+        *,
+        window_rule: str = "SWA-1",
+        states: Collection[int] = (),
+        states_rule: str = "MAMBA-2",
+        staying: Mapping[int, str] | None = None,
+    ) -> None:
+        """Compare what went back with `pages`, the window sides behind them, `states`; no state goes to the store."""
+        self.freed("pages", rule, pages, staying)
+        if self._state.config.hybrid:
+            self.freed("window", window_rule, self._state.window_sides(pages))
+            self.freed("states", states_rule, states)
+        if (cached := getattr(self._obs, "state_cached", None)) is not None:
+            self.cached(cached, ())
+
+    def freed(
+        self, pool: PoolName, rule: str, due: Collection[int], staying: Mapping[int, str] | None = None, /
+    ) -> None:
+        """Compare what went back to a pool with what was due, in any order; `rule` is what a number left behind breaks.
+
+        `staying` are numbers of which a rule of the operation itself says that they stay. Where the numbers of some
+        that are due were never told (negative ones), whatever seems to be free may be one of them.
+        """
+        if pool != "pages" and pool_of(self._state, pool) is None:
+            return
+        expected = [*due]
+        if isinstance(self._op, FreeState):
+            slot = self._told("state", expected[0])
+            observed: Runs | None = None if slot is None else [slot]
+        else:
+            observed = self._told(_FREED[pool], expected)
+        if observed is None:
+            self._state.unjudged[rule] += 1
+            return
+        self._state.judged[rule] += 1
+        freed = beginning(observed, len(expected) + _MORE)
+        if pool == "pages" and freed:
+            self._state.judged["TAIL-2"] += 1
+        if freed != expected:
+            _judge_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
+
+    def revived(self, tombstones: Collection[int], /) -> None:
+        """A locked tombstone gets a window side from a duplicate; freeing the tombstone instead breaks SWA-6."""
+        if (freed := getattr(self._obs, "freed", ())) is None:
+            return
+        self._state.judged["SWA-6"] += 1
+        gone = set(beginning(freed, len(self._state.owner) + 1))
+        for page in tombstones:
+            if page in gone:
+                what = f"page {page} of the prefix store was freed while somebody has locked it"
+                raise Violation("SWA-6", what, observed=freed)
+
+    # State slots
+
+    def cached(self, slot: int | None, due: Collection[int], /) -> None:
+        """The state slot that the store took, if it took one, is one of those due (MAMBA-4)."""
+        if slot is not None and slot not in due:
+            what = f"state slot {slot}, which is not the request's" if due else "a state that is not due"
+            raise Violation("MAMBA-4", f"the store took {what}", expected=[*due] or None, observed=slot)
+        if due:
+            told = self.chooses or self._obs.state_cached is not None
+            (self._state.judged if told else self._state.unjudged)["MAMBA-4"] += 1
+
+    def content(self, record: int, slot: int, length: int, what: str, /) -> None:
+        """A slot of a record that is used for its state after `length` tokens has it; `what` is what for."""
+        judge_content(self._state, record, slot, length, what)
+
+    def sources(self, batch: list[Part], /) -> None:
+        """The slots whose states the requests of a prefill batch go on from, each at its `prefix_len`."""
+        state = self._state
+        if not state.config.num_states:
+            return
+        due = {req: slot for req, one, start, _ in batch if (slot := source(state, one, start)) is not None}
+        told: dict[str, int] | None = self._told("states_from", due)
+        for req, request, prefix_len, _ in batch:
+            if told is None or req not in told:
+                state.unjudged["DATA-2"] += prefix_len > 0
+                continue
+            record, slot, expected = request.record, told[req], due.get(req)
+            if slot == expected or (expected is not None and expected < 0):
+                state.judged["DATA-2"] += 1
+            elif record is not None and slot in state.records[record].states and prefix_len:
+                judge_content(state, record, slot, prefix_len, f"{req} goes on from")
+            else:
+                raise other_state(f"{req} goes on from", slot, prefix_len, expected, slot)
+
+    # What left the store
+
+    def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
+        """The pages that left the store, each of them one of its own, and named once."""
+        state = self._state
+        told = self._told("evicted", _victims(state, asked) if self._obs is None else ())
+        pages = beginning(told, len(state.store.pages) + 1)
+        owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
+        if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
+            raise _never_evicted(state, pages)
+        return cast("dict[PrefixKey, int]", owners)
+
+    def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
+        """Compare what left the store beside its pages, `leaving` with them among it, and return it.
+
+        Only `evictable` numbers leave, and enough of them; `rule` is that of both.
+        """
+        there, may, state = pool_of(self._state, pool), {*leaving, *evictable}, self._state
+        assert there is not None, "it is asked of pools that are there"
+        more = sorted(may.difference(leaving))[: max(0, asked - len(leaving))]
+        observed = self._told(_EVICTED[pool], leaving + more)
+        evicted = leaving if observed is None else beginning(observed, len(there.owners) + 1)
+        if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
+            what = f"the {there.kind}s of evicted pages stay, or leave twice"
+            raise Violation(there.rule, what, expected=leaving, observed=evicted)
+        for number in evicted:
+            if number not in may:
+                whose = there.use(state, number)[1]
+                broken = rule if whose.endswith(STORE) else there.rule
+                what = "somebody has locked it" if broken == rule else f"it {whose}"
+                raise Violation(broken, f"{there.kind} {number} was evicted, but {what}", observed=evicted)
+        due = min(asked, len(evictable))
+        if len(evicted) < due:
+            what = f"too few {there.kind}s were evicted"
+            raise Violation(rule, what, expected=f"at least {due}", observed=len(evicted))
+        state.judged[rule] += 1
+        state.chosen["more evicted than asked"] += len(evicted) > max(asked, len(leaving))
+        state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable)
+        return evicted
+
+    # What was looked at
+
+    def figures(self, due: Figures, /) -> None:
+        """The figures of a report."""
+        looking.judge_figures(self._state, due, self._obs or due)
+        if self._obs is None:
+            self._made_up = asdict(due)
+
+    def whole(self) -> None:
+        """The whole state, as far as it was told."""
+        due = looking.judge_snapshot(self._state, self._obs)
+        if self._obs is None:
+            self._made_up = asdict(due)
+
+
+def _smallest(pool: Pool, needs: Needs) -> dict[str, Runs]:
+    """The smallest free numbers, as many as each request needs."""
+    free = (number for number in range(1, pool.size + 1) if number not in pool.owners)
+    return {req: list(islice(free, need)) for req, need in needs if need}
+
+
+def _judge_free(
+    state: State, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
+) -> None:
+    """Each number is free; `seen` are those that were `given` to others of the batch, and these join them."""
+    before = len(seen)
+    seen.update(numbers)
+    fine = len(seen) == before + len(numbers) and pool.owners.keys().isdisjoint(numbers)
+    if fine and min(numbers) >= 1 and max(numbers) <= pool.size:
+        return
+    taken = {*chain(*given.values())}
+    for number in numbers:
+        exists = 1 <= number <= pool.size
+        if number in taken or number in pool.owners or not exists:
+            whose = "was given out already" if number in taken and exists else pool.use(state, number)[1]
+            what = f"{pool.kind} {number} was given to {req}, but it {whose}"
+            raise Violation(pool.rule, what, expected=f"a free {pool.kind}", observed=number)
+        taken.add(number)
+
+
+def _judge_freed(
+    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], told: int, staying: Mapping[int, str]
+) -> None:
+    """Compare what went back to a pool, `told` numbers in all, with what was due, number by number."""
+    pool, of_pages = pool_of(state, name), name == "pages"
+    assert pool is not None, "something went back to it"
+    untold = any(one < 0 for one in due)
+    if untold and told != len(due):
+        raise Violation(rule, f"the number of freed {pool.kind}s is wrong", expected=len(due), observed=told)
+    seen: set[int] = set()
+    for number in freed:
+        if number in seen:
+            twice = pool.rule if of_pages else rule
+            raise Violation(twice, f"{pool.kind} {number} was freed twice", expected=due, observed=freed)
+        if number not in due:
+            broken, whose = pool.use(state, number)
+            if of_pages:
+                broken = rule if rule in _TELLING else staying.get(number, broken)
+            if not (untold and whose == FREE):
+                raise Violation(broken, f"{pool.kind} {number} was freed, but it {whose}", expected=due, observed=freed)
+        seen.add(number)
+    left = sorted(set(due) - seen)
+    if left and not untold:
+        what = f"{pool.kind}(s) {_listed(left)} were not freed and nobody holds them"
+        raise Violation(rule, what, expected=due, observed=freed)
+
+
+def _listed(numbers: list[int]) -> str:
+    """A few numbers, for a sentence."""
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
+    """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
+    row = None if rows is None else rows.get(req)
+    if row is None:
+        state.unjudged["ROW-1"] += 1
+        if kept is not None:
+            return kept
+        state.virtual_row -= 1
+        return state.virtual_row
+    if kept is not None:
+        if row != kept:
+            raise Violation("ROW-2", f"{req} did not keep its row", expected=kept, observed=row)
+        state.judged["ROW-2"] += 1
+        state.judged["ROW-3"] += 1
+        return row
+    what = f"{req} was given row {row}"
+    if not 0 <= row < state.config.num_rows:
+        raise Violation("ROW-1", what, expected=f"0..{state.config.num_rows - 1}", observed=row)
+    if row in batch.values():
+        raise Violation("ROW-1", f"row {row} was given out twice", expected="a free row", observed=row)
+    holder = state.rows.get(row)
+    if holder is not None:
+        read = holder == WITHHELD
+        whose = "a launch in flight still reads" if read else f"belongs to {record_name(state, holder)}"
+        rule = "RACE-1" if read else "ROW-1"
+        raise Violation(rule, f"{what}, which {whose}", expected="a free row", observed=row)
+    state.judged["ROW-1"] += 1
+    state.judged["RACE-1"] += bool(state.readers)
+    return row
+
+
+def _never_evicted(state: State, pages: list[int]) -> Violation:
+    """What is broken where one of the pages that were evicted is not the store's, or is named twice."""
+    seen: set[int] = set()
+    for page in pages:
+        key = state.owner.get(page)
+        if not isinstance(key, bytes):
+            whose = "is free" if key is None else "is a holder's private page"
+            if not 1 <= page <= state.config.num_pages:
+                whose = "does not exist"
+            return Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
+        if page in seen:
+            return Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)
+        seen.add(page)
+    raise AssertionError("each page is the store's, and named once")
+
+
+def _victims(state: State, n: int) -> list[int]:
+    """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
+    store = state.store.copy()
+    pages: list[int] = []
+    while len(pages) < n:
+        leaves = [(page, key) for key, page in store.pages.items() if not store.children.get(key, 1)]
+        free = [(page, key) for page, key in leaves if page not in store.pins]
+        if not free:
+            break
+        page, key = min(free)
+        store.remove({key: page}, [store.parents[page]])
+        pages.append(page)
+    return pages

@@ -1,0 +1,245 @@
+"""`kvspec show`: a trace or vector of either level as a story, whether it shows a finding or not."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.console import progress_bar
+from kvconform.errors import InputError
+from kvconform.findings.finding import FREE, Trace
+from kvconform.findings.map import show_trace
+from kvconform.findings.page import page_of_trace
+from kvconform.findings.wording import filled, printable
+from kvconform.levels.memory import rendering as memory
+from kvconform.levels.requests.rendering import KEPT, Teller, holders, named
+from kvconform.traces.codec import TraceReader, read_vector
+from kvconform.traces.memory import MemoryReader, open_trace, read_memory_vector
+from kvconform.vectors.runner import names_in
+from kvlaw import Malformed
+from kvlaw import state as law
+from kvspec.events import Operation
+from kvspec.memory.events import MemoryEvent
+from kvspec.model.state import State
+
+AROUND = 5
+"""Events that are shown before and after a step that is asked for."""
+AFTER = 20
+"""Events that are shown after the first finding of a long trace."""
+
+
+class Wanted(NamedTuple):
+    """What is to be shown of a trace: what is not `None` narrows it down."""
+
+    step: int | None = None
+    page: str | None = None
+    """A page's number, at the memory level its key too; `POOL:PAGE` names the pool."""
+    request: str | None = None
+    """A request, session, or holder."""
+
+    def part(self) -> tuple[str | None, str] | None:
+        """The pool and the page that are followed."""
+        if self.page is None:
+            return None
+        pool, colon, page = self.page.rpartition(":")
+        return (pool, page) if colon else (None, self.page)
+
+
+class Shown(NamedTuple):
+    """What there is to show."""
+
+    trace: Trace
+    events: int
+    """In all."""
+    findings: int
+    after: list[str]
+    """Who has what after the step that was asked for."""
+    description: str
+    wanted: Wanted
+
+
+def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> None:
+    """Print a trace or vector as a story, and write it to a page if one is asked for.
+
+    Raises:
+        InputError: the file cannot be used, or has no such step, page or request.
+    """
+    shown = read(path, wanted)
+    count = f"{shown.events:,} {'operations' if shown.trace.level == 'request' else 'events'}"
+    summary = f"{count}, {_often(shown.findings)}, in a memory of {shown.trace.memory}."
+    if html is not None:
+        told = " ".join(filter(None, [summary, shown.description]))
+        html.write_text(page_of_trace(str(path), told, shown.trace), encoding="utf-8")
+    head = f"{path}: {summary}"
+    out.print(Text(filled(printable(head), out.width)), soft_wrap=True)
+    if shown.description:
+        out.print(Text(filled(printable(shown.description), out.width)), soft_wrap=True)
+    out.print()
+    show_trace(out, shown.trace, KEPT)
+    for line in shown.after:
+        out.print(Text(filled(printable(line), out.width, "  after it   ", " " * 13)), soft_wrap=True)
+
+
+def _often(findings: int) -> str:
+    return "a rule is broken" + ("" if findings == 1 else f" {findings:,} times") if findings else "no rule is broken"
+
+
+def read(path: Path, wanted: Wanted) -> Shown:
+    """What there is to show of a trace or vector. A long trace is read twice; of it only a part is kept.
+
+    Raises:
+        InputError: the file cannot be used, or has no such step, page or request.
+    """
+    if not path.is_file():
+        raise InputError(path, 0, "a trace that is shown is read twice: it has to be a file")
+    with open_trace(path) as opened:
+        header = opened.header
+    is_memory = not hasattr(header, "config")
+    pass_over = _Memory(path) if is_memory else _Requests(path)
+    events, broken = _judged(path, pass_over)
+    if wanted.step is not None and not 1 <= wanted.step <= events:
+        raise InputError(path, 0, f"there is no step {wanted.step}: it has {events:,}")
+    last = events
+    if wanted.step is not None:
+        last = min(events, wanted.step + AROUND)
+    elif broken and wanted.page is None and wanted.request is None:
+        last = min(events, max(broken[0] + AFTER, KEPT))
+    trace, after = pass_over.told(wanted, last)
+    if not trace.moments:
+        what = f"page {wanted.page}" if wanted.page is not None else repr(wanted.request)
+        raise InputError(path, 0, f"no event is about {what}")
+    if part := wanted.part():
+        _leave_only(trace, *part)
+    return Shown(trace, events, len(broken), after, header.description or "", wanted)
+
+
+def _leave_only(trace: Trace, pool: str | None, page: str) -> None:
+    """Draw one page and nothing else; without a pool that of each pool, and not the row of that number."""
+    pools = [name for name in trace.moments[-1].cells if pool in (None, name)]
+    for moment in trace.moments:
+        told = pools[:1] if trace.level == "request" else [name for name in pools if page in moment.cells[name]]
+        moment.cells = {name: {page: moment.cells[name].get(page, FREE)} for name in told}
+    trace.undrawn = {}
+
+
+def _judged(path: Path, levels: "_Requests | _Memory") -> tuple[int, list[int]]:
+    """The number of events, and those that break a rule."""
+    broken, number = [], 0
+    with progress_bar() as progress:
+        task = progress.add_task(path.name, total=None)
+        for number, breaks in enumerate(levels.judged(), start=1):
+            if breaks:
+                broken.append(number)
+            if number % 1000 == 0:
+                progress.update(task, description=f"{path.name}: {number:,}")
+    return number, broken
+
+
+def _near(wanted: Wanted, last: int, number: int) -> bool:
+    """Whether an event is in the part that is shown, whatever it is about."""
+    if wanted.step is not None:
+        return abs(number - wanted.step) <= AROUND
+    return wanted.page is not None or wanted.request is not None or number > last - KEPT
+
+
+class _Requests:
+    """A trace or vector of the request level."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with TraceReader(path) as trace:
+            self._config = trace.header.config
+            self._is_vector = trace.header.description is not None
+
+    def _operations(self) -> Iterator[tuple[int, Operation[Any]]]:
+        if self._is_vector:
+            yield from ((step.line, step.op) for step in read_vector(self._path).steps)
+            return
+        with TraceReader(self._path) as trace:
+            yield from trace
+
+    def judged(self) -> Iterator[bool]:
+        teller = Teller(self._config, lambda *_: False)
+        for line, op in self._operations():
+            yield teller.step(line, op)
+            if teller.mending.lost is not None:
+                return
+
+    def told(self, wanted: Wanted, last: int) -> tuple[Trace, list[str]]:
+        teller = Teller(self._config, _chosen(wanted, last))
+        after: list[str] = []
+        for number, (line, op) in enumerate(self._operations(), start=1):
+            teller.step(line, op)
+            if number == wanted.step:
+                after = list(holders(teller.mending.model))
+            if number == last:
+                break
+        return teller.trace(), after
+
+
+def _chosen(wanted: Wanted, last: int) -> Callable[[int, Operation[Any], State], bool]:
+    part = wanted.part()
+    page = int(part[1]) if part is not None and part[1].isdigit() else None
+    owner: list[object] = [None]
+
+    def chosen(number: int, op: Operation[Any], state: State) -> bool:
+        about = wanted.request is None or wanted.request in names_in(op)
+        if about and wanted.request is None and part is not None:
+            now = None if page is None else state.owner.get(page)
+            about = now != owner[0] or page in named(op, "pages")
+            owner[0] = now
+        return about and _near(wanted, last, number)
+
+    return chosen
+
+
+class _Memory:
+    """A trace or vector of the memory level."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with open_trace(path) as trace:
+            assert isinstance(trace, MemoryReader)
+            self._pools = trace.header.pools
+            self._is_vector = trace.header.description is not None
+
+    def _events(self) -> Iterator[tuple[int, MemoryEvent]]:
+        if self._is_vector:
+            yield from ((step.line, step.event) for step in read_memory_vector(self._path).steps)
+            return
+        with open_trace(self._path) as trace:
+            assert isinstance(trace, MemoryReader)
+            yield from trace
+
+    def _tell(self, teller: memory.Teller, events: Iterable[tuple[int, MemoryEvent]]) -> Iterator[bool]:
+        for line, event in events:
+            try:
+                yield bool(teller.step(line, event))
+            except Malformed as error:
+                raise InputError(self._path, line, str(error)) from error
+
+    def judged(self) -> Iterator[bool]:
+        return self._tell(memory.Teller(self._pools, lambda *_: False), self._events())
+
+    def told(self, wanted: Wanted, last: int) -> tuple[Trace, list[str]]:
+        part = wanted.part()
+
+        def chosen(number: int, event: MemoryEvent, state: law.State) -> bool:
+            if wanted.request is not None and wanted.request not in memory.holders_of(event, state):
+                return False
+            if part is not None and not any(
+                part[0] in (None, pool) and str(page) == part[1] for pool, page in memory.named_in(event, state)
+            ):
+                return False
+            return _near(wanted, last, number)
+
+        teller = memory.Teller(self._pools, chosen)
+        after: list[str] = []
+        for number, _ in enumerate(self._tell(teller, self._events()), start=1):
+            if number == wanted.step:
+                after = list(memory.holdings(teller.law.state))
+            if number == last:
+                break
+        return teller.trace(), after

@@ -1,0 +1,135 @@
+"""Several traces checked at a time, each in a process of its own; what each one shows comes out in their order."""
+
+import io
+import multiprocessing
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import redirect_stderr
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from kvconform.findings.baseline import Accepted, Entry
+from kvconform.findings.outcome import Case, Report
+from kvconform.signals import Interrupted, caught, held, obey
+
+GRACE = 0.5
+"""Seconds that a process gets to hand over what it has, once all are told to end."""
+
+Work = Callable[[Console, Path, Accepted, Report], None]
+"""Checks one trace: prints what comes out, counts what is accepted, and adds the rest to the report."""
+
+
+class Checked(NamedTuple):
+    """What one trace shows."""
+
+    path: Path
+    report: Report
+    accepted: Counter[Entry]
+    printed: str
+    complained: str
+    whole: bool
+    """Whether it was checked to its end."""
+    fault: str
+    """What kvspec itself failed with."""
+
+
+class Running(NamedTuple):
+    """A process that checks one trace."""
+
+    process: BaseProcess
+    answer: Connection
+
+    def hand_over(self, path: Path) -> Checked:
+        """What it has to say; a process that died has said nothing."""
+        try:
+            checked: Checked = self.answer.recv()
+        except EOFError:
+            self.process.join()
+            reason = f"{path}: the process that checked it died (exit status {self.process.exitcode})"
+            report = Report("check", str(path), [Case(path.name, "unusable", str(path), reason=reason)])
+            checked = Checked(path, report, Counter(), "", f"kvspec: {reason}\n", whole=True, fault="")
+        self.process.join()
+        self.answer.close()
+        return checked
+
+
+def side_by_side(
+    work: Work, paths: Sequence[Path], jobs: int, out: Console, accepted: Accepted
+) -> Generator[Checked, None, None]:
+    """What each trace shows, in their order; `jobs` are checked at a time.
+
+    Interrupted, each process hands over what it has, if it can in `GRACE`; what had not begun is left out. Whoever
+    has enough closes the generator, and no process is left.
+    """
+    running: dict[int, Running] = {}
+    done: dict[int, Checked] = {}
+    waiting = iter(range(len(paths)))
+    try:
+        for number in range(len(paths)):
+            while number not in done:
+                while len(running) < jobs and (begun := next(waiting, None)) is not None:
+                    with held():
+                        running[begun] = _started(work, paths[begun], out, accepted)
+                _collect(running, done, paths, None)
+            yield done.pop(number)
+    except Interrupted:
+        for one in running.values():
+            one.process.terminate()
+        deadline = time.monotonic() + GRACE
+        while running and _collect(running, done, paths, max(0.0, deadline - time.monotonic())):
+            pass
+        yield from (done[number] for number in sorted(done))
+    finally:
+        for one in running.values():
+            one.process.kill()
+            one.process.join()
+
+
+def _collect(
+    running: dict[int, Running], done: dict[int, Checked], paths: Sequence[Path], timeout: float | None
+) -> bool:
+    """Take over what is there; whether there was anything in time."""
+    ready = wait([one.answer for one in running.values()], timeout)
+    for number in [number for number, one in running.items() if one.answer in ready]:
+        with held():
+            done[number] = running[number].hand_over(paths[number])
+            del running[number]
+    return bool(ready)
+
+
+def _started(work: Work, path: Path, out: Console, accepted: Accepted) -> Running:
+    # Forked: it has all that is imported, and takes nothing from the current directory.
+    context = multiprocessing.get_context("fork")
+    answer, end = context.Pipe(duplex=False)
+    process = context.Process(target=_check, args=(work, path, out, accepted.entries, end), daemon=True)
+    sys.stdout.flush()
+    process.start()
+    end.close()
+    return Running(process, answer)
+
+
+def _check(work: Work, path: Path, out: Console, entries: list[Entry], end: Connection) -> None:
+    obey()
+    printed, complained = io.StringIO(), io.StringIO()
+    console = Console(file=printed, width=out.width, force_terminal=out.is_terminal)
+    report, accepted = Report("check", str(path)), Accepted(entries)
+    fault = ""
+    try:
+        with redirect_stderr(complained):
+            work(console, path, accepted, report)
+    except Interrupted:
+        pass  # what there is by then is told
+    except Exception:
+        fault = traceback.format_exc()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    whole = not caught()
+    end.send(Checked(path, report, accepted.count, printed.getvalue(), complained.getvalue(), whole, fault))
+    end.close()

@@ -1,0 +1,199 @@
+"""`kvspec check`: recorded traces of both levels, each judged to its end."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Stories, Told, complain, progress_bar
+from kvconform.errors import InputError
+from kvconform.findings.baseline import Accepted, read_accepted
+from kvconform.findings.finding import Finding
+from kvconform.findings.formats import to_json, write
+from kvconform.findings.outcome import Case, Report
+from kvconform.findings.summary import show_accepted, show_check, show_kin
+from kvconform.findings.text import show_finding
+from kvconform.findings.wording import printable
+from kvconform.levels.memory import checking as memory
+from kvconform.levels.requests.minimise import SECONDS, Shortest, shortest_of_trace
+from kvconform.levels.requests.recovery import Found, Whole, judge_later, judge_whole
+from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.runs.side_by_side import side_by_side
+from kvconform.signals import caught, forgive
+from kvconform.traces.bounds import search_seconds
+from kvconform.traces.codec import TraceReader
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvconform.vectors.runner import judge_again
+from kvspec.events import Config, Operation
+
+TOLD = 20
+"""Kinds of findings that are told whole at most; of further ones one line."""
+
+
+def check_traces(
+    out: Console,
+    traces: Sequence[Path],
+    accept: Path | None,
+    forms: Forms,
+    *,
+    follow: bool = False,
+    first: bool = False,
+    jobs: int = 1,
+) -> int:
+    """Check traces of both levels and tell what came out; the exit status.
+
+    With `follow` wait for more at the end; with `first` stop at the first finding. `jobs` are checked at a time.
+
+    Raises:
+        InputError: the file of accepted findings cannot be used.
+        OSError: a file cannot be written.
+    """
+    accepted = read_accepted(accept)
+    report = Report("check", ", ".join(map(str, traces)))
+    told = _told_in(out, forms)
+    if jobs > 1 and len(traces) > 1:
+        path = _check_many(told, traces, accepted, report, forms, jobs, first=first)
+    else:
+        for path in traces:
+            _check_one(told, path, accepted, report, follow=follow, first=first)
+            if (first and report.findings) or caught():
+                break
+    if follow:
+        forgive()
+    elif caught():
+        complain(f"interrupted: {path} and what comes after it is not checked to its end")
+    show_kin(told.details, report.findings, len(traces))
+    show_accepted(told.details, accepted)
+    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
+    if forms.json:
+        out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
+    verdicts = {case.verdict for case in report.cases}
+    return BROKEN if "fails" in verdicts else UNUSABLE if "unusable" in verdicts else CONFORMS
+
+
+def _told_in(out: Console, forms: Forms) -> Told:
+    silent = Console(quiet=True)
+    details = silent if forms.json or forms.quiet else out
+    return Told(silent if forms.json else out, details, forms.verbose, forms.stories)
+
+
+def _check_many(
+    told: Told, traces: Sequence[Path], accepted: Accepted, report: Report, forms: Forms, jobs: int, *, first: bool
+) -> Path:
+    """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
+
+    def work(out: Console, path: Path, known: Accepted, one: Report) -> None:
+        _check_one(_told_in(out, forms), path, known, one, follow=False, first=first)
+
+    left = list(traces)
+    with closing(side_by_side(work, traces, jobs, told.verdict, accepted)) as checked:
+        for one in checked:
+            if one.fault:
+                raise RuntimeError(f"{one.path}: {one.fault}")
+            if one.whole:
+                left.remove(one.path)
+            sys.stderr.write(one.complained)
+            told.verdict.out(one.printed, end="", highlight=False)
+            accepted.count += one.accepted
+            report.cases += one.report.cases
+            report.findings += one.report.findings
+            report.judged = dict(Counter(report.judged) + Counter(one.report.judged))
+            report.unjudged = dict(Counter(report.unjudged) + Counter(one.report.unjudged))
+            if first and report.findings:
+                break
+    return next(iter(left), traces[-1])
+
+
+def report_of(path: Path, accepted: Accepted, stories: Stories) -> Report:
+    """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
+    report = Report("check", str(path))
+    silent = Console(quiet=True)
+    _check_one(Told(silent, silent, stories=stories), path, accepted, report, follow=False, first=False)
+    return report
+
+
+def _check_one(told: Told, path: Path, accepted: Accepted, report: Report, *, follow: bool, first: bool) -> None:
+    try:
+        with open_trace(path, follow=follow) as trace, progress_bar() as progress:
+            task = progress.add_task(path.name, total=trace.lines.size() or None)
+
+            def tell() -> None:
+                progress.update(task, completed=trace.lines.bytes_read())
+
+            if isinstance(trace, MemoryReader):
+                memory.check(told, path, trace, accepted, report, tell, follow=follow, first=first)
+            else:
+                _check_requests(told, path, trace, accepted, report, tell, follow=follow, first=first)
+    except InputError as error:
+        report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
+        complain(str(error))
+
+
+def _check_requests(
+    told: Told,
+    path: Path,
+    trace: TraceReader,
+    accepted: Accepted,
+    report: Report,
+    tell: Callable[[], object],
+    *,
+    follow: bool,
+    first: bool,
+) -> None:
+    config, out = trace.header.config, told.details
+    whole = judge_whole(config, trace, accepted, tell, first_only=first)
+    if follow:
+        forgive()  # nothing else ends it
+    if whole.problem is not None:
+        if not whole.found:
+            raise whole.problem
+        complain(str(whole.problem))
+    show_check(out, path, whole.evidence, told.verbose)
+    last_moment = time.monotonic() + (search_seconds(path.stat().st_size) if path.is_file() else 0)
+    for one in whole.found[:TOLD]:
+        finding = _told(path, config, whole, one, told.stories, min(SECONDS, last_moment - time.monotonic()))
+        show_finding(out, finding)
+        report.findings.append(finding)
+    for one in whole.found[TOLD:]:
+        out.print(Text(printable(f"{one.finding} at {path}:{one.line}, {one.count:,} times.")), soft_wrap=True)
+    if whole.lost is not None:
+        out.print(Text(printable(f"{path}: judging ends at {whole.lost}.")), soft_wrap=True)
+    reason = str(whole.problem or whole.lost or "")
+    report.cases.append(
+        Case(path.name, "fails" if whole.found else "conforms", str(path), events=whole.operations, reason=reason)
+    )
+    report.judged = dict(Counter(report.judged) + whole.evidence.judged)
+    report.unjudged = dict(Counter(report.unjudged) + whole.evidence.unjudged)
+    verdict = "does not conform" if whole.found else "conforms"
+    told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
+
+
+def _told(path: Path, config: Config, whole: Whole, one: Found, stories: Stories, seconds: float) -> Finding:
+    first = one.finding is whole.first
+    place = place_of(one.finding, path, one.line)
+    if stories == "none":
+        return finding_of(one.finding, config, place, Shortest(None, ""), [(one.line, one.finding.op)])
+    judge = judge_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
+    shortest = shortest_of_trace(path, one.finding.step, judge, seconds)
+    finding = finding_of(one.finding, config, place, shortest, _original(path, one))
+    finding.count = one.count
+    if not first:
+        finding.follows = "It may follow from the first finding: the model went on with what it expected there."
+    return finding
+
+
+def _original(path: Path, one: Found) -> Iterator[tuple[int, Operation[Any]]]:
+    """The trace up to a finding; of what cannot be read a second time only the operation that shows it."""
+    if not path.is_file():
+        yield one.line, one.finding.op
+        return
+    with TraceReader(path) as trace:
+        yield from islice(trace, one.finding.step)

@@ -1,0 +1,255 @@
+"""`kvspec run`: vectors of both levels, each carried out or judged, and what came out of all of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from kvconform.console import BROKEN, CONFORMS, Forms, progress_bar
+from kvconform.errors import LoadError
+from kvconform.features import UnknownFeatureError, lacks, needs, vector_under, why_not
+from kvconform.findings.baseline import Accepted, read_accepted
+from kvconform.findings.finding import Finding
+from kvconform.findings.formats import to_json, write
+from kvconform.findings.outcome import Case, Report, Verdict
+from kvconform.findings.summary import show_accepted, show_gaps, show_run
+from kvconform.findings.text import show_finding
+from kvconform.implementations import load
+from kvconform.levels.memory.vectors import (
+    Result,
+    case_of,
+    finding_of_vector,
+    run_memory_vectors,
+    show_memory_run,
+    summed_up,
+)
+from kvconform.levels.requests.minimise import shortest_of_run
+from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.proxy import ImplementationFailed, RuleBroken
+from kvconform.traces.codec import TraceWriter, Vector, read_vector
+from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
+from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
+from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, rules_unjudged, run_vector
+from kvspec.events import Operation, Snapshot
+from kvspec.rules import RULES
+from kvtrace.operations import Header
+
+
+class Task(NamedTuple):
+    """What `kvspec run` is asked for."""
+
+    vectors: Sequence[Path] | None
+    """Without any kvspec's own."""
+    impl: str
+    record: Path | None = None
+    accept: Path | None = None
+    word: str | None = None
+    """Only vectors that have it in their name, their folder or their rules."""
+    first: bool = False
+    """Stop at the first that does not conform."""
+
+
+class Ran(NamedTuple):
+    """Vectors of the request level, as they came out."""
+
+    results: list[tuple[Vector, Outcome]]
+    unsupported: list[tuple[Vector, frozenset[str]]]
+    failed: list[tuple[Vector, Outcome]]
+    """Of the results those with a finding that is not accepted."""
+
+
+def run_vectors(out: Console, task: Task, forms: Forms) -> int:
+    """Run vectors and tell what came out; the exit status.
+
+    Raises:
+        InputError: a file cannot be used.
+        LoadError: the implementation cannot be had, or supports none of the vectors.
+        OSError: a file cannot be written.
+    """
+    paths = [_found(path) for path in task.vectors or ()] or [*vector_files(), *memory_vector_files()]
+    if not paths:
+        raise LoadError(f"there are no vectors in {FOLDER}")
+    by_law = [path for path in paths if level_of_file(path) == "memory"]
+    memory = [vector for vector in map(read_memory_vector, by_law) if _wanted(vector, task.word)]
+    read = [
+        vector for vector in (read_vector(path) for path in paths if path not in by_law) if _wanted(vector, task.word)
+    ]
+    if not (memory or read):
+        raise LoadError(f"there is no vector about {task.word!r}")
+    factory = load(task.impl) if read else None
+    accepted = read_accepted(task.accept)
+    judged = run_memory_vectors(memory, first=task.first)
+    missed = [finding_of_vector(vector, result) for vector, result in judged if result.mismatch is not None]
+    report = Report("run", task.impl, [case_of(vector, result) for vector, result in judged], missed)
+    ran = Ran([], [], [])
+    if factory is not None and not (task.first and missed):
+        ran = _run_all(read, factory, task, accepted)
+        _report(report, ran, factory)
+    write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
+    if forms.json:
+        out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
+    else:
+        _show(out, report, judged, ran, accepted, forms)
+    return CONFORMS if report.conforms else BROKEN
+
+
+def _found(path: Path) -> Path:
+    """The file, or where there is none kvspec's own vector of that name."""
+    try:
+        return path if path.exists() else vector_file(str(path))
+    except KeyError:
+        return path
+
+
+def _wanted(vector: Vector | MemoryVector, word: str | None) -> bool:
+    words = (vector.name, vector.path.parent.name, *vector.header.rules)
+    return word is None or any(word.casefold() in one.casefold() for one in words)
+
+
+def _run_all(read: list[Vector], factory: Factory, task: Task, accepted: Accepted) -> Ran:
+    if task.record is not None:
+        task.record.mkdir(parents=True, exist_ok=True)
+    lacking = _lacking(factory, task.impl)
+    ran = Ran([], [], [])
+    with progress_bar() as progress:
+        for given in progress.track(read, description="vectors"):
+            vector = vector_under(factory, given)
+            if lacking and (missing := needs(vector) & lacking):
+                ran.unsupported.append((vector, missing))
+                continue
+            outcome = _run_one(vector, factory, task.impl, task.record)
+            ran.results.append((vector, outcome))
+            if not _conforms(outcome, accepted):
+                ran.failed.append((vector, outcome))
+                if task.first:
+                    break
+    if not ran.results:
+        raise LoadError(f"implementation {task.impl!r} supports none of these vectors")
+    return ran
+
+
+def _report(report: Report, ran: Ran, factory: Factory) -> None:
+    """Add what came out to a report."""
+    failed = {id(outcome) for _, outcome in ran.failed}
+    for vector, outcome in ran.results:
+        verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "accepted"
+        silent = rules_unjudged(vector, outcome) if verdict == "conforms" else []
+        verdict, reason = ("partly judged", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
+        report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
+    for vector, missing in ran.unsupported:
+        report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))
+    evidence = Evidence.together(outcome.evidence for _, outcome in ran.results)
+    report.judged, report.unjudged = dict(evidence.judged), dict(evidence.unjudged)
+    report.findings += tell_all(ran.failed, factory)
+
+
+def _show(
+    out: Console,
+    report: Report,
+    judged: Sequence[tuple[MemoryVector, Result]],
+    ran: Ran,
+    accepted: Accepted,
+    forms: Forms,
+) -> None:
+    """Print what came out."""
+    if forms.verbose and judged:
+        show_memory_run(out, judged)
+    if forms.verbose and ran.results:
+        show_run(out, ran.results, ran.unsupported)
+    if not forms.quiet:
+        show_gaps(out, ran.results, ran.unsupported, verbose=forms.verbose)
+        for finding in report.findings:
+            show_finding(out, finding)
+        show_accepted(out, accepted)
+    if judged:
+        out.print(Text(summed_up(judged)), soft_wrap=True)
+    if ran.results:
+        operations = sum(outcome.operations for _, outcome in ran.results)
+        aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
+        known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
+        partly = [rules_unjudged(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
+        silent = [rules for rules in partly if rules]
+        rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))
+        apart = f", {len(silent)} as far as they were judged ({rules} unjudged)" if silent else ""
+        right = len(ran.results) - len(ran.failed) - len(silent)
+        conform = f"{right} of {len(ran.results)} vectors conform{apart}{known}{aside}"
+        out.print(f"{report.subject}: {conform}; {operations:,} operations checked.", soft_wrap=True)
+
+
+def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:
+    """What was found, each thing once: where several vectors show the same, by the one that shows it first."""
+    groups: dict[object, list[tuple[Vector, Outcome]]] = {}
+    for vector, outcome in failed:
+        if outcome.finding is not None:
+            groups.setdefault(_same(outcome.finding), []).append((vector, outcome))
+    findings = []
+    for group in groups.values():
+        group.sort(key=lambda one: one[1].operations)
+        finding = tell_run(*group[0], factory)
+        finding.also = [
+            place_of(outcome.finding, vector.path, outcome.line, own_name(vector.path))
+            for vector, outcome in group[1:]
+            if outcome.finding is not None
+        ]
+        findings.append(finding)
+    return findings
+
+
+def _same(breach: Breach) -> object:
+    """What the findings of two vectors have in common that are most likely one defect: the rule, and the operation."""
+    match breach:
+        case RuleBroken():
+            return breach.rule.id, type(breach.op)
+        case ImplementationFailed():
+            return type(breach.original), type(breach.op)
+    return breach
+
+
+def tell_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
+    """What a vector has shown, by the shortest part of it."""
+    breach = outcome.finding
+    assert breach is not None
+    shortest = shortest_of_run(vector, outcome, factory)
+    place = place_of(breach, vector.path, outcome.line, own_name(vector.path))
+    original = _carried_out(vector, breach, factory) if shortest.demonstration is None else ()
+    return finding_of(breach, vector.header.config, place, shortest, original)
+
+
+def _carried_out(vector: Vector, breach: Breach, factory: Factory) -> list[tuple[int, Operation[Any]]]:
+    """The operations of a vector with their answers and lines, up to the one at which something was found.
+
+    What they are answered is asked for once more; the last one is told as it was found.
+    """
+    done: list[Operation[Any]] = []
+    if breach.op is None:
+        return []
+    run_vector(vector, factory, done.append)
+    asked = [op for op in done if not isinstance(op, Snapshot)][: breach.step - 1]
+    lines = [step.line for step in vector.steps]
+    return [*zip(lines, asked, strict=False), (lines[breach.step - 1], breach.op)]
+
+
+def _conforms(outcome: Outcome, accepted: Accepted) -> bool:
+    """Whether a vector came out right, up to a finding that is known."""
+    match outcome.finding:
+        case RuleBroken() as broken:
+            return accepted.take(broken.rule.id, str(broken.op.__struct_config__.tag), broken.what)
+        case finding:
+            return finding is None
+
+
+def _lacking(factory: Factory, impl: str) -> frozenset[str]:
+    try:
+        return lacks(factory)
+    except UnknownFeatureError as error:
+        raise LoadError(f"implementation {impl!r}: {error}") from error
+
+
+def _run_one(vector: Vector, factory: Factory, impl: str, folder: Path | None) -> Outcome:
+    if folder is None:
+        return run_vector(vector, factory)
+    header = Header(vector.header.kvspec, impl, vector.header.config)
+    with TraceWriter(folder / f"{vector.name}.jsonl", header) as writer:
+        return run_vector(vector, factory, writer.write)

@@ -1,0 +1,187 @@
+"""A device that is not there: streams and events whose progress the driver of an engine decides.
+
+What is queued has its effect at once, so an engine's own code goes on as it would; but it is *complete* only when the
+driver lets the stream get there, or when the engine waits for it. Order is CUDA's: a stream's entries one after the
+other, an event stands for what its stream held when it was recorded, a wait holds back what is queued behind it.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar
+
+from kvattach.patches import Patches
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a stream: its first `entries` entries."""
+
+    stream: "Stream"
+    entries: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the stream has got there."""
+        return self.stream.done >= self.entries
+
+
+class Stream:
+    """Stands in for `torch.cuda.Stream`."""
+
+    current: ClassVar["Stream"]
+    all: ClassVar[list["Stream"]] = []
+    _numbers: ClassVar[Iterator[int]] = count()
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """A stream with nothing in it."""
+        self.cuda_stream: int | str = next(Stream._numbers)
+        self.done = 0
+        self._entries: list[Point | None] = []
+        Stream.all.append(self)
+
+    @property
+    def end(self) -> Point:
+        """Everything that was queued so far."""
+        return Point(self, len(self._entries))
+
+    def queue(self) -> None:
+        """Queue some work."""
+        self._entries.append(None)
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Hold back what is queued from now on until `stream` has got where it is now."""
+        self._entries.append(stream.end)
+
+    def wait_event(self, event: "Event") -> None:
+        """Hold back what is queued from now on until the event has happened."""
+        if event.point is not None:
+            self._entries.append(event.point)
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """An event that stands for everything so far."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def step(self) -> bool:
+        """Get on by one entry, if nothing holds it back."""
+        if self.done == len(self._entries):
+            return False
+        held_back = self._entries[self.done]
+        if held_back is not None and not held_back.reached:
+            return False
+        self.done += 1
+        return True
+
+    def finish(self, entries: int) -> None:
+        """Get on until `entries` entries are done, and whatever these wait for."""
+        while self.done < entries:
+            held_back = self._entries[self.done]
+            if held_back is not None:
+                held_back.stream.finish(held_back.entries)
+            self.done += 1
+
+    def synchronize(self) -> None:
+        """Wait for everything so far."""
+        self.finish(len(self._entries))
+
+    def query(self) -> bool:
+        """Whether everything so far is done."""
+        return self.end.reached
+
+
+class Event:
+    """Stands in for `torch.cuda.Event`."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """An event that was never recorded has happened."""
+        self.point: Point | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Stand for everything that the stream holds now."""
+        self.point = (stream or Stream.current).end
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Hold the stream back until this has happened."""
+        (stream or Stream.current).wait_event(self)
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        if self.point is not None:
+            self.point.stream.finish(self.point.entries)
+
+    def query(self) -> bool:
+        """Whether it has happened."""
+        return self.point is None or self.point.reached
+
+    def elapsed_time(self, other: "Event") -> float:
+        """Milliseconds, of which there are none."""
+        return 0.0
+
+
+class Entered:
+    """Stands in for `torch.cuda.stream`: the current stream, for a while; it can be entered again."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self._stream = stream
+        self._before: list[Stream] = []
+
+    def __enter__(self) -> None:
+        self._before.append(Stream.current)
+        Stream.current = self._stream or Stream.current
+
+    def __exit__(self, *_: object) -> None:
+        Stream.current = self._before.pop()
+
+
+@contextmanager
+def stood_in(torch: Any) -> Iterator[None]:
+    """Let `torch.cuda` be this device, and pinned memory be memory, while an engine is driven."""
+    patches = Patches()
+
+    def set_stream(stream: Stream) -> None:
+        Stream.current = stream
+
+    def synchronize(*_: object) -> None:
+        for stream in list(Stream.all):
+            stream.synchronize()
+
+    def unpinned(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+            return make(*args, **kwargs)
+
+        return made
+
+    @contextmanager
+    def nothing(*_: object) -> Iterator[None]:
+        yield
+
+    Stream.all.clear()
+    Stream.current = Stream()
+    for name, value in {
+        "Stream": Stream,
+        "Event": Event,
+        "stream": Entered,
+        "set_stream": set_stream,
+        "current_stream": lambda *_: Stream.current,
+        "synchronize": synchronize,
+    }.items():
+        patches.set(torch.cuda, name, value)
+    patches.set(torch, "Event", Event)
+    patches.set(torch.cuda.nvtx, "range", nothing)
+    for name in ("empty", "tensor", "zeros"):
+        patches.set(torch, name, unpinned(getattr(torch, name)))
+    patches.set(torch.Tensor, "pin_memory", lambda self, *_: self)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def advance(rng: random.Random, most: int) -> None:
+    """Let the streams get on by up to `most` entries, in any order that their waits allow."""
+    for _ in range(rng.randint(0, most)):
+        rng.choice(Stream.all).step()

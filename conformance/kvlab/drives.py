@@ -1,0 +1,173 @@
+"""An engine's own scheduler driven with hooks, every event judged at once."""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvattach.hooks import Hooks, LawBroken, Trace
+from kvattach.patches import Patches
+from kvlab.injection import Defect, NotPlanted, plant
+from kvlaw import Finding, Law
+from kvspec.memory import Pool
+from kvspec.memory.events import Failed, MemoryEvent
+
+RUN_SECONDS = 600.0
+"""Seconds that a run with a planted defect may take: a defect may make an engine go round for ever."""
+
+
+@dataclass
+class Judge:
+    """A trace that is judged while it is told."""
+
+    events: int = 0
+    found: list[tuple[int, Finding]] = field(default_factory=list)
+    """Each finding, with the number of events until then, over all memories."""
+    _law: Law | None = None
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """Another memory, all of it free."""
+        self._law = Law(pools)
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Judge one event."""
+        assert self._law is not None
+        self.events += 1
+        self.found += [(self.events, finding) for finding in self._law.step(event)]
+
+    @property
+    def first(self) -> tuple[int, Finding] | None:
+        """The first finding."""
+        return self.found[0] if self.found else None
+
+    def kinds(self) -> Counter[tuple[str, str, str]]:
+        """Rule, pool and place of what was found and is no consequence of something earlier."""
+        own = [finding for _, finding in self.found if finding.cause is None]
+        return Counter((finding.rule, finding.pool or "", finding.at or "") for finding in own)
+
+
+class Known(NamedTuple):
+    """A defect that releases of an engine are known to have: how its findings are told, and what brings it out."""
+
+    name: str
+    what: str
+    rule: str
+    """The rule that it breaks; empty: whichever is found broken first, where it is looked for alone."""
+    words: str = ""
+    """What the finding says, in part."""
+    at: tuple[str, ...] = ()
+    """The places of the finding; none: any place."""
+    before: str = ""
+    """The first release that is without it, where releases have numbers."""
+    run: Callable[[int], None] | None = None
+    """Runs that bring it out, by seed; `None`: the engine's own."""
+    mend: Callable[[Patches], None] | None = None
+    """Takes other defects away while this one is looked for."""
+    runs: int = 0
+    """So many runs look for it alone; 0: it shows in any run, and is told by rule, and by words or place."""
+
+    @property
+    def told(self) -> bool:
+        """Whether a finding of any run tells it; a rule alone would cover other defects that break it."""
+        return bool(self.words or self.at)
+
+    def fits(self, finding: Finding) -> bool:
+        """Whether a finding shows it."""
+        places = (finding.at, finding.earlier)
+        return (
+            self.rule in ("", finding.rule)
+            and self.words in finding.what
+            and (not self.at or any(place in self.at for place in places))
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An engine that can be driven. `run` takes a seed; with a defect planted what it raises is told as `failed`."""
+
+    name: str
+    attach: Callable[[Trace], Hooks]
+    run: Callable[[int], None]
+    defects: list[Defect]
+    mend: Callable[[Patches], None] | None = None
+    """Takes the engine's known defects away."""
+    known: Sequence[Known] = ()
+
+
+def judged(
+    trial: Trial,
+    runs: int,
+    *,
+    defect: Defect | None = None,
+    mended: bool = False,
+    first_seed: int = 0,
+    events: int | None = None,
+    seconds: float = RUN_SECONDS,
+) -> Judge:
+    """Drive the engine up to `runs` times, or until there are `events`; with a defect, until something is found.
+
+    A run with a defect that takes longer than `seconds` is ended, and told as one that is stuck.
+
+    Raises:
+        NotPlanted: the defect is for another version of the engine.
+        RuntimeError: a hook has failed.
+    """
+    patches, judge = Patches(), Judge()
+    try:
+        if defect is not None:
+            plant(defect, patches)
+        if mended and trial.mend is not None:
+            # A release may be without the lines that are mended in another one.
+            with suppress(NotPlanted):
+                trial.mend(patches)
+        hooks = trial.attach(judge)
+        try:
+            for seed in range(first_seed, first_seed + runs):
+                if events is not None and judge.events >= events:
+                    break
+                try:
+                    with _ended_after(0.0 if defect is None else seconds):
+                        trial.run(seed)
+                except _TooLong:
+                    hooks.tell(Failed("stuck", f"the run of seed {seed} has not ended in {seconds:g} s"))
+                except LawBroken:
+                    raise
+                except Exception as error:
+                    if defect is None:
+                        raise
+                    hooks.gave_up(f"the run of seed {seed}", error)
+                if defect is not None and judge.found:
+                    break
+                if hooks.problem is not None:
+                    raise RuntimeError(hooks.problem)
+        finally:
+            hooks.detach()
+    finally:
+        patches.undo()
+    return judge
+
+
+class _TooLong(BaseException):
+    """A run has taken too long. No engine catches it, and no hook."""
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """End what is done here after so many seconds; 0: never, nor outside of the main thread, which has the signals."""
+
+    def end(*_: object) -> None:
+        raise _TooLong
+
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)

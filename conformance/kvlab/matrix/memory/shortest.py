@@ -1,0 +1,49 @@
+"""The shortest part of a run that shows a finding, written as a trace."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kvconform.findings.baseline import Accepted
+from kvconform.levels.memory.grouping import Judge
+from kvconform.levels.memory.minimise import shortest_cuts
+from kvlab.matrix.memory.report import Group as Told
+from kvlaw import Finding, Law
+from kvspec.memory.events import MemoryEvent, Pool
+from kvtrace.header import VERSION, MemoryHeader
+
+SECONDS = 60.0
+"""Time spent at most, on a slow machine, on one finding."""
+
+
+def write_shortest(
+    folder: Path,
+    producer: str,
+    pools: Mapping[str, Pool],
+    told: Sequence[MemoryEvent],
+    found: Sequence[tuple[Told, Finding]],
+) -> None:
+    """Write the shortest part of a run for each of these findings of it, or all up to it, and note the file."""
+    judging = Judge(Law(pools), Accepted([]))
+    for line, event in enumerate(told, start=2):
+        judging.step(line, event)
+    groups = {(group.finding.event, group.finding.rule): group for group in judging.outcome().groups}
+    header = MemoryHeader(VERSION, "memory", producer, dict(pools))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch) / "whole.jsonl"
+        _write(whole, header, told)
+        for group, finding in found:
+            shown = groups.get((finding.event, finding.rule))
+            cut = None if shown is None else shortest_cuts(whole, [shown], judging.said, SECONDS)[0]
+            events = told[: finding.event] if cut is None else [step.event for step in cut.steps]
+            path = folder / f"{group.rule}-{len(list(folder.iterdir())) + 1}.jsonl"
+            _write(path, header, events)
+            group.file = str(path)
+
+
+def _write(path: Path, header: MemoryHeader, events: Sequence[MemoryEvent]) -> None:
+    encoder = msgspec.json.Encoder()
+    path.write_bytes(b"\n".join([encoder.encode(header), *(encoder.encode(event) for event in events), b""]))

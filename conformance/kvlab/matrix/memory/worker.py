@@ -1,0 +1,211 @@
+"""Drives one release in a process of its own, which `kvspec matrix` starts.
+
+First each known defect that needs runs of its own is looked for, then the engine is driven without what can be taken
+away of them, until the time is up. The result is one line of JSON at the end of standard output.
+"""
+
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from kvattach.hooks import Hooks
+from kvattach.patches import Patches
+from kvlab.drives import Judge, Known, Trial
+from kvlab.injection import NotPlanted
+from kvlab.matrix.memory.report import DrivenReport, Group, Shown, Task
+from kvlab.matrix.memory.shortest import write_shortest
+from kvlab.releases import version_key
+from kvlab.stubs import EngineError
+from kvlab.trial import trial_of
+from kvlaw import Finding
+from kvspec.memory.events import Failed, MemoryEvent, Pool
+
+MISSES = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError")
+"""Errors of an engine that, run after run, say that it misses what the driver does not stand in for."""
+
+LEAST = 20
+"""Runs that a release gets, even if they take longer than was asked for ..."""
+
+SLOW = 5
+"""... but not more than so many times as long."""
+
+
+class NotDriven(Exception):
+    """A release that the driver or the hooks do not fit; the message is one line that says why."""
+
+
+class Watched(Judge):
+    """A judge that keeps what it was told of the memory that is driven."""
+
+    def __init__(self) -> None:
+        """Nothing was told."""
+        super().__init__()
+        self.pools: dict[str, Pool] = {}
+        self.told: list[MemoryEvent] = []
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """Another memory, all of it free."""
+        super().header(producer, pools)
+        self.pools, self.told = dict(pools), []
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Judge one event."""
+        self.told.append(event)
+        super().tell(event)
+
+
+class Driving:
+    """One release that is driven."""
+
+    def __init__(self, task: Task, trial: Trial) -> None:
+        """Nothing was found in it yet."""
+        self._task, self._trial = task, trial
+        self.report = DrivenReport(task.engine, task.release)
+        self._groups: dict[tuple[str, str, str], Group] = {}
+
+    def search(self) -> None:
+        """Look for each known defect that needs runs of its own."""
+        for known in self._trial.known:
+            if not known.runs:
+                continue
+            event, finding = self._bring_out(known)
+            self.report.searched[known.name] = event
+            self.report.known[known.name] = None
+            if finding is not None:
+                self._note(known, event, finding)
+
+    def _bring_out(self, known: Known) -> tuple[int, Finding | None]:
+        """The events until a known defect showed, and its finding; or those that did not show it."""
+        judge = Watched()
+        started = time.monotonic()
+        with _Attached(self._trial, judge, known.mend) as hooks:
+            for seed in range(known.runs):
+                _one(hooks, known.run or self._trial.run, seed)
+                for event, finding in judge.found:
+                    if known.fits(finding):
+                        return event, finding
+                judge.found.clear()
+                if time.monotonic() - started > max(self._task.seconds, 1.0):
+                    break
+        return judge.events, None
+
+    def walk(self) -> None:
+        """Drive the engine without what can be taken away of its known defects, until the time is up."""
+        judge, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
+        for known in self._trial.known:
+            report.known.setdefault(known.name, None)
+        started = time.monotonic()
+        with _Attached(self._trial, judge, self._trial.mend) as hooks:
+            while not report.runs or time.monotonic() - started < self._time(report.runs):
+                seed = self._task.seed + report.runs
+                _one(hooks, self._trial.run, seed)
+                report.runs += 1
+                for event in judge.told:
+                    reached[str(event.__struct_config__.tag)] += 1
+                    if isinstance(event, Failed) and any(f"{name}:" in event.what for name in MISSES):
+                        gave_up[event.what] += 1
+                self._sort(judge, seed)
+                judge.found.clear()
+                if report.runs >= 5 and gave_up.total() > report.runs // 2:
+                    raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
+        report.events, report.reached = judge.events, dict(reached)
+        if gave_up.total() > report.runs // 2:
+            raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
+        report.unexplained = list(self._groups.values())
+
+    def _time(self, runs: int) -> float:
+        """Seconds that a walk may take: as many as were asked for, and more on a machine too slow for a few runs."""
+        return self._task.seconds * (SLOW if runs < LEAST else 1)
+
+    def _sort(self, judge: Watched, seed: int) -> None:
+        new = []
+        for event, finding in judge.found:
+            if finding.cause is not None:
+                continue
+            known = next(
+                (one for one in self._trial.known if one.told and one.fits(finding) and _has(one, self._task.release)),
+                None,
+            )
+            if known is not None:
+                self._note(known, event, finding)
+                continue
+            kind = finding.rule, finding.pool or "", finding.at or ""
+            group = self._groups.get(kind)
+            if group is None:
+                group = self._groups[kind] = Group(*kind, 0, event, finding.what, seed)
+                new.append((group, finding))
+            group.times += 1
+        if new:
+            folder = Path(self._task.out) / f"{self._task.engine}-{self._task.release}"
+            write_shortest(folder, f"{self._task.engine} {self._task.release}", judge.pools, judge.told, new)
+
+    def _note(self, known: Known, event: int, finding: Finding) -> None:
+        """A known defect was found; where it should be gone, nothing explains it."""
+        if not _has(known, self._task.release):
+            what = f"{known.name}, which is mended since {known.before}, shows again: {finding.what}"
+            kind = finding.rule, finding.pool or "", finding.at or ""
+            self._groups.setdefault(kind, Group(*kind, 1, event, what, self._task.seed))
+        elif self.report.known.get(known.name) is None:
+            self.report.known[known.name] = Shown(finding.rule, event, finding.what)
+
+
+def _has(known: Known, release: str) -> bool:
+    """Whether a release may have a defect; one without a number may have any."""
+    numbered = release[:1].isdigit() and "." in release
+    return not (known.before and numbered) or version_key(release) < version_key(known.before)
+
+
+class _Attached:
+    """Hooks in an engine, and defects taken away, for a while."""
+
+    def __init__(self, trial: Trial, judge: Judge, mend: Callable[[Patches], None] | None) -> None:
+        self._trial, self._judge, self._mend = trial, judge, mend
+        self._patches = Patches()
+
+    def __enter__(self) -> Hooks:
+        if self._mend is not None:
+            # Where the lines are others than those that a mend was written for, they stay as they are.
+            with suppress(NotPlanted):
+                self._mend(self._patches)
+        self._hooks = self._trial.attach(self._judge)
+        return self._hooks
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.detach()
+        self._patches.undo()
+
+
+def _one(hooks: Hooks, run: Callable[[int], None], seed: int) -> None:
+    try:
+        run(seed)
+    except Exception as error:
+        raise NotDriven(f"the driver does not fit it: {type(error).__name__}: {error}") from error
+    if hooks.problem is not None:
+        raise NotDriven(f"the hooks do not fit it: {hooks.problem}")
+
+
+def drive(task: Task) -> DrivenReport:
+    """What is found in one release."""
+    logging.disable(logging.CRITICAL)
+    try:
+        trial = trial_of(task.engine, None if task.folder is None else Path(task.folder))
+        driving = Driving(task, trial)
+        driving.search()
+        driving.walk()
+    except (EngineError, NotDriven) as error:
+        return DrivenReport(task.engine, task.release, " ".join(str(error).split()))
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+        # A release that nobody knew when the driver was written.
+        return DrivenReport(task.engine, task.release, f"the hooks do not fit it: {type(error).__name__}: {error}")
+    return driving.report
+
+
+if __name__ == "__main__":
+    report = drive(msgspec.json.decode(sys.argv[1], type=Task))
+    sys.stdout.write("\n" + msgspec.json.encode(report).decode() + "\n")

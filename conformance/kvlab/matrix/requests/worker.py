@@ -1,0 +1,130 @@
+"""Checks one release in a process of its own, which `kvspec matrix` starts.
+
+A process can hold one engine. The result is one JSON object on standard output.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from kvconform.features import lacks, needs, vector_under
+from kvconform.fuzzing.walks import Walker, shortest
+from kvconform.proxy import RuleBroken
+from kvconform.traces.codec import Vector
+from kvconform.vectors.files import read_vectors
+from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
+from kvlab.matrix.requests.findings import Findings, ReleaseReport
+from kvlab.matrix.requests.task import Task
+from kvlab.stubs import EngineError
+from kvspec.events import Report
+
+UNUSABLE = 2
+
+
+def check(task: Task) -> ReleaseReport:
+    """Run the vectors and the walks, and write what they find.
+
+    Raises:
+        EngineError: the release cannot be had.
+    """
+    factory = _adapter(task)
+    missing = lacks(factory)
+    findings = Findings(task.release, task.engine, getattr(factory, "repaired", frozenset()))
+    report = ReleaseReport(task.release, sorted(missing), [], [], {}, 0, 0, {}, {}, [])
+    evidence: list[Evidence] = []
+    for vector in (vector_under(factory, vector) for vector in read_vectors()):
+        lacking = needs(vector) & missing
+        if lacking:
+            report.not_supported[vector.name] = sorted(lacking)
+            continue
+        outcome = _run(vector, factory)
+        evidence.append(outcome.evidence)
+        report.operations += outcome.operations
+        (report.fail if outcome.finding else report.conform).append(vector.name)
+        if outcome.finding is not None:
+            _shorten(findings, vector, outcome, factory, missing)
+        if _of_figures_beside(vector, outcome):
+            # A figure that is wrong changes nothing: what breaks after it is wanted as well.
+            outcome = _run(vector, factory, figures=False)
+            report.operations += outcome.operations
+            if outcome.finding is not None:
+                _shorten(findings, vector, outcome, factory, missing, figures=False)
+
+    walker = Walker(factory, missing, task.seed)
+    for shown, config in walker.findings(task.seconds):
+        findings.add(shown, config, "a random walk")
+    report.walks = walker.walks
+    report.operations += walker.operations
+    together = Evidence.together([*evidence, walker.evidence])
+    report.judged, report.reached = dict(together.judged), dict(together.reached)
+    report.engine = task.engine
+    report.found = findings.write(Path(task.out) / task.release)
+    return report
+
+
+def _adapter(task: Task) -> Factory:
+    folder = None if task.folder is None else Path(task.folder)
+    if task.engine == "sglang-jax":
+        from kvlab.sglang_jax.adapter import adapter as adapter_of_sglang_jax
+
+        return adapter_of_sglang_jax(folder)
+    from kvlab.sglang.adapter import adapter
+
+    return adapter(folder)
+
+
+def _of_figures_beside(vector: Vector, outcome: Outcome) -> bool:
+    """Whether what a vector found is told by figures that were compared beside a snapshot."""
+    if not isinstance(outcome.finding, RuleBroken) or not outcome.operations:
+        return False
+    return isinstance(outcome.finding.op, Report) and not isinstance(vector.steps[outcome.operations - 1].op, Report)
+
+
+def _run(vector: Vector, factory: Factory, *, figures: bool = True) -> Outcome:
+    """Run a vector; where only its expectations do not hold, without them.
+
+    They say what somebody worked out by hand for implementations that do all that they may. A release may give back
+    less of a window, or evict more than it was asked: its answers are judged, and that is enough.
+    """
+    outcome = run_vector(vector, factory, figures=figures)
+    if not isinstance(outcome.finding, ExpectationFailed):
+        return outcome
+    steps = [step._replace(expect=None) for step in vector.steps]
+    return run_vector(vector._replace(steps=steps), factory, figures=figures)
+
+
+def _shorten(
+    findings: Findings,
+    vector: Vector,
+    outcome: Outcome,
+    factory: Factory,
+    missing: frozenset[str],
+    *,
+    figures: bool = True,
+) -> None:
+    """Find the shortest part of a vector that shows what it shows."""
+    operations = [step.op for step in vector.steps[: outcome.operations]]
+    shown = shortest(operations, vector.header.config, factory, missing, figures=figures)
+    if shown is not None:
+        findings.add(shown, vector.header.config, f"vector {vector.name}")
+
+
+def main() -> int:
+    """Carry out one task."""
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    try:
+        report = check(task)
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return UNUSABLE
+    except (AttributeError, ImportError, IndexError, KeyError, TypeError) as error:
+        # A release that nobody knew when the adapter was written.
+        print(f"the adapter does not fit it: {type(error).__name__}: {error}", file=sys.stderr)
+        return UNUSABLE
+    sys.stdout.write(msgspec.json.encode(report).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Runs mini-sglang's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
+
+The scheduler, its tables, its radix cache, the engine's `forward_batch` and its sampler are the checkout's. What stands
+in is what needs a GPU: the model answers random logits, and the two streams are those of `kvlab.device`.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvattach.mini_sglang.modules import Engine
+from kvlab.device import Stream, advance, stood_in
+
+EOS = 0
+MOST_LOOPS = 20_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big one run is; lengths in tokens."""
+
+    page_size: int
+    pages: int
+    rows: int
+    budget: int
+    alphabet: int
+    overlap: bool
+    aborts: float
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Shape":
+        """A memory small enough that prompts are evicted, and an alphabet small enough that requests share."""
+        page_size = rng.choice([1, 2, 4, 16])
+        return cls(
+            page_size=page_size,
+            pages=rng.randint(12, 40),
+            rows=rng.randint(2, 6),
+            budget=rng.choice([3, 8, 32, 128]),
+            alphabet=rng.choice([2, 3, 50]),
+            overlap=rng.random() < 0.7,
+            aborts=rng.choice([0.0, 0.0, 0.1]),
+        )
+
+
+@dataclass
+class Seen:
+    """What a run has reached, so that nobody takes an idle one for a proof."""
+
+    loops: int = 0
+    finished: int = 0
+    aborted: int = 0
+    chunks: int = 0
+    hits: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+class _Model:
+    """Answers random logits."""
+
+    def __init__(self, torch: Any, context: Any, rng: random.Random, alphabet: int) -> None:
+        self._torch, self._context, self._rng, self._alphabet = torch, context, rng, alphabet
+
+    def forward(self) -> Any:
+        Stream.current.queue()
+        logits = self._torch.zeros((self._context.batch.padded_size, self._alphabet + 1))
+        for row in range(len(logits)):
+            logits[row, EOS if self._rng.random() < 0.05 else self._rng.randint(1, self._alphabet)] = 1.0
+        return logits
+
+
+class _Attention:
+    """An attention backend whose launch copies the table, as the checkout's backends do."""
+
+    def prepare_metadata(self, batch: Any) -> None:
+        batch.attn_metadata = None
+
+
+class _Tokenizer:
+    eos_token_id = EOS
+
+
+def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
+    """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, random logits for a model."""
+    base: Any = engine.engine.Engine
+
+    class CpuEngine(base):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            torch = engine.torch
+            self.device = torch.device("cpu")
+            self.stream = torch.cuda.Stream()
+            self.ctx = engine.core.Context(config.page_size)
+            engine.core.set_global_ctx(self.ctx)
+            self.tp_cpu_group = None
+            self.num_pages = config.num_page_override
+            self.max_seq_len = self.num_pages * config.page_size
+            self.page_table = torch.zeros((config.max_running_req + 1, self.max_seq_len), dtype=torch.int32)
+            self.ctx.kvspec_launches = self.stream
+            self.ctx.page_table = self.page_table
+            self.ctx.attn_backend = self.attn_backend = _Attention()
+            self.sampler = engine.sample.Sampler(self.device, shape.alphabet + 1)
+            self.model = _Model(torch, self.ctx, rng, shape.alphabet)
+            self.graph_runner = engine.graph.GraphRunner(
+                self.stream, self.device, self.model, self.attn_backend, [], None, 0, 0, 0, dummy_req=None
+            )
+
+    return CpuEngine
+
+
+class _Done(BaseException):
+    """The scheduler waits for messages, and there are none."""
+
+
+class _Traffic:
+    """What the scheduler receives: requests that share prompts, and aborts of any of them, at any moment."""
+
+    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
+        self._engine, self._shape, self._rng, self._left, self._seen = engine, shape, rng, requests, seen
+        self._longest = shape.pages * shape.page_size - 1
+        self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(3)]
+        self.live: list[int] = []
+        self._next = 0
+        self.idle: Callable[[], None] = lambda: None
+
+    def receive(self, blocking: bool = False) -> list[Any]:
+        if blocking:
+            self.idle()
+            if not self._left:
+                raise _Done
+        messages: list[Any] = []
+        while self._left and ((blocking and not messages) or self._rng.random() < 0.4):
+            messages.append(self._request())
+            self._left -= 1
+        if self.live and self._rng.random() < self._shape.aborts:
+            self._seen.aborted += 1
+            uid = self.live.pop(self._rng.randrange(len(self.live)))
+            messages.append(self._engine.message.AbortBackendMsg(uid=uid))
+        return messages
+
+    def answered(self, reply: list[Any]) -> None:
+        for message in reply:
+            if message.finished and message.uid in self.live:
+                self.live.remove(message.uid)
+                self._seen.finished += 1
+
+    def _request(self) -> Any:
+        rng, torch = self._rng, self._engine.torch
+        output = rng.randint(1, max(1, self._longest // 4))
+        prompt = rng.randint(1, self._longest // 2)
+        shared = rng.randint(0, prompt)
+        stem = rng.choice(self._stems)[:shared]
+        tokens = stem + [rng.randint(1, self._shape.alphabet) for _ in range(prompt - shared)]
+        self._next += 1
+        self.live.append(self._next)
+        return self._engine.message.UserMsg(
+            uid=self._next,
+            input_ids=torch.tensor(tokens, dtype=torch.int32),
+            sampling_params=self._engine.core.SamplingParams(max_tokens=output, ignore_eos=rng.random() < 0.3),
+        )
+
+
+def run(engine: Engine, seed: int, requests: int = 20, shape: Shape | None = None) -> Seen:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+
+    What the engine itself raises ends the run and is told in `failed`.
+    """
+    rng = random.Random(seed)
+    drawn = Shape.drawn(rng)
+    shape = shape or drawn
+    seen = Seen()
+    module = engine.scheduler
+    engine.core._GLOBAL_CTX = None
+    before = module.load_tokenizer, engine.package.Engine
+    module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, shape, rng)
+    try:
+        with stood_in(engine.torch), engine.torch.inference_mode():
+            _loop(engine, shape, rng, requests, seen)
+    except (AssertionError, RuntimeError, IndexError, KeyError) as error:
+        seen.failed.append(f"{type(error).__name__}: {error}")
+    finally:
+        module.load_tokenizer, engine.package.Engine = before
+    return seen
+
+
+def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
+    config = engine.config.SchedulerConfig(
+        model_path="",
+        tp_info=None,
+        dtype=engine.torch.float32,
+        offline_mode=True,
+        max_running_req=shape.rows,
+        page_size=shape.page_size,
+        num_page_override=shape.pages,
+        max_extend_tokens=shape.budget,
+    )
+    scheduler = engine.scheduler.Scheduler(config)
+    traffic = _Traffic(engine, shape, rng, requests, seen)
+    traffic.idle = scheduler.run_when_idle
+    scheduler.receive_msg, scheduler.send_result = traffic.receive, traffic.answered
+    data = None
+    if not shape.overlap:
+        engine.torch.cuda.set_stream(scheduler.engine.stream)
+        scheduler.engine.stream.wait_stream(scheduler.stream)
+    try:
+        while True:
+            seen.loops += 1
+            if seen.loops > MOST_LOOPS:
+                raise RuntimeError("the requests never finish")
+            if shape.overlap:
+                data = scheduler.overlap_loop(data)
+            else:
+                scheduler.normal_loop()
+            advance(rng, 4)
+    except _Done:
+        return

@@ -1,0 +1,71 @@
+"""Makes a checkout of mini-sglang importable where there is no GPU and no model."""
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from kvattach.mini_sglang.modules import Engine
+from kvlab.stubs import EngineError, Finder
+
+STOOD_IN = (
+    "flashinfer",
+    "huggingface_hub",
+    "minisgl.attention",
+    "minisgl.distributed",
+    "minisgl.layers",
+    "minisgl.models",
+    "minisgl.moe",
+    "minisgl.utils.hf",
+    "minisgl.utils.mp",
+    "msgpack",
+    "safetensors",
+    "sgl_kernel",
+    "tqdm",
+    "transformers",
+    "tvm_ffi",
+    "zmq",
+)
+"""What has nothing to do with the bookkeeping of memory, or needs a GPU."""
+
+
+def _first_difference(one: Any, other: Any) -> int:
+    """How many leading tokens two keys share: what the engine's own C++ function answers."""
+    length = min(len(one), len(other))
+    differ = (one[:length] != other[:length]).nonzero()
+    return int(differ[0]) if len(differ) else length
+
+
+def load(checkout: Path) -> Engine:
+    """The engine's classes from a checkout. A process can hold one.
+
+    Raises:
+        EngineError: the folder is no checkout of mini-sglang, or torch is missing.
+    """
+    root = checkout / "python"
+    if not (root / "minisgl" / "scheduler").is_dir():
+        raise EngineError(f"{checkout} holds no mini-sglang")
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise EngineError("torch is not installed; mini-sglang's classes need it") from error
+    if "minisgl" not in sys.modules:
+        sys.path.insert(0, str(root))
+        sys.meta_path.insert(0, Finder(STOOD_IN, (), root))
+        kernel = types.ModuleType("minisgl.kernel")
+        kernel.__dict__["fast_compare_key"] = _first_difference
+        sys.modules["minisgl.kernel"] = kernel
+    names: tuple[str, ...] = (
+        "core",
+        "message",
+        "engine.engine",
+        "engine.graph",
+        "engine.sample",
+        "kvcache.radix_cache",
+    )
+    names += tuple(f"scheduler.{name}" for name in ("scheduler", "cache", "prefill", "decode", "table", "config"))
+    found = {name.split(".")[-1]: importlib.import_module(f"minisgl.{name}") for name in names}
+    return Engine(
+        torch=torch, package=importlib.import_module("minisgl.engine"), radix=found.pop("radix_cache"), **found
+    )

@@ -1,0 +1,70 @@
+"""Defects for mini-sglang's own scheduler, tables and radix cache; its three known ones have mends (`mended`)."""
+
+from kvattach.mini_sglang.modules import Engine
+from kvlab.injection import Defect
+
+
+def defects(engine: Engine) -> list[Defect]:
+    """Ten of them, for an engine whose known defects are mended."""
+    manager, tree = engine.cache.CacheManager, engine.radix.RadixPrefixCache
+    scheduler, table, adder = engine.scheduler.Scheduler, engine.table.TableManager, engine.prefill.PrefillAdder
+    start = "new_handle.cached_len :]"
+    return [
+        Defect(
+            "lock kept",
+            "the lock on what a request found is never taken back",
+            ((manager, "cache_req", "self.unlock(old_handle)", "pass"),),
+        ),
+        Defect(
+            "lock not taken",
+            "a request goes on without a lock on what it published",
+            ((manager, "cache_req", "self.lock(new_handle)", "pass"),),
+        ),
+        Defect(
+            "duplicates kept",
+            "pages that the tree had already are not given back",
+            ((manager, "cache_req", "self._free(page_indices[old_handle.cached_len : cached_len])", "pass"),),
+        ),
+        Defect(
+            "tail not freed",
+            "the page that is not full is forgotten at the end",
+            ((manager, "cache_req", f"self._free(page_indices[{start})", "pass"),),
+        ),
+        Defect(
+            "tail freed too early",
+            "a page that the tree has is given back with the tail",
+            ((manager, "cache_req", f"[{start}", "[max(0, new_handle.cached_len - self.page_size) :]"),),
+        ),
+        Defect(
+            "evicted and still found",
+            "a node that was evicted stays in the tree",
+            ((tree, "evict", "del parent.children[self.key_fn(node._key)]", "pass"),),
+        ),
+        Defect(
+            "left in the free list",
+            "a page is handed out and stays in the list of free ones",
+            ((manager, "_allocate", "self.free_slots[needed_pages:]", "self.free_slots[needed_pages - 1 :]"),),
+        ),
+        Defect(
+            "row handed out twice",
+            "a row is handed out and stays in the list of free ones",
+            ((table, "allocate", "self._free_slots.pop()", "self._free_slots[-1]"),),
+        ),
+        Defect(
+            "launch without its fence",
+            "a launch does not wait for the rows that are written for it",
+            ((scheduler, "overlap_loop", "self.engine.stream.wait_stream(self.stream)", "pass"),),
+        ),
+        Defect(
+            "prefix copied in part",
+            "a row does not get the last position of the prefix that was found",
+            (
+                (
+                    adder,
+                    "_try_allocate_one",
+                    "page_entry.copy_(handle.get_matched_indices())",
+                    "page_entry[:-1].copy_(handle.get_matched_indices()[:-1])",
+                ),
+            ),
+        ),
+    ]

@@ -1,0 +1,76 @@
+"""mini-sglang with its three known defects mended, so that whatever is still found is another one, or ours.
+
+Each mend is the smallest that takes the defect away; none is a proposal. They are put in after the hooks, or before.
+"""
+
+from typing import Any
+
+from kvattach.mini_sglang.modules import Engine
+from kvattach.patches import Patches
+
+
+def rows_follow_the_tree(engine: Engine, patches: Patches) -> None:
+    """A request whose pages were duplicates goes on with the tree's pages, and its row names them."""
+    manager = engine.cache.CacheManager
+    cache_req = manager.cache_req
+
+    def mended(self: Any, req: Any, *, finished: bool) -> None:
+        # What is given back lazily is a view of the row.
+        row, self.page_table = self.page_table, self.page_table.clone()
+        cache_req(self, req, finished=finished)
+        self.page_table = row
+        if not finished and (cached := req.cache_handle.cached_len):
+            self.page_table[req.table_idx, :cached] = req.cache_handle.get_matched_indices()
+
+    patches.set(manager, "cache_req", mended)
+
+
+def aborts_wait(engine: Engine, patches: Patches) -> None:
+    """A request that a launch in flight works for is aborted when that launch's results are in."""
+    scheduler = engine.scheduler.Scheduler
+    process, overlap = scheduler._process_one_msg, scheduler.overlap_loop
+
+    def held_back(self: Any, msg: Any) -> None:
+        flying = getattr(self, "kvspec_flying", ())
+        if isinstance(msg, engine.message.AbortBackendMsg) and msg.uid in flying:
+            self.kvspec_aborts = [*getattr(self, "kvspec_aborts", ()), msg]
+        else:
+            process(self, msg)
+
+    def loop(self: Any, last_data: Any) -> Any:
+        self.kvspec_flying = {req.uid for req in last_data[0].batch.reqs} if last_data else set()
+        waiting, self.kvspec_aborts = getattr(self, "kvspec_aborts", []), []
+        for msg in waiting:
+            held_back(self, msg)
+        return overlap(self, last_data)
+
+    patches.set(scheduler, "_process_one_msg", held_back)
+    patches.set(scheduler, "overlap_loop", loop)
+
+
+def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
+    """A row that is handed on is written after the launches that were queued when it was."""
+    adder = engine.prefill.PrefillAdder
+    admit = adder._try_allocate_one
+
+    def mended(self: Any, req: Any) -> Any:
+        launches = engine.core.get_global_ctx().kvspec_launches
+        engine.torch.cuda.current_stream().wait_stream(launches)
+        return admit(self, req)
+
+    patches.set(adder, "_try_allocate_one", mended)
+
+
+MENDS = {
+    "freed-duplicates": rows_follow_the_tree,
+    "abort-in-flight": aborts_wait,
+    "row-handed-on": rows_wait_for_launches,
+}
+"""Known defect -> what takes it away."""
+
+
+def mend(engine: Engine, patches: Patches, but: str | None = None) -> None:
+    """All of them, but for the one of this name; undoing `patches` puts the defects back."""
+    for name, one in MENDS.items():
+        if name != but:
+            one(engine, patches)

@@ -1,0 +1,94 @@
+"""Makes one SGLang release importable: as it is installed, or from a folder that holds nothing but its wheel.
+
+SGLang's memory-cache modules are plain Python on top of torch and Triton, but importing them pulls in models,
+kernels and servers that need a GPU machine's whole environment. From a bare wheel those are answered by stand-ins, so
+that what is under test is the release's own code and everything else is absent.
+"""
+
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+
+from kvlab.stubs import EngineError, Finder
+
+STOOD_IN = (
+    "sgl_kernel",
+    "torchaudio",
+    "torchvision",
+    "transformers",
+    "sglang.jit_kernel",
+    "sglang.kernels.jit",
+    "sglang.srt.beam_search",
+    "sglang.srt.configs",
+    "sglang.srt.constrained",
+    "sglang.srt.disaggregation",
+    "sglang.srt.distributed",
+    "sglang.srt.hardware_backend",
+    "sglang.srt.layers",
+    "sglang.srt.managers",
+    "sglang.srt.mem_cache.memory_pool_host",
+    "sglang.srt.metrics",
+    "sglang.srt.model_executor",
+    "sglang.srt.model_loader",
+    "sglang.srt.multimodal",
+    "sglang.srt.observability",
+    "sglang.srt.sampling",
+    "sglang.srt.server_args",
+    "sglang.srt.speculative",
+    "sglang.srt.utils.custom_op",
+    "sglang.srt.utils.hf_transformers",
+    "sglang.srt.utils.hf_transformers_utils",
+)
+"""Modules that a bare wheel cannot import, or that have nothing to do with the bookkeeping of memory."""
+
+REAL = (
+    "sglang.srt.managers.schedule_batch",
+    "sglang.srt.managers.session_controller",
+    "sglang.srt.managers.scheduler_components.new_token_ratio_tracker",
+)
+"""What is taken from the wheel although it lies below a module that is stood in for."""
+
+
+def prepare(folder: Path | None) -> None:
+    """Make `sglang` importable from `folder`, which holds an unpacked wheel; `None` takes what is installed.
+
+    A process can hold one release: a second call with another folder is refused.
+
+    Raises:
+        EngineError: there is no such release, torch or Triton is missing, or the process holds another release.
+    """
+    # The allocators' own kernels run on a CPU then; where there is a GPU, it is not needed for bookkeeping.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    for needed in ("torch", "triton", "numpy"):
+        if importlib.util.find_spec(needed) is None:
+            raise EngineError(f"{needed} is not installed; SGLang's classes need it")
+    loaded = sys.modules.get("sglang")
+    if folder is None:
+        if loaded is None and importlib.util.find_spec("sglang") is None:
+            raise EngineError("sglang is not installed; 'kvspec engines install sglang==VERSION' fetches a release")
+        return
+    root = folder / "sglang"
+    if loaded is not None:
+        if [str(root)] != list(loaded.__path__):
+            raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
+        return
+    if not (root / "srt" / "mem_cache").is_dir():
+        raise EngineError(f"{folder} holds no SGLang release")
+    # Its own __init__ imports half the world.
+    package = types.ModuleType("sglang")
+    package.__path__ = [str(root)]
+    sys.modules["sglang"] = package
+    sys.meta_path.insert(0, Finder(STOOD_IN, REAL, folder))
+
+
+def version_in(folder: Path) -> str:
+    """The version that a folder's wheel says it is.
+
+    Raises:
+        EngineError: it has no metadata.
+    """
+    for info in folder.glob("sglang-*.dist-info"):
+        return info.name.removeprefix("sglang-").removesuffix(".dist-info")
+    raise EngineError(f"{folder} holds no SGLang release")

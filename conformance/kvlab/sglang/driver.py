@@ -1,0 +1,403 @@
+"""Runs a release's own scheduler, in either of its loops, on random requests, aborts, pauses and flushes.
+
+The scheduler, its batches and policy, tables, allocators, tree, host pool and transfer controller are the release's.
+What stands in is what needs a GPU or another process: a forward pass samples at random, and streams and events are
+those of `kvlab.device`, whose progress is drawn.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+from kvattach.patches import Patches
+from kvattach.sglang.hooks import Attached
+from kvattach.sglang.release import Release
+from kvattach.sglang.states import Kept
+from kvlab.device import advance, stood_in
+from kvlab.sglang import memory as memories
+from kvlab.sglang.memory import Told
+from kvlab.sglang.pools import PoolMemory, Pools
+from kvlab.sglang.server import EOS, AnyMemory, Worker, configured, request, scheduler, told
+from kvlab.sglang.sessions import Clients
+
+MOST_LOOPS = 10_000
+STILL = 300
+"""Loops without a launch after which nobody will go on, unless the server pauses."""
+STUCK = "the requests never finish"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big one run is; lengths in tokens."""
+
+    page_size: int
+    pages: int
+    host_pages: int
+    write_policy: str
+    requests: int
+    running: int
+    chunk: int
+    budget: int
+    alphabet: int
+    prompts: int
+    """How many of the longest prompts fill the memory."""
+    outputs: int
+    """How many of the longest outputs fill the memory."""
+    ends: float
+    """How often a request ends by itself with a token."""
+    overlap: bool
+    mixed: bool
+    """Whether requests decode in the launches that prefill."""
+    policy: str
+    priorities: bool
+    """Whether a request that matters more takes the place of one that matters less."""
+    conservativeness: float
+    retracts: int
+    """Each so many launches, requests that run are retracted, whether there is room or not; 0: only without room."""
+    aborts: float
+    pauses: float
+    """How often the server is told to pause; requests that run stay, or are all retracted."""
+    pools: Pools | None = None
+    """What the memory is of without a host tier; `None`: pages, with a host tier."""
+    sessions: int = 0
+    """How many clients talk in streaming sessions."""
+    steps: int = 0
+    """How many drafts are computed one after the other for each request's next step; 0: none."""
+    patient: bool = False
+    """Whether these wait for their answers for ever, and keep their sessions meanwhile."""
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Shape":
+        """A memory so small that prompts are evicted and requests retracted, an alphabet so small that they share."""
+        page_size = rng.choice([1, 2, 4])
+        pages = rng.randint(10, 30) * (4 if page_size == 1 else 1)
+        priorities = rng.random() < 0.2
+        return cls(
+            page_size=page_size,
+            pages=pages,
+            host_pages=pages * 2 + rng.randint(0, 20),
+            write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
+            requests=rng.randint(8, 20),
+            running=rng.randint(2, 8),
+            chunk=page_size * rng.choice([1, 2, 4, 50]) if rng.random() < 0.8 else -1,
+            budget=rng.choice([16, 64, 256]),
+            alphabet=rng.choice([2, 3, 50, 50]),
+            prompts=rng.choice([2, 3, 8]),
+            outputs=rng.choice([2, 3, 6]),
+            ends=rng.choice([0.0, 0.02, 0.1]),
+            overlap=rng.random() < 0.8,
+            mixed=rng.random() < 0.3,
+            policy="fcfs" if priorities else rng.choice(["lpm", "fcfs", "dfs-weight", "lof"]),
+            priorities=priorities,
+            conservativeness=rng.choice([0.0, 0.0, 0.1, 1.0]),
+            retracts=rng.choice([0, 0, 0, 2, 5]),
+            aborts=rng.choice([0.0, 0.05, 0.2]),
+            pauses=rng.choice([0.0, 0.05, 0.1]),
+        )
+
+    def without_host(self, rng: random.Random, release: Release) -> "Shape":
+        """The same without a host tier: other pools, which are drawn."""
+        pools = Pools.drawn(
+            rng,
+            self.pages,
+            self.page_size,
+            self.running,
+            overlap=self.overlap,
+            states=release.state_allocator is not None,
+        )
+        return replace(self, pools=pools, host_pages=0, write_policy="")
+
+    def with_clients(self, rng: random.Random) -> "Shape":
+        """The same with clients in sessions, or with drafts, or both, if that is drawn."""
+        sessions, steps = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 3])
+        if self.pools is None or self.pools.states:
+            return replace(self, sessions=sessions)
+        return replace(self, sessions=sessions, steps=steps, mixed=self.mixed and not steps)
+
+
+@dataclass
+class Seen:
+    """What a run has reached, so that nobody takes an idle one for a proof."""
+
+    loops: int = 0
+    finished: int = 0
+    aborted: int = 0
+    paused: int = 0
+    flushed: int = 0
+    turns: int = 0
+    """Of sessions."""
+    retracted: int = 0
+    """For want of room."""
+    preempted: int = 0
+    chunks: int = 0
+    hits: int = 0
+    mixed: int = 0
+    drafted: int = 0
+    """Launches that verify drafts."""
+    failed: list[str] = field(default_factory=list)
+
+
+class _Done(BaseException):
+    """Nothing arrives any more, and nothing is left to do."""
+
+
+class _Traffic:
+    """What the scheduler receives: requests that share prompts, aborts of any of them, and pauses, at any moment."""
+
+    def __init__(self, release: Release, shape: Shape, rng: random.Random, seen: Seen) -> None:
+        self._release, self._shape, self._rng, self._seen = release, shape, rng, seen
+        self._left = shape.requests
+        pages = shape.pages if shape.pools is None else shape.pools.fewest(shape.pages)
+        self._longest = pages * shape.page_size - 2 * shape.page_size
+        self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(6)]
+        self._live: list[str] = []
+        self._next = 0
+        self._paused = False
+        self._idled = self._still = self._waited = 0
+        self.clients = Clients(release, rng, shape.sessions)
+        self._talks = shape.sessions > 0
+        self.idle: Callable[[], bool] = lambda: False
+        self.idles: Callable[[], None] = lambda: None
+        self.looks: Callable[[], None] = lambda: None
+
+    def receive(self, **_: Any) -> list[Any]:
+        rng = self._rng
+        self.looks()
+        self._seen.loops += 1
+        self._waited += 1
+        self._still = 0 if self._paused else self._still + 1
+        if self._seen.loops > MOST_LOOPS or (self._live and self._still > STILL):
+            raise RuntimeError(STUCK)
+        advance(rng, 6)
+        self._idled = self._idled + 1 if self.idle() and not self._paused else 0
+        if self._idled > 2 and not self._left:
+            if self._talks:
+                self._talks, self._idled = False, 0
+                return self.clients.leave()
+            self.idles()
+            if self._live:
+                raise RuntimeError(f"{STUCK}: {len(self._live)} were forgotten")
+            raise _Done
+        messages = self._talk()
+        while self._left and rng.random() < 0.4:
+            messages.append(self._request())
+            self._left -= 1
+        if self._live and rng.random() < self._shape.aborts:
+            self._seen.aborted += 1
+            # Of those that came first some run.
+            among = self._live[: rng.choice([2, len(self._live)])]
+            messages.append(self._release.messages.AbortReq(rid=rng.choice(among)))
+        if self._paused or rng.random() < self._shape.pauses:
+            messages += self._pause()
+        return messages
+
+    def _talk(self) -> list[Any]:
+        """What clients with sessions say, beside their turns; what sessions hold can be in everybody's way."""
+        if not self._shape.sessions:
+            return []
+        if self._waited > STILL // 2 and not self._shape.patient:
+            return self.clients.leave()
+        return self.clients.messages(more=self._left > 0)
+
+    def _pause(self) -> list[Any]:
+        """The server pauses, or it goes on, sooner or later."""
+        if not self._paused:
+            self._seen.paused += 1
+            self._paused = True
+            mode = self._rng.choice(["in_place", "retract"])
+            return [self._release.messages.PauseGenerationReqInput(mode=mode)]
+        self._paused = self._rng.random() < 0.7
+        if self._paused and self._rng.random() < 0.3:
+            # As before new weights are loaded; with requests that run it is refused.
+            return [self._release.messages.FlushCacheReqInput()]
+        return [] if self._paused else [self._release.messages.ContinueGenerationReqInput()]
+
+    def _request(self) -> Any:
+        rng = self._rng
+        output = rng.randint(1, max(1, self._longest // self._shape.outputs))
+        prompt = rng.randint(1, max(1, self._longest // self._shape.prompts))
+        shared = rng.randint(0, prompt) if rng.random() < 0.5 else prompt - 1
+        tokens = rng.choice(self._stems)[:shared]
+        tokens = tokens + [rng.randint(1, self._shape.alphabet) for _ in range(prompt - shared)]
+        self._next += 1
+        # A name ends where it ends: an abort is for all that begin with its name.
+        rid = f"r{self._next}."
+        self._live.append(rid)
+        priority = rng.randint(0, 3) if self._shape.priorities else None
+        session = self.clients.turn(rid)
+        if session is not None:
+            self._seen.turns += 1
+            tokens = tokens[: 1 + len(tokens) // 3]
+        return request(
+            self._release,
+            rid,
+            tokens,
+            output=output,
+            ignore_eos=rng.random() < 0.1,
+            priority=priority,
+            session=session,
+        )
+
+    def finished(self, rid: str) -> None:
+        self.clients.answered(rid)
+        if rid in self._live:
+            self._live.remove(rid)
+            self._seen.finished += 1
+
+    def flushed(self) -> None:
+        self._seen.flushed += 1
+
+    def requeued(self, *, without_room: bool) -> None:
+        self._seen.retracted += without_room
+        self._seen.preempted += not without_room and not self._paused
+
+    def launched(self, reqs: list[Any], starts: list[int], stops: list[int], *, mixed: bool) -> None:
+        """A forward pass was queued."""
+        self._still = self._waited = 0
+        known = [len(req.origin_input_ids) + len(req.output_ids) for req in reqs]
+        self._seen.chunks += any(stop < tokens for stop, tokens in zip(stops, known, strict=True))
+        self._seen.hits += any(0 < start < stop - 1 for start, stop in zip(starts, stops, strict=True))
+        self._seen.mixed += mixed
+
+    def sampled(self) -> int:
+        """A request's next token."""
+        return EOS if self._rng.random() < self._shape.ends else self._rng.randint(1, self._shape.alphabet)
+
+
+def run(
+    release: Release,
+    seed: int,
+    attached: Attached | None = None,
+    shape: Shape | None = None,
+    *,
+    host: bool = True,
+) -> Seen:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+
+    With a host tier, or without: then its pools are drawn. What the release itself raises ends the run and is told in
+    `failed`.
+    """
+    rng = random.Random(seed)
+    drawn = Shape.drawn(rng)
+    if not host:
+        drawn = drawn.without_host(rng, release)
+    if release.sessions is not None:
+        drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
+    shape = shape or drawn
+    seen = Seen()
+    with stood_in(release.torch):
+        patches = Patches()
+        for module in release.modules_with_device:
+            patches.set(module, "device_module", release.torch.cuda)
+        # The release's own switch for tests of its own.
+        patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
+        patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
+        try:
+            told = {} if shape.pools is None else shape.pools.environment
+            with patch.dict(os.environ, told), _made(release, shape, rng, seen, attached) as made:
+                _loop(made, seen)
+        finally:
+            patches.undo()
+    return seen
+
+
+def _loop(made: Any, seen: Seen) -> None:
+    try:
+        (made.event_loop_overlap if made.enable_overlap else made.event_loop_normal)()
+    except _Done:
+        pass
+    except Exception as error:
+        seen.failed.append(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attached: Attached | None) -> Iterator[Any]:
+    """The scheduler, and all that it works on."""
+    server = told(
+        chunked_prefill_size=shape.chunk,
+        disable_overlap_schedule=not shape.overlap,
+        disable_radix_cache=shape.pools is not None and not shape.pools.cached,
+        enable_hierarchical_cache=shape.pools is None,
+        enable_mixed_chunk=shape.mixed,
+        enable_priority_scheduling=shape.priorities,
+        hicache_write_policy=shape.write_policy,
+        mamba=Told() if shape.pools is None else shape.pools.told,
+        max_prefill_tokens=shape.budget,
+        max_running_requests=shape.running,
+        page_size=shape.page_size,
+        pp_max_micro_batch_size=shape.running,
+        priority_scheduling_preemption_threshold=1,
+        schedule_conservativeness=shape.conservativeness,
+        schedule_policy=shape.policy,
+        speculative_algorithm="STANDALONE" if shape.steps else None,
+        speculative_eagle_topk=1 if shape.steps else None,
+        speculative_num_draft_tokens=shape.steps + 1 if shape.steps else None,
+        speculative_num_steps=shape.steps or None,
+    )
+    traffic = _Traffic(release, shape, rng, seen)
+
+    def launched(batch: Any, verified: list[int] | None) -> None:
+        starts, stops = _spans(batch, verified)
+        seen.drafted += verified is not None
+        traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
+        if attached is not None:
+            attached.launch(batch.reqs, starts, stops, _kept(batch, stops), shape.steps + 1 if verified else 0)
+
+    with configured(release, server), traffic.clients.timed():
+        memory = _memory(release, shape)
+        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap, shape.steps and shape.steps + 1)
+        worker.launched = launched
+        # The scheduler's own wiring, in the releases that have it.
+        for fence in ("load_fence_stream", "write_fence_stream"):
+            if hasattr(memory.controller, fence):
+                setattr(memory.controller, fence, worker.forward_stream)
+        made = scheduler(release, memory, worker, server, traffic)
+        traffic.idle = made.is_fully_idle
+        if attached is not None:
+            attached.watch(memory)
+            traffic.idles = attached.idle
+            if memory.host is None:
+                # Nobody looks at transfers.
+                traffic.looks = attached.looked
+        yield made
+
+
+def _memory(release: Release, shape: Shape) -> AnyMemory:
+    sizes = memories.Shape(
+        page_size=shape.page_size,
+        pages=shape.pages,
+        rows=shape.running + 1,
+        context=shape.pages * shape.page_size + shape.page_size,
+        host_pages=shape.host_pages,
+        write_policy=shape.write_policy,
+    )
+    return memories.make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)
+
+
+def _kept(batch: Any, stops: list[int]) -> list[Kept | None]:
+    """Which state each request's launch keeps, if any."""
+    slots = getattr(batch, "mamba_track_indices", None)
+    if slots is None:
+        return [None] * len(stops)
+    extends = batch.forward_mode.is_extend()
+    mask = batch.mamba_prefill_track_mask_cpu if extends else batch.mamba_track_mask_cpu
+    positions = [req.kv.mamba_last_track_seqlen for req in batch.reqs] if extends else stops
+    return [
+        Kept(slot, position) if keeps else None
+        for slot, position, keeps in zip(slots.tolist(), positions, mask, strict=True)
+    ]
+
+
+def _spans(batch: Any, verified: list[int] | None) -> tuple[list[int], list[int]]:
+    """From where to where each request of a batch is computed, without drafts that are rejected."""
+    stops = batch.seq_lens_cpu.tolist()
+    if verified is not None:
+        return stops, [stop + more for stop, more in zip(stops, verified, strict=True)]
+    if not batch.forward_mode.is_extend():
+        return [stop - 1 for stop in stops], stops
+    # Older releases hand their worker a batch of its own.
+    return batch.extend_prefix_lens if hasattr(batch, "extend_prefix_lens") else batch.prefix_lens, stops

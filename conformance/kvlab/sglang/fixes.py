@@ -1,0 +1,111 @@
+"""SGLang without defects of its hybrid pools that it is known to have, so that whatever is found is another one.
+
+A release whose lines are others stays as it is.
+"""
+
+import sys
+from contextlib import suppress
+
+from kvattach.patches import Patches
+from kvattach.sglang.release import Release
+from kvlab.injection import Defect, NotPlanted, plant
+
+_PREPARED = "set_mamba_track_indices_from_reqs(self)\n\n"
+_TURNED = """set_mamba_track_indices_from_reqs(self)
+            for req, length in zip(self.reqs, self.seq_lens_cpu.tolist()):
+                if length % mamba_track_interval == 0:
+                    other = self.req_to_token_pool.get_mamba_ping_pong_other_idx(req.kv.mamba_next_track_idx)
+                    req.kv.mamba_next_track_idx = other
+
+"""
+
+_MERGED = "self.merge_batch(running_batch)\n"
+_KEPT = """slots, kept = self.mamba_track_indices, self.mamba_prefill_track_mask_cpu
+    self.merge_batch(running_batch)
+    if slots is not None:
+        self.mamba_track_indices = torch.cat([slots, slots.new_full((running_bs,), -1)])
+        self.mamba_prefill_track_mask_cpu = kept + [False] * running_bs
+"""
+
+_ROOM = "no_token = not self.memory_budget.has_capacity()\n"
+_ONE = """if self.new_chunked_req is not None:
+        return AddReqResult.OTHER
+    no_token = not self.memory_budget.has_capacity()
+"""
+
+_SEEN = "cache_len = req.kv.mamba_last_track_seqlen\n"
+_NAMED = """cache_len = req.kv.mamba_last_track_seqlen
+        if cache_len is not None and cache_len % self.cache.page_size:
+            cache_len = None
+"""
+
+_LAST_SEEN = "cache_len = req.kv.mamba_last_track_seqlen or 0\n"
+_LAST_NAMED = """cache_len = req.kv.mamba_last_track_seqlen or 0
+    if cache_len % self.cache.page_size:
+        return None
+"""
+
+_ANY = "return available if available > 0 else chunk_limit\n"
+_WHAT_FITS = "return available if available > 0 else None\n"
+
+
+def mend_turns(release: Release, patches: Patches) -> None:
+    """Requests take turns with the slots in which they keep states when a launch is prepared, not afterwards."""
+    results = release.scheduler.SchedulerBatchResultProcessor
+    asked = "completed_mamba_boundary if lazy else known_mamba_boundary"
+    turned = "completed_mamba_boundary if lazy or known_mamba_boundary is None else False"
+    places = (
+        (release.batches.ScheduleBatch, "prepare_for_decode", _PREPARED, _TURNED),
+        (results, "_handle_finish_state_updated_req", asked, turned),
+    )
+    with suppress(NotPlanted, AttributeError, KeyError):
+        plant(Defect("turns at once", "", places), patches)
+
+
+def mend_mixed(release: Release, patches: Patches) -> None:
+    """A launch with decode steps in it keeps the states of its prompts: which slots they are is not forgotten."""
+    places = ((release.batches.ScheduleBatch, "mix_with_running", _MERGED, _KEPT),)
+    if "mamba_prefill_track_mask_cpu" not in release.batches.ScheduleBatch.mix_with_running.__code__.co_names:
+        with suppress(NotPlanted):
+            plant(Defect("prompts' states kept", "", places), patches)
+
+
+def mend_chunks(release: Release, patches: Patches) -> None:
+    """One launch cuts one prompt off, and takes no further one in."""
+    places = ((release.scheduler.PrefillAdder, "budget_state", _ROOM, _ONE),)
+    with suppress(NotPlanted):
+        plant(Defect("one chunk", "", places), patches)
+
+
+def mend_names(release: Release, patches: Patches) -> None:
+    """A state that was kept within a page is not given to the tree, which would name it by the page's beginning."""
+    states = release.state_component
+    places = (
+        (states, "prepare_for_caching_req", _SEEN, _NAMED),
+        (states, "_select_finished_checkpoint", _LAST_SEEN, _LAST_NAMED),
+    )
+    with suppress(NotPlanted):
+        plant(Defect("states named", "", places), patches)
+
+
+def mend_windows(release: Release, patches: Patches) -> None:
+    """A request keeps whole pages of its window when it publishes, so that what is published can be found."""
+    name = "free_swa_out_of_window_slots"
+    places = (
+        (
+            release.common,
+            name,
+            "max(sliding_window_size, page_size)",
+            "-(-sliding_window_size // page_size) * page_size",
+        ),
+    )
+    with suppress(NotPlanted):
+        plant(Defect("whole pages of windows", "", places), patches)
+        patches.set(sys.modules[release.window_component.__module__], name, vars(release.common)[name])
+
+
+def mend_chunk_room(release: Release, patches: Patches) -> None:
+    """A chunk for which no room is left waits; requests that decode go on, or give theirs back, as without one."""
+    with suppress(NotPlanted, AttributeError, KeyError):
+        budget = sys.modules["sglang.srt.mem_cache.prefill_budget"].PrefillBudget
+        plant(Defect("chunks wait for room", "", ((budget, "available_chunk_tokens", _ANY, _WHAT_FITS),)), patches)

@@ -1,0 +1,164 @@
+"""SGLang without defects of its streaming sessions that it is known to have.
+
+A release whose lines are others stays as it is.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from kvattach.patches import Patches
+from kvattach.sglang.release import Release
+from kvlab.injection import Defect, NotPlanted, plant
+
+_ENDS = "req.session.finish_req(req)\n"
+_ENDS_ONCE = """session = req.session
+    session.finish_req(req)
+    if not req.finished() and req.to_finish is None:
+        req.session, session._inflight = session, True
+"""
+
+_ABORTED = "if isinstance(req.finished_reason, FINISH_ABORT):"
+_GONE_ON = "if isinstance(req.finished_reason, FINISH_ABORT) or (not req.finished() and req.kv.holds_mamba):"
+_FREE = "req.session.abort_req()\n"
+_FREE_IF_OVER = "req.session._inflight = not req.finished()\n"
+
+_FINISHED = "all(node.req.finished() for node in session.req_nodes.values())"
+_AT_REST = f"not session._inflight if session.streaming else {_FINISHED}"
+
+_RESET = "self.tree_cache.reset()\n"
+_RESET_ALL = """for req in self.waiting_queue:
+            if req.kv.holds_mamba and not req.kv.holds_kv:
+                self.req_to_token_pool.mamba_allocator.free(req.kv.mamba_pool_idx.unsqueeze(-1))
+            req.kv = type(req.kv)()
+        self.tree_cache.reset()
+"""
+
+_COUNTED = "slot.kv.kv_committed_len = min(target, slot.kv.kv_allocated_len)\n"
+_COMPUTED = "slot.kv.kv_committed_len = min(target, slot.kv.kv_committed_len)\n"
+
+_TAIL = "self._free_tail(req.kv, prefix_len)\n"
+_NOTHING = """if prefix_len == 0:
+        req.kv = type(req.kv)()
+        self.release_session(req.session.session_id)
+        return None
+    self._free_tail(req.kv, prefix_len)
+"""
+
+_REJECTED = "new_req.set_finish_with_abort(abort_message)\n"
+_LEFT = """new_req.set_finish_with_abort(abort_message)
+        new_req.session = None
+"""
+
+_NODES = "[req.last_node for req in waiting_queue]"
+_TREE_NODES = "[n if isinstance(n := req.last_node, int) else tree_cache.root_node_handle() for req in waiting_queue]"
+
+_NO_CACHE = 'getattr(self.tree_cache, "disable", True)'
+_NO_PREFIX = 'getattr(self.tree_cache, "disable", True) and not req.prefix_len'
+
+_ROOM = "self.get_num_allocatable_reqs(running_bs, running_batch=running_batch) <= 0\n"
+_OWN_ROOM = """self.get_num_allocatable_reqs(
+        running_bs,
+        running_batch=running_batch,
+        num_held_rows=sum(
+            getattr(r.session, "session_id", None) in self.tree_cache.session.slots for r in self.waiting_queue
+        ),
+    ) <= 0
+"""
+_FIRST = "for req in self.waiting_queue:\n"
+_OWN_FIRST = """
+    slots = self.tree_cache.session.slots
+    self.waiting_queue.sort(key=lambda r: getattr(r.session, "session_id", None) not in slots)
+    for req in self.waiting_queue:
+"""
+_HELD = "num_held_rows = sum(r.kv.holds_kv for r in adder.can_run_list)"
+_OWN_HELD = f"{_HELD} + (getattr(req.session, 'session_id', None) in self.tree_cache.session.slots)"
+
+_PREEMPTED = """adder.preempt_to_schedule(
+                req
+            ):
+"""
+_ROW_FREED = """(
+                adder.preempt_to_schedule(req)
+                and len(adder.can_run_list) < self.get_num_allocatable_reqs(
+                    len(running_batch.reqs), running_batch=running_batch, num_held_rows=num_held_rows
+                )
+            ):
+"""
+
+
+def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
+    with suppress(NotPlanted, AttributeError, KeyError):
+        plant(Defect(name, "", places), patches)
+
+
+def mend_retracted(release: Release, patches: Patches) -> None:
+    """A turn that is retracted keeps its session busy, and stays its turn."""
+    _mend(patches, "retracted turns", (release.session_slots, "try_cache_finished_req", _ENDS, _ENDS_ONCE))
+
+
+def mend_closing(release: Release, patches: Patches) -> None:
+    """A session can be closed when none of its turns is under way, however the last one has ended."""
+    controller = release.sessions.SessionController
+    _mend(
+        patches,
+        "closed at rest",
+        (controller, "_all_requests_finished", _FINISHED, _AT_REST),
+        (controller, "_close", "if not req.finished():", "if session._inflight:"),
+    )
+
+
+def mend_flush(release: Release, patches: Patches) -> None:
+    """A turn that waits has nothing any more when the server has forgotten everything."""
+    _mend(patches, "flushed turns", (release.scheduler.Scheduler, "flush_cache", _RESET, _RESET_ALL))
+
+
+def mend_states(release: Release, patches: Patches) -> None:
+    """A turn that is retracted begins anew, where its state may have gone on further than its tokens."""
+    name = "try_cache_finished_req"
+    slots = release.session_slots
+    _mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
+
+
+def mend_last_token(release: Release, patches: Patches) -> None:
+    """A slot counts what its turn has computed, and not the room that it had for drafts."""
+    _mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
+
+
+def mend_empty(release: Release, patches: Patches) -> None:
+    """A session of which nothing is kept gives its row back."""
+    _mend(patches, "empty slots", (release.session_slots, "try_match_prefix", _TAIL, _NOTHING))
+
+
+def mend_rejected(release: Release, patches: Patches) -> None:
+    """A turn that is rejected because another one is under way is none of the session's."""
+    _mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
+
+
+def mend_order(release: Release, patches: Patches) -> None:
+    """A turn that waits with its session's record is nowhere in the tree: it is ordered as what has found nothing."""
+    policy = release.scheduler.SchedulePolicy
+    _mend(patches, "turns in order", (policy, "_sort_by_dfs_weight", _NODES, _TREE_NODES))
+
+
+def mend_plain_turns(release: Release, patches: Patches) -> None:
+    """A later turn is admitted as what it is, a prompt with a prefix, though there is no prefix cache."""
+    adder = release.scheduler.PrefillAdder
+    _mend(patches, "turns without a cache", (adder, "add_one_req", _NO_CACHE, _NO_PREFIX))
+
+
+def mend_rows(release: Release, patches: Patches) -> None:
+    """A turn does not wait for a row when its session has one."""
+    name, scheduler = "_get_new_batch_prefill_raw", release.scheduler.Scheduler
+    _mend(
+        patches,
+        "rows of turns",
+        (scheduler, name, _ROOM, _OWN_ROOM),
+        (scheduler, name, _FIRST, _OWN_FIRST),
+        (scheduler, name, _HELD, _OWN_HELD),
+    )
+
+
+def mend_preempted(release: Release, patches: Patches) -> None:
+    """A request that has thrown out a turn is not admitted without a row: the turn's session keeps that."""
+    scheduler = release.scheduler.Scheduler
+    _mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))

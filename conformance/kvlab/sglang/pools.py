@@ -1,0 +1,110 @@
+"""One memory without a host tier, made of a release's own classes: plain, with windows, or with recurrent states.
+
+The pools are those that the request level builds (`kvlab.sglang.adapter.building`); the tree is the one that the
+release's servers build, with its core in Python or in Rust, or switched off.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from kvattach.sglang.release import Release
+from kvlab.sglang.adapter import building
+from kvlab.sglang.memory import Shape, Told
+
+
+@dataclass(frozen=True)
+class Pools:
+    """What a memory without a host tier is of; the window in tokens."""
+
+    cached: bool
+    """Whether there is a prefix cache."""
+    core: str
+    """The language of the tree's core: python or rust."""
+    window: int = 0
+    window_pages: int = 0
+    moves_every: int = 128
+    """How many tokens a window is behind before what it has left is given back."""
+    unlocks: bool = False
+    """Whether a request gives its lock on the window that it found back when it has moved on by one window."""
+    states: int = 0
+    """Slots for recurrent states."""
+    tracked: bool = False
+    """Whether each request has slots in which states that are kept are tracked."""
+    kept_every: int = 1
+    """Tokens from one state that is kept while decoding to the next one."""
+    path: int = -1
+    """How many states the tree keeps on a path; -1: all of them."""
+
+    @classmethod
+    def drawn(
+        cls, rng: random.Random, pages: int, page_size: int, running: int, *, overlap: bool, states: bool
+    ) -> "Pools":
+        """One of those that a server with such sizes has, with states only if they can be driven."""
+        kind = rng.choice(["plain", "window", *(["states"] * states)])
+        # Without further slots only the state at the very end of a prompt is there, and only until the next launch.
+        tracked = overlap or page_size > 1 or rng.random() < 0.5
+        return cls(
+            cached=rng.random() < 0.8,
+            core=rng.choice(["python", "rust"]),
+            window=rng.randint(1, 3 * page_size) if kind == "window" else 0,
+            window_pages=rng.randint(pages * 3 // 4, pages) if kind == "window" else 0,
+            moves_every=rng.choice([1, 1, 4]),
+            unlocks=rng.random() < 0.5,
+            states=running * (5 if tracked else 3) + rng.randint(0, 6) if kind == "states" else 0,
+            tracked=tracked and kind == "states",
+            kept_every=page_size * rng.choice([1, 1, 3]),
+            path=rng.choice([-1, -1, 2]),
+        )
+
+    @property
+    def told(self) -> Told:
+        """What a server is told of its recurrent states."""
+        return Told(
+            enable_mamba_extra_buffer=self.tracked,
+            enable_mamba_extra_buffer_lazy=False,
+            mamba_max_states_per_path=self.path,
+            mamba_track_interval=self.kept_every,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a server's environment says of them."""
+        return {
+            "SGLANG_SWA_EVICTION_INTERVAL": str(self.moves_every),
+            "SGLANG_OPT_RELEASE_PREFILL_SWA": str(self.unlocks),
+        }
+
+    def fewest(self, pages: int) -> int:
+        """Pages of the pool that has the fewest."""
+        return min(pages, self.window_pages or pages)
+
+
+class PoolMemory:
+    """Rows, allocator, tree."""
+
+    host = None
+    controller = None
+
+    def __init__(self, release: Release, pools: Pools, shape: Shape) -> None:
+        """As a server without `--enable-hierarchical-cache` does it; of the shape's host pages there are none."""
+        self.release, self.pools, self.shape = release, pools, shape
+        self.window, self.window_pages = pools.window or None, pools.window_pages
+        self.rows = building.rows(release, shape.rows, shape.context, states=pools.states, extra_buffer=pools.tracked)
+        self.allocator = building.allocator(release, shape.pages, shape.page_size, window_pages=pools.window_pages)
+        kinds = release.component.ComponentType
+        params: Any = release.init_params.CacheInitParams(
+            disable=not pools.cached,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=shape.page_size,
+            enable_mamba_extra_buffer=pools.tracked,
+            sliding_window_size=pools.window or None,
+            tree_components=(
+                kinds.FULL,
+                *((kinds.SWA,) if pools.window else ()),
+                *((kinds.MAMBA,) if pools.states else ()),
+            ),
+            tree_core_backend=pools.core,
+        )
+        self.cache = release.tree.UnifiedRadixCache(params)

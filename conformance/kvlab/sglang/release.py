@@ -1,0 +1,128 @@
+"""Makes one SGLang release's scheduler and host cache importable, from a folder that holds its unpacked wheel."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+
+from kvattach.sglang.release import Release
+from kvlab.stubs import EngineError, Finder
+
+REAL = (
+    *(
+        f"sglang.srt.managers.{name}"
+        for name in (
+            "io_struct",
+            "min_free_slots_delayer",
+            "overlap_utils",
+            "prefill_delayer",
+            "schedule_batch",
+            "schedule_policy",
+            "scheduler",
+            "scheduler_components",
+            "scheduler_input_blocker",
+            "scheduler_metrics_mixin",
+            "scheduler_output_processor_mixin",
+            "scheduler_runtime_checker_mixin",
+            "scheduler_update_weights_mixin",
+            "session_controller",
+            "utils",
+        )
+    ),
+    "sglang.srt.managers.cache_controller",
+    "sglang.srt.beam_search",
+    "sglang.srt.constants",
+    "sglang.srt.disaggregation.utils",
+    "sglang.srt.dllm",
+    "sglang.srt.environ",
+    "sglang.srt.lora.lora_registry",
+    "sglang.srt.mem_cache",
+    "sglang.srt.model_executor.forward_batch_info",
+    "sglang.srt.observability.req_time_stats",
+    "sglang.srt.platforms",
+    "sglang.srt.runtime_context",
+    "sglang.srt.rust_extensions",
+    "sglang.srt.sampling",
+    "sglang.srt.session",
+    "sglang.srt.speculative.eagle_info",
+    "sglang.srt.speculative.eagle_utils",
+    "sglang.srt.speculative.spec_info",
+    "sglang.srt.speculative.spec_utils",
+    "sglang.srt.utils",
+)
+"""What schedules requests and keeps their memory. Models, kernels and servers are stood in for."""
+
+STOOD_IN = (
+    "sgl_kernel",
+    "sglang.jit_kernel",
+    "sglang.kernels.jit",
+    "sglang.srt",
+    "sglang.srt.utils.custom_op",
+    "sglang.srt.utils.hf_transformers",
+    "sglang.srt.utils.hf_transformers_utils",
+    "torchaudio",
+    "torchvision",
+    "transformers",
+)
+
+ABSENT = (
+    "IPython",
+    "PIL",
+    "aiohttp",
+    "compressed_tensors",
+    "dill",
+    "einops",
+    "fastapi",
+    "gguf",
+    "huggingface_hub",
+    "interegular",
+    "openai",
+    "orjson",
+    "packaging",
+    "partial_json_parser",
+    "prometheus_client",
+    "psutil",
+    "pybase64",
+    "pydantic",
+    "requests",
+    "scipy",
+    "sentencepiece",
+    "setproctitle",
+    "soundfile",
+    "starlette",
+    "tiktoken",
+    "tqdm",
+    "uvicorn",
+    "uvloop",
+    "xgrammar",
+    "zmq",
+)
+"""Packages that a release imports and the bookkeeping does not use; stood in for where missing."""
+
+
+def load(folder: Path) -> Release:
+    """The release in `folder`. A process can hold one.
+
+    Raises:
+        EngineError: there is none, it has no host cache that can be driven, or it cannot be imported.
+    """
+    root = folder / "sglang"
+    if not (root / "srt" / "mem_cache").is_dir():
+        raise EngineError(f"{folder} holds no SGLang release")
+    # The allocators' own kernels run on a CPU then.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    loaded = sys.modules.get("sglang")
+    if loaded is None:
+        package = types.ModuleType("sglang")
+        package.__path__ = [str(root)]
+        sys.modules["sglang"] = package
+        absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
+        sys.meta_path.insert(0, Finder((*STOOD_IN, *absent), REAL, folder))
+    elif [str(root)] != list(loaded.__path__):
+        raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
+    try:
+        return Release(root)
+    except (ImportError, AttributeError) as error:
+        raise EngineError(f"its scheduler cannot be imported: {type(error).__name__}: {error}") from error

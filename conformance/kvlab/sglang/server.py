@@ -1,0 +1,390 @@
+"""What stands around SGLang's scheduler: what its server was told, the model's worker, and who takes its answers."""
+
+import random
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from kvattach.patches import Patches
+from kvattach.sglang.release import Release
+from kvlab.device import Event, Stream
+from kvlab.sglang.memory import LAYERS, RadixMemory, Told, UnifiedMemory
+from kvlab.sglang.pools import PoolMemory
+from kvlab.stubs import StandIn
+
+EOS = 0
+
+AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
+
+_ASKED = {"get_global_server_args", "get_server_args"}
+"""Functions that answer what the server was told, in the releases that have them."""
+
+
+class Watching(Protocol):
+    """Who sends the scheduler messages, and sees what becomes of the requests."""
+
+    def receive(self, **_: Any) -> list[Any]:
+        """The messages since the last look."""
+
+    def finished(self, rid: str) -> None:
+        """A request was answered for the last time."""
+
+    def flushed(self) -> None:
+        """The server has forgotten what it had cached."""
+
+    def requeued(self, *, without_room: bool) -> None:
+        """A request that ran waits again."""
+
+
+def told(**more: Any) -> Told:
+    """What every server here is told, and `more`."""
+    group = Told()
+    return Told(
+        deterministic=group,
+        disaggregation_mode="null",
+        enable_mamba_extra_buffer=lambda: False,
+        enable_mamba_extra_buffer_lazy=lambda: False,
+        features=group,
+        kernel=group,
+        moe=group,
+        overlap=group,
+        prefill_decode_interval=0,
+        radix_eviction_policy="lru",
+        skip_tokenizer_init=True,
+        stream_interval=1,
+        weight_version="default",
+        **dict.fromkeys(("attn_cp_size", "dcp_size", "dp_size", "ep_size", "pp_size", "tp_size"), 1),
+        **({"mamba": group} | more),
+    )
+
+
+@contextmanager
+def configured(release: Release, server: Told) -> Iterator[None]:
+    """The configuration that a server would have published, where a release looks for it, while it is driven."""
+    patches = Patches()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sglang.srt."):
+            _configure(patches, module, server)
+    context: Any = sys.modules.get("sglang.srt.runtime_context")
+    if context is not None and hasattr(context, "RuntimeContext"):
+        if hasattr(context.RuntimeContext, "config_bag"):
+            patches.set(context.RuntimeContext, "config_bag", lambda *_: server)
+        patches.set(context.RuntimeContext, "server_args", property(lambda _: server))
+        patches.set(context.ParallelContext, "__getattribute__", lambda one, name: _parallel(one, name, server))
+    patches.set(release.torch, "get_device_module", lambda *_: release.torch.cuda)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _configure(patches: Patches, module: Any, server: Told) -> None:
+    for name, value in vars(module).copy().items():
+        if name in _ASKED:
+            patches.set(module, name, lambda *_: server)
+        elif name == "mamba_cache_chunk_size":
+            patches.set(module, name, lambda *_: server.page_size)
+        elif name == "attention_backends":
+            patches.set(module, name, lambda *_: ("torch_native", "torch_native"))
+        elif isinstance(value, type) and issubclass(value, StandIn) and name.startswith("get_"):
+            # One process does everything.
+            if name.endswith("_size"):
+                patches.set(module, name, lambda *_: 1)
+            elif name.endswith("_rank"):
+                patches.set(module, name, lambda *_: 0)
+
+
+def _parallel(context: Any, name: str, server: Told) -> Any:
+    """A value of the configuration of several processes, where one does everything."""
+    if name == "pp_max_micro_batch_size":
+        return server.max_running_requests
+    if name.startswith("_") or not name.endswith(("_rank", "_size", "_group", "_enabled")):
+        return object.__getattribute__(context, name)
+    return None if name.endswith("_group") else int(name.endswith("_size"))
+
+
+class Worker:
+    """Stands in for `TpModelWorker`: a forward pass is queued, waits for its load layer by layer, and samples."""
+
+    def __init__(
+        self,
+        release: Release,
+        memory: AnyMemory,
+        rng: random.Random,
+        sample: Callable[[], int],
+        overlap: bool,
+        drafts: int = 0,
+    ) -> None:
+        """The forward stream of one memory. `drafts` tokens are verified in a step of each request; 0: none."""
+        self._drafts = drafts
+        self._release, self._rng, self._sample, self._overlap = release, rng, sample, overlap
+        self._rows = memory.rows
+        self._counter = None if memory.controller is None else memory.controller.layer_done_counter
+        self.forward_stream = Stream()
+        self.launched: Callable[[Any, list[int] | None], None] = lambda *_: None
+        self.model_runner = SimpleNamespace(
+            attn_backend=SimpleNamespace(needs_cpu_seq_lens=True), prefill_aware_swa=False, canary_manager=None
+        )
+        self.last_shared_read_runner = Told()
+        self.war_fastpath_runner = Told()
+
+    def forward_batch_generation(self, batch: Any, *_: Any, **more: Any) -> Any:
+        """Queue one forward pass."""
+        if batch.forward_mode.is_decode() and self._rng.random() < 0.8:
+            # A graph reads what it shares with the scheduler before its layers. Else later writes wait for all of it.
+            read = Event()
+            read.record()
+            self.last_shared_read_runner.shared_read_done_event = read
+            self.war_fastpath_runner.war_fastpath_read_done_event = read
+        if self._counter is not None:
+            self._counter.set_consumer(batch.hicache_consumer_index)
+        for layer in range(LAYERS):
+            if self._counter is not None:
+                self._counter.wait_until(layer)
+            Stream.current.queue()
+        self._prepare_states(batch)
+        verified = None
+        if self._drafts and not batch.forward_mode.is_extend():
+            verified = [self._rng.randint(1, self._drafts) for _ in batch.reqs]
+        self.launched(batch, verified)
+        if not self._overlap:
+            # The scheduler reads the result at once.
+            Stream.current.synchronize()
+        return self._sampled(batch, verified, **more)
+
+    def _sampled(self, batch: Any, verified: list[int] | None, on_publish: Any = None, **_: Any) -> Any:
+        """What comes of it: a token for each request, or as many as were verified and one that follows them."""
+        torch, made = self._release.torch, self._release.results.GenerationBatchResult
+        width = self._drafts if verified else 1
+        tokens = [[self._sample() for _ in range(width)] for _ in batch.reqs]
+        flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
+        if not self._drafts:
+            return made(logits_output=Told(), next_token_ids=flat)
+        lengths = batch.seq_lens if verified is None else batch.seq_lens + torch.tensor(verified)
+        last = [row[(count or 1) - 1] for row, count in zip(tokens, verified or [1] * len(tokens), strict=True)]
+        if on_publish is not None:
+            on_publish(lengths)
+        drafts = self._release.drafts.EagleDraftInput(
+            topk_p=torch.zeros((len(tokens), 1)),
+            topk_index=torch.zeros((len(tokens), 1), dtype=torch.int64),
+            bonus_tokens=torch.tensor(last, dtype=torch.int64),
+        )
+        return made(
+            logits_output=Told(),
+            next_token_ids=flat,
+            accept_lens=None if verified is None else torch.tensor(verified),
+            speculative_num_draft_tokens=None if verified is None else self._drafts,
+            new_seq_lens=lengths,
+            next_draft_input=drafts,
+        )
+
+    def on_verify_complete_cpu(self, *_: Any, **__: Any) -> None:
+        """Nobody adapts how far drafts go."""
+
+    def _prepare_states(self, batch: Any) -> None:
+        """As the model's runner does before it computes: new states are cleared, found ones are copied."""
+        pool = getattr(self._rows, "mamba_pool", None)
+        if pool is None or not batch.forward_mode.is_extend():
+            return
+        if batch.mamba_clear_indices is not None:
+            pool.clear_slots(batch.mamba_clear_indices)
+        if batch.mamba_cow_src_indices is not None:
+            self._rows.copy_mamba_state(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
+
+
+class _Answers:
+    """Takes what the scheduler says."""
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching = watching
+
+    def send_output(self, said: Any, *_: Any) -> None:
+        if getattr(said, "rid", None):
+            self._watching.finished(said.rid)
+        elif getattr(said, "success", False) and not hasattr(said, "session_id"):
+            self._watching.flushed()
+
+    def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
+        for req in reqs:
+            if req.finished():
+                self._watching.finished(req.rid)
+
+
+def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Told, watching: Watching) -> Any:
+    """The release's own scheduler upon a memory and a worker.
+
+    What it would ask of other processes, of metrics, or for models of other kinds, is stood in for.
+    """
+    base: Any = release.scheduler.Scheduler
+    answers = _Answers(watching)
+
+    class Alone(base):  # type: ignore[misc]
+        """The scheduler, without the lines that start a server."""
+
+        def __init__(self) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return StandIn()
+
+        def recv_requests(self, *_: Any) -> list[Any]:
+            return watching.receive()
+
+        def stream_output(self, reqs: list[Any], *_: Any) -> None:
+            answers.stream_output(reqs)
+
+        def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+            if req.retraction_count:
+                watching.requeued(without_room=is_retracted)
+            super()._add_request_to_queue(req, is_retracted=is_retracted)
+
+        def maybe_prepare_mlp_sync_batch(self, batch: Any, **_: Any) -> Any:
+            return batch
+
+        def _maybe_prepare_ngram_embedding(self, batch: Any) -> Any:
+            return batch
+
+        def publish_load_snapshot(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def _record_step_counters(self, *_: Any) -> None:
+            pass
+
+    made = Alone()
+    _tell(made, release, memory, worker, server)
+    made.ipc_channels = SimpleNamespace(send_to_tokenizer=answers)
+    made.send_to_tokenizer = made.output_streamer = answers
+    made.request_receiver = SimpleNamespace(recv_requests=watching.receive)
+    made.dp_attn_adapter = SimpleNamespace(
+        maybe_prepare_mlp_sync_batch=lambda batch, **_: batch,
+        maybe_convert_decode_to_extend=lambda batch: batch,
+        drop_sync_wait_carry=lambda: None,
+    )
+    made.ngram_embedding_manager = SimpleNamespace(prepare_for_forward=lambda batch, **_: batch)
+    made.load_inquirer = SimpleNamespace(_get_num_pending_tokens=lambda **_: 0, get_loads=lambda *_: None)
+    made.scheduler_stage_metrics = SimpleNamespace(record=lambda *_: nullcontext())
+    made.metrics_reporter = StandIn()
+    for counts in (made, made.metrics_reporter):
+        counts.num_generated_tokens = counts.forward_ct_decode = counts.num_retracted_reqs = 0
+    for part in (
+        "running_status",
+        "chunked_prefill",
+        "schedule_policy",
+        "overlap",
+        "request_dispatcher",
+        "pool_stats_observer",
+        "invariant_checker",
+        "batch_result_processor",
+    ):
+        # A part that a release does not have is asked of a stand-in.
+        getattr(made, f"init_{part}")()
+    return made
+
+
+def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server: Told) -> None:
+    """What a scheduler keeps of its arguments, of its model and of its worker."""
+    shape, windows = memory.shape, memory.window_pages
+    values = {
+        "cur_batch": None,
+        "device": "cpu",
+        "disaggregation_mode": release.disaggregation.DisaggregationMode.NULL,
+        "enable_hierarchical_cache": server.enable_hierarchical_cache,
+        "enable_overlap": not server.disable_overlap_schedule,
+        "enable_priority_scheduling": server.enable_priority_scheduling,
+        "forward_stream": worker.forward_stream,
+        "full_tokens_per_layer": shape.pages * shape.page_size if windows else None,
+        "is_generation": True,
+        "is_hybrid_ssm": getattr(memory.rows, "mamba_allocator", None) is not None,
+        "is_hybrid_swa": bool(windows),
+        "max_prefill_tokens": server.max_prefill_tokens,
+        "max_req_input_len": shape.context - 2,
+        "max_req_len": shape.context - 1,
+        "max_running_requests": server.max_running_requests,
+        "max_total_num_tokens": shape.pages * shape.page_size,
+        "model_config": Told(
+            vocab_size=1 << 30,
+            hf_eos_token_id={EOS},
+            hf_text_config=SimpleNamespace(mamba_chunk_size=shape.page_size),
+            is_generation=True,
+            context_len=shape.context,
+        ),
+        "model_worker": worker,
+        "page_size": shape.page_size,
+        "pp_group": SimpleNamespace(is_first_rank=True, is_last_rank=True),
+        "priority_scheduling_preemption_threshold": server.priority_scheduling_preemption_threshold,
+        "processed_tokens_counter": 0,
+        "req_to_token_pool": memory.rows,
+        "schedule_policy": server.schedule_policy,
+        "schedule_stream": Stream.current,
+        "server_args": server,
+        "sliding_window_size": memory.window,
+        "spec_algorithm": release.speculative.SpeculativeAlgorithm.from_string(server.speculative_algorithm),
+        "swa_tokens_per_layer": windows * shape.page_size if windows else None,
+        "token_to_kv_pool_allocator": memory.allocator,
+        "tp_worker": worker,
+        "tree_cache": memory.cache,
+        "_pause_intervals": [],
+        "_pause_started_at": None,
+        "_war_barrier_enabled": True,
+    }
+    absent = (
+        "enable_session_radix_cache",
+        "decode_offload_manager",
+        "dllm_config",
+        "draft_worker",
+        "dynamic_chunk_sizer",
+        "external_corpus_manager",
+        "forward_sleep_time",
+        "hisparse_coordinator",
+        "lora_drainer",
+        "max_new_tokens_limit",
+        "max_queued_requests",
+        "min_free_slots_delayer",
+        "mm_receiver",
+        "rust_server",
+        "scripted_scheduler_hook",
+        "tokenizer",
+        "truncation_align_size",
+    )
+    for name, value in (values | dict.fromkeys(absent)).items():
+        setattr(made, name, value)
+    for name in ("attn_cp", "attn_tp", "dp", "pp", "tp"):
+        setattr(made, f"{name}_size", 1)
+        setattr(made, f"{name}_rank", 0)
+
+
+def request(
+    release: Release,
+    rid: str,
+    tokens: list[int],
+    *,
+    output: int,
+    ignore_eos: bool,
+    priority: int | None,
+    session: Any = None,
+) -> Any:
+    """A request as the tokenizer sends it, for up to `output` tokens; of a session, if its parameters are given."""
+    sampling = release.sampling.SamplingParams(max_new_tokens=output, ignore_eos=ignore_eos)
+    sampling.normalize(None)
+    arrays = hasattr(release.batches.Req, "get_fill_ids")
+    return release.messages.TokenizedGenerateReqInput(
+        rid=rid,
+        input_text="",
+        input_ids=array("q", tokens) if arrays else tokens,
+        input_embeds=None,
+        mm_inputs=None,
+        token_type_ids=None,
+        sampling_params=sampling,
+        return_logprob=False,
+        logprob_start_len=-1,
+        top_logprobs_num=0,
+        token_ids_logprob=None,
+        stream=False,
+        priority=priority,
+        session_params=session,
+    )

@@ -1,0 +1,86 @@
+"""Clients that talk to a server in streaming sessions: they open them, append turn after turn, and close them."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from kvattach.patches import Patches
+from kvattach.sglang.release import Release
+
+_HURRIED = 0.1
+"""How often a client sends a turn before the one before it is answered."""
+
+
+class Clients:
+    """So many clients, each with one session after the other. The clock by which sessions time out is drawn."""
+
+    def __init__(self, release: Release, rng: random.Random, count: int) -> None:
+        """Nobody has opened a session yet."""
+        self._release, self._rng, self._count = release, rng, count
+        self._sessions: dict[str, set[str]] = {}
+        """Session -> its turns that are not answered yet."""
+        self._orphans: set[str] = set()
+        """Turns without an answer, of sessions that their clients have closed."""
+        self._opened = 0
+        self._clock = 0.0
+
+    def messages(self, *, more: bool) -> list[Any]:
+        """Sessions that are opened, if there will be `more` turns, and some that are closed, wherever they are."""
+        rng, told = self._rng, []
+        self._clock += rng.choice([0.0, 0.0, 0.6, 1.5])
+        if more and len(self._sessions) < self._count and rng.random() < 0.5:
+            self._opened += 1
+            name = f"s{self._opened}"
+            self._sessions[name] = set()
+            timeout = rng.choice([None, None, 60.0])
+            told.append(
+                self._release.messages.OpenSessionReqInput(
+                    capacity_of_str_len=0, session_id=name, streaming=True, timeout=timeout
+                )
+            )
+        if self._sessions and rng.random() < 0.02:
+            told.append(self._close(rng.choice([*self._sessions])))
+        return told
+
+    def leave(self) -> list[Any]:
+        """Everybody gives its turn up and closes its session; the server soon looks whether it can be closed."""
+        self._clock += 2.0
+        turns = sorted(self._orphans.union(*self._sessions.values()))
+        aborts = [self._release.messages.AbortReq(rid=rid) for rid in turns]
+        return aborts + [self._close(name) for name in [*self._sessions]]
+
+    def _close(self, name: str) -> Any:
+        self._orphans |= self._sessions.pop(name)
+        return self._release.messages.CloseSessionReqInput(session_id=name)
+
+    def turn(self, rid: str) -> Any:
+        """The session of which a request is a turn, as its parameters say it; `None`: of none."""
+        ready = [name for name, turns in self._sessions.items() if not turns or self._rng.random() < _HURRIED]
+        if not ready or self._rng.random() < 0.2:
+            return None
+        name = self._rng.choice(ready)
+        self._sessions[name].add(rid)
+        return self._release.messages.SessionParams(id=name)
+
+    def answered(self, rid: str) -> None:
+        """A request was answered for the last time."""
+        for turns in (self._orphans, *self._sessions.values()):
+            turns.discard(rid)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Let the server's sessions go by the clients' clock."""
+        if not self._count:
+            yield
+            return
+        patches, sessions = Patches(), self._release.sessions
+        controller = sessions.SessionController
+        original = controller.maybe_reap
+        patches.set(sessions, "time", SimpleNamespace(monotonic=lambda: self._clock))
+        patches.set(controller, "maybe_reap", lambda made, _, *more: original(made, self._clock, *more))
+        try:
+            yield
+        finally:
+            patches.undo()

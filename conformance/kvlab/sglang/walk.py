@@ -1,0 +1,299 @@
+"""Random overlapping walks over a release's host cache, in the order in which its scheduler does things.
+
+A walk schedules, launches on the forward stream, and takes in the results of the launch before: one launch is in
+flight while requests finish, publish and are retracted, prompts are cut into chunks, pages are written to the host and
+loaded back. How far the streams have got is drawn at random.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvattach.patches import Patches
+from kvattach.sglang.hooks import Attached
+from kvattach.sglang.release import Release
+from kvlab.device import Event, Stream, advance, stood_in
+from kvlab.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
+
+MOST_STEPS = 5_000
+STUCK = "the requests never finish"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What requests look like; lengths in tokens."""
+
+    requests: int
+    alphabet: int
+    chunk: int
+    overlap: bool
+    retracts: float
+
+
+@dataclass
+class Seen:
+    """What a walk has reached, so that nobody takes an idle one for a proof."""
+
+    steps: int = 0
+    finished: int = 0
+    retracted: int = 0
+    chunks: int = 0
+    hits: int = 0
+    host_hits: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Turn:
+    """A request, as the walk sees it."""
+
+    req: Any
+    tokens: list[int]
+    output: int
+    done: int = 0
+    """Positions that a launch has been queued for."""
+    gone: bool = False
+
+
+@dataclass
+class Batch:
+    """What one launch works on, with the names of the release's own batch."""
+
+    reqs: list[Any]
+    prefix_lens: list[int]
+    seq_lens: list[int]
+    turns: list[Turn]
+    hicache_consumer_index: int = -1
+
+
+class Worker:
+    """Stands in for `TpModelWorker`: a forward pass waits for its load layer by layer, and samples."""
+
+    def __init__(self, memory: UnifiedMemory | RadixMemory) -> None:
+        """The forward stream of one memory."""
+        self._counter = memory.controller.layer_done_counter
+        self.forward_stream = Stream()
+        self.launched: Callable[[list[Any], list[int], list[int]], None] = lambda *_: None
+
+    def forward_batch_generation(self, batch: Batch) -> None:
+        """Queue one forward pass."""
+        self._counter.set_consumer(batch.hicache_consumer_index)
+        for layer in range(LAYERS):
+            self._counter.wait_until(layer)
+            Stream.current.queue()
+        self.launched(batch.reqs, batch.prefix_lens, batch.seq_lens)
+
+
+class Walk:
+    """One walk."""
+
+    def __init__(self, release: Release, rng: random.Random) -> None:
+        """A memory, small enough that pages are evicted and loaded back."""
+        page_size = rng.choice([1, 2, 4])
+        pages = rng.randint(10, 30)
+        self._shape = Shape(
+            page_size=page_size,
+            pages=pages,
+            host_pages=pages * 2 + rng.randint(0, 20),
+            rows=6,
+            context=pages * page_size + page_size,
+            write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
+        )
+        self._traffic = Traffic(
+            requests=rng.randint(10, 40),
+            alphabet=rng.choice([2, 3, 50]),
+            chunk=page_size * rng.choice([1, 2, 4, 50]),
+            overlap=rng.random() < 0.8,
+            retracts=rng.choice([0.0, 0.05]),
+        )
+        self._rng = rng
+        self.memory = make(release, self._shape)
+        self.worker = Worker(self.memory)
+        # The scheduler's own wiring, in the releases that have it.
+        for fence in ("load_fence_stream", "write_fence_stream"):
+            if hasattr(self.memory.controller, fence):
+                setattr(self.memory.controller, fence, self.worker.forward_stream)
+        longest = pages * page_size // 2
+        self._longest = longest
+        self._stems = [[rng.randint(1, self._traffic.alphabet) for _ in range(longest)] for _ in range(4)]
+        self._waiting: deque[Turn] = deque()
+        self._running: list[Turn] = []
+        self._chunked: Turn | None = None
+        self._flying: deque[tuple[Batch, Event]] = deque()
+        self._left = self._traffic.requests
+        self._count = 0
+        self.seen = Seen()
+        self.idled: Callable[[], None] = lambda: None
+
+    def run(self) -> None:
+        """Walk until all requests have finished."""
+        while self._left or self._waiting or self._running or self._chunked or self._flying:
+            self.seen.steps += 1
+            if self.seen.steps > MOST_STEPS:
+                raise RuntimeError(STUCK)
+            self.memory.cache.check_hicache_events()
+            while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
+                self._arrive()
+            batch = self._schedule()
+            if batch is not None:
+                self._launch(batch)
+            while len(self._flying) > (1 if self._traffic.overlap and batch else 0):
+                self._take_in(*self._flying.popleft())
+            advance(self._rng, 6)
+        self.idle()
+
+    def idle(self) -> None:
+        """All transfers come to their end."""
+        for _ in range(3):
+            for stream in Stream.all:
+                stream.synchronize()
+            self.memory.cache.check_hicache_events()
+        self.idled()
+
+    def _arrive(self) -> None:
+        rng = self._rng
+        output = rng.randint(1, max(1, self._longest // 3))
+        prompt = rng.randint(2, max(2, self._longest - output))
+        shared = rng.randint(0, prompt)
+        tokens = rng.choice(self._stems)[:shared]
+        tokens = tokens + [rng.randint(1, self._traffic.alphabet) for _ in range(prompt - len(tokens))]
+        self._left -= 1
+        self._count += 1
+        self._waiting.append(Turn(self.memory.request(f"r{self._count}", tokens), tokens, output))
+
+    def _schedule(self) -> Batch | None:
+        prefill = self._prefill() if self._chunked or self._rng.random() < 0.7 else None
+        return prefill or self._decode()
+
+    def _prefill(self) -> Batch | None:
+        memory, batch = self.memory, Batch([], [], [], [])
+        if self._chunked is not None:
+            # The chunk before is published while its launch may still be in flight.
+            memory.publish(self._chunked.req, self._chunked.done)
+            if not self._add(self._chunked, batch):
+                self._retract(self._chunked)
+        while self._waiting and self._chunked is None and len(self._running) + len(batch.turns) < self._shape.rows:
+            turn = self._waiting[0]
+            found = memory.match(turn.req)
+            need = memory.pages(len(turn.tokens)) * self._shape.page_size + self._shape.page_size * len(self._running)
+            if need > memory.room:
+                break
+            self._waiting.popleft()
+            device = turn.req.host_hit_length
+            turn.done = memory.admit(turn.req)
+            self.seen.hits += turn.done > 0
+            self.seen.host_hits += device > 0 and turn.done == found
+            memory.start(turn.req)
+            if not self._add(turn, batch):
+                self._retract(turn)
+                break
+        if not batch.turns:
+            # A load that was queued is started all the same, with the next batch that runs.
+            return None
+        batch.hicache_consumer_index = memory.cache.ready_to_load_host_cache()
+        return batch
+
+    def _add(self, turn: Turn, batch: Batch) -> bool:
+        """One chunk of a prompt; whether there was room."""
+        upto = min(len(turn.tokens), turn.done + self._traffic.chunk)
+        if not self.memory.extend(turn.req, upto):
+            return False
+        batch.reqs.append(turn.req)
+        batch.turns.append(turn)
+        batch.prefix_lens.append(turn.done)
+        batch.seq_lens.append(upto)
+        turn.done = upto
+        self._chunked = turn if upto < len(turn.tokens) else None
+        if self._chunked is None:
+            self._running.append(turn)
+        self.seen.chunks += self._chunked is not None
+        return True
+
+    def _decode(self) -> Batch | None:
+        if self._running and self._rng.random() < self._traffic.retracts:
+            self._retract(self._rng.choice(self._running))
+        batch = Batch([], [], [], [])
+        for turn in list(self._running):
+            if not self._room_for_one(turn):
+                continue
+            batch.reqs.append(turn.req)
+            batch.turns.append(turn)
+            batch.prefix_lens.append(turn.done)
+            turn.done += 1
+            batch.seq_lens.append(turn.done)
+        keep = [index for index, turn in enumerate(batch.turns) if not turn.gone]
+        for name in ("reqs", "turns", "prefix_lens", "seq_lens"):
+            setattr(batch, name, [getattr(batch, name)[index] for index in keep])
+        return batch if batch.turns else None
+
+    def _room_for_one(self, turn: Turn) -> bool:
+        """Room for one more token, if need be from who came last; whether the request is still there."""
+        while not turn.gone and not self.memory.extend(turn.req, turn.done + 1):
+            self._retract(self._running[-1])
+        return not turn.gone
+
+    def _retract(self, turn: Turn) -> None:
+        """Its pages go back while a launch may still write them; it waits again."""
+        self.seen.retracted += 1
+        turn.gone = True
+        if turn in self._running:
+            self._running.remove(turn)
+        if turn is self._chunked:
+            self._chunked = None
+        self.memory.let_go(turn.req, publish=False)
+        self._waiting.appendleft(Turn(self.memory.again(turn.req), turn.tokens, turn.output))
+
+    def _launch(self, batch: Batch) -> None:
+        schedule, forward = Stream.current, self.worker.forward_stream
+        forward.wait_stream(schedule)
+        Stream.current = forward
+        try:
+            self.worker.forward_batch_generation(batch)
+            done = Event()
+            done.record()
+        finally:
+            Stream.current = schedule
+        self._flying.append((batch, done))
+
+    def _take_in(self, batch: Batch, done: Event) -> None:
+        done.synchronize()
+        for turn, upto in zip(batch.turns, batch.seq_lens, strict=True):
+            if turn.gone or upto < len(turn.tokens):
+                continue
+            token = self._rng.randint(1, self._traffic.alphabet)
+            turn.tokens.append(token)
+            self.memory.grow(turn.req, token)
+            turn.output -= 1
+            if turn.output <= 0 or self._rng.random() < 0.05:
+                turn.gone = True
+                self._running.remove(turn)
+                self.memory.let_go(turn.req, publish=True)
+                self.seen.finished += 1
+            elif upto > batch.prefix_lens[batch.turns.index(turn)] + 1:
+                self.memory.publish(turn.req, upto)
+        flush = getattr(self.memory.cache, "flush_pending_backups", None)
+        if flush is not None:
+            flush()
+
+
+def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
+    """One walk; the same seed gives the same one. What the release itself raises ends it and is told in `failed`."""
+    rng = random.Random(seed)
+    with stood_in(release.torch):
+        patches = Patches()
+        for module in release.modules_with_device:
+            patches.set(module, "device_module", release.torch.cuda)
+        walk = Walk(release, rng)
+        if attached is not None:
+            attached.watch(walk.memory)
+            walk.worker.launched, walk.idled = attached.launch, attached.idle
+        try:
+            with walk.memory.configured():
+                walk.run()
+        except (AssertionError, RuntimeError, KeyError, IndexError) as error:
+            walk.seen.failed.append(f"{type(error).__name__}: {error}")
+        finally:
+            patches.undo()
+    return walk.seen

@@ -1,0 +1,107 @@
+"""Makes a checkout of sglang-jax importable where there is no accelerator and no model.
+
+Its bookkeeping is numpy: of jax it uses decorators, dtypes and the device's numbers, which are stood in for.
+"""
+
+import importlib
+import importlib.util
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from kvattach.sglang_jax.modules import Engine
+from kvlab.stubs import EngineError, Finder
+
+REAL = (
+    "sgl_jax.global_config",
+    "sgl_jax.srt.disaggregation",
+    "sgl_jax.srt.managers.communication",
+    "sgl_jax.srt.managers.dp_rank_assignment",
+    "sgl_jax.srt.managers.io_struct",
+    "sgl_jax.srt.managers.schedule_batch",
+    "sgl_jax.srt.managers.schedule_policy",
+    "sgl_jax.srt.managers.scheduler",
+    "sgl_jax.srt.managers.scheduler_metrics_mixin",
+    "sgl_jax.srt.managers.scheduler_output_processor_mixin",
+    "sgl_jax.srt.managers.scheduler_profiler_mixing",
+    "sgl_jax.srt.managers.utils",
+    "sgl_jax.srt.mem_cache",
+    "sgl_jax.srt.model_executor.forward_batch_info",
+    "sgl_jax.srt.precision_tracer",
+    "sgl_jax.srt.sampling.sampling_batch_info",
+    "sgl_jax.srt.sampling.sampling_params",
+    "sgl_jax.srt.speculative.spec_info",
+    "sgl_jax.srt.utils.common_utils",
+    "sgl_jax.utils",
+)
+"""What is taken from the checkout; whatever else it has is stood in for."""
+
+ABSENT = (
+    "fastapi",
+    "flax",
+    "httpx",
+    "jax",
+    "jaxlib",
+    "msgpack",
+    "pathwaysutils",
+    "psutil",
+    "pydantic",
+    "setproctitle",
+    "transformers",
+    "uvicorn",
+    "zmq",
+)
+"""Packages that the checkout imports and the bookkeeping of memory does not use; jax is stood in for in any case."""
+
+
+def load(checkout: Path) -> Engine:
+    """The engine's classes from a checkout. A process can hold one.
+
+    Raises:
+        EngineError: the folder is no checkout of sglang-jax, numpy is missing, or it cannot be imported.
+    """
+    root = checkout / "python"
+    if not (root / "sgl_jax" / "srt" / "managers" / "scheduler.py").is_file():
+        raise EngineError(f"{checkout} holds no sglang-jax")
+    if importlib.util.find_spec("numpy") is None:
+        raise EngineError("numpy is not installed; sglang-jax's classes need it")
+    if "sgl_jax" not in sys.modules:
+        _stand_in(root)
+    managers, memory = "sgl_jax.srt.managers", "sgl_jax.srt.mem_cache"
+    try:
+        return Engine(
+            numpy=importlib.import_module("numpy"),
+            scheduler=importlib.import_module(f"{managers}.scheduler"),
+            batch=importlib.import_module(f"{managers}.schedule_batch"),
+            policy=importlib.import_module(f"{managers}.schedule_policy"),
+            radix=importlib.import_module(f"{memory}.radix_cache"),
+            pool=importlib.import_module(f"{memory}.memory_pool"),
+            allocator=importlib.import_module(f"{memory}.allocator"),
+            base=importlib.import_module(f"{memory}.base_prefix_cache"),
+            common=importlib.import_module(f"{memory}.common"),
+            messages=importlib.import_module(f"{managers}.io_struct"),
+            sampling=importlib.import_module("sgl_jax.srt.sampling.sampling_params"),
+        )
+    except (AttributeError, ImportError, TypeError) as error:
+        raise EngineError(f"it cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _stand_in(root: Path) -> None:
+    package = types.ModuleType("sgl_jax")
+    package.__path__ = [str(root / "sgl_jax")]
+    sys.modules["sgl_jax"] = package
+    absent = [name for name in ABSENT if name == "jax" or importlib.util.find_spec(name) is None]
+    sys.meta_path.insert(0, Finder(["sgl_jax", *absent], REAL, root))
+    utils = importlib.import_module("sgl_jax.srt.utils")
+    common = importlib.import_module("sgl_jax.srt.utils.common_utils")
+    utils.__dict__.update({name: value for name, value in vars(common).items() if not name.startswith("_")})
+    jax = importlib.import_module("jax")
+    jax.__dict__.update(
+        device_get=_same, process_index=lambda: 0, process_count=lambda: 1, local_device_count=lambda: 1
+    )
+    importlib.import_module("jax.tree_util").__dict__["register_pytree_node_class"] = _same
+
+
+def _same(value: Any) -> Any:
+    return value

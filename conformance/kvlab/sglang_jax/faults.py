@@ -1,0 +1,73 @@
+"""Defects for sglang-jax's own scheduler, tables, allocators and tree."""
+
+from kvattach.sglang_jax.modules import Engine
+from kvlab.injection import Defect
+
+
+def defects(engine: Engine) -> list[Defect]:
+    """Ten of them, for the lines after pull request 994."""
+    tree = engine.radix.RadixCache
+    token = engine.allocator.TokenToKVPoolAllocator
+    batch, rows = engine.batch.ScheduleBatch, engine.pool.ReqToTokenPool
+    taken = "self.free_slots[dp_rank] = slots[need_size:]"
+    locked = "self.dec_lock_ref(req.last_node)"
+    moved = "out_cache_loc[pt : pt + extend_lens[i]]"
+    return [
+        Defect(
+            "lock kept",
+            "a request that publishes keeps the lock on what it had found",
+            ((tree, "cache_unfinished_req", locked, "pass"),),
+        ),
+        Defect(
+            "lock not taken",
+            "a request goes on without a lock on what it published",
+            ((tree, "cache_unfinished_req", "self.inc_lock_ref(new_last_node)", "pass"),),
+        ),
+        Defect(
+            "duplicates kept",
+            "pages that the tree had already are not given back",
+            ((tree, "cache_unfinished_req", "kv_indices[old_prefix_len:new_prefix_len]", "kv_indices[:0]"),),
+        ),
+        Defect(
+            "row keeps duplicates",
+            "a row goes on naming duplicates that were given back",
+            (
+                (
+                    tree,
+                    "cache_unfinished_req",
+                    "new_indices[old_prefix_len:],",
+                    "kv_indices[old_prefix_len:len(new_indices)],",
+                ),
+            ),
+        ),
+        Defect(
+            "freed and still found",
+            "a node that was evicted stays in the tree",
+            ((tree, "evict", "self._delete_leaf(x)", "x.parent.children = dict(x.parent.children)"),),
+        ),
+        Defect(
+            "locks ignored",
+            "what requests have locked is evicted",
+            ((tree, "evict", "if x.lock_ref > 0:", "if False:"),),
+        ),
+        Defect(
+            "left in the free list",
+            "a slot is handed out and stays in the list of free ones",
+            ((token, "alloc", taken, "self.free_slots[dp_rank] = slots[need_size - 1:]"),),
+        ),
+        Defect(
+            "tail not freed",
+            "what a request has beside the tree is forgotten when it is retracted",
+            ((tree, "cache_finished_req", "kv_indices[old_prefix_len:page_aligned_len]", "kv_indices[:0]"),),
+        ),
+        Defect(
+            "row handed out twice",
+            "a row is handed out and stays in the list of free ones",
+            ((rows, "alloc", "self.free_slots = self.free_slots[need_size:]", "pass"),),
+        ),
+        Defect(
+            "row names another slot",
+            "a chunk's row names its slots one place too late",
+            ((batch, "prepare_for_extend", moved, "out_cache_loc[max(pt - 1, 0) :][: extend_lens[i]]"),),
+        ),
+    ]

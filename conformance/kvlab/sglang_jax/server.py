@@ -1,0 +1,107 @@
+"""What stands around sglang-jax's scheduler: the server's arguments, the model, and the worker that would run it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from kvattach.sglang_jax.modules import Engine
+
+EOS = 0
+
+
+class Arguments(SimpleNamespace):
+    """What a server is told; whatever a release asks for beside, it is not told."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class Worker:
+    """Stands in for `ModelWorker` and, in overlap, for `ModelWorkerClient`: rows, pages and sizes, and no model."""
+
+    is_hybrid = False
+    sliding_window_size = None
+
+    def __init__(self, engine: Engine, *, rows: int, context: int, pages: int, page_size: int) -> None:
+        """So many rows of `context` positions, and so many pages of `page_size` tokens."""
+        self.model_config = model()
+        self.cur_sampling_info: Any = SimpleNamespace(grammars=None, sampling_info_done=SimpleNamespace(set=_nothing))
+        self.rows = engine.pool.ReqToTokenPool(rows, context)
+        allocators, unused = engine.allocator, SimpleNamespace(mem_usage=0)
+        if page_size == 1:
+            self.allocator = allocators.TokenToKVPoolAllocator(pages, unused)
+        else:
+            self.allocator = allocators.PagedTokenToKVPoolAllocator(pages * page_size, page_size, unused)
+        self._told = dict.fromkeys(engine.batch.global_server_args_dict) | {"page_size": page_size}
+
+    def info(self, *, tokens: int, budget: int, running: int, longest: int, chunk: int) -> tuple[Any, ...]:
+        """What the scheduler asks its worker for: lengths and budgets in tokens."""
+        told = self._told | {"chunked_prefill_size": chunk}
+        return (tokens, budget, running, longest, longest - 1, 0, "cpu", told, 0, 0, 0)
+
+    def get_memory_pool(self) -> tuple[Any, Any]:
+        """Rows and pages."""
+        return self.rows, self.allocator
+
+
+def arguments(
+    *, page_size: int, longest: int, chunk: int, overlap: bool, radix: bool, mixed: bool = False, ratio: float = 0.0
+) -> Arguments:
+    """What the server is told. `ratio`: how much of what a request may still generate is kept free for it."""
+    return Arguments(
+        node_rank=0,
+        nnodes=1,
+        dp_size=1,
+        tp_size=1,
+        ep_size=1,
+        schedule_policy="lpm" if radix else "fcfs",
+        dp_schedule_policy="round_robin",
+        skip_tokenizer_init=True,
+        stream_interval=1,
+        max_seq_len=longest,
+        page_size=page_size,
+        disable_overlap_schedule=not overlap,
+        disable_radix_cache=not radix,
+        chunked_prefill_size=chunk,
+        enable_mixed_chunk=mixed,
+        schedule_conservativeness=ratio,
+        disaggregation_mode="null",
+        hicache_storage="disable",
+        disable_precompile=True,
+        watchdog_timeout=1e9,
+        decode_log_interval=1 << 30,
+    )
+
+
+def scheduler(engine: Engine, told: Arguments, worker: Any, backend: Any) -> Any:
+    """The checkout's own scheduler upon a worker; messages come from and go to `backend`."""
+    module = engine.scheduler
+    for name in ("ModelWorker", "ModelWorkerClient"):
+        setattr(module, name, lambda *_, **__: worker)
+    module.ModelConfig = SimpleNamespace(from_server_args=lambda *_: worker.model_config)
+    for name in ("watchdog_thread", "init_profier", "_profile_batch_predicate"):
+        setattr(module.Scheduler, name, _nothing)
+    return module.Scheduler(told, communication_backend=backend, mesh=SimpleNamespace(shape={}))
+
+
+def model() -> SimpleNamespace:
+    """A model's configuration, without sliding windows."""
+    return SimpleNamespace(
+        is_generation=True,
+        vocab_size=1 << 30,
+        hf_eos_token_id={EOS},
+        sliding_window=None,
+        get_num_kv_heads=lambda _: 1,
+        head_dim=1,
+        num_hidden_layers=1,
+        hf_config=SimpleNamespace(),
+    )
+
+
+def logits() -> SimpleNamespace:
+    """What a forward pass answers beside tokens."""
+    return SimpleNamespace(next_token_logprobs=None, input_token_logprobs=None, hidden_states=None)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None

@@ -1,0 +1,87 @@
+"""Says which vectors find defects that are planted in an engine's own code, through its adapter.
+
+Not here: the defects, and the engines that they are for (`attach/sglang/requests.py`, `attach/sglang_jax/requests.py`).
+"""
+
+import contextlib
+import io
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich.console import Console
+
+from kvattach.patches import Patches
+from kvconform.features import lacks, needs, vector_under
+from kvconform.traces.codec import Vector
+from kvconform.vectors.files import read_vectors
+from kvconform.vectors.runner import Factory, Outcome, run_vector
+from kvlab.injection import Defect, plant
+from kvlab.stubs import EngineError
+
+
+class Planted(NamedTuple):
+    """What the vectors say of one defect."""
+
+    name: str
+    fail: int
+    """Vectors that fail with it, and without it conform or fail later."""
+    first: str
+    """The first of them, and its finding; empty if none fails."""
+    operations: int
+    """Operations that it took."""
+
+
+def tried(factory: Factory, defects: list[Defect]) -> list[Planted]:
+    """Each defect alone, with all vectors that the adapter supports.
+
+    Raises:
+        NotPlanted: the engine has other lines than those that the defects are for.
+    """
+    missing = lacks(factory)
+    supported = [
+        one for one in (vector_under(factory, vector) for vector in read_vectors()) if not needs(one) & missing
+    ]
+    without = [(vector, _run(vector, factory)) for vector in supported]
+    found = []
+    for defect in defects:
+        patches = Patches()
+        try:
+            plant(defect, patches)
+            found.append(_with(defect.name, without, factory))
+        finally:
+            patches.undo()
+    return found
+
+
+def _with(name: str, without: list[tuple[Vector, Outcome]], factory: Factory) -> Planted:
+    fail, first, operations = 0, "", 0
+    for vector, before in without:
+        outcome = _run(vector, factory)
+        operations += 0 if fail else outcome.operations
+        if outcome.finding is not None and (before.finding is None or outcome.operations < before.operations):
+            fail += 1
+            first = first or f"{vector.name}: {outcome.finding}"
+    return Planted(name, fail, first, operations)
+
+
+def _run(vector: Vector, factory: Factory) -> Outcome:
+    # An engine that is out of memory prints its tree.
+    with contextlib.redirect_stdout(io.StringIO()):
+        return run_vector(vector, factory)
+
+
+def told(engine: str, planted: Callable[[], list[Planted]]) -> int:
+    """Print what the vectors find; 0 if they find all, 1 if not, 2 if the engine cannot be had."""
+    logging.disable(logging.CRITICAL)
+    console = Console()
+    try:
+        results = planted()
+    except EngineError as error:
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
+        return 2
+    for one in results:
+        found = f"{one.fail} vectors, after {one.operations} operations {one.first}" if one.fail else "not found"
+        console.print(f"  {one.name}: {found}", markup=False, soft_wrap=True)
+    console.print(f"{engine}: vectors find {sum(one.fail > 0 for one in results)} of {len(results)} planted defects")
+    return 0 if all(one.fail for one in results) else 1

@@ -1,0 +1,112 @@
+"""vLLM's `kv_offload`, played without a device: both sides of its connector, its manager, transfers on streams.
+
+What is the engine's: `OffloadingConnector` on both sides, the manager of chunks with its policies, and the handlers
+that queue transfers, with their waits. Stood in for: the memory, and the copy itself, which is an entry of a stream.
+"""
+
+import importlib
+import inspect
+import random
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+from kvattach.vllm.launches import STREAM
+from kvlab.device import Entered, Point, Stream, advance
+from kvlab.vllm.workload import Workload
+
+CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
+TRANSFERS = "vllm.v1.kv_offload.cpu.gpu_worker"
+FROM_WHEEL = ("vllm.v1.kv_hints", "vllm.v1.kv_offload", "vllm.v1.metrics.cache_hit_source")
+"""What is taken from the wheel besides."""
+
+
+def prepared() -> str:
+    """Let transfers be entries of streams for the rest of this process.
+
+    Answers why the release's cannot be driven; empty if it can.
+    """
+    try:
+        importlib.import_module(f"{CONNECTOR}.offloading_connector")
+        transfers: Any = importlib.import_module(TRANSFERS)
+        importlib.import_module("vllm.v1.kv_offload.cpu.spec")
+    except (ImportError, AttributeError, TypeError) as error:
+        return f"its kv_offload cannot be imported: {error}"
+    handler = getattr(transfers, "SingleDirectionOffloadingHandler", None)
+    if handler is None or "layer_refs_per_group" not in inspect.signature(handler).parameters:
+        return "its kv_offload is an older one"
+    transfers.current_platform = SimpleNamespace(
+        Stream=Stream, current_stream=lambda *_: Stream.current, stream=Entered, is_xpu=lambda: False
+    )
+    return ""
+
+
+def options(work: Workload) -> dict[str, Any]:
+    """What the connector is told: a chunk takes what a page of memory does at least."""
+    spec = importlib.import_module("vllm.v1.kv_offload.cpu.spec").CPUOffloadingSpec
+    return {
+        "cpu_bytes_to_use": work.host * spec.BLOCK_SIZE_ALIGNMENT,
+        "eviction_policy": work.offload,
+        "blocks_per_chunk": work.host_chunk,
+        "store_threshold": work.store_threshold,
+        "sync_load_budget_bytes": work.sync_loads,
+    }
+
+
+def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
+    """One side of the engine's own connector."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+
+    module = importlib.import_module(f"{CONNECTOR}.offloading_connector")
+    role = KVConnectorRole.WORKER if worker else KVConnectorRole.SCHEDULER
+    return module.OffloadingConnector(config, role, kv_cache_config)
+
+
+def _handler(work: Workload, *, stores: bool) -> Any:
+    """One direction's transfers, without memory to copy."""
+    made = object.__new__(importlib.import_module(TRANSFERS).SingleDirectionOffloadingHandler)
+    made.gpu_to_cpu = stores
+    made.layer_refs_per_group = [[None]] * len(work.groups)
+    made.src_blocks_per_chunk, made.dst_blocks_per_chunk = (1, work.host_chunk) if stores else (work.host_chunk, 1)
+    made._canonical_copy_plans = None
+    made._fill_group_ops = lambda _, *, group_size, op_idx, **__: (op_idx + group_size, group_size)
+    made._swap_blocks_batch = lambda *_, **__: Stream.current.queue()
+    made._transfer_events, made._transfers = {}, deque()
+    made._stream_pool, made._event_pool, made._buffer_pool = [], [], []
+    return made
+
+
+class Worker:
+    """One worker: it queues launches and transfers, and reports what it sees done."""
+
+    def __init__(self, work: Workload, config: Any, kv_cache_config: Any) -> None:
+        """Its streams are empty. `torch.cuda` is stood in for."""
+        self.can_reset = True
+        """Whether this release can forget what it has on the host."""
+        self._dice = random.Random(work.seed + 3)
+        Stream.current.cuda_stream = STREAM
+        self._connector = connector(config, kv_cache_config, worker=True)
+        worker = object.__new__(importlib.import_module(TRANSFERS).CPUOffloadingWorker)
+        worker._store_handler = _handler(work, stores=True)
+        worker._load_handler = _handler(work, stores=False)
+        worker._expedited_load_handler = _handler(work, stores=False)
+        self._connector.connector_worker.worker = worker
+
+    def execute(self, output: Any) -> tuple[Any, Point]:
+        """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        worker = self._connector
+        advance(self._dice, 4)
+        worker.handle_preemptions(output.kv_connector_metadata)
+        worker.bind_connector_metadata(output.kv_connector_metadata)
+        worker.start_load_kv(None)
+        Stream.current.queue()
+        computed = Stream.current.end
+        worker.wait_for_save()
+        advance(self._dice, 4)
+        sent, received = worker.get_finished(output.finished_req_ids)
+        report = KVConnectorOutput(finished_sending=sent, finished_recving=received)
+        report.kv_connector_worker_meta = worker.build_connector_worker_meta()
+        worker.clear_connector_metadata()
+        return report, computed

@@ -1,0 +1,173 @@
+"""The worker's side of vLLM's own offloading to the CPU, played without a device: whose copies are done when is drawn.
+
+`SimpleCPUOffloadConnector` is the engine's, on both sides, and so is the loop in which a thread of its own queues the
+copies. That thread is run one request at a time when the dice say so; the streams that it queues on get on likewise.
+"""
+
+import importlib
+import importlib.util
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.vllm.launches import STREAM
+from kvlab.device import Event, Point, Stream, advance
+from kvlab.vllm import kv_offloading
+from kvlab.vllm.release import prepare
+from kvlab.vllm.workload import POLICIES, Workload
+
+FROM_WHEEL = (
+    "vllm.distributed.kv_transfer.kv_connector.utils",
+    "vllm.distributed.kv_transfer.kv_connector.v1",
+    "vllm.v1.simple_kv_offload",
+)
+"""What is taken from the wheel besides."""
+
+
+class Asked:
+    """Stands in for the queue of the copying thread: it gets one request when it is run, and then the end."""
+
+    def __init__(self) -> None:
+        """Nothing was asked for."""
+        self._items: deque[Any] = deque()
+        self._may = False
+
+    def put(self, item: Any) -> None:
+        """Ask for a copy."""
+        self._items.append(item)
+
+    def get(self) -> Any:
+        """The next request if the thread may go on, and else nothing, which ends its loop."""
+        self._may, may = False, self._may
+        return self._items.popleft() if may and self._items else None
+
+    def one(self) -> None:
+        """Let the thread take one request."""
+        self._may = True
+
+
+class Thread:
+    """Stands in for the copying thread."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], **_: object) -> None:
+        """A thread that runs when it is told to."""
+        self._loop, self._args = target, args
+
+    def start(self) -> None:
+        """It waits."""
+
+    def step(self) -> None:
+        """Run the engine's own loop for one request."""
+        self._args[0].one()
+        self._loop(*self._args)
+
+
+def prepared(folder: Path | None) -> str:
+    """Make a release importable, and let copies be entries of a stream for the rest of this process.
+
+    Answers why its offloading cannot be driven; empty if it can.
+
+    Raises:
+        EngineError: as `prepare`.
+    """
+    prepare(folder, *FROM_WHEEL, *kv_offloading.FROM_WHEEL)
+    if importlib.util.find_spec("vllm.v1.simple_kv_offload") is None:
+        return "it has no simple_kv_offload"
+    try:
+        backend: Any = importlib.import_module("vllm.v1.simple_kv_offload.copy_backend")
+        importlib.import_module("vllm.v1.simple_kv_offload.worker")
+    except (ImportError, AttributeError) as error:
+        return f"its simple_kv_offload cannot be imported: {error}"
+    backend.build_params = lambda _, __, stream, **___: SimpleNamespace(stream_handle=stream.cuda_stream, stream=stream)
+    backend.copy_blocks = lambda _, __, params: params.stream.queue()
+    backend.threading = SimpleNamespace(Thread=Thread)
+    backend.queue = SimpleNamespace(SimpleQueue=Asked)
+    return ""
+
+
+def lacking(work: Workload, without: str) -> str:
+    """Why a workload's offloading cannot be driven; `without` is why that of `simple_kv_offload` cannot."""
+    if work.offload in POLICIES:
+        return kv_offloading.prepared()
+    return without if work.offload else ""
+
+
+def attached(trace: Trace, *, offloading: bool) -> Hooks:
+    """The hooks, with the host's pools where they are driven."""
+    from kvattach.vllm.hooks import Attached
+
+    chunks = not kv_offloading.prepared()
+    return (Attached(trace, Stream, Event, chunks=chunks) if offloading else Attached(trace)).hooks
+
+
+def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
+    """One side of the engine's own connector."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+    from vllm.distributed.kv_transfer.kv_connector.v1.simple_cpu_offload_connector import SimpleCPUOffloadConnector
+
+    role = KVConnectorRole.WORKER if worker else KVConnectorRole.SCHEDULER
+    return SimpleCPUOffloadConnector(config, role, kv_cache_config)
+
+
+def options(work: Workload) -> dict[str, Any]:
+    """What the connector is told: a page is one byte of `tensors`."""
+    return {"cpu_bytes_to_use": work.host, "lazy_offload": work.offload == "lazy"}
+
+
+def tensors(work: Workload) -> list[Any]:
+    """The memory of the device's pool, one byte a page: the host's is scaled from it."""
+    from vllm.v1.kv_cache_interface import KVCacheTensor
+
+    layers = [f"layer.{number}" for number in range(len(work.groups))]
+    values = {"size": work.blocks, "layers": layers, "shared_by": layers, "layer_stride": 1, "block_stride": 1}
+    return [KVCacheTensor(**{one.name: values[one.name] for one in fields(KVCacheTensor) if one.name in values})]
+
+
+class Worker:
+    """One worker: it queues launches and copies, and reports what it sees done."""
+
+    def __init__(self, work: Workload, config: Any, kv_cache_config: Any) -> None:
+        """Its streams are empty. `torch.cuda` is stood in for."""
+        from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
+        from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
+
+        self.can_reset = hasattr(SimpleCPUOffloadScheduler, "reset")
+        """Whether this release can forget what it has on the host."""
+        self._dice = random.Random(work.seed + 3)
+        self._connector = connector(config, kv_cache_config, worker=True)
+        Stream.current.cuda_stream = STREAM
+        self._backend = backend = DmaCopyBackend()
+        handler = self._connector.worker_handler
+        handler.load_stream, handler.store_stream, handler._backend = Stream(), Stream(), backend
+        handler.load_stream.cuda_stream, handler.store_stream.cuda_stream = "load", "store"
+        backend.init({}, {}, None, handler.load_stream, handler.store_stream)
+
+    def execute(self, output: Any) -> tuple[Any, Point]:
+        """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        worker = self._connector
+        self._get_on()
+        worker.handle_preemptions(output.kv_connector_metadata)
+        worker.bind_connector_metadata(output.kv_connector_metadata)
+        Stream.current.queue()
+        computed = Stream.current.end
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        self._get_on()
+        sent, received = worker.get_finished(output.finished_req_ids)
+        report = KVConnectorOutput(finished_sending=sent, finished_recving=received)
+        report.kv_connector_worker_meta = worker.build_connector_worker_meta()
+        worker.clear_connector_metadata()
+        return report, computed
+
+    def _get_on(self) -> None:
+        """Time passes: the thread queues what it was asked for, and streams get on, each as far as the dice say."""
+        for _ in range(self._dice.randint(0, 3)):
+            self._backend._thread.step()
+            advance(self._dice, 3)

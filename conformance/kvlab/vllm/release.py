@@ -1,0 +1,97 @@
+"""Makes one vLLM release importable: as it is installed, or from a folder that holds nothing but its wheel.
+
+The scheduler and what it manages are plain Python on top of torch. Importing them pulls in models, kernels and servers;
+from a bare wheel those are answered by stand-ins, so that what runs is the release's own code and the rest is absent.
+"""
+
+import importlib.util
+import sys
+import types
+from pathlib import Path
+
+from kvlab.stubs import EngineError, Finder
+
+REAL = (
+    "vllm.distributed.kv_events",
+    "vllm.envs",
+    "vllm.utils",
+    "vllm.v1.core",
+    "vllm.v1.engine",
+    "vllm.v1.kv_cache_interface",
+    "vllm.v1.kv_cache_spec_registry",
+    "vllm.v1.metrics.stats",
+    "vllm.v1.outputs",
+    "vllm.v1.request",
+    "vllm.v1.structured_output.request",
+    "vllm.v1.utils",
+)
+"""What is taken from the wheel; whatever else it has is stood in for."""
+
+ABSENT = (
+    "cachetools",
+    "cbor2",
+    "blake3",
+    "prometheus_client",
+    "regex",
+    "tqdm",
+    "transformers",
+    "uvloop",
+    "xxhash",
+    "zmq",
+)
+"""Packages that the wheel's modules import and the bookkeeping of memory does not use; stood in for where missing."""
+
+
+RUNNER = (
+    "vllm.v1.attention.backends.utils",
+    "vllm.v1.worker.gpu.block_table",
+    "vllm.v1.worker.gpu.buffer_utils",
+    "vllm.v1.worker.gpu.input_batch",
+    "vllm.v1.worker.gpu.model_runner",
+    "vllm.v1.worker.gpu.states",
+)
+"""What is taken besides to prepare the inputs of a step, without a model."""
+
+RUNNER_V1 = (
+    "vllm.model_executor.warmup.jit_warmup",
+    "vllm.model_executor.warmup.jit_warmup_triton_helper",
+    "vllm.v1.attention.backends.utils",
+    "vllm.v1.sample.logits_processor.interface",
+    "vllm.v1.sample.logits_processor.state",
+    "vllm.v1.worker.block_table",
+    "vllm.v1.worker.gpu_input_batch",
+    "vllm.v1.worker.gpu_model_runner",
+)
+"""The same of the older model runner."""
+
+
+def prepare(folder: Path | None, *more: str) -> None:
+    """Make `vllm.v1.core` importable from `folder`, which holds an unpacked wheel; `None` takes what is installed.
+
+    `more` are modules besides `REAL` that are taken from the wheel.
+
+    A process can hold one release: a second call with another folder is refused.
+
+    Raises:
+        EngineError: there is no such release, torch is missing, or the process holds another release.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise EngineError("torch is not installed; vLLM's classes need it")
+    loaded = sys.modules.get("vllm")
+    if folder is None:
+        if loaded is None and importlib.util.find_spec("vllm") is None:
+            raise EngineError("vllm is not installed")
+        return
+    root = folder / "vllm"
+    if loaded is not None:
+        if [str(root)] != list(loaded.__path__):
+            raise EngineError(f"this process holds another vLLM already: {next(iter(loaded.__path__), 'a stand-in')}")
+        return
+    if not (root / "v1" / "core" / "sched" / "scheduler.py").is_file():
+        raise EngineError(f"{folder} holds no vLLM release")
+    # Its own __init__ imports half the world.
+    package = types.ModuleType("vllm")
+    package.__path__ = [str(root)]
+    sys.modules["vllm"] = package
+    absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
+    sys.meta_path.insert(0, Finder(["vllm", *absent], (*REAL, *more), folder))

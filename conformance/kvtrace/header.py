@@ -1,0 +1,30 @@
+"""The first line of a memory-level file, and the version of the format."""
+
+from typing import Literal
+
+import msgspec
+
+from kvspec.memory.events import Pool
+
+VERSION = 1
+"""The version of the format that is written."""
+
+encode = msgspec.json.Encoder().encode
+"""One line of a file, without its end."""
+
+
+class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line of a memory-level file."""
+
+    kvspec: int
+    """The version of the format."""
+    level: Literal["memory"]
+    producer: str
+    """Who wrote the file: an engine and its version, or a person's vector collection."""
+    pools: dict[str, Pool]
+    description: str | None = None
+    """Vectors only: what happens here and what would go wrong."""
+    rules: list[str] = []
+    """Vectors only: the ids of the rules that it is about."""
+    source: str | None = None
+    """Vectors only: the document that it comes from."""

@@ -1,0 +1,221 @@
+"""Writes trace files from a thread of its own, so that whoever records never waits for a disk.
+
+A file holds whole lines only, whatever happens to the process: lines are handed to the operating system in batches of
+whole lines, and a compressed batch is a frame of its own. What was not yet written when a process is killed is lost,
+which is a fraction of a second. Where that cuts a frame of Zstandard off, its blocks before the cut can be read: all
+but the last 4 KiB of lines.
+"""
+
+import atexit
+import contextlib
+import gzip
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import zstandard
+
+from kvtrace.header import encode
+
+Line = Callable[[], bytes]
+"""Makes one line without its end, in the writer's thread."""
+
+INTERVAL = 0.1
+"""Seconds between two looks of the writer."""
+
+BATCH = 64 * 1024
+"""Bytes that are compressed and written together, about."""
+
+BLOCK = 4 * 1024
+"""Bytes of lines that a block of a Zstandard frame holds, at least; one a line makes files four times as long."""
+
+_PACKED = (".gz", ".zst")
+
+BREATH = 20
+"""Lines after which the writer lets other threads go first."""
+
+
+class Sink:
+    """A bounded buffer, the thread that empties it, and the files it fills.
+
+    Each recording begins with a header: `trace.001.jsonl`, `trace.002.jsonl`, ... for the path `trace.jsonl`. A
+    recording that outgrows `part_bytes` goes on in `trace.001.p0002.jsonl` and so on, without a header: these parts,
+    one after the other, are one trace.
+    """
+
+    def __init__(self, path: Path, *, part_bytes: int, max_bytes: int, keep: int, max_waiting: int) -> None:
+        """Write beside `path`: parts of `part_bytes`, recordings of `max_bytes`, both as stored.
+
+        Of all recordings the last `keep` are kept. `max_waiting` is how many lines may wait to be written; a very long
+        prompt counts as many.
+        """
+        self.problem: str | None = None
+        """Why nothing more of this recording is written: the buffer is full, or so is the disk."""
+        self._kept: deque[list[Path]] = deque()
+        self._path = path
+        self._part_bytes, self._max_bytes, self._keep, self._max_waiting = part_bytes, max_bytes, keep, max_waiting
+        self._waiting: deque[tuple[Line, int] | msgspec.Struct | None] = deque()
+        self._weight = 0
+        self._written_weight = 0
+        self._file: BinaryIO | None = None
+        self._recording = self._part = 0
+        self._part_size = self._size = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kvspec-recorder", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are kept, in order."""
+        return [path for recording in list(self._kept) for path in list(recording)]
+
+    def begin(self, header: msgspec.Struct) -> None:
+        """Begin a new recording."""
+        self.problem = None
+        self._waiting.append(header)
+
+    def put(self, line: Line, weight: int = 1) -> None:
+        """Add one line; it is made later. When too much waits already, the recording ends here."""
+        if self._weight - self._written_weight + weight > self._max_waiting:
+            self.problem = f"more than {self._max_waiting:,} lines wait to be written"
+        if self.problem is None:
+            self._weight += weight
+            self._waiting.append((line, weight))
+
+    def end(self) -> None:
+        """End the recording."""
+        self._waiting.append(None)
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Write what waits, and stop."""
+        self._closing.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        atexit.unregister(self.close)
+
+    def drain(self, timeout: float = 10.0) -> bool:
+        """Wait until everything that was put is written; for tests, and for whoever wants to look."""
+        deadline = time.monotonic() + timeout
+        while self._waiting and time.monotonic() < deadline:
+            time.sleep(INTERVAL / 10)
+        return not self._waiting
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            last = self._closing.wait(INTERVAL)
+            self._empty()
+        self._close_file()
+
+    def _empty(self) -> None:
+        batch: list[bytes] = []
+        size = count = 0
+        while self._waiting:
+            item = self._waiting[0]
+            if isinstance(item, tuple):
+                batch.append(self._encoded(item[0]))
+                size += len(batch[-1])
+                self._written_weight += item[1]
+                count += 1
+                if count % BREATH == 0:
+                    time.sleep(0)
+            if size > BATCH or not isinstance(item, tuple):
+                self._write(b"".join(batch))
+                batch, size = [], 0
+            if isinstance(item, msgspec.Struct):
+                self._begin_file(item)
+            elif item is None:
+                self._close_file()
+            if len(self._waiting) == 1:
+                self._write(b"".join(batch))
+                batch, size = [], 0
+            self._waiting.popleft()
+
+    def _encoded(self, line: Line) -> bytes:
+        """One line; nothing once there is a problem, so that no file goes on after a gap."""
+        if self._file is None:
+            return b""
+        try:
+            return line() + b"\n"
+        except Exception as error:
+            self._give_up(f"a line could not be made: {type(error).__name__}: {error}")
+            return b""
+
+    def _begin_file(self, header: msgspec.Struct) -> None:
+        self._close_file()
+        self._recording += 1
+        self._part = self._size = 0
+        self._kept.append([])
+        while len(self._kept) > self._keep:
+            for path in self._kept.popleft():
+                path.unlink(missing_ok=True)
+        self._next_part()
+        self._write(encode(header) + b"\n")
+
+    def _next_part(self) -> None:
+        self._close_file()
+        self._part += 1
+        self._part_size = 0
+        name, packed = (self._path.stem, self._path.suffix) if self._path.suffix in _PACKED else (self._path.name, "")
+        stem, suffix = Path(name).stem, Path(name).suffix
+        part = f".p{self._part:04}" if self._part > 1 else ""
+        path = self._path.with_name(f"{stem}.{self._recording:03}{part}{suffix}{packed}")
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            self._give_up(f"{path}: {error.strerror}")
+        else:
+            self._kept[-1].append(path)
+
+    def _write(self, lines: bytes) -> None:
+        if not lines or self._file is None:
+            return
+        stored = self._stored(lines)
+        written = 0
+        try:
+            while written < len(stored):
+                written += self._file.write(stored[written:])
+        except OSError as error:
+            # A full disk takes a part of it. A file can always be made shorter, and then ends with a whole line again.
+            whole = 0 if self._path.suffix in _PACKED else stored.rfind(b"\n", 0, written) + 1
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), self._part_size + whole)
+            self._give_up(f"{self._path}: {error.strerror}")
+            return
+        self._part_size += len(stored)
+        self._size += len(stored)
+        if self._size >= self._max_bytes:
+            self._give_up(f"the recording has reached {self._max_bytes:,} bytes")
+        elif self._part_size >= self._part_bytes:
+            self._next_part()
+
+    def _stored(self, lines: bytes) -> bytes:
+        if self._path.suffix == ".zst":
+            return b"".join(_in_blocks(lines))
+        return gzip.compress(lines, 5) if self._path.suffix == ".gz" else lines
+
+    def _give_up(self, reason: str) -> None:
+        self.problem = reason
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _in_blocks(lines: bytes) -> Iterator[bytes]:
+    """One frame, in blocks that end with a line."""
+    frame = zstandard.ZstdCompressor().compressobj()
+    start = 0
+    while start < len(lines):
+        end = lines.find(b"\n", start + BLOCK) + 1 or len(lines)
+        yield frame.compress(lines[start:end]) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        start = end
+    yield frame.flush()

@@ -1,0 +1,270 @@
+"""Writes memory-level traces from within a Python engine.
+
+    trace = TraceWriter("trace.jsonl.zst")
+    trace.header("my engine 1.2", {"kv": Pool(page_size=16, num_pages=4096)})
+    trace.take("request 7", "kv", pages)
+    trace.begin(step, "compute", reads=[Use(table="request 7", stop=100)], writes=[...])
+
+What is told is encoded at once, so that the engine may go on changing its lists, and a thread of its own writes it.
+Nothing that goes wrong here reaches the engine: the recording ends, and `problem` says why.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from kvspec.memory import events
+from kvspec.memory.events import Label, MemoryEvent, OpId, Page, Pool, Use
+from kvtrace.header import VERSION, MemoryHeader
+from kvtrace.sink import Sink
+
+_log = logging.getLogger(__name__)
+
+BYTES_A_LINE = 4096
+"""A longer event counts as several lines that wait to be written."""
+
+PagesLike = Iterable[Page | tuple[int, int]]
+"""Pages in order, in any container; a pair `(first, count)` stands for `first, first + 1, ...`."""
+
+
+class TraceWriter:
+    """Records what an engine tells: an event a method, named as in `kvspec.memory.events`.
+
+    Each recording is a file beside `path`: `trace.001.jsonl`, `trace.002.jsonl`, ... for `trace.jsonl`; `.gz` and
+    `.zst` are compressed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        part_bytes: int = 256 << 20,
+        max_bytes: int = 8 << 30,
+        keep: int = 2,
+        max_waiting: int = 200_000,
+    ) -> None:
+        """A recording goes on in a further file after `part_bytes`, and ends at `max_bytes`, both as stored.
+
+        It also ends when more than `max_waiting` lines wait to be written. The last `keep` recordings are kept.
+        """
+        self._sink = Sink(Path(path), part_bytes=part_bytes, max_bytes=max_bytes, keep=keep, max_waiting=max_waiting)
+        self._encode = msgspec.json.Encoder(enc_hook=_plain).encode
+        self._recording = False
+        self._problem: str | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files so far, in order."""
+        return self._sink.files
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last recording ended before its time; `None` while one goes on, and before the first."""
+        return self._problem or self._sink.problem
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+        """A memory with these pools is there now, and all of it is free: a new recording begins."""
+        try:
+            header = msgspec.convert(
+                msgspec.to_builtins(MemoryHeader(VERSION, "memory", producer, dict(pools)), enc_hook=_plain),
+                MemoryHeader,
+            )
+        except Exception as error:
+            self._recording = True
+            self._end(f"a header could not be made: {type(error).__name__}: {error}")
+            return
+        self._problem = None
+        self._recording = True
+        self._sink.begin(header)
+
+    def tell(self, event: MemoryEvent) -> None:
+        """Record one event; before the first header, and once there is a problem, nothing."""
+        if not self._recording:
+            return
+        if self._sink.problem is not None:
+            self._end(self._sink.problem)
+            return
+        try:
+            line = self._encode(event)
+            self._sink.put(lambda: line, 1 + len(line) // BYTES_A_LINE)
+        except Exception as error:
+            self._end(f"an event could not be told: {type(error).__name__}: {error}")
+
+    def stop(self, reason: str | None = None) -> None:
+        """Write what waits, and end the recording; `reason` says why, if it is before its time."""
+        if self._recording:
+            self._end(reason)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what was told so far is in the file."""
+        return self._sink.drain(timeout)
+
+    def close(self) -> None:
+        """End the recording, write what waits, and stop the thread."""
+        self.stop()
+        self._sink.close()
+
+    # The events
+
+    def take(self, holder: str, pool: str, pages: PagesLike, *, at: str | None = None) -> None:
+        """The allocator hands free pages out."""
+        self._tell(events.Take, holder, pool, pages, at=at)
+
+    def share(
+        self,
+        holder: str,
+        pool: str,
+        pages: PagesLike,
+        keys: Iterable[str] | None = None,
+        *,
+        pin: bool = False,
+        at: str | None = None,
+    ) -> None:
+        """One more reference to pages that are in use or published."""
+        self._tell(events.Share, holder, pool, pages, keys, pin, at=at)
+
+    def release(self, holder: str, pool: str, pages: PagesLike, *, at: str | None = None) -> None:
+        """One reference less to each page."""
+        self._tell(events.Release, holder, pool, pages, at=at)
+
+    def pass_on(
+        self, old: str, new: str, pool: str | None = None, pages: PagesLike | None = None, *, at: str | None = None
+    ) -> None:
+        """References change hands; without `pages` all that `old` has, and its tables."""
+        self._tell(events.PassOn, old, new, pool, pages, at=at)
+
+    def publish(
+        self,
+        pool: str,
+        pages: PagesLike,
+        keys: Iterable[str],
+        labels: Iterable[Label] | None = None,
+        slots: int = 0,
+        *,
+        planned: bool = False,
+        writer: str | None = None,
+        at: str | None = None,
+    ) -> None:
+        """Pages can be found by a name from now on."""
+        self._tell(events.Publish, pool, pages, keys, labels, slots, planned, writer, at=at)
+
+    def drop(self, pool: str, pages: PagesLike, keys: Iterable[str] | None = None, *, at: str | None = None) -> None:
+        """Names are withdrawn; without `keys` all of these pages."""
+        self._tell(events.Drop, pool, pages, keys, at=at)
+
+    def map(
+        self,
+        table: str,
+        holder: str,
+        pool: str,
+        index: int,
+        pages: PagesLike,
+        labels: Iterable[Label] | None = None,
+        *,
+        at: str | None = None,
+    ) -> None:
+        """A holder's block table names these pages from page index `index` on."""
+        self._tell(events.Map, table, holder, pool, index, pages, labels, at=at)
+
+    def unmap(self, table: str, index: int = 0, stop: int = 0, *, at: str | None = None) -> None:
+        """A table ends before page index `index`; with `stop` only the pages from there to before it are gone."""
+        self._tell(events.Unmap, table, index, stop, at=at)
+
+    def reserve(self, holder: str, pool: str, pages: int, *, at: str | None = None) -> None:
+        """So many further pages are promised to a holder; 0 ends it."""
+        self._tell(events.Reserve, holder, pool, pages, at=at)
+
+    def begin(
+        self,
+        id: OpId,
+        stream: str | None = None,
+        reads: Iterable[Use] = (),
+        writes: Iterable[Use] = (),
+        copies: Iterable[tuple[Use, Use]] = (),
+        after: Iterable[OpId] = (),
+        *,
+        sees_own: bool = True,
+        at: str | None = None,
+    ) -> None:
+        """An operation is queued."""
+        self._tell(events.Begin, id, stream, reads, writes, copies, after, sees_own, at=at)
+
+    def wait(
+        self,
+        stream: str,
+        id: OpId | None = None,
+        on: str | None = None,
+        part: Literal["all", "reads"] = "all",
+        *,
+        at: str | None = None,
+    ) -> None:
+        """What is queued on `stream` from now on comes after an operation, or after all of another stream."""
+        self._tell(events.Wait, stream, id, on, part, at=at)
+
+    def end(
+        self,
+        id: OpId,
+        part: Literal["all", "reads"] = "all",
+        unwritten: Iterable[Use] = (),
+        *,
+        at: str | None = None,
+    ) -> None:
+        """The host has seen an operation complete."""
+        self._tell(events.End, id, part, unwritten, at=at)
+
+    def deliver(self, id: OpId, holder: str, *, at: str | None = None) -> None:
+        """What an operation computed for a holder leaves the engine."""
+        self._tell(events.Deliver, id, holder, at=at)
+
+    def learn(self, label: Label, same: Label, slots: int = 0, *, at: str | None = None) -> None:
+        """Two labels are the same, in their first `slots` slots, or wholly (0)."""
+        self._tell(events.Learn, label, same, slots, at=at)
+
+    def leave(self, holder: str, *, at: str | None = None) -> None:
+        """A holder is gone."""
+        self._tell(events.Leave, holder, at=at)
+
+    def idle(self, keepers: Iterable[str] = (), *, at: str | None = None) -> None:
+        """The engine is idle: only `keepers` may hold anything."""
+        self._tell(events.Idle, keepers, at=at)
+
+    def count(
+        self,
+        pool: str,
+        free: int | PagesLike | None = None,
+        cached: int | PagesLike | None = None,
+        held: int | PagesLike | None = None,
+        references: Mapping[int, int] | None = None,
+        *,
+        at: str | None = None,
+    ) -> None:
+        """The engine's own figures, or its lists."""
+        self._tell(events.Count, pool, free, cached, held, references, at=at)
+
+    def failed(self, kind: Literal["assertion", "exhausted", "stuck"], what: str, *, at: str | None = None) -> None:
+        """The engine gave up."""
+        self._tell(events.Failed, kind, what, at=at)
+
+    def _tell(self, kind: Any, *fields: Any, at: str | None) -> None:
+        """Make the event and record it; what is empty need not be written."""
+        if self._recording:
+            self.tell(kind(*[[] if type(field) is tuple and not field else field for field in fields], at=at))
+
+    def _end(self, reason: str | None) -> None:
+        self._recording = False
+        self._problem = reason
+        self._sink.end()
+        if reason is not None:
+            _log.warning("the recording ends: %s", reason)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: numbers and arrays of numpy and torch, and any container."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, range) and value.step == 1:
+        return [(value.start, len(value))]
+    return list(value)

@@ -1,0 +1,61 @@
+"""`kvspec check` of several traces at a time says what it says of one after the other."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kvcli.main import run_command
+from kvconform.findings.baseline import Accepted
+from kvconform.findings.outcome import Case, Report
+from kvconform.runs.side_by_side import side_by_side
+from tests.conformance.helpers import HEADER, RECORDED, write
+
+LEAKED = RECORDED[5] | {"obs": {"freed": []}}
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[str]:
+    """One that conforms, one that is not there, one with a finding, one of whose lines one cannot be used."""
+    good = write(tmp_path / "good.jsonl", HEADER, *RECORDED)
+    bad = write(tmp_path / "bad.jsonl", HEADER, *RECORDED[:5], LEAKED)
+    cut = write(tmp_path / "cut.jsonl", HEADER, *RECORDED[:5], {"op": "dance"})
+    return [str(good), str(tmp_path / "none.jsonl"), str(bad), str(cut), str(good)]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--quiet"], ["--first"]])
+def test_it_says_the_same_in_the_order_of_the_traces(
+    traces: list[str], form: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    statuses, said = [], []
+    for jobs in ("1", "3"):
+        statuses.append(run_command(["check", *traces, *form, "--jobs", jobs]))
+        said.append(capfd.readouterr())
+    assert statuses == [1, 1]
+    assert said[0] == said[1]
+    assert len(said[0].out) > 100
+
+
+def dies(_out: Console, path: Path, _accepted: Accepted, report: Report) -> None:
+    if path.name == "second":
+        os.kill(os.getpid(), signal.SIGKILL)
+    report.cases.append(Case(path.name, "conforms", str(path)))
+
+
+def fails(_out: Console, _path: Path, _accepted: Accepted, _report: Report) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("work", "verdicts"), [(dies, ["conforms", "unusable", "conforms"]), (fails, [])])
+def test_a_process_that_dies_or_fails_is_told(work: Callable[..., None], verdicts: list[str]) -> None:
+    paths = list(map(Path, ("first", "second", "third")))
+    checked = list(side_by_side(work, paths, 2, Console(quiet=True), Accepted()))
+    assert [case.verdict for one in checked for case in one.report.cases] == verdicts
+    assert [("second" in one.complained, "ZeroDivisionError" in one.fault) for one in checked] == (
+        [(False, False), (True, False), (False, False)] if verdicts else [(False, True)] * 3
+    )
+    assert not multiprocessing.active_children()

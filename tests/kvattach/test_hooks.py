@@ -1,0 +1,174 @@
+"""Hooks never disturb the engine, and defects are planted where they are said to be."""
+
+import re
+import signal
+
+import pytest
+
+from kvattach.hooks import Hooks, LawBroken, Trace
+from kvattach.patches import Patches
+from kvattach.residency import Run
+from kvlab.drives import Judge, Trial, judged
+from kvlab.injection import Defect, NotPlanted, plant
+from kvspec.memory import Pool
+from kvspec.memory.events import Begin, Idle, Learn, Take, Use
+
+
+class Engine:
+    def free(self, page: int) -> int:
+        return page + 1
+
+    def fail(self) -> None:
+        raise ValueError("no pages")
+
+    def hand_out(self, page: int) -> int:
+        if not page:
+            raise AssertionError
+        return page
+
+
+@pytest.fixture
+def judge() -> Judge:
+    made = Judge()
+    made.header("test", {"kv": Pool(num_pages=4)})
+    return made
+
+
+def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: Judge) -> None:
+    hooks = Hooks(judge)
+
+    def broken(engine: Engine, page: int) -> None:
+        raise KeyError(page)
+
+    hooks.hook(Engine, "free", before=broken)
+    assert Engine().free(1) == 2
+    assert hooks.problem is not None
+    assert "KeyError" in hooks.problem
+    hooks.tell(Idle())
+    assert judge.events == 0
+    hooks.detach()
+    assert Engine().free(1) == 2
+
+
+def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(judge: Judge) -> None:
+    hooks = Hooks(judge)
+    labels = Begin("f", writes=[Use(pool="kv", pages=[1, 2], labels=["a"])], at="forward")
+
+    class Driven(Engine):
+        def fail(self) -> None:
+            hooks.tell(labels)
+
+    hooks.watch(Driven, "fail")
+    Driven().fail()
+    assert hooks.problem == "begin (forward) is told: Malformed: 1 labels for slots 0 to 2, 1 each"
+    hooks.tell(Take("a", "kv", [9]))
+    hooks.detach()
+    assert judge.first is None
+
+
+def test_an_engine_that_is_to_be_stopped_is_stopped(judge: Judge) -> None:
+    hooks = Hooks(judge)
+
+    def found(engine: Engine, page: int) -> None:
+        raise LawBroken("MEM-TAKE")
+
+    hooks.hook(Engine, "free", before=found)
+    with pytest.raises(LawBroken):
+        Engine().free(1)
+    hooks.detach()
+
+
+def test_an_engine_that_gives_up_is_a_finding(judge: Judge) -> None:
+    hooks = Hooks(judge)
+    hooks.watch(Engine, "fail")
+    with pytest.raises(ValueError, match="no pages"):
+        Engine().fail()
+    hooks.detach()
+    assert judge.first is not None
+    assert (judge.first[1].rule, judge.first[1].at) == ("MEM-FAILED", "fail")
+
+
+def test_an_assertion_without_words_is_told_by_its_line(judge: Judge) -> None:
+    hooks = Hooks(judge)
+    hooks.watch(Engine, "hand_out")
+    with pytest.raises(AssertionError):
+        Engine().hand_out(0)
+    hooks.detach()
+    assert judge.first is not None
+    assert judge.first[1].what.endswith("hand_out: AssertionError: raise AssertionError")
+
+
+def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
+    judge.tell(Take("a", "kv", [1]))
+    assert judge.first is None
+    judge.tell(Take("b", "kv", [1]))
+    assert judge.first is not None
+    assert (judge.first[0], judge.first[1].rule) == (2, "MEM-TAKE")
+    assert sum(judge.kinds().values()) == 1
+
+
+def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        return Hooks(trace)
+
+    def run(_: int) -> None:
+        while Engine().free(1) == 3:
+            pass
+
+    defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
+    first = judged(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
+    assert first is not None
+    assert (first[1].rule, first[1].what) == ("MEM-FAILED", "stuck: the run of seed 0 has not ended in 0.1 s")
+    assert Engine().free(1) == 2 and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_planted_defect_can_be_taken_out_again() -> None:
+    patches = Patches()
+    plant(Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),)), patches)
+    assert Engine().free(1) == 3
+    patches.undo()
+    assert Engine().free(1) == 2
+
+
+def test_two_defects_in_one_function_are_both_there() -> None:
+    """A known defect that is mended in the same function takes no planted one out."""
+    patches = Patches()
+    plant(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    plant(Defect("page 0 is handed out", "", ((Engine, "hand_out", "if not page", "if page < 0"),)), patches)
+    assert Engine().hand_out(0) == 1
+    patches.undo()
+    assert Engine().hand_out(2) == 2
+
+
+def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> None:
+    patches = Patches()
+    with pytest.raises(AssertionError) as raised:
+        Engine().hand_out(0)
+    plant(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    with pytest.raises(AssertionError) as planted:
+        Engine().hand_out(0)
+    patches.undo()
+    assert planted.traceback[-1].lineno == raised.traceback[-1].lineno
+
+
+def test_a_defect_for_other_code_is_not_planted() -> None:
+    with pytest.raises(NotPlanted, match=r"free has 0 places like 'page \+ 7'$"):
+        plant(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
+
+
+def test_of_a_defect_that_is_indented_otherwise_it_is_told_how_it_stands_there() -> None:
+    told = "0 places like {}; its lines, without the function's own indentation, are {}"
+    old, there = "if not page:\n    raise AssertionError", "    if not page:\n        raise AssertionError"
+    with pytest.raises(NotPlanted, match=re.escape(told.format(repr(old), repr(there)))):
+        plant(Defect("indented", "", ((Engine, "hand_out", old, "pass"),)), Patches())
+
+
+def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> None:
+    one, other = Run("a", 2), Run("b", 2)
+    first = one.labels([1, 2, 3], 0, 2)
+    assert first[1] == "a#1"
+    known = other.labels([1, 2, 3, 4], 0, 2)
+    assert known[0] == first[0]
+    assert one.grown([1, 2, 3, 4]) == [Learn("a#1", known[1])]
+    assert Run("c", 2).labels([9, 2, 3, 4], 0, 2)[1] != known[1]

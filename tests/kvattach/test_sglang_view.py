@@ -1,0 +1,96 @@
+"""What the hooks see of an SGLang tree whose core is in Rust: spans of paths, their names, and what is not locked."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from kvattach.hooks import chained  # noqa: E402
+from kvattach.sglang.view import KV, STATES, WINDOW, OpaqueTree, tree_of  # noqa: E402
+
+SIZE = 2
+FULL, SWA, MAMBA = 0, 1, 2
+
+
+class RustCore:
+    """Two nodes, of four and two tokens; the second has window pages, and a state."""
+
+    def collect_path_info(self, ends: list[int]) -> Any:
+        nodes = [
+            SimpleNamespace(node_id=7, path_start=0, path_end=4),
+            SimpleNamespace(node_id=9, path_start=4, path_end=6),
+        ]
+        return (nodes,) if ends == [9] else (nodes[:1],)
+
+    def get_component_device_value(self, node: int, component: int) -> Any:
+        return {SWA: np.array([4, 5]), MAMBA: np.array([8])}[component] if node == 9 else None
+
+    def walk_for_kv_canary(self, *, unlocked_only: bool, swa_resident_only: bool) -> Any:
+        assert unlocked_only
+        return SimpleNamespace(slot_indices=np.array([6, 7] if swa_resident_only else [10, 11, 6, 7]))
+
+
+class Cache:
+    """A tree with windows: slots 2 and 3, 10 and 11, and 6 and 7."""
+
+    def __init__(self) -> None:
+        self.tree_core = RustCore()
+        mapping = np.zeros(12, dtype=int)
+        mapping[[6, 7]] = [4, 5]
+        self.token_to_kv_pool_allocator = SimpleNamespace(full_to_swa_index_mapping=mapping)
+
+    def supports_swa(self) -> bool:
+        return True
+
+    def supports_mamba(self) -> bool:
+        return True
+
+    def path_device_indices(self, node: int) -> Any:
+        return np.array([2, 3, 10, 11, 6, 7][: 6 if node == 9 else 4])
+
+
+@pytest.fixture
+def tree() -> OpaqueTree:
+    kinds = SimpleNamespace(FULL=FULL, SWA=SWA, MAMBA=MAMBA)
+    release: Any = SimpleNamespace(unified=True, component=SimpleNamespace(ComponentType=kinds))
+    made = tree_of(release, Cache(), SIZE)
+    assert isinstance(made, OpaqueTree)
+    return made
+
+
+def test_a_path_is_spans_with_their_pages(tree: OpaqueTree) -> None:
+    first, second = tree.path(9)
+    assert (first.id, first.start, first.stop) == (7, 0, 4)
+    assert tree.device(first) == [1, 5]
+    assert tree.device(second) == [3]
+    assert [tree.length(span) for span in (first, second)] == [4, 2]
+    assert first in tree.path(7), "a node is the same one on every path"
+
+
+def test_only_what_has_a_window_or_a_state_has_their_pages(tree: OpaqueTree) -> None:
+    first, second = tree.path(9)
+    assert tree.pools == [KV, WINDOW, STATES]
+    assert tree.device(first, WINDOW) == tree.device(first, STATES) == []
+    assert tree.device(second, WINDOW) == [2]
+    assert tree.device(second, STATES) == [8], "a state's slot is a page by itself"
+
+
+def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree) -> None:
+    class Key(list[int]):
+        @property
+        def token_ids(self) -> list[int]:
+            return [*self, 99]
+
+    assert tree.inserted(9, Key([1, 2, 3, 4, 5, 6])) == 9
+    first, second = tree.path(9)
+    name = chained("", (1, 2))
+    assert tree.labels(first) == [name, chained(name, (3, 4))]
+    assert tree.labels(second) == [chained(chained(name, (3, 4)), (5, 6))]
+
+
+def test_the_books_tell_what_is_not_locked(tree: OpaqueTree) -> None:
+    assert tree.books(KV, without=set()) == {"cached": [3, 5]}
+    assert tree.books(WINDOW, without=set()) == {"cached": [2]}
+    assert tree.books(STATES, without=set()) == {}, "of states nobody can see it"

@@ -1,0 +1,138 @@
+"""What is observed of streams and events is what orders operations."""
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from kvattach.hooks import Hooks
+from kvattach.streams import Streams
+from kvlab.device import Event, Stream
+from kvlaw import Law
+from kvspec.memory import Pool
+from kvspec.memory.events import Begin, End, MemoryEvent, Take, Use, Wait
+
+
+class Told:
+    """Keeps what is told, and judges it."""
+
+    def __init__(self) -> None:
+        self.events: list[MemoryEvent] = []
+        self.rules: list[str] = []
+        self._law = Law({"kv": Pool(page_size=1, num_pages=4)})
+
+    def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
+
+    def tell(self, event: MemoryEvent) -> None:
+        self.events.append(event)
+        self.rules += [finding.rule for finding in self._law.step(event)]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def streams(told: Told) -> Iterator[Streams]:
+    Stream.current = Stream()
+    hooks = Hooks(told)
+    observed = Streams(hooks, Stream, Event)
+    observed.clear(SimpleNamespace(current_stream=lambda: Stream.current))
+    told.tell(Take("a", "kv", [1]))
+    yield observed
+    hooks.detach()
+    assert hooks.problem is None
+
+
+def written(streams: Streams, stream: Stream) -> int:
+    return streams.begin("write", [], [Use(pool="kv", pages=[1], holder="a")], stream=stream)
+
+
+def test_two_streams_race(told: Told, streams: Streams) -> None:
+    written(streams, Stream())
+    written(streams, Stream())
+    assert told.rules == ["MEM-RACE"]
+
+
+def test_a_stream_that_waits_does_not_race(told: Told, streams: Streams) -> None:
+    one, other = Stream(), Stream()
+    written(streams, one)
+    other.wait_stream(one)
+    written(streams, other)
+    assert told.rules == []
+
+
+def test_an_event_stands_for_an_operation_that_is_told_elsewhere_until_that_has_ended(
+    told: Told, streams: Streams
+) -> None:
+    one, other, event, recorded = Stream(), Stream(), Event(), (Event(), Event())
+    one.cuda_stream = "gpu"
+    told.tell(Begin("step 1", "gpu", [], [Use(pool="kv", pages=[1], holder="a")]))
+    streams.queued("step 1", "gpu")
+    event.record(one)
+    other.wait_event(event)
+    written(streams, other)
+    for step, behind in zip(("step 2", "step 3"), recorded, strict=True):
+        told.tell(Begin(step, "gpu"))
+        streams.queued(step, "gpu")
+        behind.record(one)
+    told.tell(End("step 2"))
+    streams.ended("step 2")
+    for earlier in (event, *recorded):
+        other.wait_event(earlier)
+    assert told.rules == []
+    assert [wait.id for wait in told.events if isinstance(wait, Wait)] == ["step 1", "step 3"]
+
+
+def test_an_event_orders_only_what_came_before_it(told: Told, streams: Streams) -> None:
+    one, other, event = Stream(), Stream(), Event()
+    event.record(one)
+    written(streams, one)
+    other.wait_event(event)
+    written(streams, other)
+    assert told.rules == ["MEM-RACE"]
+
+
+def test_an_event_after_a_wait_stands_for_what_was_waited_for(told: Told, streams: Streams) -> None:
+    one, middle, last, event = Stream(), Stream(), Stream(), Event()
+    written(streams, one)
+    middle.wait_stream(one)
+    event.record(middle)
+    event.wait(last)
+    written(streams, last)
+    assert told.rules == []
+    assert [begun.at for begun in told.events if isinstance(begun, Begin)] == ["write", "record", "write"]
+
+
+def test_what_the_host_has_seen_is_over(told: Told, streams: Streams) -> None:
+    one, event = Stream(), Event()
+    written(streams, one)
+    one.queue()
+    event.record(one)
+    assert not event.query()
+    event.synchronize()
+    written(streams, Stream())
+    assert told.rules == []
+    assert [type(event) for event in told.events[1:]] == [Begin, End, Begin]
+
+
+def test_an_event_that_was_never_recorded_says_nothing(told: Told, streams: Streams) -> None:
+    event = Event()
+    assert event.query()
+    Stream().wait_event(event)
+    assert not any(isinstance(event, (Wait, End)) for event in told.events)
+
+
+def test_streams_that_are_not_told_of_say_nothing(told: Told, streams: Streams) -> None:
+    one, other, event = Stream(), Stream(), Event()
+    streams.clear(None)
+    before = len(told.events)
+    one.queue()
+    other.wait_stream(one)
+    event.record(one)
+    other.wait_event(event)
+    event.record()
+    event.wait()
+    event.synchronize()
+    assert len(told.events) == before

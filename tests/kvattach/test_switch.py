@@ -1,0 +1,111 @@
+"""What KVSPEC switches on, and `kvspec attach`."""
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from kvattach.hooks import LawBroken
+from kvattach.switch import Followed, Strict, SwitchError, opened
+from kvspec.memory import Pool
+from kvspec.memory.events import Take
+from kvtrace.writer import TraceWriter
+
+POOLS = {"kv": Pool(num_pages=4)}
+
+
+def kvspec(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from kvcli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_nothing_is_on_unless_it_is_switched_on() -> None:
+    assert opened({}) is None
+    assert opened({"KVSPEC": ""}) is None
+
+
+@pytest.mark.parametrize("said", ["yes", "record", "record:", "check:loudly"])
+def test_nonsense_is_refused(said: str) -> None:
+    with pytest.raises(SwitchError, match="is none of"):
+        opened({"KVSPEC": said})
+
+
+def test_each_process_records_into_files_of_its_own(tmp_path: Path) -> None:
+    trace = opened({"KVSPEC": f"record:{tmp_path / 'trace.jsonl.zst'}"})
+    assert isinstance(trace, TraceWriter)
+    trace.header("test", POOLS)
+    trace.tell(Take("a", "kv", [1]))
+    trace.close()
+    assert [path.name for path in tmp_path.iterdir()] == [f"trace-{os.getpid()}.001.jsonl.zst"]
+
+
+def test_an_engine_under_test_stops_at_the_first_finding() -> None:
+    trace = opened({"KVSPEC": "check:raise"})
+    assert isinstance(trace, Strict)
+    trace.header("test", POOLS)
+    trace.tell(Take("a", "kv", [1]))
+    with pytest.raises(LawBroken, match="MEM-TAKE: page 1 is handed out"):
+        trace.tell(Take("b", "kv", [1]))
+
+
+def test_another_process_judges_and_the_log_has_a_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trace = opened({"KVSPEC": "check"})
+    assert isinstance(trace, Followed)
+    trace.header("test", POOLS)
+    trace.tell(Take("a", "kv", [1]))
+    trace.tell(Take("b", "kv", [1]))
+    deadline = time.monotonic() + 30
+    with caplog.at_level(logging.ERROR, "kvspec"):
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.1)
+    trace.close()
+    assert ["MEM-TAKE" in record.getMessage() for record in caplog.records] == [True]
+    assert "does not conform, 2 events checked" in trace.reports[0].read_text()
+
+
+def test_an_engine_is_started_with_the_switch_and_the_hooks_wait_for_it(tmp_path: Path) -> None:
+    look = "import os, sys; print(os.environ['KVSPEC'], [type(finder).__name__ for finder in sys.meta_path][0])"
+    done = kvspec("attach", "--record", str(tmp_path / "t.jsonl"), "--", sys.executable, "-c", look)
+    assert done.stdout.split() == [f"record:{tmp_path / 't.jsonl'}", "_After"]
+
+
+def test_the_sites_own_start_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('the site')\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [
+        sys.executable,
+        "-c",
+        "from kvcli.main import main; main()",
+        "attach",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    # Once for the command itself, once for what it starts.
+    assert done.stdout.split("\n") == ["the site", "the site", ""]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("attach",), "give the engine's command line after --"),
+        (("attach", "--raise", "--record", "t", "--", "true"), "exclude each other"),
+        (("attach", "--", "/no/such/engine"), "/no/such/engine: No such file"),
+    ],
+)
+def test_a_wrong_call_is_one_line(arguments: tuple[str, ...], why: str) -> None:
+    done = kvspec(*arguments)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,217 @@
+"""The matrix of engines as they run: what is told of a release, what explains it, and what is kept."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.patches import Patches
+from kvconform.traces.memory import MemoryReader, open_trace
+from kvlab.drives import Known, Trial, judged
+from kvlab.injection import Defect
+from kvlab.matrix.memory import check, worker
+from kvlab.matrix.memory.report import DrivenReport, Group, Shown, Task, line
+from kvlab.matrix.memory.table import show_driven
+from kvlab.matrix.requests.kept import keep, recall
+from kvlaw import Law
+from kvspec.memory import Pool
+from kvspec.memory.events import Failed, Idle, Leave, Release, Take
+
+POOLS = {"kv": Pool(page_size=4, num_pages=8)}
+LEAK = Known("leak", "a page is forgotten", "MEM-LEAK", "still holds", before="0.2.0", runs=5)
+
+
+class Engine:
+    """An engine of one function; what is wrong with it is switched on by name."""
+
+    def __init__(self, *wrong: str) -> None:
+        self.wrong = set(wrong)
+        self.runs = 0
+
+    def trial(self, known: list[Known], mends: str = "") -> Trial:
+        hooks: list[Hooks] = []
+
+        def attach(trace: Trace) -> Hooks:
+            hooks[:] = [Hooks(trace)]
+            return hooks[0]
+
+        def run(seed: int) -> None:
+            self.runs += 1
+            tell = hooks[0].tell
+            hooks[0].trace.header("engine", POOLS)
+            if "driver" in self.wrong:
+                raise AttributeError("no such function")
+            if "stand-in" in self.wrong:
+                tell(Failed("assertion", "schedule: AttributeError: no attribute 'dcp_world_size'"))
+                return
+            tell(Take("a", "kv", [1, 2]))
+            if "leak" not in self.wrong or seed < 2:
+                tell(Release("a", "kv", [2]))
+            tell(Release("a", "kv", [1]))
+            if "twice" in self.wrong and seed == 1:
+                tell(Release("a", "kv", [1]))
+            tell(Leave("a"))
+            tell(Idle())
+
+        def mend(patches: Patches) -> None:
+            patches.set(self, "wrong", self.wrong - {mends})
+
+        return Trial("engine", attach, run, [], mend if mends else None, known)
+
+
+def drive(trial: Trial, out: Path, monkeypatch: pytest.MonkeyPatch, release: str = "0.1.0") -> DrivenReport:
+    def chosen(*_: Any) -> Trial:
+        return trial
+
+    monkeypatch.setattr(worker, "trial_of", chosen)
+    return worker.drive(Task("engine", release, None, str(out), 0.05, 0))
+
+
+def test_a_known_defect_is_looked_for_alone_and_taken_away_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = drive(Engine("leak").trial([LEAK], mends="leak"), tmp_path, monkeypatch)
+    assert report.known["leak"] is not None
+    assert (report.known["leak"].rule, report.known["leak"].event) == ("MEM-LEAK", 13)
+    assert report.explained
+    assert report.runs >= 1
+    assert report.reached["take"] == report.runs
+
+
+def test_a_known_defect_is_gone_where_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = drive(Engine().trial([LEAK], mends="leak"), tmp_path, monkeypatch, "0.2.0")
+    assert report.known == {"leak": None}
+    assert report.searched == {"leak": 25}
+    assert report.explained
+
+
+def test_a_known_defect_that_shows_after_it_was_mended_is_not_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = drive(Engine("leak").trial([LEAK._replace(runs=0)]), tmp_path, monkeypatch, "0.2.0")
+    assert report.known == {"leak": None}
+    assert [group.rule for group in report.unexplained] == ["MEM-LEAK"]
+
+
+def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = drive(Engine("leak").trial([LEAK._replace(runs=0)]), tmp_path, monkeypatch)
+    assert report.known["leak"] is not None
+    assert report.explained
+
+
+def test_a_rule_alone_explains_nothing_beside_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = drive(Engine("leak").trial([LEAK._replace(words="")]), tmp_path, monkeypatch)
+    assert report.known["leak"] is not None
+    assert [group.rule for group in report.unexplained] == ["MEM-LEAK"]
+
+
+def test_what_nobody_knows_is_told_with_its_shortest_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = drive(Engine("twice").trial([LEAK]), tmp_path, monkeypatch)
+    (group,) = report.unexplained
+    assert (group.rule, group.pool, group.seed, group.times) == ("MEM-RELEASE", "kv", 1, 1)
+    with open_trace(Path(group.file)) as trace:
+        assert isinstance(trace, MemoryReader)
+        law = Law(trace.header.pools)
+        found = [[finding.rule for finding in law.step(event)] for _, event in trace]
+    assert found == [["MEM-RELEASE"]] or found[-1] == ["MEM-RELEASE"]
+
+
+@pytest.mark.parametrize("wrong", ["driver", "stand-in"])
+def test_an_engine_that_the_driver_does_not_fit_is_no_finding(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = drive(Engine(wrong).trial([]), tmp_path, monkeypatch)
+    assert report.not_supported is not None
+    assert "the driver does not fit it" in report.not_supported
+    assert "\n" not in report.not_supported
+    assert report.explained
+
+
+def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() -> None:
+    group = Group("MEM-RELEASE", "kv", "", 3, 40, "page 1 is released twice", 7, "out/x.jsonl")
+    reports = [
+        DrivenReport("engine", "0.1.0", runs=5, events=1234, known={"leak": Shown("MEM-LEAK", 1015, "")}),
+        DrivenReport("engine", "0.2.0", runs=5, events=99, known={"leak": None}, unexplained=[group]),
+        DrivenReport("engine", "0.3.0", "it is of another kind"),
+    ]
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        show_driven(console, reports)
+    rows = {row.split()[0]: row.split()[1:] for row in capture.get().splitlines() if row.strip()}
+    assert rows["leak"] == ["1,015", "·"]
+    assert rows["events"] == ["1,234", "99"]
+    assert "Not explained: engine 0.2.0, MEM-RELEASE 3 times" in capture.get()
+    assert line(reports[0]).endswith("1,234 events in 5 runs; known defects: leak (MEM-LEAK at event 1,015)")
+    assert line(reports[2]) == "engine 0.3.0, as it runs: not supported: it is of another kind"
+
+
+def test_what_is_kept_counts_for_the_same_key_only(tmp_path: Path) -> None:
+    path, report = tmp_path / "kept" / "one.json", DrivenReport("engine", "0.1.0", runs=5)
+    keep(path, {"seed": 0}, report)
+    assert recall(path, {"seed": 0}, DrivenReport) == report
+    assert recall(path, {"seed": 1}, DrivenReport) is None
+    assert recall(tmp_path / "none.json", {"seed": 0}, DrivenReport) is None
+    path.write_text('{"key": {"seed": 0}, "report": {"')
+    assert recall(path, {"seed": 0}, DrivenReport) is None
+
+
+def test_a_second_run_does_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven: list[str] = []
+
+    def once(task: Task) -> DrivenReport:
+        driven.append(task.release)
+        return DrivenReport(task.engine, task.release, runs=1)
+
+    monkeypatch.setattr(check, "_drive", once)
+    checkout = tmp_path / "nano-vllm"
+    checkout.mkdir()
+    (checkout / "scheduler.py").write_text("one")
+    for again in (False, False, True):
+        check.driven("nano-vllm", str(checkout), 1.0, 0, tmp_path / "out", None, again=again)
+    assert driven == ["nano-vllm"] * 2
+    (checkout / "scheduler.py").write_text("another")
+    check.driven("nano-vllm", str(checkout), 1.0, 0, tmp_path / "out", None, again=False)
+    assert driven == ["nano-vllm"] * 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "reason"),
+    [
+        ("nano-vllm", "0.1.0", "not on the package index"),
+        ("nano-vllm", "nowhere/nano-vllm", "there is no folder"),
+        ("mini-sglang", "installed", "not installed"),
+    ],
+)
+def test_a_release_that_is_not_there_says_why(engine: str, release: str, reason: str, tmp_path: Path) -> None:
+    report = check.driven(engine, release, 1.0, 0, tmp_path, None, again=False)
+    assert report.not_supported is not None
+    assert reason in report.not_supported
+
+
+def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> None:
+    report = check.driven("nano-vllm", str(tmp_path), 1.0, 0, tmp_path / "out", None, again=False)
+    assert report.not_supported == f"{tmp_path} holds no nano-vllm"
+    assert msgspec.json.decode(msgspec.json.encode(report), type=DrivenReport) == report
+
+
+def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsewhere() -> None:
+    place = (Engine, "__init__", "self.runs = 0", "self.runs = 1")
+    judge = judged(Engine("driver").trial([]), 3, defect=Defect("raises", "", (place,)))
+    assert [(events, finding.rule) for events, finding in judge.found] == [(1, "MEM-FAILED")]
+    assert "the run of seed 0: AttributeError: no such function" in judge.found[0][1].what
+    with pytest.raises(AttributeError, match="no such function"):
+        judged(Engine("driver").trial([]), 3)
+
+
+def test_a_trial_begins_at_a_seed_and_stops_after_so_many_events() -> None:
+    engine = Engine("twice")
+    assert not judged(engine.trial([]), 3, first_seed=2).found
+    assert engine.runs == 3
+    assert judged(engine.trial([]), 2, first_seed=1).found, "the run of seed 1 releases a page twice"
+    judge = judged(engine.trial([]), 100, first_seed=2, events=12)
+    assert judge.events == 15, "five events a run, and a run is not cut"

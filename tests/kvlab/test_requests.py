@@ -1,0 +1,71 @@
+"""Defects that are planted in an engine, and what the vectors find of them through its adapter."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kvattach.patches import Patches
+from kvconform.traces.codec import read_vector
+from kvconform.vectors.files import vector_file
+from kvlab import vector_trial as requests
+from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.releases import folder_of
+from kvlab.stubs import EngineError
+from kvlab.vector_trial import Planted, told, tried
+from kvref.manager import Manager
+from kvref.req_to_token_pool import ReqToTokenPool
+
+ROW_KEPT = Defect("row kept", "a row is not freed", ((ReqToTokenPool, "free", "self._free.append(row)", "pass"),))
+NOTHING = Defect("nothing", "the same", ((ReqToTokenPool, "free", "self._free.append(row)", "self._free += [row]"),))
+
+
+@pytest.fixture(autouse=True)
+def few_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [read_vector(vector_file(name)) for name in ("a_name_is_used_again", "overshoot_plain")]
+    monkeypatch.setattr(requests, "read_vectors", lambda: few)
+
+
+def test_vectors_find_what_is_planted_and_nothing_without() -> None:
+    kept, nothing = tried(Manager, [ROW_KEPT, NOTHING])
+    assert kept.fail == 2
+    assert kept.first.startswith("a_name_is_used_again: ")
+    assert nothing.fail == 0
+    assert nothing.operations > kept.operations > 0
+
+
+def test_a_vector_that_fails_no_sooner_than_without_finds_nothing() -> None:
+    patches = Patches()
+    plant(ROW_KEPT, patches)
+    try:
+        assert tried(Manager, [ROW_KEPT._replace(places=())])[0].fail == 0
+    finally:
+        patches.undo()
+
+
+def test_a_defect_for_other_lines_is_not_planted_in_part() -> None:
+    free = ReqToTokenPool.free
+    with pytest.raises(NotPlanted):
+        tried(Manager, [ROW_KEPT._replace(places=(*ROW_KEPT.places, (ReqToTokenPool, "begin_read", "no such", "")))])
+    assert ReqToTokenPool.free is free
+
+
+def test_it_says_whether_all_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told("it", lambda: [Planted("a", 1, "v: PAGE-1", 7)]) == 0
+    assert told("it", lambda: [Planted("a", 1, "v: PAGE-1", 7), Planted("b", 0, "", 9)]) == 1
+    assert "vectors find 1 of 2 planted defects" in capsys.readouterr().out
+
+    def missing() -> list[Planted]:
+        raise EngineError("it is not there")
+
+    assert told("it", missing) == 2
+    assert capsys.readouterr().out == "it is not there\n"
+
+
+def test_vectors_find_what_is_planted_in_sglang() -> None:
+    release = "0.5.23"
+    if not (folder_of(release) / "sglang").is_dir():
+        pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
+    command = [sys.executable, "-m", "kvlab.sglang.vector_trial", release]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "vectors find 11 of 11 planted defects" in done.stdout, done.stdout + done.stderr

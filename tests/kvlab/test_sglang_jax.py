@@ -1,0 +1,87 @@
+"""sglang-jax behind the protocol, before and after its pull requests 1008 and 994, where there are checkouts.
+
+They are folders of the one that KVSPEC_CHECKOUTS names, called by their commits: sglang-jax-24e19642 and so on.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvlab.checkout import checkout_of
+from kvlab.matrix.requests.findings import Found, ReleaseReport, explanations
+from kvlab.matrix.requests.task import Task
+from kvlab.stubs import EngineError
+
+ROWS = {f"row_kept_over_chunks_p{size}" for size in (1, 4, 16, 64)}
+CHUNKS = {"middle_chunk_samples_nothing"}
+ROOM = {"decode_capacity_miss", "decode_up_to_page_border"}
+
+
+def checked(commit: str, out: Path) -> ReleaseReport:
+    """What the vectors find in a checkout, in a process of its own; without it the test is skipped, and says why."""
+    try:
+        folder = checkout_of(f"sglang-jax-{commit}")
+    except EngineError as error:
+        pytest.skip(str(error))
+    task = Task("sglang-jax", commit, str(folder), str(out), seconds=0, seed=0)
+    command = [sys.executable, "-m", "kvlab.matrix.requests.worker", msgspec.json.encode(task).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return msgspec.json.decode(done.stdout, type=ReleaseReport)
+
+
+@pytest.mark.parametrize(
+    ("commit", "fail", "conform"),
+    [
+        ("24e19642", ROWS | CHUNKS | ROOM, set[str]()),
+        ("00c60d51", CHUNKS | ROOM, ROWS),
+        ("5b7150bd", set[str](), ROWS | CHUNKS | ROOM),
+        ("cddbf6f1", set[str](), ROWS | CHUNKS | ROOM),
+    ],
+)
+def test_vectors_find_what_the_pull_requests_mend(
+    commit: str, fail: set[str], conform: set[str], tmp_path: Path
+) -> None:
+    report = checked(commit, tmp_path)
+    assert fail <= set(report.fail) if fail else not report.fail
+    assert conform <= set(report.conform)
+    assert not [one for one in report.found if one.explanation is None]
+    assert len(report.conform) + len(report.fail) > 30
+
+
+def test_vectors_find_planted_defects() -> None:
+    try:
+        folder = checkout_of("sglang-jax-5b7150bd")
+    except EngineError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "kvlab.sglang_jax.vector_trial", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "vectors find 10 of 10 planted defects" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_a_pull_request_mends_explains_nothing_where_it_is_there() -> None:
+    chunk = Found("CHUNK-1", "complete", "CHUNK-1: a token is taken", "a random walk", ["complete"])
+    (known,) = (one for one in explanations() if one.id == "chunk-not-counted")
+    assert known.covers(chunk, "24e19642", "sglang-jax")
+    assert not known.covers(chunk, "5b7150bd", "sglang-jax", frozenset({"994", "1008"}))
+    assert not known.covers(chunk, "0.5.10", "sglang")
+
+
+def test_what_a_finding_has_to_show_to_be_explained() -> None:
+    known = {one.id: one for one in explanations()}
+    says = "STORE-5: page 3 was freed, but it still holds committed positions of request r3, from 4 on"
+    freed = Found(
+        "STORE-5", "finish", says, "a random walk", ["extend", "launch", "complete", "decode", "launch", "finish"]
+    )
+    assert known["slot-in-flight"].covers(freed, "00c60d51", "sglang-jax")
+    freed.trace.remove("decode")
+    assert not known["slot-in-flight"].covers(freed, "00c60d51", "sglang-jax")
+    trace = ["extend", "launch", "complete", "extend", "launch", "complete", "cache_unfinished", "snapshot"]
+    named = Found("PAGE-3", "snapshot", "PAGE-3: position 0 of row 1 is another slot", "a random walk", trace)
+    assert known["unaligned-protected"].covers(named, "00c60d51", "sglang-jax", frozenset({"1008"}))
+    assert not known["unaligned-protected"].covers(named, "cddbf6f1", "sglang-jax", frozenset({"994", "1008", "1401"}))
+    trace.remove("extend")
+    assert not known["unaligned-protected"].covers(named, "00c60d51", "sglang-jax")

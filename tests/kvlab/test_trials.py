@@ -1,0 +1,102 @@
+"""Engines from a checkout or a wheel, if there are any: nothing is found but what is known, planted defects are.
+
+Checkouts are in the folder that KVSPEC_CHECKOUTS names; a wheel is where 'kvspec engines install' puts it.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvlab.checkout import checkout_of
+from kvlab.releases import folder_of
+from kvlab.stubs import EngineError
+
+
+def folder(engine: str, version: str | None = None) -> Path:
+    """Where an engine is; without it the test is skipped, and says why."""
+    if version is None:
+        try:
+            return checkout_of(engine)
+        except EngineError as error:
+            pytest.skip(str(error))
+    place = folder_of(version)
+    if not (place / "sglang").is_dir():
+        pytest.skip(f"'kvspec engines install sglang=={version}' has not been run")
+    return place
+
+
+def trial(engine: str, at: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A process can hold one engine, and should hold no other one of these tests."""
+    command = [sys.executable, "-m", "kvlab.trial", engine, str(at), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_nano_vllm_conforms() -> None:
+    done = trial("nano-vllm", folder("nano-vllm"), "--runs", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mini_sglang_conforms_without_its_known_defects() -> None:
+    done = trial("mini-sglang", folder("mini-sglang"), "--runs", "15", "--mended")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mini_sglangs_known_defects_are_found() -> None:
+    done = trial("mini-sglang", folder("mini-sglang"), "--runs", "15")
+    assert done.returncode == 1, done.stdout + done.stderr
+    for rule in ("MEM-USE", "MEM-RACE", "MEM-RELEASE"):
+        assert rule in done.stdout
+
+
+def test_sglang_jax_conforms_without_its_known_defects() -> None:
+    done = trial("sglang-jax", folder("sglang-jax"), "--runs", "8", "--mended")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_a_pause_breaks_in_sglang_jax_is_found(tmp_path: Path) -> None:
+    options = ["--level", "memory", "--seconds", "5", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "kvcli", "matrix", "sglang-jax", str(folder("sglang-jax")), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("pause-forgets", "pause-stays-full"):
+        assert re.search(rf"{name} \(MEM-[A-Z]+ at event [\d,]+\)", done.stdout), done.stdout
+
+
+def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> None:
+    checkout = folder("sglang-jax")
+    if "def release_kv_cache" not in (checkout / "python/sgl_jax/srt/mem_cache/common.py").read_text():
+        pytest.skip("the checkout is older than pull request 994, whose lines the defects are for")
+    done = trial("sglang-jax", checkout, "--planted", "--runs", "30")
+    assert "10 of 10 planted defects found" in done.stdout, done.stdout + done.stderr
+
+
+def test_sglang_with_its_fences_conforms() -> None:
+    done = trial("sglang", folder("sglang", "0.5.23"), "--runs", "6", "--mended")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("version", "places"), [("0.5.22", ["backup"]), ("0.5.10", ["backup", "load"])])
+def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
+    done = trial("sglang", folder("sglang", version), "--runs", "15")
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = [line.split()[0] for line in done.stdout.splitlines() if "first at event" in line]
+    assert told == ["MEM-RACE"] * len(places)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "options", "planted"),
+    [("nano-vllm", None, (), 10), ("mini-sglang", None, ("--mended",), 10), ("sglang", "0.5.23", ("--mended",), 42)],
+)
+def test_planted_defects_are_found(engine: str, version: str | None, options: tuple[str, ...], planted: int) -> None:
+    done = trial(engine, folder(engine, version), "--planted", "--runs", "60", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{planted} of {planted} planted defects found" in done.stdout
+
+
+def test_a_folder_without_the_engine_is_one_line(tmp_path: Path) -> None:
+    done = trial("nano-vllm", tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.strip() == f"{tmp_path} holds no nano-vllm"

@@ -1,0 +1,325 @@
+"""vLLM, hooked and driven: from the wheels that are there; what the hooks say of tables and labels, without any."""
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kvattach.hooks import Hooks
+from kvattach.vllm.launches import Launches
+from kvattach.vllm.residency import Group, Run
+from kvcli.main import app
+from kvlab.drives import Judge
+from kvlab.releases import folder_of
+from kvlab.vllm.driver import Drive, StuckError
+from kvlab.vllm.engine import Drafter, Options
+from kvlab.vllm.workload import chunks_workload, offloading_workload, random_workload
+from kvlaw.labels import Labels
+
+FULL = Group(0, 4, 0, False, 8)
+WINDOW = Group(1, 4, 6, False, 4)
+
+
+def run_of(*tokens: int, group: Group = FULL) -> Run:
+    groups = [Group(0, 4, 0, False, 4), group] if group.number else [group]
+    return Run("r0.1", SimpleNamespace(_all_token_ids=list(tokens), mm_features=()), groups)
+
+
+def test_a_table_of_small_pages_leaves_the_rest_of_each_page_alone() -> None:
+    assert [FULL.slot(token) for token in (0, 3, 4, 9)] == [0, 3, 8, 17]
+
+
+def test_a_pass_reads_its_window_and_not_more() -> None:
+    run = run_of(*range(20), group=WINDOW)
+    run.rows[1] = 5
+    use = run.reads(WINDOW, 10, 10)
+    assert use is not None and (use.start, use.stop) == (5, 10)
+
+
+def test_what_a_release_has_besides_is_off_in_its_configuration() -> None:
+    options = Options(uses_mrope=True)
+    assert options.uses_mrope is True and options.uses_something_new is None
+    assert not hasattr(options, "__iter__")
+    drafter = Drafter(use_eagle=lambda: True)
+    assert drafter.use_eagle() is True and drafter.uses_something_new() is False and drafter.new_limit is None
+
+
+def test_what_may_be_written_ends_with_the_table() -> None:
+    run = run_of(1, 2, 3)
+    run.rows[0] = 1
+    use = run.writes(FULL, 2, 9, may=True)
+    assert use is not None and (use.start, use.stop, use.may) == (2, 8, True)
+    assert run.writes(FULL, 4, 9) is None
+
+
+def test_equal_prefixes_have_equal_labels_and_others_have_not() -> None:
+    one, same, other = run_of(*range(8)), run_of(*range(9)), run_of(9, *range(1, 8))
+    assert [one.label(FULL, page) for page in (0, 1)] == [same.label(FULL, page) for page in (0, 1)]
+    assert one.label(FULL, 1) != other.label(FULL, 1), "the second page has equal tokens behind another prefix"
+
+
+def test_a_promised_page_is_learnt_when_its_last_token_is_known() -> None:
+    run = run_of(1, 2, 3)
+    mapped = run.mapped(FULL, [5])
+    assert mapped.labels == [run.promise(FULL, 0)]
+    assert list(run.grown()) == []
+    run.request._all_token_ids.append(4)
+    (learnt,) = run.grown()
+    assert (learnt.label, learnt.same) == (run.promise(FULL, 0), run_of(1, 2, 3, 4).label(FULL, 0))
+    assert list(run.grown()) == []
+
+
+def test_a_promise_comes_true_before_any_table_has_its_page() -> None:
+    """A turn begins, or a load starts, inside a page; an output that is late makes it whole before it is mapped."""
+    run = run_of(1, 2, 3)
+    assert run.label(FULL, 0) == run.label(FULL, 0) == run.promise(FULL, 0)
+    run.request._all_token_ids.append(4)
+    assert run.due == 4
+    (learnt,) = run.grown()
+    assert (learnt.label, learnt.same) == (run.promise(FULL, 0), run_of(1, 2, 3, 4).label(FULL, 0))
+    assert run.mapped(FULL, [5]).labels == [learnt.same]
+    assert list(run.grown()) == []
+
+
+def test_a_hit_inside_a_page_says_what_that_page_has_in_common_with_the_one_that_was_found() -> None:
+    large, small = Group(0, 8, 0, False, 8), Group(1, 2, 0, False, 8)
+    found, other = (
+        Run(name, SimpleNamespace(_all_token_ids=tokens, mm_features=()), [large, small])
+        for name, tokens in (("r0.1", [*range(12)]), ("r1.2", [*range(12), 99, 99, 99, 99]))
+    )
+    labels = Labels()
+    for learnt in [*found.begun(large, 12), *other.hit(10)]:
+        labels.learn(learnt.label, learnt.same, learnt.slots)
+    assert labels.alike(found.label(large, 1), other.label(large, 1), 0, 8) == 2, "ten tokens were found, two in page 1"
+    assert not [*other.hit(8)], "the hit ends with a page"
+
+
+def test_a_state_behind_more_tokens_than_there_are_is_none_that_anybody_means() -> None:
+    state = Group(0, 4, 0, True, 4)
+    run = run_of(1, 2, 3, 4, 5, 6, group=state)
+    (read, write), (again, _) = run.states(state, 5, 7, 6), run.states(state, 7, 8, 8)
+    assert read is not None and again is not None
+    assert write.labels != again.labels, "what the next pass means to go on from was never there"
+    assert run.states(state, 5, 7, 7)[1].labels == again.labels
+
+
+def test_workloads_of_kv_offload_have_both_policies_and_avoid_windows_where_that_is_known() -> None:
+    works = [chunks_workload(seed) for seed in range(60)]
+    assert {work.offload for work in works} == {"lru", "arc"}
+    assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
+    mended = [chunks_workload(seed, known=False) for seed in range(60)]
+    assert {kind for work in mended for kind, _, _ in work.groups} == {"full", "state"}
+    states = [work for work in mended if work.groups[-1][0] == "state"]
+    assert not any(work.sync_loads or len({size for _, size, _ in work.groups}) > 1 for work in states)
+    assert {work.host_chunk for work in works} == {1, 2, 3} and any(work.sync_loads for work in works)
+
+
+class Told:
+    """What launches need of the hooks, with one request in one pool."""
+
+    def __init__(self, run: Run, group: Group) -> None:
+        self.hooks, self.groups, self.runs = Hooks(Judge()), [group], {"r0": run}
+        self.told: list[Any] = []
+
+    def tell(self, *events: Any) -> None:
+        self.told += events
+
+    def count(self) -> None: ...
+
+    def in_use(self, page: int) -> bool:
+        return bool(page)
+
+    def idle(self, scheduler: Any) -> None: ...
+
+
+def test_what_is_computed_for_a_token_that_nobody_has_is_not_what_a_page_means() -> None:
+    group = Group(0, 4, 0, False, 4)
+    run = run_of(1, 2, 3, group=group)
+    run.request.request_id, run.request.is_prefill_chunk, run.rows[0] = "r0", False, 2
+    told = Told(run, group)
+    launches = Launches(told)
+    manager = SimpleNamespace(get_block_ids=lambda _: ([7, 8],))
+    scheduler = SimpleNamespace(connector=None, num_lookahead_tokens=0, kv_cache_manager=manager)
+    launches.start(scheduler, observed=False)
+
+    def scheduled(start: int, tokens: int) -> list[tuple[int, int, list[str] | None]]:
+        cached = SimpleNamespace(req_ids=["r0"], new_block_ids=[None], num_computed_tokens=[start], resumed_req_ids=())
+        launches._scheduled(
+            None,
+            SimpleNamespace(
+                scheduled_new_reqs=[],
+                scheduled_cached_reqs=cached,
+                scheduled_spec_decode_tokens={},
+                num_scheduled_tokens={"r0": tokens},
+            ),
+            scheduler,
+        )
+        return [(use.start, use.stop, use.labels) for use in told.told[-1].writes]
+
+    assert scheduled(0, 3) == [(0, 3, None)]
+    assert scheduled(3, 1) == [(3, 4, None)], "the launch in flight samples its token"
+    assert scheduled(4, 2) == [(1, 2, ["no token of r0.1/0"]), (4, 5, None)]
+
+
+@pytest.mark.parametrize(
+    ("queues", "ended", "idle", "where"),
+    [
+        ({"running": ["r1"], "skipped_waiting": ["r2"]}, False, False, "are left after 0 steps: each in a queue"),
+        ({"running": ["r1", "r2"]}, False, False, "2 requests are left after 0 steps: each running"),
+        ({"waiting": ["r2"]}, False, False, "2 requests are left after 0 steps: 1 in no queue"),
+        ({"waiting": ["r1", "r2"]}, False, True, "the scheduler says that it has none, each in a queue"),
+        ({}, True, True, "the scheduler says that it has none, each finished"),
+    ],
+)
+def test_a_run_that_stands_still_says_where_its_requests_are(
+    queues: dict[str, list[str]], ended: bool, idle: bool, where: str
+) -> None:
+    requests = {name: SimpleNamespace(request_id=name, is_finished=lambda: ended) for name in ("r1", "r2")}
+    drive = object.__new__(Drive)
+    drive.scheduler = SimpleNamespace(
+        requests=requests,
+        has_requests=lambda: not idle,
+        **{queue: [requests[name] for name in names] for queue, names in queues.items()},
+    )
+    with pytest.raises(StuckError, match=re.escape(where) + "$"):
+        drive.run(steps=0)
+
+
+def test_each_seed_is_one_workload_and_they_differ() -> None:
+    assert random_workload(7) == random_workload(7)
+    works = [random_workload(seed) for seed in range(60)]
+    assert {work.connector for work in works} == {"", "sync", "async"}
+    assert {work.policy for work in works} == {"fcfs", "priority"}
+    assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
+    assert all(not work.failing or work.connector == "async" for work in map(random_workload, range(60), [False] * 60))
+
+
+def test_workloads_with_offloading_have_both_kinds_and_a_small_pool_on_the_host() -> None:
+    works = [offloading_workload(seed) for seed in range(60)]
+    assert {work.offload for work in works} == {"eager", "lazy"}
+    assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
+    assert any(work.host < work.blocks for work in works) and not any(work.connector for work in works)
+    mended = [offloading_workload(seed, known=False) for seed in range(60)]
+    assert all(work.host >= work.blocks for work in mended if work.offload == "lazy")
+    assert not any(work.offload == "eager" and work.groups[0][1] > work.groups[-1][1] for work in mended)
+
+
+TRIED = """
+import json, logging, sys
+from pathlib import Path
+from kvlab.drives import judged
+from kvlab.trial import trial_of
+
+logging.disable(logging.CRITICAL)
+trial = trial_of("vllm", Path(sys.argv[1]))
+runs, mended, names = json.loads(sys.argv[2])
+judge = judged(trial, runs, mended=mended)
+found = {}
+for defect in trial.defects:
+    if defect.name in names:
+        first = judged(trial, 12, defect=defect, mended=mended).first
+        found[defect.name] = None if first is None else first[1].rule
+print(json.dumps([judge.events, [[f.rule, f.what] for _, f in judge.found if f.cause is None], found]))
+"""
+
+
+def release(version: str) -> Path:
+    """The folder of a release; the test is skipped where it, or torch, is missing."""
+    folder = folder_of(version, engine="vllm")
+    if not (folder / "vllm").is_dir():
+        pytest.skip(f"vLLM {version} is not there: kvspec engines install vllm=={version}")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed; vLLM's classes need it")
+    return folder
+
+
+def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, list[list[str]], dict[str, str | None]]:
+    """Events, findings and what was found of planted defects, from a process of its own: it holds one release."""
+    command = [sys.executable, "-c", TRIED, str(release(version)), json.dumps([runs, mended, defects])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert not done.returncode, done.stderr
+    answer: Any = json.loads(done.stdout)
+    return answer[0], answer[1], answer[2]
+
+
+def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found() -> None:
+    planted = {
+        "hit not counted": {"MEM-USE", "MEM-COUNT"},
+        "left in the free list": {"MEM-COUNT"},
+        "tail not freed": {"MEM-LEAK"},
+        "freed twice": {"MEM-RELEASE"},
+        "published too far": {"MEM-NAME"},
+        "load taken for done": {"MEM-RACE"},
+        "sent pages freed": {"MEM-RACE"},
+        "row not told": {"MEM-USE", "MEM-NAME"},
+        "load not waited for": {"MEM-RACE"},
+        "store taken for done": {"MEM-RACE"},
+        "host block not freed": {"MEM-LEAK"},
+        "chunk store not fenced": {"MEM-RACE"},
+        "chunk store taken for done": {"MEM-RACE"},
+    }
+    events, findings, found = tried("0.33.0", 16, True, *planted)
+    assert events > 20_000
+    assert findings == []
+    for name, rules in planted.items():
+        assert found[name] in rules, name
+
+
+def test_the_release_before_the_fence_has_the_race_that_the_fence_mended() -> None:
+    command = [sys.executable, "-m", "kvlab.vllm.issues", str(release("0.22.1")), "freed-in-flight"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert re.match(r"freed-in-flight: MEM-RACE at event [\d,]+: .*load .* gpu writes", done.stdout), done.stdout
+
+
+SWITCHED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from kvlab.vllm.release import prepare
+
+prepare(Path(sys.argv[1]))
+from kvattach.vllm.plugin import register
+
+register()
+from kvlab.vllm.driver import Drive
+from kvlab.vllm.workload import random_workload
+
+print(Drive(random_workload(3, known=False)).run()["launches"])
+"""
+
+
+def test_the_plugin_records_what_conforms_and_is_silent_without_the_variable(tmp_path: Path) -> None:
+    folder = release("0.33.0")
+    said = {}
+    for name, variable in (("off", ""), ("on", f"record:{tmp_path / 'on.jsonl'}"), ("wrong", "recrd")):
+        done = subprocess.run(
+            [sys.executable, "-c", SWITCHED, str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "KVSPEC": variable},
+        )
+        assert int(done.stdout) > 20
+        said[name] = done.stderr
+    assert said["off"] == ""
+    assert said["wrong"].count("\n") == 1 and "KVSPEC=recrd" in said["wrong"]
+    (trace,) = tmp_path.glob("*")
+    checked = CliRunner().invoke(app, ["check", str(trace)])
+    assert checked.exit_code == 0, checked.output
+    assert "conforms" in checked.output
+
+
+def test_vllm_finds_the_plugin_by_its_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["entry-points"]["vllm.general_plugins"]["kvspec"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))

@@ -1,0 +1,137 @@
+"""`TraceWriter`: every event of the law, whatever containers an engine has, and no exception into the engine."""
+
+import inspect
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from kvspec.memory import events
+from kvspec.memory.events import MemoryEvent, Pool, Use
+from kvtrace.header import MemoryHeader
+from kvtrace.writer import TraceWriter
+
+POOLS = {"kv": Pool(page_size=16, num_pages=64)}
+
+_event = msgspec.json.Decoder(MemoryEvent)
+
+
+def told(path: Path) -> list[Any]:
+    header, *lines = path.read_bytes().splitlines()
+    assert msgspec.json.decode(header, type=MemoryHeader) == MemoryHeader(1, "memory", "test", POOLS)
+    return [_event.decode(line) for line in lines]
+
+
+def test_each_event_has_a_method_with_its_fields() -> None:
+    for event in get_args(MemoryEvent):
+        method = getattr(TraceWriter, event.__struct_config__.tag)
+        assert list(inspect.signature(method).parameters)[1:] == list(event.__struct_fields__)
+
+
+def test_what_is_told_is_what_the_law_reads(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", POOLS)
+    writer.take("r", "kv", [1, 2, (5, 3)], at="alloc")
+    writer.share("s", "kv", (1, 2), ["a", "b"], pin=True)
+    writer.publish("kv", range(1, 3), ["a", "b"], ["x", "y"], 16, planned=True)
+    writer.begin(1, "compute", [Use(table="r", stop=5)], [], [(Use(pool="kv", pages=[1]), Use(pool="kv", pages=[2]))])
+    writer.end(1, "reads")
+    writer.count("kv", free=[(3, 2)], references={1: 2})
+    writer.failed("stuck", "nothing runs")
+    writer.close()
+    assert writer.problem is None
+    assert told(writer.files[0]) == [
+        events.Take("r", "kv", [1, 2, (5, 3)], at="alloc"),
+        events.Share("s", "kv", [1, 2], ["a", "b"], True),
+        events.Publish("kv", [(1, 2)], ["a", "b"], ["x", "y"], 16, True),
+        events.Begin(
+            1, "compute", [Use(table="r", stop=5)], [], [(Use(pool="kv", pages=[1]), Use(pool="kv", pages=[2]))]
+        ),
+        events.End(1, "reads"),
+        events.Count("kv", free=[(3, 2)], references={1: 2}),
+        events.Failed("stuck", "nothing runs"),
+    ]
+
+
+@pytest.mark.parametrize("pages", [[1, 2], (1, 2), {1: 0, 2: 0}.keys(), iter([1, 2]), range(1, 3)])
+def test_pages_come_in_any_container(tmp_path: Path, pages: Any) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", POOLS)
+    writer.take("r", "kv", pages)
+    writer.close()
+    assert told(writer.files[0])[0].pages in ([1, 2], [(1, 2)])
+
+
+def test_pages_come_as_an_array(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", POOLS)
+    writer.take("r", "kv", numpy.array([3]))
+    writer.take("r", "kv", [numpy.int64(4)])
+    writer.close()
+    assert [event.pages for event in told(writer.files[0])] == [[3], [4]]
+
+
+def test_the_engine_may_change_its_list_afterwards(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", POOLS)
+    pages: list[Any] = [1, 2]
+    writer.take("r", "kv", pages)
+    pages.clear()
+    writer.close()
+    assert told(writer.files[0])[0].pages == [1, 2]
+
+
+def test_what_cannot_be_told_ends_the_recording_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", POOLS)
+    writer.leave("a")
+    writer.take("r", "kv", object())  # type: ignore[arg-type]
+    writer.leave("b")
+    assert "an event could not be told" in (writer.problem or "")
+    assert "the recording ends: an event could not be told" in caplog.text
+    writer.header("test", POOLS)
+    assert writer.problem is None
+    writer.leave("c")
+    writer.close()
+    assert [told(path) for path in writer.files] == [[events.Leave("a")], [events.Leave("c")]]
+
+
+def test_nothing_is_told_before_the_header_and_after_the_end(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.leave("a")
+    writer.header("test", POOLS)
+    writer.leave("b")
+    writer.stop("the cache was flushed")
+    assert writer.problem == "the cache was flushed"
+    writer.leave("c")
+    writer.close()
+    assert told(writer.files[0]) == [events.Leave("b")]
+
+
+def test_a_full_buffer_ends_the_recording_and_says_why(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl", max_waiting=10)
+    writer.header("test", POOLS)
+    for number in range(50):
+        writer.leave(str(number))
+    assert "wait to be written" in (writer.problem or "")
+    writer.close()
+    assert told(writer.files[0]) == [events.Leave(str(number)) for number in range(10)]
+
+
+def test_a_full_disk_is_no_exception(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "missing" / "t.jsonl")
+    writer.header("test", POOLS)
+    writer.leave("a")
+    writer.close()
+    assert "No such file" in (writer.problem or "")
+
+
+def test_a_header_that_cannot_be_made_is_no_exception(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", {"kv": object()})  # type: ignore[dict-item]
+    writer.leave("a")
+    writer.close()
+    assert "header" in (writer.problem or "")
+    assert writer.files == []
