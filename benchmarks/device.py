@@ -191,7 +191,7 @@ def whole_steps(batch: int, steps: int, *, graph: bool) -> float:
     manager = step.manager
     reqs = start(manager, batch)
     tokens = dict.fromkeys(reqs, 0)
-    manager.lanes.synchronize()
+    manager.streams.synchronize()
     begin = time.perf_counter()
     for launch in range(1, steps + 1):
         if replay is None:
@@ -200,7 +200,7 @@ def whole_steps(batch: int, steps: int, *, graph: bool) -> float:
         else:
             replay.decode_and_launch(launch, reqs)
         manager.complete(launch - 1, tokens)
-    manager.lanes.synchronize()
+    manager.streams.synchronize()
     return (time.perf_counter() - begin) / steps * 1e6
 
 

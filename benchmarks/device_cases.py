@@ -8,9 +8,9 @@ from benchmarks.sglang_paged import PagedPool, Release
 
 from kvcuda.arena import Run
 from kvcuda.backend import DEVICE
-from kvcuda.lanes import default_lanes
 from kvcuda.memory import DeviceMemory
 from kvcuda.row_table import ints
+from kvcuda.streams import default_streams
 from kvcuda.tensors import Ints
 from kvspec.events import Config
 from kvspec.pages import ceil_pages
@@ -38,7 +38,7 @@ class Pool:
             page_size, num_pages or 2 * held + batch * ceil_pages(room, page_size), batch, length + room
         )
         self.batch, self.length = batch, length
-        self.memory = DeviceMemory(self.config, default_lanes(DEVICE))
+        self.memory = DeviceMemory(self.config, default_streams(DEVICE))
         self.rows = ints(list(range(batch)))
         self.zeros = self.rows * 0
         self.lengths = self.zeros + length

@@ -51,7 +51,7 @@ stress() {
     local sanitize=(compute-sanitizer --error-exitcode 1 --tool) tests=("$python" -m pytest -q -x -p no:cacheprovider)
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 # so that each tensor has bounds of its own
     step 'memcheck, memory' 130 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_memory.py -k 'not two_to_the_31'
-    step 'memcheck, windows' 80 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_windows.py -k 'not lanes'
+    step 'memcheck, windows' 80 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_windows.py -k 'not streams'
     step 'racecheck' 110 "${sanitize[@]}" racecheck "${tests[@]}" tests/cuda_impl/test_memory.py \
         tests/cuda_impl/test_canary.py -k 'not two_to_the_31 and not replayed and not captured'
     unset PYTORCH_NO_CUDA_MEMORY_CACHING # a graph needs the cache

@@ -9,21 +9,21 @@ from kvcuda.backend import DEVICE
 from kvcuda.digest import FIELDS as MODEL_FIELDS
 from kvcuda.digest_step import DigestStep
 from kvcuda.forward import ForwardBatch
+from kvcuda.memory_events import Uses
 from kvcuda.staging import Slot, padded
-from kvcuda.telling import Uses
 from kvcuda.words import FIELDS
 
 
 class DecodeGraph:
-    """Decode steps of `batch` requests each, of a manager that the digest model runs on.
+    """Decode steps of `batch` requests each, with the manager's kernels and the digest model's.
 
-    The graph reads its words from fixed buffers, which each step fills before it replays. It runs on the forward lane,
-    the manager's part too, so the scheduler's lane waits for it before it touches the ring again. On the CPU
-    there are no graphs: the same kernels run one by one.
+    The graph reads its words from fixed buffers, which each step fills before it replays. All of it runs on the forward
+    stream, the manager's kernels too, so the scheduler's stream waits for it before it uses the ring again. The CPU has
+    no graphs: the same kernels run one by one.
     """
 
     def __init__(self, step: DigestStep, batch: int) -> None:
-        """Capture the step. To be made before any request runs: capturing computes position 0 of row 0 once."""
+        """Capture the step. Make it before any request runs: the capture computes position 0 of row 0 once."""
         self._step = step
         self._batch = batch
         self._manager_words: Any = torch.zeros(padded((1 + batch) * FIELDS), dtype=torch.int32, device=DEVICE)
@@ -31,7 +31,7 @@ class DecodeGraph:
         self._out_cache_loc = step.manager.memory.out_cache_loc
         self._graph: Any = None
         if DEVICE == "cuda":
-            self._enqueue()  # compiles the kernels, which cannot be done while capturing
+            self._enqueue()  # compiles the kernels, which a capture cannot
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
@@ -48,7 +48,7 @@ class DecodeGraph:
 
         Raises:
             Refusal: as `decode`.
-            ValueError: not as many requests as were captured, or `out_cache_loc` was allocated anew since.
+            ValueError: the batch size is not the captured one, or `out_cache_loc` was allocated anew since.
         """
         manager = self._step.manager
         if len(reqs) != self._batch or manager.memory.out_cache_loc is not self._out_cache_loc:
@@ -57,11 +57,11 @@ class DecodeGraph:
         manager.launch(launch, reqs, lambda batch: self._replay(slot, batch))
         done = manager.launches[-1].done
         assert done is not None, "a launch with a forward pass has an event"
-        manager.lanes.scheduler.wait(done)
+        manager.streams.scheduler.wait(done)
 
     def _replay(self, slot: Slot, batch: ForwardBatch) -> None:
-        """Fill the fixed words and enqueue the graph on the forward lane."""
-        lane = self._step.manager.lanes.forward
+        """Fill the fixed words and enqueue the graph on the forward stream."""
+        stream = self._step.manager.streams.forward
         begin = self._step.note_decode(batch)
         model_slot = self._step.model.stage_decode(batch, begin)
 
@@ -73,13 +73,13 @@ class DecodeGraph:
             else:
                 self._graph.replay()
 
-        lane.run(work, self._uses(slot, model_slot, batch))
-        lane.record(slot.passed)
-        lane.record(model_slot.passed)
+        stream.run(work, self._uses(slot, model_slot, batch))
+        stream.record(slot.passed)
+        stream.record(model_slot.passed)
 
     def _uses(self, slot: Slot, model_slot: Slot, batch: ForwardBatch) -> Uses | None:
-        """What the kernels of a step use, if somebody listens."""
-        model, listener = self._step.model, self._step.manager.lanes.listener
+        """The memory that the kernels of a step use; `None` without a listener."""
+        model, listener = self._step.model, self._step.manager.streams.listener
         uses, noted = model.uses(model_slot, batch), model.look_up_uses(model_slot, batch)
         if listener is None or uses is None or noted is None:
             return None

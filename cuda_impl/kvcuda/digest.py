@@ -1,4 +1,4 @@
-"""The digest model: its memory on the device, and the oracle on the host that recomputes it without any cache."""
+"""The digest model: its memory on the device, and an oracle on the host that recomputes it without a cache."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -9,27 +9,27 @@ import torch
 from kvcuda import digest_kernels
 from kvcuda.backend import DEVICE
 from kvcuda.forward import ForwardBatch
-from kvcuda.lanes import Event
 from kvcuda.memory import DeviceMemory
+from kvcuda.memory_events import Listener, Uses
 from kvcuda.staging import Slot, Staging
-from kvcuda.telling import Listener, Uses
+from kvcuda.streams import Event
 from kvcuda.tensors import Ints
 from kvspec.events import Config
 from kvspec.memory.events import Use
 
 BLOCK = 512
 LOOKUP_BUFFERS = 4
-"""Launches whose window slots are noted at a time; one more waits for the oldest."""
+"""Launches whose window slots are kept at a time; one more waits for the oldest."""
 FIELDS = digest_kernels.FIELDS_PER_JOB
 _M1, _M2 = digest_kernels.MULTIPLIERS
 _WRAP, _SIGN = (1 << 64) - 1, 1 << 63
 
 
 class Layers(NamedTuple):
-    """The layers that the model has besides those of full attention."""
+    """The model's layers besides full attention."""
 
     window: int = 0
-    """A window layer reads so many positions before each one; 0 without one."""
+    """Positions before each one that a window layer reads; 0 without window layers."""
     recurrent: bool = False
 
 
@@ -37,60 +37,60 @@ PLAIN = Layers()
 
 
 def layers_of(config: Config) -> Layers:
-    """The layers that use all pools of a memory."""
+    """The layers that use all pools of a configuration."""
     return Layers(config.sliding_window, bool(config.num_states))
 
 
 class Sampling(NamedTuple):
-    """What one request of a forward pass computes."""
+    """The work of a forward pass for one request."""
 
     tokens: list[int] | None
-    """The token ids of its new positions; `None` for one position whose token only the device knows yet."""
+    """The token ids of its new positions; `None` for one position whose token is still only on the device."""
     samples: int
-    """How many of its last positions sample a token: 1, none in the middle of a prefill, all of speculative ones."""
+    """Last positions that sample a token: 1, none in the middle of a prefill, all of a speculative step."""
 
 
 class DigestModel:
-    """The model's KV and states, and what it has sampled."""
+    """The model's KV, states and samples."""
 
     def __init__(self, memory: DeviceMemory, *, max_words: int = 1 << 14, max_samples: int = 1 << 16) -> None:
         """Nothing is computed yet.
 
-        `max_words` bounds a forward pass: `FIELDS` words a request, and one a token. It bounds the positions that its
-        window layers use, too.
+        `max_words` bounds a forward pass: `FIELDS` words a request, and one a token. It also bounds the positions that
+        its window layers use.
         """
         config = memory.config
         self._memory = memory
         self._max_words = max_words
         self.layers = layers_of(config)
         self.kv: Any = _poisoned((config.num_pages + 1) * config.page_size)
-        """int64 [slots]: the "KV" of each slot. Poisoned: a read of what was never written shows."""
+        """int64 [slots]: the "KV" of each slot. Poisoned, so that a read of an unwritten slot changes the samples."""
         self.window_kv: Any = None
-        """int64 [window slots]: that of window layers, if there are any."""
+        """int64 [window slots]: the "KV" of window layers, if there are any."""
         self.window_loc: Any = None
         """int32 [LOOKUP_BUFFERS * max_words]: the window slots of the last launches' positions."""
         if self.layers.window:
             self.window_kv = _poisoned((config.num_window_pages + 1) * config.page_size)
             self.window_loc = torch.zeros(LOOKUP_BUFFERS * max_words, dtype=torch.int32, device=DEVICE)
         self.recurrent: Any = None
-        """int64 [num_states + 1]: the state in each slot, if there are any; in slot 0 the one before any token."""
+        """int64 [num_states + 1]: the state in each slot, if there are any; slot 0 has the state of no tokens."""
         if self.layers.recurrent:
             self.recurrent = _poisoned(config.num_states + 1)
             self.recurrent[0] = 0
         self.sampled: Any = torch.zeros(config.num_rows, dtype=torch.int32, device=DEVICE)
-        """int32 [num_rows]: the token that each row sampled last."""
+        """int32 [num_rows]: the last token that each row sampled."""
         self.samples: Any = torch.full((max_samples,), -1, dtype=torch.int32, device=DEVICE)
-        """int32 [max_samples]: every token that was sampled, in the order of the forward passes."""
+        """int32 [max_samples]: all sampled tokens, in the order of the forward passes."""
         self.num_samples = 0
-        self._staging = Staging(max_words, DEVICE, memory.lanes)
+        self._staging = Staging(max_words, DEVICE, memory.streams)
         self._lookups = 0
         self._lookup_readers: list[Event | None] = [None] * LOOKUP_BUFFERS
 
     def run(self, batch: ForwardBatch, parts: Sequence[Sampling]) -> list[int]:
-        """Enqueue a forward pass on the forward lane. Returns where in `samples` each request's begin.
+        """Enqueue a forward pass on the forward stream. Returns the index in `samples` where each request's begin.
 
         Raises:
-            ValueError: more tokens, positions or samples than there is room for; nothing was enqueued.
+            ValueError: more tokens, positions or samples than the buffers hold; nothing was enqueued.
         """
         num_words = len(parts) * FIELDS + sum(len(part.tokens or ()) for part in parts)
         num_samples = sum(part.samples for part in parts)
@@ -111,7 +111,7 @@ class DigestModel:
     def _run_kernel(
         self, kernel: Any, batch: ForwardBatch, parts: Sequence[Sampling], chosen: list[int], begins: list[int]
     ) -> None:
-        """Enqueue one kernel for the chosen requests of a batch, and note where their samples begin."""
+        """Enqueue one kernel for the chosen requests of a batch; write where their samples begin to `begins`."""
         slot = self._staging.take()
         requests = len(chosen)
         used = requests * FIELDS
@@ -130,52 +130,52 @@ class DigestModel:
             slot.upload(used)
             self.enqueue(kernel, slot.device, requests)
 
-        lane = self._memory.lanes.forward
-        lane.run(work, self.uses(slot, batch))
-        lane.record(slot.passed)
+        stream = self._memory.streams.forward
+        stream.run(work, self.uses(slot, batch))
+        stream.record(slot.passed)
         if self.layers.window:
-            self._lookup_readers[self._lookups % LOOKUP_BUFFERS] = done = self._memory.lanes.event()
-            lane.record(done)
+            self._lookup_readers[self._lookups % LOOKUP_BUFFERS] = done = self._memory.streams.event()
+            stream.record(done)
 
     def _look_up(self, slot: Slot, entries: Any, batch: ForwardBatch) -> None:
-        """Let the forward lane wait until a batch's window slots are noted.
+        """Look a batch's window slots up on the scheduler's stream, and let the forward stream wait for that.
 
-        That happens on the scheduler's lane: what is behind a page changes when it is freed, launched or not.
+        A page's window side changes when the page is freed, even while a launch that reads it waits on its stream.
         """
-        lanes, requests = self._memory.lanes, len(entries)
+        streams, requests = self._memory.streams, len(entries)
         self._take_lookups(entries, batch)
 
         def work() -> None:
             slot.upload(requests * FIELDS)
             self.enqueue_look_up(slot.device, requests)
 
-        lanes.scheduler.run(work, self.look_up_uses(slot, batch))
-        noted = lanes.event()
-        lanes.scheduler.record(noted)
-        lanes.forward.wait(noted)
+        streams.scheduler.run(work, self.look_up_uses(slot, batch))
+        noted = streams.event()
+        streams.scheduler.record(noted)
+        streams.forward.wait(noted)
 
     def uses(self, slot: Slot, batch: ForwardBatch) -> Uses | None:
-        """What the forward pass of a batch uses, of its own buffers too, if somebody listens."""
-        listener = self._memory.lanes.listener
+        """The memory that a batch's forward pass uses, with its own buffers; `None` without a listener."""
+        listener = self._memory.streams.listener
         if listener is None:
             return None
         uses = listener.forward(*batch[2:6], self._memory.out_cache_loc)
         return uses.joined(listener.words(slot), Uses(self._noted(listener, slot, batch), []))
 
     def look_up_uses(self, slot: Slot, batch: ForwardBatch) -> Uses | None:
-        """What the kernel before it uses that notes its window slots, if somebody listens."""
-        listener = self._memory.lanes.listener
+        """The memory that the look-up of its window slots uses; `None` without a listener."""
+        listener = self._memory.streams.listener
         if listener is None:
             return None
         return listener.look_up(slot, batch.rows, batch.ends, self._noted(listener, slot, batch))
 
     def _noted(self, listener: Listener, slot: Slot, batch: ForwardBatch) -> list[Use]:
-        """Where the window slots of a batch are noted; nowhere without window layers."""
+        """The spans that keep a batch's window slots; none without window layers."""
         starts = slot.words[: len(batch.rows) * FIELDS].reshape(-1, FIELDS)[:, 7]
         return listener.noted(self.window_loc, starts, self._lookup_lengths(batch))
 
     def stage_decode(self, batch: ForwardBatch, begin: int) -> Slot:
-        """The words of a decode step whose tokens only the device knows; its samples begin at `begin`."""
+        """The words of a decode step whose tokens are still on the device; its samples begin at `begin`."""
         slot = self._staging.take()
         entries = self._fill(slot, batch)
         entries[:, 4] = -1
@@ -186,7 +186,7 @@ class DigestModel:
         return slot
 
     def _fill(self, slot: Slot, batch: ForwardBatch) -> Any:
-        """Write what a batch says itself into a slot's entries, which are returned."""
+        """Write a batch's rows, lengths and states to a slot's entries, which are returned."""
         entries = slot.words[: len(batch.rows) * FIELDS].reshape(-1, FIELDS)
         entries[:, 0] = batch.rows
         entries[:, 1] = batch.starts
@@ -198,23 +198,23 @@ class DigestModel:
         return entries
 
     def _lookup_lengths(self, batch: ForwardBatch) -> Ints:
-        """How many positions each request uses in window layers: its new ones, and what their window reads."""
+        """Positions that each request uses in window layers: its new ones, and those that their window reads."""
         window = self.layers.window
         return (batch.ends - (batch.starts - window).clip(min=0)) * bool(window)
 
     def _take_lookups(self, entries: Any, batch: ForwardBatch) -> None:
-        """Say where the window slots of a batch are to be noted: in the next buffer, once its reader is done."""
+        """Assign a batch's window slots to the next buffer, once its last reader is done."""
         self._lookups += 1
         buffer = self._lookups % LOOKUP_BUFFERS
         reader = self._lookup_readers[buffer]
         if reader is not None:
-            self._memory.lanes.scheduler.wait(reader)
+            self._memory.streams.scheduler.wait(reader)
             self._lookup_readers[buffer] = None
         lengths = self._lookup_lengths(batch)
         entries[:, 7] = buffer * self._max_words + lengths.cumsum() - lengths
 
     def enqueue_look_up(self, words: Any, batch: int) -> None:
-        """Enqueue on the current stream what notes the window slots that a batch uses; `words` is on the device."""
+        """Enqueue the look-up of a batch's window slots on the current stream; `words` is on the device."""
         memory = self._memory
         digest_kernels.look_up_kernel[(batch,)](
             words,
@@ -267,19 +267,19 @@ def mix(x: int) -> int:
 
 
 def contribute(value: int, position: int) -> int:
-    """What the KV at one position adds to what all later ones read."""
+    """The contribution of the KV at one position to the reads of all later ones."""
     return mix(signed(value + position * _M1))
 
 
 def sample(read: int) -> int:
-    """The token that follows what was read behind the last one."""
+    """The token that follows a read: 15 bits."""
     return mix(read) >> 20 & 0x7FFF
 
 
 def states(tokens: Sequence[int], generated: int = 0, layers: Layers = PLAIN) -> Iterator[int]:
-    """What is read behind each token, from the tokens alone: no cache, no rows, no pages.
+    """The read behind each token, computed from the tokens alone: no cache, no rows, no pages.
 
-    Behind them come the same for `generated` tokens that the model samples itself.
+    Then the reads behind `generated` further tokens that the model samples itself.
     """
     full = recurrent = behind = 0
     recent: deque[int] = deque(maxlen=layers.window)

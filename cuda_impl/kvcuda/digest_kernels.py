@@ -1,28 +1,28 @@
-"""The kernels of the digest model: a stand-in for a transformer that notices every page that is not what it should be.
+"""The kernels of the digest model: a stub for a transformer whose samples depend on every slot that it reads.
 
-The "KV" of a token is a 64-bit digest of the token, its position, and what is read back *through the row* from the KV
-of all positions before it:
+The "KV" of a token is a 64-bit digest of the token, its position, and a read *through the row* of the KV of all
+positions before it:
 
     full(i)    = sum of contribute(kv[slot of j], j) for j < i
     kv(i)      = digest(token i, i, read(i))
-    sampled    = a function of what is read behind position i
+    sampled    = a function of the read behind position i
 
-so one wrong slot, one overwritten page, or one row written too early or too late changes everything after it. What is
-read is `full`, and besides
+One wrong slot, one overwritten page, or one row written too early or too late changes every later token. A read is
+`full`, and besides
 
     with window layers       the sum of contribute(window_kv[window slot of j], j) for the WINDOW positions before i;
                              behind i, i itself too. window_kv(i) = mix(kv(i) + M2)
     with recurrent states    the state after i positions: state(i + 1) = mix(state(i) + kv(i)), from the slot that the
                              launch names to the one that it computes in, and at a page border to a tracking slot
 
-`kvcuda.digest.states` computes the same on the host, from the tokens alone. Jobs are read from `words`:
+`kvcuda.digest.states` computes the same on the host, from the tokens alone. Jobs are in `words`:
 
     words 0 to 6     row   start   end   out index   token index   samples   sample index
     words 7 to 11    window index   source slot   state slot   border   border slot
 
-`samples` counts the last positions that sample; a token index of -1 stands for the token that the row sampled last,
-which only the device knows yet. At the window index of `window_loc` begin the window slots of the positions from
-`start - WINDOW` on, which `look_up_kernel` notes.
+`samples` counts the last positions that sample. A token index of -1 means the row's last sample, which the host does
+not know yet. `look_up_kernel` writes the window slots of the positions from `start - WINDOW` on to `window_loc`, from
+the window index on.
 """
 
 # backend decides how kernels are decorated, so it comes before triton.
@@ -33,7 +33,7 @@ import triton.language as tl
 # isort: on
 
 FIELDS_PER_JOB = 12
-"""Words a job."""
+"""Words of a job."""
 FIELDS = tl.constexpr(FIELDS_PER_JOB)
 MULTIPLIERS = (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85)
 M1 = tl.constexpr(MULTIPLIERS[0])
@@ -50,7 +50,7 @@ def mix(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def contribute(value: tl.tensor, position: tl.tensor) -> tl.tensor:
-    """What the KV at one position adds to the state of all later ones."""
+    """The contribution of the KV at one position to the reads of all later ones."""
     return mix(value + position.to(tl.int64) * M1)
 
 
@@ -68,11 +68,11 @@ def sample(state: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def read_full(table: tl.tensor, kv: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
-    """What the first `length` positions of a row contribute."""
-    lanes = tl.arange(0, BLOCK)
+    """The contributions of the first `length` positions of a row."""
+    offsets = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], dtype=tl.int64)
     for first in range(0, length, BLOCK):
-        position = first + lanes
+        position = first + offsets
         live = position < length
         slot = tl.load(table + position, mask=live, other=0)
         value = tl.load(kv + slot.to(tl.int64), mask=live, other=0)
@@ -82,7 +82,7 @@ def read_full(table: tl.tensor, kv: tl.tensor, length: tl.tensor, BLOCK: tl.cons
 
 @triton.jit
 def noted_slots(entry: tl.tensor, window_loc: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
-    """Where the window slot of a job's position 0 would be noted; those from `start - WINDOW` on are."""
+    """The address for the window slot of a job's position 0; only those from `start - WINDOW` on are written."""
     return window_loc + tl.load(entry + 7) - tl.maximum(tl.load(entry + 1) - WINDOW, 0)
 
 
@@ -90,10 +90,10 @@ def noted_slots(entry: tl.tensor, window_loc: tl.tensor, WINDOW: tl.constexpr) -
 def read_window(
     noted: tl.tensor, window_kv: tl.tensor, start: tl.tensor, WINDOW: tl.constexpr, RECENT: tl.constexpr
 ) -> tl.tensor:
-    """What the `WINDOW` positions before `start` contribute to window layers, each in the lane of its remainder."""
-    lanes = tl.arange(0, RECENT)
-    position = start - 1 - (start - 1 - lanes + 2 * WINDOW) % WINDOW
-    live = (lanes < WINDOW) & (position >= 0)
+    """The contributions of the `WINDOW` positions before `start` to window layers, indexed by position % WINDOW."""
+    offsets = tl.arange(0, RECENT)
+    position = start - 1 - (start - 1 - offsets + 2 * WINDOW) % WINDOW
+    live = (offsets < WINDOW) & (position >= 0)
     slot = tl.load(noted + position, mask=live, other=0)
     value = tl.load(window_kv + slot.to(tl.int64), mask=live, other=0)
     return tl.where(live, contribute(value, position), 0)
@@ -110,7 +110,7 @@ def look_up_kernel(
     WINDOW: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Note the window slots of all positions that a launch reads or writes in window layers. Grid: (batch,)."""
+    """Look up the window slots of all positions that a launch uses in window layers. Grid: (batch,)."""
     entry = words + tl.program_id(0) * FIELDS
     table = req_to_token + tl.load(entry).to(tl.int64) * max_context_len
     end = tl.load(entry + 2)

@@ -1,4 +1,4 @@
-"""A device manager that computes: every launch runs the digest model, and every sample is held against the oracle."""
+"""A device manager that computes: every launch runs the digest model, and the oracle checks every sample."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,28 +6,28 @@ from typing import NamedTuple
 from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import DigestModel, Sampling, generate, sample, states
 from kvcuda.forward import ForwardBatch
-from kvcuda.lanes import Lanes
+from kvcuda.streams import Streams
 from kvspec import events
 from kvspec.events import A, Config, Operation
 from kvspec.tokens import Tokens
 
 
 class Sampled(NamedTuple):
-    """Tokens that were sampled, and where their values lie on the device."""
+    """Sampled tokens, and where their values are on the device."""
 
     launch: int
     req: str
     tokens: Tokens
-    """The request's tokens. Append-only, so their first ones are what the samples must follow from."""
+    """The request's tokens. Append-only, so the samples follow from their first ones."""
     length: int
-    """How many of them the first sample follows from."""
+    """The number of tokens that the first sample follows from."""
     samples: int
     begin: int
     """Index into `DigestModel.samples`."""
 
 
 class Corruption(NamedTuple):
-    """A token that is not what an uncached computation samples."""
+    """A token that differs from the sample of an uncached computation."""
 
     launch: int
     req: str
@@ -40,10 +40,9 @@ class Corruption(NamedTuple):
 class DigestStep:
     """Carries operations out on a device manager whose launches run the digest model; a `kvspec.events.Step`.
 
-    The tokens that `complete` and `verify` bring must be those that the model samples (`kvcuda.digest.generate`), and
-    must be token ids. The host never waits for them: it may be many launches ahead of the device, as with overlap
-    scheduling, and then the device feeds each decode step from its own last sample. `corruptions` compares everything
-    in the end.
+    The tokens of `complete` and `verify` must be the model's own samples (`kvcuda.digest.generate`), as token ids. The
+    host never waits for them: it may be many launches ahead of the device, as with overlap scheduling, and then each
+    decode step uses the device's own last sample. `corruptions` compares all samples in the end.
     """
 
     def __init__(
@@ -51,13 +50,13 @@ class DigestStep:
         make_manager: Callable[..., DeviceManager],
         config: Config,
         *,
-        lanes: Lanes | None = None,
+        streams: Streams | None = None,
         before_forward: Callable[[], object] | None = None,
         max_words: int = 1 << 14,
         max_samples: int = 1 << 16,
     ) -> None:
-        """Make a manager. `before_forward` is enqueued before each forward pass, to make it late."""
-        self.manager = make_manager(config, forward=self._forward, lanes=lanes)
+        """Make a manager. `before_forward` is enqueued before each forward pass, to delay it."""
+        self.manager = make_manager(config, forward=self._forward, streams=streams)
         self.model = DigestModel(self.manager.memory, max_words=max_words, max_samples=max_samples)
         self._before_forward = before_forward
         self.sampled: list[Sampled] = []
@@ -65,7 +64,7 @@ class DigestStep:
     def __call__(self, op: Operation[A], /) -> A:
         """Carry an operation out.
 
-        An eviction answers as many zeros as pages and window pages left the store: nobody knows which.
+        An eviction answers one zero for each page and window page that left the store: only the device knows which.
 
         Raises:
             Refusal: the manager refused it.
@@ -78,10 +77,10 @@ class DigestStep:
         return answer
 
     def _forward(self, batch: ForwardBatch) -> None:
-        """Enqueue what the launch of `batch` computes."""
-        lanes = self.manager.lanes
+        """Enqueue the forward pass of a launch."""
+        streams = self.manager.streams
         if self._before_forward is not None:
-            lanes.forward.run(self._before_forward)
+            streams.forward.run(self._before_forward)
         parts = [self._part(*one) for one in zip(batch.reqs, batch.rows, batch.starts, batch.ends, strict=True)]
         begins = self.model.run(batch, parts)
         for req, end, part, begin in zip(batch.reqs, batch.ends.tolist(), parts, begins, strict=True):
@@ -90,10 +89,10 @@ class DigestStep:
                 self.sampled.append(Sampled(batch.launch, req, tokens, end - part.samples + 1, part.samples, begin))
 
     def note_decode(self, batch: ForwardBatch) -> int:
-        """Expect one sample of each request of a decode step, in order; returns where they will begin.
+        """Expect one sample of each request of a decode step, in order. Returns the index where they will begin.
 
         Raises:
-            ValueError: there is no room for them.
+            ValueError: `samples` has no room for them.
         """
         model = self.model
         begin = model.num_samples
@@ -105,7 +104,7 @@ class DigestStep:
         return begin
 
     def _part(self, req: str, row: int, start: int, end: int) -> Sampling:
-        """What a launch computes for one request; drafts are what the model will sample."""
+        """The work of a launch for one request; its drafts are the model's own samples."""
         run = self.manager.running[req]
         known = len(run.tokens)
         drafts = int(self.manager.rows.drafts[row])
@@ -119,7 +118,7 @@ class DigestStep:
     def corruptions(self) -> list[Corruption]:
         """Every sample that differs from the oracle's. Reads the device."""
         self.manager.memory.flush()
-        self.manager.lanes.synchronize()
+        self.manager.streams.synchronize()
         observed: list[int] = self.model.samples[: self.model.num_samples].tolist()
         by_tokens: dict[int, list[Sampled]] = {}
         for one in self.sampled:
@@ -142,7 +141,7 @@ def _ids(tokens: Tokens, start: int, end: int) -> list[int]:
     """The token ids of positions `start..end - 1`.
 
     Raises:
-        TypeError: one of their pages is known by its key alone.
+        TypeError: a page has a key instead of token ids.
     """
     size = tokens.page_size
     ids: list[int] = []

@@ -1,4 +1,4 @@
-"""What a launch hands to the forward pass of a model."""
+"""A launch's input to the forward pass of a model."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,23 +7,20 @@ from kvcuda.tensors import Ints
 
 
 class StateBatch(NamedTuple):
-    """Which slots the recurrent states of each request of a forward pass are read from and written to.
-
-    Arrays int64 [batch].
-    """
+    """The slots of the recurrent states of a forward pass, for each request. Arrays int64 [batch]."""
 
     sources: Ints
-    """The slots with the states to begin from; 0, which is no slot, for the one before any token."""
+    """Slots with the states to begin from; 0, which is no slot, for the state of no tokens."""
     slots: Ints
-    """Where the states after the last positions go."""
+    """Slots for the states after the last positions."""
     borders: Ints
-    """The last page borders that are passed, in tokens; 0 where none is."""
+    """The last page borders that are passed, in tokens; 0 if none is."""
     border_slots: Ints
-    """Where the states there go; 0 where none is passed."""
+    """Slots for the states at these borders; 0 if none is passed."""
 
 
 class ForwardBatch(NamedTuple):
-    """What a forward pass is to do: for each request, compute positions [start, end) of a row. Arrays int64 [batch]."""
+    """A forward pass: for each request, compute positions [start, end) of a row. Arrays int64 [batch]."""
 
     launch: int
     reqs: list[str]
@@ -31,12 +28,12 @@ class ForwardBatch(NamedTuple):
     starts: Ints
     ends: Ints
     outs: Ints
-    """Where in `out_cache_loc` the slots of each request's new positions begin."""
+    """Indices into `out_cache_loc` where the slots of each request's new positions begin."""
     states: StateBatch | None
     """The slots of recurrent states, if there are any."""
 
     def only(self, chosen: list[int]) -> "ForwardBatch":
-        """The same for some of the requests, by their places in the batch."""
+        """The same for some of the requests, by their indices in the batch."""
         return ForwardBatch(
             self.launch,
             [self.reqs[i] for i in chosen],
@@ -49,4 +46,4 @@ class ForwardBatch(NamedTuple):
 
 
 Forward = Callable[[ForwardBatch], object]
-"""Enqueues a forward pass on the forward lane. It must not wait for it."""
+"""Enqueues a forward pass on the forward stream, and does not wait for it."""

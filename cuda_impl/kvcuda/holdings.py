@@ -1,6 +1,6 @@
-"""What holders hold, and every way by which it changes hands.
+"""The memory of all holders: rows, private pages with their window sides, state slots, and locks on cached prefixes.
 
-That is rows, private pages with their window sides, state slots, and locks on cached prefixes.
+Every transfer of it between holders, prefix store and free pages is here.
 """
 
 from collections.abc import Iterable
@@ -19,16 +19,16 @@ from kvspec.window import evictable_until, left_behind, window_held_tokens
 
 
 class PublishedState(NamedTuple):
-    """State slots that changed hands while a prefix was published; `None` where none did."""
+    """State slots that changed hands with a publication; `None` if none did."""
 
     cached: int | None = None
-    """Its state is the store's from now on."""
+    """The slot whose state the store has from now on."""
     taken: int | None = None
-    """The free slot that the holder has in its place."""
+    """The free slot that the holder got in its place."""
 
 
 class Evicted(NamedTuple):
-    """What has left the prefix store."""
+    """An eviction: counts of pages and window pages, and the state slots."""
 
     pages: int
     window: int
@@ -41,11 +41,11 @@ class Holdings:
     """The rows, the prefix store, the state slots and the device's memory of one manager, which change together."""
 
     def __init__(self, config: Config, memory: DeviceMemory) -> None:
-        """Nobody holds anything."""
+        """Everything is free."""
         self.page_size = config.page_size
         self.keeps_prefixes = config.prefix_cache
         self.memory = memory
-        self.rows = RowTable(config.num_rows, memory.lanes.listener)
+        self.rows = RowTable(config.num_rows, memory.streams.listener)
         self.window = config.sliding_window
         self.tree = PrefixTree(
             config.num_pages, ceil_pages(self.window, self.page_size), has_states=bool(config.num_states)
@@ -55,11 +55,11 @@ class Holdings:
     def publish(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
         """Publish the whole pages of a holder's first `length` tokens; its lock moves up to them (20070, 20476).
 
-        In pages, with `known` the end of what the store has already:
+        In pages, with `known` the end of the prefix that the store has already:
 
         [0, protected)         the store's already, locked by this holder
-        [protected, known)     duplicates: freed, and the row names the store's pages instead
-        [known, length)        the store takes them over
+        [protected, known)     duplicates: freed, and the row lists the store's pages instead
+        [known, length)        become the store's
 
         Pages before the cursor have no window side: they revive no tombstone, and become tombstones themselves.
         """
@@ -80,10 +80,10 @@ class Holdings:
         self.rows.set_lengths(row, lengths.publish(before, last * self.page_size, self.page_size))
 
     def _replace(self, kv: KvRecord, first: int, match: Match) -> None:
-        """Free a holder's duplicates of what `match` found from page `first` on; its row names the store's instead.
+        """Free a holder's duplicates of a match, from page `first` on; its row lists the store's pages instead.
 
-        Where the store has tombstones and the holder still has the window sides, these move behind the store's pages
-        (rule SWA-6).
+        If the store's page is a tombstone and the holder's still has its window side, the side moves behind the store's
+        page (rule SWA-6).
         """
         row, cursor = kv.row, self._cursor_page(kv.row)
         if not self.window:
@@ -103,9 +103,9 @@ class Holdings:
             first = end
 
     def _hand_over(self, kv: KvRecord, node: Node, first: int, key: list[Page]) -> Node:
-        """The store takes over a holder's pages from page `first` on, which continue the prefix that ends at `node`.
+        """Give the store a holder's pages from page `first` on, which continue the prefix that ends at `node`.
 
-        Those before the cursor become tombstones. Returns where the prefix ends now.
+        Those before the cursor become tombstones. Returns the node where the prefix ends now.
         """
         bare = min(max(self._cursor_page(kv.row) - first, 0), len(key))
         for begin, end, has_window in ((0, bare, False), (bare, len(key), bool(self.window))):
@@ -120,9 +120,9 @@ class Holdings:
         return int(self.rows.cursor[row]) // self.page_size if self.window else 0
 
     def copy_state(self, kv: KvRecord) -> PublishedState:
-        """Publish the state at the end of what a holder has published, if it has kept it and a slot is free (17850).
+        """Publish the state at the end of a holder's published prefix, if it has kept it and a slot is free (17850).
 
-        The store takes the slot that has kept it, and the holder the free one: nothing is copied.
+        The store takes the slot of the state, and the holder the free one: nothing is copied.
         """
         slot = self._state_due(kv)
         if not slot or not self.states.available:
@@ -133,7 +133,7 @@ class Holdings:
         return PublishedState(slot, fresh)
 
     def leave_state(self, kv: KvRecord) -> int | None:
-        """The same of a holder that is about to release everything: it needs no slot in its place."""
+        """The same for a holder that is about to release everything: it needs no slot in exchange."""
         slot = self._state_due(kv)
         if not slot:
             return None
@@ -150,19 +150,19 @@ class Holdings:
     def kept_state(self, kv: KvRecord, length: int) -> int:
         """The slot that keeps the state after a holder's first `length` tokens: its own, or the store's (rule MAMBA-3).
 
-        The slot that it computes in is not asked.
+        Not the slot that it computes in.
         """
         return kv.kept_at(length) or kv.last_node.state
 
     def source_of_state(self, kv: KvRecord, length: int) -> int:
-        """The slot from which a holder goes on that has `length` tokens behind it."""
+        """The slot with the state after a holder's first `length` tokens."""
         return kv.state if self.rows.state_at[kv.row] == length else self.kept_state(kv, length)
 
     def resumable(self, kv: KvRecord, target: int) -> int:
         """The length at most `target`, in tokens, from which a turn can resume (rule MAMBA-3).
 
-        A recurrent state cannot be taken back by a token. Where the one that the record computes in stands past
-        `target`, the turn goes back to the last page border whose state it or the store has kept; 0 if none.
+        A recurrent state cannot go back by a token. If the state that the record computes is past `target`, the turn
+        resumes at the last page border whose state the record or the store has kept; 0 if there is none.
         """
         if not self.states.size or self.rows.launched[kv.row] <= target:
             return target
@@ -180,10 +180,10 @@ class Holdings:
         return until
 
     def free_tail(self, kv: KvRecord, prefix_len: int) -> None:
-        """Free what the next extend would orphan, and cut the lengths to what is left (22862).
+        """Free the pages that the next extend would orphan, and cut the lengths (22862).
 
-        [0, prefix_len)                    stays
-        [prefix_len, ceil(prefix_len))     stays: the rest of a page that holds kept tokens too
+        [0, prefix_len)                    kept
+        [prefix_len, ceil(prefix_len))     kept: the rest of a page that holds kept tokens too
         [ceil(prefix_len), allocated)      freed, in whole pages
         """
         before = self.rows.lengths(kv.row)
@@ -198,9 +198,9 @@ class Holdings:
 
         In pages:
 
-        [0, protected)                 the prefix store's: unlocked, they stay cached
-        [protected, ceil(allocated))   private: freed, the page that is held in part and the over-allocated ones too,
-                                       with the window sides that the cursor has left
+        [0, protected)                 the prefix store's: unlocked, still cached
+        [protected, ceil(allocated))   private: freed, with the last page in part, the over-allocated ones, and the
+                                       window sides from the cursor on
         the state slots                free
         the row                        free, or withheld while a launch in flight reads it
         """
@@ -211,7 +211,7 @@ class Holdings:
         self.rows.let_go(kv.row)
 
     def evict(self, num_pages: int, window: int = 0, states: int = 0) -> Evicted:
-        """Give up at least so many pages, window sides and states of the prefix store, or all that can be."""
+        """Evict at least so many pages, window sides and states of the prefix store, or all unlocked ones."""
         tree = self.tree
         pages, windows = tree.evictable, tree.window_evictable
         slots = []
@@ -224,7 +224,7 @@ class Holdings:
         return Evicted(pages - tree.evictable, windows - tree.window_evictable, slots)
 
     def held_tokens(self, holders: Iterable[KvRecord]) -> int:
-        """Tokens of the holders' private pages, a page that is held in part counted whole (20070)."""
+        """Tokens of the holders' private pages; a page that is held in part counts whole (20070)."""
         return sum(lengths.held_tokens(self.rows.lengths(kv.row), self.page_size) for kv in holders)
 
     def window_held_tokens(self, holders: Iterable[KvRecord]) -> int:
@@ -233,5 +233,5 @@ class Holdings:
         return sum(window_held_tokens(self.rows.lengths(kv.row), int(cursor[kv.row]), self.page_size) for kv in holders)
 
     def window_cursor(self, kv: KvRecord) -> int:
-        """Where the private pages of a record begin that have their window side, in tokens."""
+        """The start of a record's private pages that still have their window side, in tokens."""
         return max(int(self.rows.protected[kv.row]), int(self.rows.cursor[kv.row]))

@@ -1,10 +1,10 @@
 """The kernels of the device manager. Each carries out one step of a whole batch in one launch.
 
-Every kernel reads its jobs from `words` (see `kvcuda.words`). The tensors are the same in all of them:
+Every kernel reads its jobs from `words` (see `kvcuda.words`). All take the same tensors:
 
     req_to_token    int32 [num_rows, max_context_len]   slot index of each position of each row
     ring            int32 [num_pages]                   free pages, from the head on; the host knows head and tail
-    arena           int32 [num_pages]                   pages of the prefix store, where the host's tree says
+    arena           int32 [num_pages]                   pages of the prefix store, at the places of the host's tree
     out_cache_loc   int32 [tokens]                      slot index of each token that the next forward pass writes
     page_used       int32 [num_pages + 1]               debug mode: 1 while a page is in use
     fault           int64 [1]                           debug mode: the worst fault, see `note_fault`
@@ -12,10 +12,10 @@ Every kernel reads its jobs from `words` (see `kvcuda.words`). The tensors are t
     window_ring     int32 [num_window_pages]            free window pages, as `ring` has the free pages
     window_used     int32 [num_window_pages + 1]        debug mode: 1 while a window page is in use
 
-Without a sliding window the last three are `None`, and what concerns them is not compiled.
+Without a sliding window the last three are `None`, and their code is not compiled.
 
-A row times `max_context_len` passes 2^31, so rows are widened to 64 bits before they are multiplied. Everything else
-stays below: slot indices by `DeviceMemory`'s check, positions because they are at most `max_context_len`.
+A row times `max_context_len` passes 2^31, so rows are widened to 64 bits before they are multiplied. All other numbers
+stay below, by the checks of `DeviceTensors`: slot indices, ring indices before they wrap, and positions.
 """
 
 # backend decides how kernels are decorated, so it comes before triton.
@@ -46,12 +46,12 @@ WINDOW_KEPT = tl.constexpr(int(Fault.WINDOW_KEPT))
 
 
 @triton.jit
-def sum_before(column: tl.tensor, job: tl.tensor, LANES: tl.constexpr) -> tl.tensor:
+def sum_before(column: tl.tensor, job: tl.tensor, JOB_BLOCK: tl.constexpr) -> tl.tensor:
     """The sum of one field over all jobs before `job`."""
-    lanes = tl.arange(0, LANES)
-    total = tl.sum(tl.load(column + lanes * FIELDS, mask=lanes < job, other=0))
-    for first in range(LANES, job, LANES):
-        other = first + lanes
+    offsets = tl.arange(0, JOB_BLOCK)
+    total = tl.sum(tl.load(column + offsets * FIELDS, mask=offsets < job, other=0))
+    for first in range(JOB_BLOCK, job, JOB_BLOCK):
+        other = first + offsets
         total += tl.sum(tl.load(column + other * FIELDS, mask=other < job, other=0))
     return total
 
@@ -82,7 +82,7 @@ def mark_pages(
     TWICE: tl.constexpr,
     BOUNDS: tl.constexpr,
 ) -> None:
-    """Debug mode: the pages of the live lanes become used (1) or free (0), and must not have been so before."""
+    """Debug mode: mark the live pages as used (1) or free (0), and note a fault where they were so before."""
     inside = (page >= 1) & (page <= num_pages)
     note_fault(fault, BOUNDS, row, page, live & (inside == 0))
     known = live & inside
@@ -104,7 +104,7 @@ def give_windows(
     fault: tl.tensor,
     DEBUG: tl.constexpr,
 ) -> None:
-    """The pages of the live lanes, fresh from the ring, get the window pages at `index` on theirs."""
+    """Put the window pages at `index` of their ring behind the live pages, which are fresh from the ring."""
     window_page = tl.load(window_ring + ring_slot(index, num_window_pages), mask=live, other=0)
     if DEBUG:
         mark_pages(window_page, live, row, num_window_pages, window_used, fault, 1, WINDOW_DOUBLE_USE, WINDOW_BOUNDS)
@@ -127,7 +127,7 @@ def take_windows(
     fault: tl.tensor,
     DEBUG: tl.constexpr,
 ) -> None:
-    """The window sides of the live lanes' pages go back to their ring, at `index`."""
+    """Put the window sides of the live pages back on their ring, at `index`."""
     if DEBUG:
         live = live & (page >= 1) & (page <= num_pages)
     window_page = tl.load(window_of + page, mask=live, other=0)
@@ -153,15 +153,15 @@ def extend_kernel(
     num_window_pages: tl.tensor,
     max_context_len: tl.tensor,
     P: tl.constexpr,
-    LANES: tl.constexpr,
+    JOB_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     DEBUG: tl.constexpr,
 ) -> None:
     """Write the rows of a prefill batch. Grid: (jobs, blocks of `BLOCK` tokens in the longest job).
 
     An extend job gives slots to positions [start, end): first in the page that `start` cuts, which is in the row
-    already, then in pages from the ring, as many into it as the jobs before it take. A copy job writes positions
-    [start, end) of a fresh row from the pages that it matched in the prefix store.
+    already, then in pages from the ring, behind those of the jobs before it. A copy job writes positions [start, end)
+    of a fresh row from the pages that it matched in the prefix store.
     """
     job = tl.program_id(0)
     entry = words + FIELDS + job * FIELDS
@@ -181,7 +181,7 @@ def extend_kernel(
             cut = start % P != 0
             cut_slot = tl.load(table + start // P * P, mask=cut, other=0)
             column = words + FIELDS
-            taken = sum_before(column + 3, job, LANES)
+            taken = sum_before(column + 3, job, JOB_BLOCK)
             fresh = live & (index >= held)
             at = taken + index - held
             page = tl.load(ring + ring_slot(tl.load(words) + at, num_pages), mask=fresh, other=0)
@@ -203,7 +203,7 @@ def extend_kernel(
                     DEBUG,
                 )
             slot = tl.where(fresh, page * P, cut_slot) + offset
-            written = sum_before(column + 2, job, LANES) - sum_before(column + 1, job, LANES)
+            written = sum_before(column + 2, job, JOB_BLOCK) - sum_before(column + 1, job, JOB_BLOCK)
             out = out_cache_loc + tl.load(words + 3) + written
             tl.store(out + position - start, slot, mask=live)
         else:
@@ -227,22 +227,22 @@ def decode_kernel(
     num_window_pages: tl.tensor,
     max_context_len: tl.tensor,
     P: tl.constexpr,
-    LANES: tl.constexpr,
+    JOB_BLOCK: tl.constexpr,
     DEBUG: tl.constexpr,
 ) -> None:
-    """Make room for n positions past the committed ones of each request. Grid: (blocks of `LANES` requests,).
+    """Make room for n positions past the committed ones of each request. Grid: (blocks of `JOB_BLOCK` requests,).
 
-    Positions below `allocated` have their slots already, the rest of the page that `allocated` cuts is there
-    too, and then come pages from the ring, as many into it as the requests before take.
+    Positions below `allocated` have their slots already. Then comes the rest of the page that `allocated` cuts, then
+    pages from the ring, behind those of the requests before.
     """
-    lanes = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    live = lanes < tl.load(words + 1)
-    entry = words + FIELDS + lanes * FIELDS
+    job = tl.program_id(0) * JOB_BLOCK + tl.arange(0, JOB_BLOCK)
+    live = job < tl.load(words + 1)
+    entry = words + FIELDS + job * FIELDS
     row = tl.load(entry, mask=live, other=0)
     committed = tl.load(entry + 1, mask=live, other=0)
     allocated = tl.load(entry + 2, mask=live, other=0)
     pages = tl.load(entry + 3, mask=live, other=0)
-    before = sum_before(words + FIELDS + 3, tl.program_id(0) * LANES, LANES)
+    before = sum_before(words + FIELDS + 3, tl.program_id(0) * JOB_BLOCK, JOB_BLOCK)
     taken = before + tl.cumsum(pages, 0) - pages
 
     table = req_to_token + row.to(tl.int64) * max_context_len
@@ -251,7 +251,7 @@ def decode_kernel(
     head = tl.load(words)
     window_head = tl.load(words + 4)
     n = tl.load(words + 2)
-    out = out_cache_loc + tl.load(words + 3) + lanes * n
+    out = out_cache_loc + tl.load(words + 3) + job * n
     for step in range(0, n):
         position = committed + step
         offset = position % P
@@ -302,9 +302,8 @@ def move_kernel(
 ) -> None:
     """Move runs of pages between rows, ring and arena. Grid: (jobs, blocks of `BLOCK` pages in the longest run).
 
-    The window sides that they still have go with them, or alone. The host says where on the rings and in the arena each
-    run lies. Within one launch no job reads what another one
-    writes: the host begins a new launch where that would happen.
+    Their window sides go with them, or alone. The host names the position of each run on the rings and in the arena.
+    Within one launch no job reads another job's writes: the host begins a new launch where one would.
     """
     entry = words + FIELDS + tl.program_id(0) * FIELDS
     count = tl.load(entry + 3)
@@ -353,7 +352,7 @@ def move_kernel(
                     DEBUG,
                 )
         if (kind == REPLACE) | (kind == REVIVE):
-            tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now
+            tl.debug_barrier()  # every thread has read its page from the row before it is overwritten
             kept = tl.load(listed, mask=live, other=0) * P
             for offset in range(0, P):
                 tl.store(table + position + offset, kept + offset, mask=live)
@@ -361,4 +360,4 @@ def move_kernel(
 
 @triton.jit
 def empty_kernel(words: tl.tensor) -> None:
-    """Do nothing: what a launch costs at least."""
+    """Do nothing: the least cost of a launch."""

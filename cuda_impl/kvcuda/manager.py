@@ -1,7 +1,7 @@
-"""The device manager under observation: it answers with page numbers, which it reads back from the device.
+"""The device manager for conformance: it answers with page numbers, which it reads back from the device.
 
-For conformance: `kvspec run --impl cuda` checks this class. What it names is what stands in the rows, on the ring and
-in the arena once the kernels have run; all decisions are the `DeviceManager`'s, which never reads.
+`kvspec run --impl cuda` checks this class. Its pages are those in the rows, on the ring and in the arena after the
+kernels have run. All decisions are the `DeviceManager`'s, which never reads the device.
 """
 
 from typing import Any, TypeVar
@@ -25,14 +25,14 @@ from kvspec.events import (
 from kvspec.pages import Runs, ceil_pages, compress
 
 F = TypeVar("F", MatchAnswer, PublishAnswer, ReleaseAnswer)
-"""An answer that names what was freed."""
+"""An answer with the freed pages."""
 
 
 class Manager(DeviceManager):
     """A `DeviceManager` in debug mode whose answers are complete."""
 
     def __init__(self, config: Config) -> None:
-        """Everything is free and nobody is there."""
+        """Everything is free, and there are no requests."""
         super().__init__(config, debug=True)
 
     def match_prefix(self, req: str) -> MatchAnswer:
@@ -54,7 +54,7 @@ class Manager(DeviceManager):
         return answer
 
     def _pages_before_extend(self, req: str) -> int:
-        """How many pages a request has that is about to extend, matched ones included."""
+        """The pages of a request before it extends, matched ones included."""
         run, request = self.running.get(req), self.requests.get(req)
         prefix_len = run.seq_len if run else request.prefix_len if request else None
         return ceil_pages(prefix_len or 0, self.config.page_size)
@@ -135,14 +135,14 @@ class Manager(DeviceManager):
         )
 
     def _locks(self, pages: dict[Node, list[int]], sides: dict[int, int] | None) -> dict[str, dict[int, int]]:
-        """How many locks cover each page, window page and state of the prefix store that some cover."""
-        told = {"locks": {page: node.locks for node in pages for page in pages[node] if node.locks}}
+        """The number of locks on each locked page, window page and state of the prefix store."""
+        locks = {"locks": {page: node.locks for node in pages for page in pages[node] if node.locks}}
         if sides is not None:
             locked = [node for node in pages if node.window_locks and node.has_window]
-            told["window_locks"] = {sides[page]: node.window_locks for node in locked for page in pages[node]}
+            locks["window_locks"] = {sides[page]: node.window_locks for node in locked for page in pages[node]}
         if self.states.size:
-            told["state_locks"] = {node.state: node.ends for node in pages if node.state and node.ends}
-        return told
+            locks["state_locks"] = {node.state: node.ends for node in pages if node.state and node.ends}
+        return locks
 
     def _window_sides(self) -> dict[int, int] | None:
         """The window page behind each page that has one."""
@@ -162,10 +162,10 @@ class Manager(DeviceManager):
         return ceil_pages(int(self.rows.allocated[row]), self.config.page_size)
 
     def _given(self, held: dict[str, int]) -> tuple[dict[str, Runs], dict[str, Runs] | None]:
-        """The pages of each request behind the first `held` ones, as its row has them, and their window sides.
+        """The pages of each request behind the first `held` ones, read from its row, and their window sides.
 
         Raises:
-            DeviceFault: `out_cache_loc` is not what stands in the rows, or the debug mode found something.
+            DeviceFault: `out_cache_loc` differs from the rows, or the debug mode found a fault.
         """
         self.memory.check()
         page_size, sides = self.config.page_size, self._window_sides()
@@ -189,11 +189,11 @@ class Manager(DeviceManager):
             raise DeviceFault(f"out_cache_loc for positions {start}..{end - 1} of row {row} is not the row's")
 
     def _pushed(self) -> tuple[int, int]:
-        """How many pages, and how many window pages, came to their rings so far."""
+        """Pages, and window pages, that were put on their rings so far."""
         return self.memory.pushed, self.memory.windows.pushed
 
     def _name_freed(self, answer: F, before: tuple[int, int]) -> F:
-        """Name in an answer what came to the rings since they had been given `before`."""
+        """Name in an answer the pages that were put on the rings since `before`."""
         answer.freed, answer.window_freed = self._pushed_since(before), self._window_pushed_since(before)
         return answer
 
@@ -213,7 +213,7 @@ class Manager(DeviceManager):
 
 
 def _entries(ring: Any, first: int, count: int) -> list[int]:
-    """`count` entries of a ring, from the `first` ever on."""
+    """`count` entries of a ring, from entry `first` on, counted since the start."""
     first %= len(ring)
     end = min(first + count, len(ring))
     pages: list[int] = ring[first:end].tolist()

@@ -1,7 +1,7 @@
 """The device's memory: room for tokens in rows, taken from the ring of free pages, and the launches that write it.
 
-Nothing here waits for the device, reads from it, or allocates, but for `check` and a batch that is larger than any
-before it.
+Nothing here waits for the device, reads from it, or allocates, except `check` and a batch that is larger than any
+before.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ import torch
 
 from kvcuda import kernels
 from kvcuda.backend import DEVICE
-from kvcuda.lanes import Event, Lanes
 from kvcuda.moves import PageMoves
 from kvcuda.staging import Slot
-from kvcuda.tensors import MAX_JOBS, Ints
+from kvcuda.streams import Event, Streams
+from kvcuda.tensors import EXTEND_BLOCK, MAX_JOBS, Ints
 from kvcuda.words import FIELDS, Fault
 from kvspec.events import Config, Refusal
 
 OUT_BUFFERS = 4
-"""Prepared batches whose `out_cache_loc` is there at a time."""
-EXTEND_BLOCK = 1024
-LANES = 256
+"""Prepared batches whose part of `out_cache_loc` is kept at a time."""
+
+JOB_BLOCK = 256
 
 
 class Copy(NamedTuple):
-    """Positions [start, end) of a fresh row are written from the arena; both are at page borders."""
+    """Write positions [start, end) of a fresh row from the arena; both are at page borders."""
 
     row: int
     start: int
@@ -35,21 +35,21 @@ class Copy(NamedTuple):
 
 
 class DeviceFault(Exception):
-    """The debug mode found that the device's memory is corrupt."""
+    """The debug mode found a fault in the device's memory."""
 
 
 class DeviceMemory(PageMoves):
-    """The memory of one manager: what can be done to the tensors, and where the slots of new tokens are told."""
+    """The memory of one manager: the operations on its tensors, and the slots of new tokens."""
 
-    def __init__(self, config: Config, lanes: Lanes, *, debug: bool = False, out_tokens: int = 1 << 18) -> None:
+    def __init__(self, config: Config, streams: Streams, *, debug: bool = False, out_tokens: int = 1 << 18) -> None:
         """Everything is free.
 
-        `out_tokens` is how many new tokens a batch may have before `out_cache_loc` is allocated anew.
+        `out_tokens` bounds the new tokens of a batch; for a larger one `out_cache_loc` is allocated anew.
 
         Raises:
             ValueError: sizes that the device's 32-bit slot indices and job words cannot express.
         """
-        super().__init__(config, lanes, debug=debug)
+        super().__init__(config, streams, debug=debug)
         self.batches = 0
         """Batches prepared since the start."""
         self._outs: list[Any] = []
@@ -69,13 +69,13 @@ class DeviceMemory(PageMoves):
         return max(self._out_since, self.batches - OUT_BUFFERS)
 
     def extend(self, rows: Ints, starts: Ints, ends: Ints, copies: Sequence[Copy] = ()) -> int:
-        """Give slots to positions [start, end) of each row, and write what fresh rows matched.
+        """Give slots to positions [start, end) of each row, and write the matched prefixes of fresh rows.
 
         All arguments are int64 [batch]. Returns where in `out_cache_loc` the slots of the new tokens begin, request
         after request.
 
         Raises:
-            Refusal: CAP-1, so many pages and window pages are short; nothing has changed.
+            Refusal: CAP-1, pages or window pages are short; nothing has changed.
             ValueError: a row or a length is out of range; nothing has changed.
         """
         page_size = self.config.page_size
@@ -136,22 +136,22 @@ class DeviceMemory(PageMoves):
                 self.windows.size,
                 config.max_context_len,
                 P=config.page_size,
-                LANES=LANES,
+                JOB_BLOCK=JOB_BLOCK,
                 BLOCK=EXTEND_BLOCK,
                 DEBUG=self.debug,
             )
 
-        listener = self.lanes.listener
+        listener = self.streams.listener
         self._run(slot, work, None if listener is None else listener.extend(slot, self.out_cache_loc))
 
     def stage_decode(self, rows: Ints, starts: Ints, allocated: Ints, n: int) -> tuple[Ints, int, Slot]:
-        """Plan to make room for the `n` positions of each row from `starts` on, for `run_decode` to carry out.
+        """Plan room for the `n` positions of each row from `starts` on; `run_decode` carries the plan out.
 
-        All arrays are int64 [batch]. Returns the new allocated lengths, where in `out_cache_loc` the slots of the `n`
-        positions of each request begin, and the slot that has the kernel's words.
+        All arrays are int64 [batch]. Returns the new allocated lengths, the index into `out_cache_loc` where the slots
+        of the `n` positions of each request begin, and the slot with the kernel's words.
 
         Raises:
-            Refusal: CAP-1, so many pages and window pages are short; nothing has changed.
+            Refusal: CAP-1, pages or window pages are short; nothing has changed.
             ValueError: a row or a length is out of range; nothing has changed.
         """
         page_size, max_context_len, batch = self.config.page_size, self.config.max_context_len, len(rows)
@@ -185,13 +185,13 @@ class DeviceMemory(PageMoves):
             slot.upload((1 + batch) * FIELDS)
             self.enqueue_decode(slot.device, batch)
 
-        listener = self.lanes.listener
+        listener = self.streams.listener
         self._run(slot, work, None if listener is None else listener.decode(slot, self.out_cache_loc))
 
     def enqueue_decode(self, words: Any, batch: int) -> None:
         """Enqueue the decode kernel on the current stream; `words` is on the device. A CUDA graph captures this."""
         config = self.config
-        kernels.decode_kernel[(-(-batch // LANES),)](
+        kernels.decode_kernel[(-(-batch // JOB_BLOCK),)](
             words,
             self.req_to_token,
             self.ring,
@@ -203,7 +203,7 @@ class DeviceMemory(PageMoves):
             self.windows.size,
             config.max_context_len,
             P=config.page_size,
-            LANES=LANES,
+            JOB_BLOCK=JOB_BLOCK,
             DEBUG=self.debug,
         )
 
@@ -218,19 +218,19 @@ class DeviceMemory(PageMoves):
             )
 
     def _next_out(self, tokens: int) -> int:
-        """Where in `out_cache_loc` the next batch of new tokens goes."""
+        """The index into `out_cache_loc` for the next batch of new tokens."""
         if tokens > self.out_tokens:
             self._make_out(1 << (tokens - 1).bit_length())
         buffer = self.batches % OUT_BUFFERS
         self.batches += 1
         reader = self._out_readers[buffer]
         if reader is not None:
-            self.lanes.scheduler.wait(reader)
+            self.streams.scheduler.wait(reader)
             self._out_readers[buffer] = None
         return buffer * self.out_tokens
 
     def out_is_read(self, batches: set[int], until: Event) -> None:
-        """Rows, and the slots of these batches, counted as `batches` counts, are read by a launch until an event."""
+        """Note that a launch reads rows, and the slots of these batches, as `batches` counts them, until an event."""
         for batch in batches:
             self._out_readers[batch % OUT_BUFFERS] = until
         self._last_pass = until
@@ -241,7 +241,7 @@ class DeviceMemory(PageMoves):
         """Read the fault word. Waits for the device: for the debug mode and for tests.
 
         Raises:
-            DeviceFault: a page was freed twice, handed out twice, or is no page; names the row and the page.
+            DeviceFault: a page was freed twice, handed out twice, or is out of bounds; names the row and the page.
         """
         self.flush()
         word = int(self._fault.item())

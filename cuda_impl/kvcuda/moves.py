@@ -1,4 +1,4 @@
-"""Moves of whole pages: queued when they happen, and carried out together before the next batch needs their outcome."""
+"""Moves of whole pages: queued when they happen, and carried out together before the next batch needs their result."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 
 from kvcuda import kernels
 from kvcuda.arena import Run
-from kvcuda.lanes import Event, Lanes
 from kvcuda.staging import Slot
-from kvcuda.tensors import MAX_JOBS, DeviceTensors, Ints
+from kvcuda.streams import Event, Streams
+from kvcuda.tensors import MAX_BLOCKS, MAX_JOBS, MOVE_BLOCK, DeviceTensors, Ints
 from kvcuda.words import FIELDS, OF_ARENA, REWRITES, Move
 from kvspec.events import Config
 
@@ -22,24 +22,22 @@ _WAITS_FOR = {
     Move.PUBLISH: {Move.EVICT},
     Move.REVIVE: {Move.DROP},
 }
-"""A move on the left is not carried out in one launch with those on the right: one writes what the other reads, the
-place of a page in the arena or the window side behind it."""
-
-MOVE_BLOCK = 512
+"""A move on the left is not in one launch with those on the right: one writes the arena's entry or the window side that
+the other reads."""
 
 
 class PageMoves(DeviceTensors):
     """The queue of moves between rows, ring and arena, and the launch that carries it out."""
 
-    def __init__(self, config: Config, lanes: Lanes, *, debug: bool = False) -> None:
+    def __init__(self, config: Config, streams: Streams, *, debug: bool = False) -> None:
         """Everything is free, and nothing is queued.
 
         Raises:
             ValueError: sizes that the device's 32-bit slot indices and job words cannot express.
         """
-        super().__init__(config, lanes, debug=debug)
+        super().__init__(config, streams, debug=debug)
         self.epoch = 1
-        """Counts launches of moves: what is queued now will be carried out in the launch of this number."""
+        """Counts launches of moves: the queued moves will be carried out in the launch of this number."""
         self._moves: Slot | None = None
         self._num_moves = self._widest_move = 0
         self._queued: set[Move] = set()
@@ -49,13 +47,13 @@ class PageMoves(DeviceTensors):
         """The end of the forward pass that was launched last."""
 
     def free(self, row: int, first: int, last: int, cursor: int = 0) -> None:
-        """Pages `first..last - 1` of a row go back to the ring; those before page `cursor` have no window side."""
+        """Put pages `first..last - 1` of a row back on the ring; those before page `cursor` have no window side."""
         self._move(Move.FREE, row, first, last - first, 0, cursor - first)
 
     def free_all(self, rows: Ints, firsts: Ints, lasts: Ints, cursors: Ints | None = None) -> None:
-        """Pages `first..last - 1` of each row go back to the ring; int64 [rows] each.
+        """Put pages `first..last - 1` of each row back on the ring; int64 [rows] each.
 
-        Those of a row before its page `cursor` have no window side any more.
+        Pages of a row before its page `cursor` have no window side.
         """
         for begin in range(0, len(rows), MAX_JOBS):
             part = slice(begin, begin + MAX_JOBS)
@@ -83,8 +81,8 @@ class PageMoves(DeviceTensors):
             entries[:, 6] = bare
             tail = self.windows.take_back(int(side_ends[-1]))
             entries[:, 7] = (tail + side_ends - (counts - bare)) % self.windows.size
-        if self.lanes.listener is not None:
-            self.lanes.listener.queue_moves(rows.tolist())
+        if self.streams.listener is not None:
+            self.streams.listener.queue_moves(rows.tolist())
         entries[:, 0] = Move.FREE
         entries[:, 1] = rows
         entries[:, 2] = firsts
@@ -96,38 +94,38 @@ class PageMoves(DeviceTensors):
         self.pushed += int(ends[-1])
 
     def publish(self, row: int, first: int, runs: Sequence[Run]) -> None:
-        """The store takes over a row's pages from page `first` on: the arena lists them at `runs`."""
+        """List a row's pages from page `first` on in the arena, at `runs`: they become the store's."""
         for place, count in runs:
             self._move(Move.PUBLISH, row, first, count, place)
             first += count
 
     def replace(self, row: int, first: int, runs: Sequence[Run], cursor: int = 0) -> None:
-        """A row's pages from page `first` on go back to the ring; the row names the arena's pages at `runs` instead.
+        """Put a row's pages from page `first` on back on the ring; the row lists the arena's pages at `runs` instead.
 
-        Those before page `cursor` have no window side. What the arena lists there must not be queued itself: the jobs
-        of one launch run in no order.
+        Those before page `cursor` have no window side. The arena's entries there must not be queued themselves, because
+        the jobs of one launch have no order.
         """
         for place, count in runs:
             self._move(Move.REPLACE, row, first, count, place, cursor - first)
             first += count
 
     def revive(self, row: int, first: int, runs: Sequence[Run]) -> None:
-        """As `replace`; the window sides of the row's pages move behind the arena's, which have none."""
+        """As `replace`, but the window sides of the row's pages move behind the arena's pages, which have none."""
         for place, count in runs:
             self._move(Move.REVIVE, row, first, count, place)
             first += count
 
     def shed(self, row: int, first: int, last: int) -> None:
-        """The window sides of pages `first..last - 1` of a row go back to their ring; the pages stay."""
+        """Put the window sides of pages `first..last - 1` of a row back on their ring; the row keeps the pages."""
         self._move(Move.SHED, row, first, last - first, 0)
 
     def evict(self, runs: Sequence[Run], *, sided: bool = True) -> None:
-        """The arena's pages at `runs` go back to the ring; `sided` tells whether they have window sides."""
+        """Put the arena's pages at `runs` back on the ring, with their window sides if they are `sided`."""
         for place, count in runs:
             self._move(Move.EVICT, 0, 0, count, place, 0 if sided else count)
 
     def drop(self, runs: Sequence[Run]) -> None:
-        """The window sides of the arena's pages at `runs` go back to their ring; the pages stay."""
+        """Put the window sides of the arena's pages at `runs` back on their ring; the arena keeps the pages."""
         for place, count in runs:
             self._move(Move.DROP, 0, 0, count, place)
 
@@ -141,6 +139,8 @@ class PageMoves(DeviceTensors):
             raise ValueError(f"pages {first}..{first + count - 1} of row {row} are past its {config.max_context_len}")
         if place < 0 or place + count > config.num_pages:
             raise ValueError(f"places {place}..{place + count - 1} are not in the arena")
+        if count > MAX_BLOCKS * MOVE_BLOCK:
+            raise ValueError(f"{count} pages are more than a launch's {MAX_BLOCKS * MOVE_BLOCK} of a job")
         returned = count if kind in _RETURNS_PAGES else 0
         if returned:
             self._check_return(count)
@@ -156,8 +156,8 @@ class PageMoves(DeviceTensors):
             or (self._shed and kind in REWRITES and row in self._shed)
         ):
             self.flush()
-        if self.lanes.listener is not None and kind not in OF_ARENA:
-            self.lanes.listener.queue_moves([row])
+        if self.streams.listener is not None and kind not in OF_ARENA:
+            self.streams.listener.queue_moves([row])
         words = self._open_moves()
         self._queued.add(kind)
         if kind == Move.SHED:
@@ -178,12 +178,12 @@ class PageMoves(DeviceTensors):
         return self._moves.words.reshape(-1, FIELDS)
 
     def flush(self) -> None:
-        """Carry the queued moves out, in one launch."""
+        """Carry out the queued moves, in one launch."""
         slot, jobs = self._moves, self._num_moves
         if slot is None or not jobs:
             return
         if self._last_pass is not None and not self._queued.isdisjoint(REWRITES):
-            self.lanes.scheduler.wait(self._last_pass)
+            self.streams.scheduler.wait(self._last_pass)
             self._last_pass = None
         grid = (jobs, -(-self._widest_move // MOVE_BLOCK))
         self._moves = None
@@ -211,7 +211,7 @@ class PageMoves(DeviceTensors):
                 DEBUG=self.debug,
             )
 
-        listener = self.lanes.listener
+        listener = self.streams.listener
         self._run(slot, work, None if listener is None else listener.moves(slot, jobs))
         if listener is not None:
             listener.carried_out()

@@ -1,11 +1,11 @@
-"""The prefix store's tree on the host: which prefixes are cached, and where in the arena their pages are listed.
+"""The prefix store's tree on the host: the cached prefixes, and the places in the arena that list their pages.
 
-An edge carries the contents of one or more pages (`Tokens.pages`), a node the places of the pages that hold them.
-Nothing here knows a page; counters are in pages.
+An edge carries the contents of one or more pages (`Tokens.pages`), a node the places of these pages. Page numbers are
+only on the device; counters are in pages.
 
-With a sliding window the pages of a node either all have their window side, or none has: such a node is a *tombstone*.
-With recurrent states a node may have the slot of the state after its last page. Both can go without the node, the least
-recently used first.
+With a sliding window, either all pages of a node have their window side or none has: then the node is a *tombstone*.
+With recurrent states a node may have the slot of the state after its last page. Window sides and states can be evicted
+without the node, the least recently used first.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from kvspec.tokens import Page
 
 
 class Node:
-    """The end of an edge. A node that is split stays the lower part, so that a holder's lock still ends there."""
+    """The end of an edge. A split keeps the node as the lower part, so a holder's lock still ends there."""
 
     __slots__ = (
         "children",
@@ -36,13 +36,13 @@ class Node:
     )
 
     def __init__(self, key: list[Page], runs: list[Run], parent: "Node | None", epoch: int = 0) -> None:
-        """A node that nobody has locked or used."""
+        """A node without locks that was never used."""
         self.key = key
         self.runs = runs
         """Where in the arena the pages are listed, in order of position."""
         self.parent = parent
         self.epoch = epoch
-        """The launch of moves that lists its pages in the arena (`DeviceMemory.epoch`)."""
+        """The number of the launch of moves that lists its pages in the arena (`DeviceMemory.epoch`)."""
         self.children: dict[Page, Node] = {}
         """By the first page of their edge."""
         self.locks = 0
@@ -53,7 +53,7 @@ class Node:
         self.queued = False
         """Whether it is among the candidates for eviction."""
         self.has_window = False
-        """Whether its pages have their window side."""
+        """Whether its pages have their window sides."""
         self.window_locks = 0
         """Locks on this node and below whose window reaches it."""
         self.state = 0
@@ -65,7 +65,7 @@ class Match(NamedTuple):
 
     pages: int
     nodes: list[Node]
-    """The path to its end, as it was then: a lock may split these nodes. Nothing of it is locked yet."""
+    """The path to its end. It is not locked yet, and a later lock may split these nodes."""
     runs: list[Run]
     """Where in the arena its pages are listed."""
     last_node: Node
@@ -77,16 +77,16 @@ class Match(NamedTuple):
 
 
 class EvictedNode(NamedTuple):
-    """What leaves the prefix store together."""
+    """A node that has left the prefix store."""
 
     runs: list[Run]
-    """Where in the arena they are listed. These places are free from now on."""
+    """The places in the arena that listed its pages. They are free now."""
     has_window: bool
     state: int
 
 
 class PrefixTree:
-    """Prefixes that are kept for other requests."""
+    """The cached prefixes."""
 
     def __init__(self, num_pages: int, reach: int = 0, *, has_states: bool = False) -> None:
         """An empty tree, for at most `num_pages` pages. `reach` is the sliding window in pages, 0 without one."""
@@ -94,17 +94,17 @@ class PrefixTree:
         self.root = Node([], [], None)
         self.reach = reach
         self.evictable = 0
-        """Pages that no lock covers."""
+        """Pages without a lock."""
         self.protected = 0
-        """Pages that some lock covers."""
+        """Pages with a lock."""
         self.window_evictable = 0
         """Pages with a window side that no lock reaches."""
         self.window_protected = 0
         """Pages with a window side that some lock reaches."""
         self.states_evictable = 0
-        """States at prefixes that nobody has locked."""
+        """States without a lock on their prefix."""
         self.states_protected = 0
-        """States at prefixes that somebody has locked."""
+        """States with a lock on their prefix."""
         self._has_states = has_states
         self._has_extras = reach > 0 or has_states
         self._clock = 0
@@ -114,9 +114,9 @@ class PrefixTree:
         """Nodes with window sides or a state, the least recently used first."""
 
     def match(self, key: list[Page]) -> Match:
-        """The longest cached prefix of `key` from which a request can go on.
+        """The longest cached prefix of `key` that a request can continue.
 
-        With a sliding window its last pages have their window sides, as far as the window reaches (rule SWA-4); with
+        With a sliding window its last pages have their window sides, as far as the window reaches (rule SWA-4). With
         recurrent states its last node has the state (rule MAMBA-3).
         """
         found = self.known(self.root, key)
@@ -134,7 +134,7 @@ class PrefixTree:
         return Match(pages, nodes, [run for node in nodes for run in node.runs], nodes[-1] if nodes else self.root)
 
     def known(self, node: Node, key: list[Page]) -> Match:
-        """How much of `key` is cached behind the prefix that ends at `node`; the edge where it parts is split."""
+        """The cached part of `key` behind the prefix that ends at `node`; the edge where they differ is split."""
         self._clock += 1
         done = 0
         nodes: list[Node] = []
@@ -161,7 +161,7 @@ class PrefixTree:
         """Cut an edge in two and return the new node in its middle.
 
         [0, at)            move to the new node, which every lock below covers too
-        [at, len(key))     stay, and so does the state behind them
+        [at, len(key))     stay, with the state at their end
         """
         parent = _parent_of(node)
         upper, lower = split(node.runs, at)
@@ -179,7 +179,7 @@ class PrefixTree:
     def add(self, node: Node, key: list[Page], *, has_window: bool = False) -> Node:
         """Cache `key` behind the prefix that ends at `node`.
 
-        The caller lists its pages at the new node's runs, and sets its `epoch`.
+        The caller queues the publication of its pages at the new node's runs, and sets its `epoch`.
         """
         leaf = Node(key, self.arena.take(len(key)), node)
         leaf.last_access = self._clock
@@ -191,13 +191,13 @@ class PrefixTree:
         return leaf
 
     def revive(self, node: Node) -> None:
-        """The pages of a node have a window side from now on."""
+        """Mark that a node's pages have their window sides again."""
         node.has_window = True
         self._extras[node] = None
         self._count_windows(node, len(node.key))
 
     def keep_state(self, node: Node, slot: int) -> None:
-        """The store has the state at the end of a node from now on."""
+        """Record the slot of the state at the end of a node."""
         node.state = slot
         self._extras[node] = None
         self._count_state(node, 1)
@@ -238,7 +238,7 @@ class PrefixTree:
             node = node.parent
 
     def _relock(self, node: Node, change: int) -> None:
-        """Count one lock more or less on the state at `node` and on the window sides that its window reaches."""
+        """Count one more lock, or one less, on the state at `node` and on the window sides that its window reaches."""
         if node.state:
             self._count_state(node, -1)
         node.ends += change
@@ -262,7 +262,7 @@ class PrefixTree:
             node = node.parent
 
     def evict(self, num_pages: int) -> list[EvictedNode]:
-        """Give up at least `num_pages` pages, or all that can be: whole leaves, the least recently used first."""
+        """Evict at least `num_pages` pages, or all unlocked ones: whole leaves, the least recently used first."""
         evicted: list[EvictedNode] = []
         wanted = self.evictable - num_pages
         while self._candidates and self.evictable > wanted:
@@ -282,7 +282,7 @@ class PrefixTree:
         return evicted
 
     def _strip(self, node: Node) -> int:
-        """Take window sides and state off a node; returns the state's slot, 0 if it had none."""
+        """Remove window sides and state from a node; returns the state's slot, 0 if it had none."""
         if node.has_window:
             self._count_windows(node, -len(node.key))
         if node.state:
@@ -292,9 +292,9 @@ class PrefixTree:
         return state
 
     def evict_windows(self, num_pages: int) -> list[Run]:
-        """Give up at least `num_pages` window sides, or all that no lock reaches: those of whole nodes, which stay.
+        """Evict at least `num_pages` window sides, or all that no lock reaches: those of whole nodes, which stay.
 
-        Returns where in the arena their pages are listed.
+        Returns the places in the arena that list their pages.
         """
         victims: list[Node] = []
         for node in self._extras:
@@ -308,12 +308,12 @@ class PrefixTree:
         return [run for node in victims for run in node.runs]
 
     def evict_states(self, number: int) -> list[int]:
-        """Give up `number` states, or all those at whose prefix no lock ends; returns their slots."""
+        """Evict `number` states, or all whose prefix has no lock; returns their slots."""
         unlocked = (node for node in self._extras if not node.ends)
         return [self._strip(node) for node in list(islice(unlocked, max(0, number)))]
 
     def _is_evictable(self, node: Node) -> bool:
-        """Whether nobody has locked the node and nothing hangs below it (rule STORE-3)."""
+        """Whether the node has no lock and no children (rule STORE-3)."""
         return node.locks == 0 and not node.children and node.parent is not None
 
     def _queue_if_evictable(self, node: Node) -> None:
@@ -333,7 +333,7 @@ class PrefixTree:
 
 
 def _common_pages(edge: list[Page], key: list[Page], start: int) -> int:
-    """How many pages of `edge` the key repeats from page `start` on."""
+    """The number of first pages of `edge` that the key has from page `start` on."""
     part = key[start : start + len(edge)]
     if part == edge:  # the usual case, at the speed of C
         return len(edge)

@@ -1,6 +1,6 @@
-"""The rows as the host sees them: who may have one, and how long what stands in it is.
+"""The host's table of rows: their state, and their lengths.
 
-The figures of all rows are columns, so that a decode step of a thousand requests is a few operations on arrays.
+The lengths of all rows are columns, so a decode step of a thousand requests is a few operations on arrays.
 """
 
 from collections import deque
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvcuda.telling import Listener
+from kvcuda.memory_events import Listener
 from kvcuda.tensors import Ints
 from kvspec.lengths import Lengths
 
 
 class Reads(NamedTuple):
-    """What one launch in flight reads: of each of `rows` the first `ends` positions."""
+    """The reads of one launch in flight: of each of `rows` the first `ends` positions."""
 
     rows: Ints
     ends: Ints
@@ -25,8 +25,8 @@ class RowTable:
     """The state of each row in `0..num_rows-1`, and its lengths in tokens while it is held.
 
     free          in `_free`
-    held          by one request or session slot, which knows its number
-    withheld      let go while a launch in flight reads it; free once the last such launch has completed
+    held          by one request or session slot, which has its number
+    withheld      released while a launch in flight reads it; free once the last such launch has completed
     """
 
     def __init__(self, num_rows: int, listener: Listener | None = None) -> None:
@@ -44,27 +44,27 @@ class RowTable:
         self.committed = column()
         self.allocated = column()
         self.cursor = column()
-        """Where the private pages begin that still have their window side, in tokens; page-aligned (20070)."""
+        """The start of the private pages that still have their window side, in tokens; page-aligned (20070)."""
         self.state_at = column()
-        """The length, in tokens, whose recurrent state stands in the slot that the holder computes in; 0 at first."""
+        """The length, in tokens, of the recurrent state in the slot that the holder computes in; 0 at first."""
         self.promised = column()
-        """Tokens that are known, or that a launch in flight will bring."""
+        """Tokens that are known, or that a launch in flight will sample."""
         self.launched = column()
         """Positions that launches have written."""
         self.prepared = column()
-        """Where the positions end that wait to be launched; 0 when none do."""
+        """The end of the positions that wait for a launch; 0 if there are none."""
         self.drafts = column()
-        """Positions of the speculative step that waits to be launched; 0 when there is none."""
+        """Positions of the speculative step that waits for a launch; 0 if there is none."""
         self.steps = column()
         """Speculative steps that are launched and not verified; at most two (28754)."""
         self.unverified = column()
-        """Positions of all of these together."""
+        """Positions of all these steps together."""
         self.start = column()
-        """Where the positions begin that were prepared last."""
+        """The start of the positions that were prepared last."""
         self.out = column()
-        """Where in `out_cache_loc` their slots begin."""
+        """The index into `out_cache_loc` where their slots begin."""
         self.batch = column()
-        """The prepared batch that they were in, as `DeviceMemory.batches` counts."""
+        """The number of their batch, as `DeviceMemory.batches` counts."""
 
     @property
     def available(self) -> int:
@@ -73,19 +73,19 @@ class RowTable:
 
     @property
     def withheld(self) -> int:
-        """The number of rows that were let go and are still read."""
+        """The number of released rows that a launch still reads."""
         return len(self._withheld)
 
     def free_rows(self) -> list[int]:
-        """The rows that nobody has."""
+        """The free rows."""
         return self._free
 
     def withheld_rows(self) -> set[int]:
-        """The rows that were let go and are still read."""
+        """The released rows that a launch still reads."""
         return self._withheld
 
     def take(self) -> int:
-        """A free row. The caller has seen to it that there is one."""
+        """Take a free row. The caller has checked that there is one."""
         row = self._free.pop()
         self.forget_steps(row)
         self.cursor[row] = self.state_at[row] = 0
@@ -94,11 +94,11 @@ class RowTable:
         return row
 
     def forget_steps(self, row: int) -> None:
-        """Nothing is prepared, and nothing waits for a verify."""
+        """Drop the prepared step, and the steps that wait for a verify."""
         self.prepared[row] = self.drafts[row] = self.steps[row] = self.unverified[row] = 0
 
     def let_go(self, row: int) -> None:
-        """Let a row go. It is withheld while a launch in flight reads it (17850)."""
+        """Release a row. It is withheld while a launch in flight reads it (17850)."""
         if self._readers[row]:
             self._withheld.add(row)
         else:
@@ -110,7 +110,7 @@ class RowTable:
             self._listener.free_row(row)
 
     def begin_read(self, rows: Ints, ends: Ints) -> None:
-        """A launch is handed to the device: of each row it reads the first so many positions."""
+        """Record the reads of a launch: the first `ends` positions of each row."""
         self._reads.append(Reads(rows, ends))
         self._readers[rows] += 1
 
@@ -123,7 +123,7 @@ class RowTable:
                 self._give_back(row)
 
     def read_len(self, row: int) -> int:
-        """How many positions of the row launches in flight read, from its beginning on."""
+        """The number of first positions of the row that launches in flight read."""
         if not self._readers[row]:
             return 0
         return max(int(reads.ends[reads.rows == row].max(initial=0)) for reads in self._reads)
@@ -133,7 +133,7 @@ class RowTable:
         return Lengths(int(self.protected[row]), int(self.committed[row]), int(self.allocated[row]))
 
     def set_lengths(self, row: int, lengths: Lengths) -> None:
-        """Set them."""
+        """Set the three lengths of a row."""
         self.protected[row], self.committed[row], self.allocated[row] = lengths
 
 

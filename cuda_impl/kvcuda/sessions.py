@@ -1,7 +1,7 @@
 """Streaming sessions: the KV of a conversation stays in a slot between two turns.
 
-The record of a slot is *lent* to the turn in flight. The slot goes on naming it, so that a turn that is not admitted
-can match again (20476), but as long as the lend lasts the record counts as the turn's (22213).
+The record of a slot is *lent* to the turn in flight. The slot keeps a reference, so that a turn that is not admitted
+can match again (20476). While it is lent, the record counts as the turn's (22213).
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from kvspec.tokens import Tokens
 
 
 class SessionMatch(NamedTuple):
-    """What a request may build on. Lengths in tokens."""
+    """The match of a request. Lengths in tokens."""
 
     prefix_len: int
     protected_len: int
@@ -59,11 +59,10 @@ class Sessions:
         return slot
 
     def match(self, request: Request) -> SessionMatch:
-        """How much of a request is there already. The last token never is: its logits are needed.
+        """Match a request's prefix, never its last token, whose logits are needed.
 
-        A turn whose slot holds KV goes on from there, or from the last state that was kept; lending it again gives the
-        same answer (20476). If none of it could be kept, the slot gives it up, and the turn is matched like any other
-        request.
+        A turn whose slot holds KV resumes at its end, or at the last state that was kept; a second lend gives the same
+        answer (20476). If none of the KV can be kept, the slot releases it, and the turn matches as any other request.
         """
         holdings = self._holdings
         key_len = len(request.tokens) - 1
@@ -80,9 +79,9 @@ class Sessions:
         return SessionMatch(match.pages * holdings.page_size, match.pages * holdings.page_size, None)
 
     def cache_unfinished(self, run: Run) -> PublishedState:
-        """Publish what a run's last extend wrote, unless that is the session's own.
+        """Publish the pages that a run's last extend wrote, unless they are the session's own.
 
-        Of a session only the last chunk of a first turn goes to the prefix store (20476).
+        A session publishes only after the last chunk of its first turn (20476).
         """
         if run.request.slot is not None and (run.request.resumed or run.mid_prefill):
             return PublishedState()
@@ -90,10 +89,10 @@ class Sessions:
         return self._holdings.copy_state(run.kv)
 
     def save(self, slot: Slot, run: Run) -> None:
-        """The turn's memory goes back to the slot, valid as far as it was launched and its tokens are kept (22862).
+        """Return the turn's memory to the slot, valid as far as it was launched and its tokens are kept (22862).
 
-        [0, committed)                stays
-        [committed, ceil(allocated))  stays: only the next match knows from where on it will write
+        [0, committed)                kept
+        [committed, ceil(allocated))  kept: only the next match decides where its turn writes
         """
         rows, row = self._holdings.rows, run.kv.row
         rows.committed[row] = min(rows.committed[row], rows.launched[row], len(run.tokens))
@@ -101,30 +100,30 @@ class Sessions:
         self.take_back(slot, run.kv)
 
     def take_back(self, slot: Slot, kv: KvRecord) -> None:
-        """The slot holds a record from now on: the end of a lend, or what a first turn has made."""
+        """Give a record to the slot: at the end of a lend, or of a first turn."""
         slot.kv = kv
         slot.lent = False
 
     def end_turn(self, slot: Slot) -> None:
-        """The turn in flight has left; a close that has waited for it happens now (22213)."""
+        """End the turn in flight, and close the session if a close has waited for it (22213)."""
         slot.turn = None
         if slot.closing:
             self.close(slot)
 
     def close(self, slot: Slot) -> None:
-        """The session is gone, with all it holds."""
+        """Remove the session, and release its memory."""
         self.wipe(slot)
         del self._slots[slot.name]
 
     def wipe(self, slot: Slot) -> None:
-        """Release what the slot holds; its tokens stay, and the next turn prefills them again."""
+        """Release the slot's memory. The session keeps its tokens, and the next turn prefills them again."""
         kv, slot.kv = slot.kv, None
         slot.lent = False
         if kv is not None:
             self._holdings.release(kv)
 
     def idle(self) -> Iterator[tuple[str, KvRecord]]:
-        """The slots that hold memory themselves. A lent one does not: its turn counts it (22213)."""
+        """The slots that hold memory themselves. A lent record counts as its turn's (22213)."""
         for name, slot in self._slots.items():
             if slot.kv is not None and not slot.lent:
                 yield name, slot.kv

@@ -1,14 +1,14 @@
-"""How words travel from the host to the device: a ring of preallocated buffers, pinned where there is a GPU."""
+"""The upload of words to the device: a ring of preallocated buffers, pinned if there is a GPU."""
 
 from typing import Any
 
 import torch
 
-from kvcuda.lanes import Lanes
+from kvcuda.streams import Streams
 
 
 def padded(used: int) -> int:
-    """The words that are copied where `used` are wanted."""
+    """The words that are copied to upload `used` words: the next power of two."""
     return 1 << (used - 1).bit_length()
 
 
@@ -26,7 +26,7 @@ class Slot:
         """The device's side, int32 [num_words]."""
         self.passed = passed
         """Passed once the kernels that read the slot are done."""
-        # The views of each size are made once: a step allocates nothing.
+        # One view for each size, made once: a step allocates nothing.
         self._host = [pinned[: 1 << size] for size in range(num_words.bit_length())]
         self._device = [self.device[: 1 << size] for size in range(num_words.bit_length())]
 
@@ -36,7 +36,7 @@ class Slot:
         self._device[size].copy_(self._host[size], non_blocking=True)
 
     def upload_to(self, device: Any, used: int) -> None:
-        """Enqueue their copy to other words, at least `padded(used)` of them."""
+        """Enqueue the copy of the first `used` words to another tensor of at least `padded(used)` words."""
         size = (used - 1).bit_length()
         device[: 1 << size].copy_(self._host[size], non_blocking=True)
 
@@ -44,17 +44,17 @@ class Slot:
 class Staging:
     """Slots that are used in turn."""
 
-    def __init__(self, num_words: int, device: str, lanes: Lanes, slots: int = 32) -> None:
+    def __init__(self, num_words: int, device: str, streams: Streams, slots: int = 32) -> None:
         """Make `slots` buffers of at least `num_words` words."""
-        self._lanes = lanes
-        self._slots = [Slot(padded(num_words), device, lanes.event()) for _ in range(slots)]
+        self._streams = streams
+        self._slots = [Slot(padded(num_words), device, streams.event()) for _ in range(slots)]
         self._next = 0
         self._turns = 0
 
     def take(self) -> Slot:
-        """The next slot, free to be written; its user records `passed` behind the kernels that read it.
+        """The next slot, free to be written. Its user records `passed` behind the kernels that read it.
 
-        Waits only when the device is a whole turn of slots behind.
+        Waits only if the device is a whole ring of slots behind.
         """
         slot = self._slots[self._next]
         self._next += 1
@@ -63,6 +63,6 @@ class Staging:
             self._turns += 1
         if self._turns and not slot.passed.query():
             slot.passed.synchronize()
-        if self._lanes.listener is not None:
-            self._lanes.listener.stage(slot)
+        if self._streams.listener is not None:
+            self._streams.listener.stage(slot)
         return slot

@@ -1,4 +1,4 @@
-"""The second pool of a sliding window: a page of the first one has a page of this behind it, or none any more."""
+"""The second pool of a sliding window: each page of the first pool has a window page behind it, until that is freed."""
 
 from typing import Any
 
@@ -9,25 +9,24 @@ from kvspec.events import Config
 
 
 class WindowPool:
-    """The device's tensors of the window pool, and the host's counters. Without a sliding window it is empty."""
+    """The device's tensors of the window pool, and the host's counters. Empty without a sliding window."""
 
     def __init__(self, config: Config, *, debug: bool) -> None:
         """Every window page is free.
 
         Raises:
-            ValueError: a window without a pool, a pool without a window, or more slots than 32 bits can number.
+            ValueError: a window without a pool, or a pool without a window.
         """
         self.size = config.num_window_pages
         if bool(config.sliding_window) != bool(self.size):
             raise ValueError(f"a sliding window of {config.sliding_window} tokens with {self.size} window pages")
-        if (self.size + 1) * config.page_size > 2**31:
-            raise ValueError(f"{self.size} window pages of {config.page_size} tokens have slot indices past 2^31")
+
         self.popped = 0
         """Window pages that were taken off the ring since the start."""
         self.pushed = 0
-        """Window pages that were put back on it."""
+        """Window pages that were put back on the ring since the start."""
         self.window_of: Any = None
-        """int32 [num_pages + 1]: the window page behind each page, 0 where there is none."""
+        """int32 [num_pages + 1]: the window page behind each page; 0 if there is none."""
         self.ring: Any = None
         """int32 [num_window_pages]: the free ones are the `available` ones from `popped % num_window_pages` on."""
         self._used: Any = None
@@ -43,15 +42,15 @@ class WindowPool:
 
     @property
     def tensors(self) -> tuple[Any, Any, Any]:
-        """What each kernel is given of it."""
+        """The arguments of each kernel for the window pool."""
         return self.window_of, self.ring, self._used
 
     def short(self, needed: int) -> int:
-        """How many window pages are missing where `needed` pages are to be given out."""
+        """The window pages that `needed` new pages lack."""
         return max(0, needed - self.available) if self.size else 0
 
     def give(self, pages: int) -> int:
-        """So many pages get a window side each. Returns where on the ring these begin."""
+        """Take a window side for each of so many pages. Returns their first index on the ring."""
         if not self.size:
             return 0
         head = self.popped % self.size
@@ -59,10 +58,10 @@ class WindowPool:
         return head
 
     def take_back(self, sides: int) -> int:
-        """So many window sides go back. Returns where on the ring they are put.
+        """Put so many window sides back. Returns their first index on the ring.
 
         Raises:
-            ValueError: more than are in use; nothing has changed.
+            ValueError: fewer are in use; nothing has changed.
         """
         if not self.size:
             return 0

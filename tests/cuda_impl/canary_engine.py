@@ -1,4 +1,4 @@
-"""A few requests in one pool, as an engine would tell them to the canary; every slot is chosen by hand."""
+"""A few requests in one pool, as an engine would pass them to the canary; every slot is chosen by hand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ class Engine:
         pools = [pool] if host is None else [pool, host]
         self.canary = made(pools, rows=rows, max_requests=rows, passes=1, **options)
         self.found: list[Violation] = []
-        """Everything that was found."""
+        """All violations so far."""
         width = context // pool.page_size if pool.block_tables else context
         self.table: Any = torch.zeros((rows, width), dtype=torch.int32, device=DEVICE)
         self.tokens: dict[str, list[int]] = {}
@@ -48,17 +48,17 @@ class Engine:
         size = self.pool.page_size if self.pool.block_tables else 1
         return int(self.table[self.rows[name], position // size]) * size + position % size
 
-    def run(self, *work: tuple[str, int, Sequence[int]], **told: Any) -> list[Violation]:
-        """One pass: for each request, where it begins and its new tokens. Returns what was found."""
-        self.launch(*work, **told)
+    def run(self, *work: tuple[str, int, Sequence[int]], **options: Any) -> list[Violation]:
+        """One pass: for each request, where it begins and its new tokens. Returns the violations."""
+        self.launch(*work, **options)
         if DEVICE == "cuda":
             torch.cuda.synchronize()
         found = self.canary.poll()
         self.found += found
         return found
 
-    def launch(self, *work: tuple[str, int, Sequence[int]], fresh: Sequence[str] = (), **told: Any) -> None:
-        """The same without looking."""
+    def launch(self, *work: tuple[str, int, Sequence[int]], fresh: Sequence[str] = (), **options: Any) -> None:
+        """The same without a poll."""
         names = [name for name, _, _ in work]
         known = {}
         for index, (name, start, new) in enumerate(work):
@@ -66,15 +66,15 @@ class Engine:
             if name not in self.tokens or name in fresh:
                 known[index] = Known(start - 1, extended(0, before, 0), fresh=True)
             self.tokens[name] = [*before, *new]
-        known.update(told.get("known", {}))
+        known.update(options.get("known", {}))
         slots = [self.slot(name, start + i) for name, start, new in work for i in range(len(new))]
         positions = [start + i for _, start, new in work for i in range(len(new))]
         places = Places(
             self.table,
             ints(*(self.rows[name] * self.table.shape[1] for name in names)),
-            torch.tensor(told.get("slots", slots), dtype=torch.int64, device=DEVICE),
+            torch.tensor(options.get("slots", slots), dtype=torch.int64, device=DEVICE),
         )
-        self.told(
+        self.hand_over(
             Pass(
                 names,
                 ints(*(len(new) for _, _, new in work)),
@@ -86,8 +86,8 @@ class Engine:
             )
         )
 
-    def told(self, batch: Pass) -> None:
-        """Tell the canary of a pass."""
+    def hand_over(self, batch: Pass) -> None:
+        """Pass a forward pass to the canary."""
         self._staged = self.canary.stage(batch)
         self.canary.enqueue(self._staged)
 

@@ -49,6 +49,6 @@ def shuffled_jobs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that need several blocks, and several passes over one, for a handful of tokens, pages or requests."""
     monkeypatch.setattr("kvcuda.memory.EXTEND_BLOCK", 4)
-    monkeypatch.setattr("kvcuda.memory.LANES", 2)
+    monkeypatch.setattr("kvcuda.memory.JOB_BLOCK", 2)
     monkeypatch.setattr("kvcuda.moves.MOVE_BLOCK", 2)
     monkeypatch.setattr("kvcuda.digest.BLOCK", 8)

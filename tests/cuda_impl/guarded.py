@@ -1,7 +1,7 @@
-"""The device manager under the canary: each launch is told to it, on the lane of forward passes.
+"""The device manager under the canary, which checks each launch on the stream of forward passes.
 
-The tokens that a pass computes with may still be in flight; `oracle` knows what they will be. So whatever the canary
-finds, rows, pages or lanes are wrong, and not the tokens.
+The tokens of a pass may still be in flight; `oracle` has them. So a violation means wrong rows, pages or streams, never
+wrong tokens.
 """
 
 import zlib
@@ -18,15 +18,15 @@ from kvcuda.canary.chain import extended
 from kvcuda.canary.words import Kind
 from kvcuda.device_manager import DeviceManager
 from kvcuda.forward import ForwardBatch
-from kvcuda.lanes import Lanes
 from kvcuda.manager import Manager
 from kvcuda.records import Run
+from kvcuda.streams import Streams
 from kvref.scheduler.req import GenerateReq
 from kvspec.events import A, Config, Done, Evict, EvictAnswer, Operation
 from kvspec.tokens import Element, Tokens
 
 Oracle = Callable[[Run], list[int]]
-"""All tokens that a run will ever have, as far as anybody knows."""
+"""All tokens that a run will ever have, as far as they are known."""
 
 UNKNOWN = 1 << 20
 """A token that never became known."""
@@ -44,7 +44,7 @@ def token_ids(tokens: Tokens) -> list[int]:
 
 
 class Guard:
-    """Tells a manager's launches to a canary; a `kvcuda.forward.Forward`."""
+    """Passes a manager's launches to a canary; a `kvcuda.forward.Forward`."""
 
     def __init__(self, manager: DeviceManager, oracle: Oracle, **options: Any) -> None:
         config = manager.config
@@ -62,13 +62,13 @@ class Guard:
             rows=2 * config.num_rows + 8,
             max_requests=config.num_rows,
             new_wide=False,
-            lanes=manager.lanes,
+            streams=manager.streams,
             **options,
         )
         self._names: dict[int, tuple[Run, str]] = {}
         self.passes = 0
         self._kept: list[object] = []
-        """What lanes on a GPU may still read is not given back to the allocator."""
+        """Tensors that streams on a GPU may still read: the allocator must not reuse them."""
 
     def __call__(self, batch: ForwardBatch) -> None:
         runs = [self._manager.running[req] for req in batch.reqs]
@@ -86,11 +86,11 @@ class Guard:
         counts = batch.ends - batch.starts
         outs = np.concatenate([np.arange(out, out + count) for out, count in zip(batch.outs, counts, strict=True)])
         memory, config = self._manager.memory, self._manager.config
-        lanes = self._manager.lanes
+        streams = self._manager.streams
         source, at = memory.out_cache_loc, on_device(outs)
         new_slots = torch.empty(len(ids), dtype=torch.int32, device=DEVICE)
-        # What the pass writes is looked up when it runs, as the model does.
-        lanes.forward.run(lambda: new_slots.copy_(source[at]))
+        # New slots are looked up when the pass runs, as the model does.
+        streams.forward.run(lambda: new_slots.copy_(source[at]))
         places: list[Places | States] = [Places(memory.req_to_token, batch.rows * config.max_context_len, new_slots)]
         if config.sliding_window:
             places.append(self._windows(batch, starts, ends))
@@ -112,8 +112,8 @@ class Guard:
         self.canary.enqueue(staged)
 
     def _windows(self, batch: ForwardBatch, starts: list[int], ends: list[int]) -> Places:
-        """Window slots are noted on the scheduler's lane: what is behind a page changes when it is handed on."""
-        memory, config, lanes = self._manager.memory, self._manager.config, self._manager.lanes
+        """Window slots are looked up on the scheduler's stream: a page's window side changes when the page is freed."""
+        memory, config, streams = self._manager.memory, self._manager.config, self._manager.streams
         lowest = [max(0, start - config.sliding_window) for start in starts]
         lengths = np.array([end - low for low, end in zip(lowest, ends, strict=True)])
         begins = lengths.cumsum() - lengths
@@ -135,16 +135,16 @@ class Guard:
             table.copy_(pages * config.page_size + slots % config.page_size)
             new_slots.copy_(table[index])
 
-        lanes.scheduler.run(look_up)
-        noted = lanes.event()
-        lanes.scheduler.record(noted)
-        lanes.forward.wait(noted)
+        streams.scheduler.run(look_up)
+        noted = streams.event()
+        streams.scheduler.record(noted)
+        streams.forward.wait(noted)
         return Places(table, begins - np.array(lowest), new_slots)
 
     def found(self) -> list[Violation]:
-        """All that was found, once both lanes are empty."""
+        """All violations, once both streams are empty."""
         self._manager.memory.flush()
-        self._manager.lanes.synchronize()
+        self._manager.streams.synchronize()
         return self.canary.poll()
 
 
@@ -153,7 +153,7 @@ def on_device(numbers: Any, dtype: Any = torch.int64) -> Any:
 
 
 def guarded(oracle: "Callable[[Guarded, Run], list[int]]") -> "type[Guarded]":
-    """A manager class for conformance whose launches are told to a canary."""
+    """A manager class for conformance whose launches are checked by a canary."""
 
     class Made(Guarded):
         made: list[Guarded] = []  # noqa: RUF012
@@ -187,7 +187,7 @@ class Guarded(Manager):
 
 
 class Recorded(kvref.manager.Manager):
-    """The reference, carrying the same operations out first: then all tokens are known."""
+    """The reference, which carries out the same operations first, so that all tokens are known."""
 
     def __init__(self, config: Config, into: list[Tokens]) -> None:
         super().__init__(config)
@@ -200,7 +200,7 @@ class Recorded(kvref.manager.Manager):
 
 
 class GuardedStep:
-    """Carries operations out on a device manager under the canary, whose lanes may be late; a `kvspec.events.Step`."""
+    """Carries operations out on a device manager under the canary, with streams that may be late; a `Step`."""
 
     def __init__(
         self,
@@ -208,10 +208,10 @@ class GuardedStep:
         traffic: Sequence[GenerateReq],
         *,
         manager: type[DeviceManager] = DeviceManager,
-        lanes: Lanes | None = None,
+        streams: Streams | None = None,
         **options: Any,
     ) -> None:
-        self.manager = manager(config, lanes=lanes)
+        self.manager = manager(config, streams=streams)
         self.tokens = {one.name: [*one.tokens, *one.outputs] for one in traffic}
         """All tokens that each request will ever have."""
         self.guard = Guard(self.manager, lambda run: [int(token) for token in self.tokens[run.name]], **options)

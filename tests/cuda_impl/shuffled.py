@@ -1,7 +1,7 @@
-"""What a GPU does not promise, the interpreter does always: jobs one after the other, lanes in their order.
+"""Random orders for Triton's interpreter, which otherwise runs jobs and the elements of a store in order, unlike a GPU.
 
-Here each launch carries its jobs out in an order that is drawn, and each store its lanes. A kernel that needs an order
-then fails without a GPU.
+Each launch carries out its jobs in a random order, and each store its elements. A kernel that needs an order then fails
+without a GPU.
 """
 
 import random
@@ -16,8 +16,8 @@ from kvcuda import backend as _backend  # noqa: F401
 
 
 def shuffle(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Draw the order of jobs and lanes for every launch from now on."""
-    draw, lanes = random.Random(seed), np.random.default_rng(seed)
+    """Draw the order of jobs and elements for every launch from now on."""
+    draw, elements = random.Random(seed), np.random.default_rng(seed)
     builder = interpreter.interpreter_builder
     set_grid_dim, set_grid_idx = builder.set_grid_dim, builder.set_grid_idx
     store = interpreter._interpreter.store
@@ -33,7 +33,7 @@ def shuffle(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         set_grid_idx(*drawn.pop())
 
     def masked_store(ptrs: Any, value: Any, mask: Any, cache_modifier: object, eviction_policy: object) -> object:
-        order = lanes.permutation(ptrs.data.size)
+        order = elements.permutation(ptrs.data.size)
         return store(*(np.ascontiguousarray(part.data.reshape(-1)[order]) for part in (ptrs, value, mask)))
 
     monkeypatch.setattr(builder, "set_grid_dim", begin)

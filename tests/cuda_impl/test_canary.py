@@ -1,4 +1,4 @@
-"""The canary: what is read is what was written for it, and what is not is told with its slot, position and writer."""
+"""The canary: reads of the right content pass; others are reported with slot, position and writer."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from kvcuda.backend import DEVICE
 from kvcuda.canary import Canary, Known, Pass, Places, Pool, States, spans_of
 from kvcuda.canary.chain import Prefix, extended, term
 from kvcuda.canary.perturb import Perturbation, PerturbedCanary
-from kvcuda.canary.words import RECENT, Kind, What
+from kvcuda.canary.words import RECENT, Kind, ViolationKind
 from tests.cuda_impl.canary_engine import Engine, ints
 
 ROWS = Pool("kv", 128)
@@ -32,10 +32,10 @@ def started(pool: Pool = ROWS, **options: Any) -> Engine:
     return engine
 
 
-def step(engine: Engine, **told: Any) -> list[str]:
+def step(engine: Engine, **options: Any) -> list[str]:
     """One more token of each; what was found, in words."""
     a, b = len(engine.tokens["a"]), len(engine.tokens["b"])
-    return [str(one) for one in engine.run(("a", a, [5]), ("b", b, [6]), **told)]
+    return [str(one) for one in engine.run(("a", a, [5]), ("b", b, [6]), **options)]
 
 
 # The chain
@@ -60,7 +60,7 @@ def test_device_stamps_the_labels_that_the_host_computes() -> None:
     assert engine.canary.positions[slots].tolist() == list(range(10))
 
 
-# What is silent
+# Without violations
 
 
 @pytest.mark.parametrize("pool", [ROWS, BLOCKS, Pool("kv", 128, page_size=3, block_tables=True)])
@@ -78,7 +78,7 @@ def test_prefix_that_two_share_is_silent_and_known_by_its_tokens() -> None:
     engine.tokens["d"] = [*engine.tokens["a"][:7], 99]
     engine.give("d", [3, 4, 16])
     found = engine.run(("d", 8, [31]), fresh=["d"])
-    assert [(one.what, one.position, one.slot) for one in found] == [(What.LAST, 7, 19)]
+    assert [(one.kind, one.position, one.slot) for one in found] == [(ViolationKind.LAST, 7, 19)]
 
 
 def test_drafts_that_are_taken_back_are_stamped_again() -> None:
@@ -95,8 +95,8 @@ def test_as_many_drafts_as_are_kept_can_be_taken_back() -> None:
     assert engine.run(("a", 101 - RECENT, [7])) == []
 
 
-def test_what_the_same_pass_writes_may_be_read_in_it() -> None:
-    """One request hits what another computes in this very step: judged by its position now, and whole later."""
+def test_slots_that_a_pass_writes_may_be_read_in_it() -> None:
+    """One request hits a prefix that another computes in this step: checked by position now, and by label later."""
     engine = started(BLOCKS)
     engine.give("c", [30, 31])
     engine.give("d", [30, 32])
@@ -107,16 +107,16 @@ def test_what_the_same_pass_writes_may_be_read_in_it() -> None:
     engine.give("f", [33, 35])
     engine.tokens["f"] = [1, 2, 3, 4]
     assert engine.run(("e", 0, [1, 2, 3, 8]), ("f", 4, [9]), fresh=["e", "f"]) == []
-    assert [one.what for one in engine.run(("f", 5, [9]))] == [What.OTHER]
+    assert [one.kind for one in engine.run(("f", 5, [9]))] == [ViolationKind.OTHER]
 
 
-def test_what_was_written_by_nobody_else_is_silent_where_it_is_not_read() -> None:
+def test_overwritten_slot_is_silent_if_it_is_not_read() -> None:
     engine = started(Pool("kv", 128, window=3))
     engine.canary.labels[engine.slot("a", 5)] = 77
     assert step(engine) == []
 
 
-# What is found
+# Violations
 
 
 def test_violation_names_request_position_slot_and_who_wrote_it() -> None:
@@ -128,11 +128,11 @@ def test_violation_names_request_position_slot_and_who_wrote_it() -> None:
     ]
 
 
-def test_table_entry_of_another_request_is_told_once_with_all_its_positions() -> None:
+def test_table_entry_of_another_request_is_reported_once_with_all_its_positions() -> None:
     engine = started(BLOCKS)
     engine.give("a", [20], 1)
-    (told,) = engine.run(("a", 10, [5]))
-    assert (told.what, told.position, told.slot, told.times) == (What.OTHER, 4, 80, 5)
+    (violation,) = engine.run(("a", 10, [5]))
+    assert (violation.kind, violation.position, violation.slot, violation.times) == (ViolationKind.OTHER, 4, 80, 5)
 
 
 def test_first_position_is_looked_at() -> None:
@@ -145,15 +145,15 @@ def test_first_position_is_looked_at() -> None:
 def test_slot_that_nothing_was_written_to_is_found() -> None:
     engine = started()
     engine.give("a", [100], 3)
-    assert step(engine)[0].startswith("launch 3 reads position 3 of request a from slot 100, where nothing was ever")
+    assert step(engine)[0].startswith("launch 3 reads position 3 of request a from slot 100, which was never written")
 
 
 def test_slot_that_is_none_is_found() -> None:
     engine = started()
     engine.give("a", [1000], 3)
-    assert step(engine)[0].startswith("launch 3 reads position 3 of request a from slot 1000, which is none")
+    assert step(engine)[0].startswith("launch 3 reads position 3 of request a from slot 1000, which does not exist")
     found = engine.run(("b", 7, [1]), slots=[128])
-    assert [one.what for one in found] == [What.WRITES]
+    assert [one.kind for one in found] == [ViolationKind.WRITES]
 
 
 def test_last_position_that_another_has_overwritten_is_found() -> None:
@@ -173,15 +173,15 @@ def test_row_of_another_request_is_found_by_its_last_position_alone() -> None:
     engine.give("b", range(50, 80))
     engine.run(("a", 0, [1, 2, 3]), ("b", 0, [4, 5, 6]))
     engine.give("a", range(50, 53))
-    assert [(one.what, one.position) for one in engine.run(("a", 3, [9]))] == [(What.LAST, 2)]
+    assert [(one.kind, one.position) for one in engine.run(("a", 3, [9]))] == [(ViolationKind.LAST, 2)]
 
 
-def test_content_behind_other_tokens_is_told_so() -> None:
+def test_content_behind_other_tokens_is_reported_as_such() -> None:
     engine = started()
     tokens = [1, 2, 99, *engine.tokens["a"][3:]]
-    told = engine.run(("a", 10, [5]), known={0: Known(5, extended(0, tokens[:6], 0))})
-    assert [(one.what, one.position) for one in told] == [(What.KNOWN, 5)]
-    assert str(told[0]).endswith("written at launch 1, behind other tokens than the request has")
+    found = engine.run(("a", 10, [5]), known={0: Known(5, extended(0, tokens[:6], 0))})
+    assert [(one.kind, one.position) for one in found] == [(ViolationKind.KNOWN, 5)]
+    assert str(found[0]).endswith("written at launch 1, behind other tokens than the request has")
 
 
 def test_padding_and_tokens_without_a_slot_are_not_stamped() -> None:
@@ -222,23 +222,23 @@ def test_pools_of_a_window_and_of_states_are_looked_at_in_the_same_launch() -> N
         places: list[Places | States] = [Places(table, ints(0), slots)] * 2
         places.append(states)
         canary.launch(Pass(["a"], ints(len(tokens)), ids, positions, places, known, longest=32))
-        return [(one.pool, one.what, one.position, one.slot) for one in canary.poll()]
+        return [(one.pool, one.kind, one.position, one.slot) for one in canary.poll()]
 
     assert run(0, [1, 2, 3, 4, 5], 0, border=4, kept=5) == []
     state = canary.bases[2]
     assert canary.labels[state + 4].item() == extended(0, [1, 2, 3, 4, 5], 0)
     assert canary.labels[state + 5].item() == extended(0, [1, 2, 3, 4], 0)
     assert run(5, [6], 4) == []
-    assert run(6, [7], 5) == [("states", What.LAST, 5, 5)]
+    assert run(6, [7], 5) == [("states", ViolationKind.LAST, 5, 5)]
     through[12] = 40
     assert run(7, [8], 4) == [], "position 2 is behind the window of 3"
     through[15] = 40
-    assert run(8, [9], 4) == [("window", What.NEVER, 5, 40)]
+    assert run(8, [9], 4) == [("window", ViolationKind.NEVER, 5, 40)]
     copied(canary, "states", [4], "host", [9])
     copied(canary, "host", [9], "states", [6])
     assert run(9, [10], 6) == [], "a state goes to the host tier and back"
     copied(canary, "host", [9], "states", [4])
-    assert run(10, [11], 4) == [("states", What.LAST, 9, 4)], "one that is older than the request"
+    assert run(10, [11], 4) == [("states", ViolationKind.LAST, 9, 4)], "one that is older than the request"
 
 
 # Real bytes, and copies
@@ -265,7 +265,7 @@ def test_bytes_that_change_behind_the_labels_are_found() -> None:
     kv[5, 0, 1, 4] = 99.0
     assert run(7, [8]) == [], "the first 16 bytes are looked at"
     kv[5, 0, 0, 1] = 99.0
-    assert [(one.what, one.position, one.slot) for one in run(8, [9])] == [(What.BYTES, 4, 20)]
+    assert [(one.kind, one.position, one.slot) for one in run(8, [9])] == [(ViolationKind.BYTES, 4, 20)]
     write(0, [1, 2, 3, 4, 5])
     assert run(9, [7]) == []
 
@@ -313,18 +313,18 @@ def test_digests_of_bytes_go_to_the_host_tier_and_back() -> None:
     kv[10] = kv[3]
     assert engine.run(("a", 4, [5])) == []
     kv[10, 2, 1] = 99.0
-    assert [(one.what, one.slot) for one in engine.run(("a", 5, [6]))] == [(What.BYTES, 42)]
+    assert [(one.kind, one.slot) for one in engine.run(("a", 5, [6]))] == [(ViolationKind.BYTES, 42)]
 
 
 # The self-test
 
 
-def perturbed(perturbation: Perturbation, **told: Any) -> tuple[Engine, PerturbedCanary]:
+def perturbed(perturbation: Perturbation, **options: Any) -> tuple[Engine, PerturbedCanary]:
     engine = Engine(BLOCKS, host=Pool("host", 64, page_size=4), made=PerturbedCanary)
     canary = engine.canary
     assert isinstance(canary, PerturbedCanary)
     canary.perturbation = perturbation
-    canary.after = told.get("after", 2)
+    canary.after = options.get("after", 2)
     engine.give("a", range(3, 9))
     engine.give("b", range(20, 26))
     for start_a, start_b, tokens in ((0, 0, range(9)), (9, 9, [3]), (10, 10, [4])):
@@ -350,11 +350,11 @@ def test_token_that_is_swapped_is_found_where_the_host_knows_the_tokens() -> Non
     engine, canary = perturbed(Perturbation.TOKEN)
     assert canary.done_at == 3 and engine.found == []
     tokens = engine.tokens["a"]
-    told = engine.run(("a", 11, [5]), ("b", 11, [6]), known={0: Known(10, extended(0, tokens[:11], 0))})
-    assert [(one.what, one.position, one.request) for one in told] == [(What.KNOWN, 10, "a")]
+    found = engine.run(("a", 11, [5]), ("b", 11, [6]), known={0: Known(10, extended(0, tokens[:11], 0))})
+    assert [(one.kind, one.position, one.request) for one in found] == [(ViolationKind.KNOWN, 10, "a")]
 
 
-def test_slot_that_nobody_uses_may_be_overwritten() -> None:
+def test_unused_slot_may_be_overwritten() -> None:
     engine, canary = perturbed(Perturbation.UNUSED)
     assert canary.done_at == 3 and engine.found == []
     assert (canary.labels == 3).any()
@@ -366,7 +366,7 @@ def test_copy_that_lands_one_page_off_is_found() -> None:
     assert canary.done_at
     copied(canary, "host", [*range(8, 16)], "kv", [*range(40, 48)])
     engine.give("a", [10, 11])
-    assert [one.what for one in engine.run(("a", 11, [5]))] == [What.NEVER]
+    assert [one.kind for one in engine.run(("a", 11, [5]))] == [ViolationKind.NEVER]
 
 
 # A captured launch
@@ -392,7 +392,7 @@ class Replayed(Engine):
     def _enqueue(self) -> None:
         self.canary.run_kernel(self.words, self.requests, 2, self.ids, self.positions)
 
-    def told(self, batch: Pass) -> None:
+    def hand_over(self, batch: Pass) -> None:
         tokens = len(batch.input_ids)
         self.ids[:tokens], self.positions[:tokens] = batch.input_ids, batch.positions
         places = batch.places[0]

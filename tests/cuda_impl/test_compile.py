@@ -29,8 +29,8 @@ def compile(kernel, **constants):
 
 for P, debug in ((1, False), (48, True)):
     for window in (NO_WINDOW, {}):
-        compile(kernels.extend_kernel, P=P, LANES=256, BLOCK=1024, DEBUG=debug, **window)
-        compile(kernels.decode_kernel, P=P, LANES=256, DEBUG=debug, **window)
+        compile(kernels.extend_kernel, P=P, JOB_BLOCK=256, BLOCK=1024, DEBUG=debug, **window)
+        compile(kernels.decode_kernel, P=P, JOB_BLOCK=256, DEBUG=debug, **window)
         compile(kernels.move_kernel, P=P, BLOCK=512, DEBUG=debug, **window)
 compile(kernels.empty_kernel)
 for layers in (NO_LAYER, WINDOWED, RECURRENT):

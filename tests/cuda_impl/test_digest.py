@@ -1,4 +1,4 @@
-"""What the device computes through the rows is what an uncached computation samples, whatever the scheduler does."""
+"""The device's samples, computed through the rows, equal those of an uncached computation, in any scheduling."""
 
 import pytest
 

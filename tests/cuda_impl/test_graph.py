@@ -7,7 +7,7 @@ from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import generate
 from kvcuda.digest_step import DigestStep
 from kvspec.events import Complete, Config, Decode, Extend, Finish, Launch, MatchPrefix, Retract, Submit
-from tests.cuda_impl.simulated_lanes import SimulatedLanes
+from tests.cuda_impl.simulated_streams import SimulatedStreams
 
 
 def decode(step: DigestStep, steps: int, replay: DecodeGraph | None) -> None:
@@ -52,8 +52,8 @@ def test_graph_is_for_its_batch_size_only() -> None:
 
 
 def test_pages_that_a_replay_takes_are_there_when_they_are_freed() -> None:
-    """The replay writes rows on the forward lane, which is late here; a retract reads them on the scheduler's."""
-    step = DigestStep(DeviceManager, Config(2, 8, 1, 16), lanes=SimulatedLanes(lazy="forward"))
+    """The replay writes rows on the forward stream, which is late here; a retract reads them on the scheduler's."""
+    step = DigestStep(DeviceManager, Config(2, 8, 1, 16), streams=SimulatedStreams(lazy="forward"))
     graph = DecodeGraph(step, 1)
     step(Submit("a", [1, 2]))
     step(MatchPrefix("a"))

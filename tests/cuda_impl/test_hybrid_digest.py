@@ -12,10 +12,10 @@ from kvcuda.digest import DigestModel, Layers, generate, layers_of, sample, stat
 from kvcuda.digest_step import DigestStep
 from kvcuda.forward import StateBatch
 from kvcuda.holdings import Holdings
-from kvcuda.lanes import Lanes
+from kvcuda.streams import Streams
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix, Submit, SwaEvict
-from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
+from tests.cuda_impl.simulated_streams import DrawnStreams, SimulatedStreams
 from tests.cuda_impl.traffic import requests, run
 
 WINDOWED = Config(4, 40, 5, 64, sliding_window=6, num_window_pages=30)
@@ -25,9 +25,9 @@ BUSY = SchedulerConfig(
 )
 
 
-def replay(config: Config, lanes: Lanes | None = None, mode: SchedulerConfig = BUSY, seed: int = 3) -> DigestStep:
+def replay(config: Config, streams: Streams | None = None, mode: SchedulerConfig = BUSY, seed: int = 3) -> DigestStep:
     """Run traffic; the step that it ran on."""
-    step = DigestStep(DeviceManager, config, lanes=lanes)
+    step = DigestStep(DeviceManager, config, streams=streams)
     scheduler = run(step, config, requests(seed, count=8, longest=21, layers=layers_of(config)), mode)
     assert scheduler.finished > 4
     assert len(step.sampled) > 20
@@ -35,29 +35,29 @@ def replay(config: Config, lanes: Lanes | None = None, mode: SchedulerConfig = B
 
 
 SPECULATIVE = SchedulerConfig(drafts=3, overlap=True)
-RUNS: dict[str, tuple[Config, SchedulerConfig, Callable[[], Lanes | None]]] = {
-    "window, drawn lanes": (WINDOWED, BUSY, lambda: DrawnLanes(seed=2)),
-    "window, speculative": (WINDOWED, SPECULATIVE, lambda: SimulatedLanes(lazy="forward")),
+RUNS: dict[str, tuple[Config, SchedulerConfig, Callable[[], Streams | None]]] = {
+    "window, drawn streams": (WINDOWED, BUSY, lambda: DrawnStreams(seed=2)),
+    "window, speculative": (WINDOWED, SPECULATIVE, lambda: SimulatedStreams(lazy="forward")),
     "window of a page and one": (Config(16, 12, 5, 64, sliding_window=17, num_window_pages=11), BUSY, lambda: None),
     "window, pages of 1": (Config(1, 90, 5, 64, sliding_window=3, num_window_pages=70), BUSY, lambda: None),
-    "states, late forward": (RECURRENT, BUSY, lambda: SimulatedLanes(lazy="forward")),
-    "states, pages of 1": (Config(1, 90, 5, 64, num_states=21), BUSY, lambda: DrawnLanes(seed=3)),
+    "states, late forward": (RECURRENT, BUSY, lambda: SimulatedStreams(lazy="forward")),
+    "states, pages of 1": (Config(1, 90, 5, 64, num_states=21), BUSY, lambda: DrawnStreams(seed=3)),
 }
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("config", "mode", "lanes"), RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(("config", "mode", "streams"), RUNS.values(), ids=RUNS)
 def test_replay_samples_what_the_oracle_samples(
-    config: Config, mode: SchedulerConfig, lanes: Callable[[], Lanes | None]
+    config: Config, mode: SchedulerConfig, streams: Callable[[], Streams | None]
 ) -> None:
-    assert replay(config, lanes(), mode).corruptions() == []
+    assert replay(config, streams(), mode).corruptions() == []
 
 
-# What must show
+# Faults that must corrupt samples
 
 
 def test_window_looked_up_when_it_is_too_late_corrupts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the forward lane: by then pages were freed and handed out again, with other window pages behind them."""
+    """On the forward stream: by then pages were freed and handed out again, with other window pages behind them."""
 
     def look_up_late(self: DigestModel, slot: Any, entries: Any, batch: Any) -> None:
         self._take_lookups(entries, batch)
@@ -66,10 +66,10 @@ def test_window_looked_up_when_it_is_too_late_corrupts(monkeypatch: pytest.Monke
             slot.upload(entries.size)
             self.enqueue_look_up(slot.device, len(entries))
 
-        self._memory.lanes.forward.run(work)
+        self._memory.streams.forward.run(work)
 
     monkeypatch.setattr(DigestModel, "_look_up", look_up_late)
-    assert replay(WINDOWED, SimulatedLanes(lazy="forward")).corruptions()
+    assert replay(WINDOWED, SimulatedStreams(lazy="forward")).corruptions()
 
 
 def test_noted_slots_written_over_while_a_launch_reads_them_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_noted_slots_written_over_while_a_launch_reads_them_corrupt(monkeypatch:
         take(self, entries, batch)
 
     monkeypatch.setattr(DigestModel, "_take_lookups", take_at_once)
-    assert replay(WINDOWED, SimulatedLanes(lazy="forward")).corruptions()
+    assert replay(WINDOWED, SimulatedStreams(lazy="forward")).corruptions()
 
 
 def test_window_side_given_back_too_early_corrupts(monkeypatch: pytest.MonkeyPatch) -> None:

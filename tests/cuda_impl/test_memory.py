@@ -9,17 +9,18 @@ import torch
 
 from kvcuda.arena import Run
 from kvcuda.backend import DEVICE
-from kvcuda.lanes import default_lanes
 from kvcuda.memory import OUT_BUFFERS, Copy, DeviceFault, DeviceMemory
 from kvcuda.row_table import ints
+from kvcuda.streams import default_streams
+from kvcuda.tensors import check_sizes
 from kvspec.events import Config, Refusal
 from kvspec.pages import ceil_pages, slot_index
-from tests.cuda_impl.simulated_lanes import SimulatedLanes
+from tests.cuda_impl.simulated_streams import SimulatedStreams
 from tests.cuda_impl.untouched import reserve_only
 
 
 def make(config: Config, **options: Any) -> DeviceMemory:
-    return DeviceMemory(config, default_lanes(DEVICE), debug=True, **options)
+    return DeviceMemory(config, default_streams(DEVICE), debug=True, **options)
 
 
 def prefill(memory: DeviceMemory, row: int, start: int, end: int) -> None:
@@ -44,7 +45,7 @@ def contents(memory: DeviceMemory) -> list[Any]:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_batch_larger_than_several_blocks_of_lanes() -> None:
+def test_batch_larger_than_several_blocks_of_jobs() -> None:
     batch = 9
     memory = make(Config(2, 2 * batch + 7, batch, 8))
     rows = ints(list(range(batch)))
@@ -226,13 +227,13 @@ def test_out_is_allocated_anew_for_a_larger_batch() -> None:
     assert memory.out_cache_loc[out : out + 9].tolist() == memory.req_to_token[1, :9].tolist()
 
 
-def test_words_are_not_written_over_before_a_late_lane_has_read_them() -> None:
-    """More launches than there are buffers, on a lane that moves only when somebody waits for it."""
-    lanes = SimulatedLanes(lazy="scheduler")
-    memory = DeviceMemory(Config(1, 50, 1, 50), lanes)
+def test_words_are_not_written_over_before_a_late_stream_has_read_them() -> None:
+    """More launches than there are buffers, on a stream that moves only when the host waits for it."""
+    streams = SimulatedStreams(lazy="scheduler")
+    memory = DeviceMemory(Config(1, 50, 1, 50), streams)
     for position in range(40):
         memory.extend(ints([0]), ints([position]), ints([position + 1]))
-    lanes.synchronize()
+    streams.synchronize()
     assert memory.req_to_token[0, :40].tolist() == list(range(1, 41))
 
 
@@ -292,10 +293,41 @@ def test_moves_out_of_range_change_nothing() -> None:
     assert contents(memory) == before
 
 
-def test_sizes_that_32_bits_cannot_express_are_refused() -> None:
-    for config in (Config(257, 8, 1, 8), Config(256, 2**23, 1, 8), Config(1, 8, 1, 2**30 + 1)):
-        with pytest.raises(ValueError, match=r"page_size|slot indices|max_context_len"):
-            make(config)
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (Config(257, 8, 1, 8), "page_size 257 is not in"),
+        (Config(256, 2**23, 1, 8), "8388608 pages of 256 tokens have slot indices past"),
+        (Config(1, 2**30 + 1, 1, 8), "1073741825 pages are more than a ring of 1073741824"),
+        (
+            Config(1, 8, 1, 8, sliding_window=1, num_window_pages=2**30 + 1),
+            "1073741825 window pages are more than a ring",
+        ),
+        (Config(2, 8, 1, 67_107_841), "67107841 is more than a launch's 67107840 tokens of a job"),
+        (Config(1, 8, 1, 33_553_921), "33553921 is more than a launch's 33553920 tokens of a job"),
+    ],
+)
+def test_sizes_beyond_indices_and_grids_are_refused(config: Config, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(config)
+
+
+def test_largest_sizes_are_allowed() -> None:
+    for config in (Config(1, 2**30, 1, 33_553_920), Config(2, 2**30 - 1, 1, 67_107_840)):
+        check_sizes(config)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_run_of_pages_beyond_a_grid_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcuda.moves.MAX_BLOCKS", 3)
+    memory = make(Config(1, 20, 2, 10))
+    prefill(memory, 0, 0, 10)
+    memory.publish(0, 0, [Run(0, 6)])
+    with pytest.raises(ValueError, match="7 pages are more than a launch's 6 of a job"):
+        memory.evict([Run(0, 7)])
+    memory.evict([Run(0, 6)])
+    memory.check()
+    assert memory.available == 16
 
 
 # Debug mode

@@ -1,4 +1,4 @@
-"""Moves of pages are queued and go out together: one launch for all that left, whatever the batch."""
+"""Moves of pages are queued and go out together: one launch for all releases, for any batch size."""
 
 from kvcuda.device_manager import DeviceManager
 from kvspec.events import Config

@@ -77,7 +77,7 @@ HYBRID = {
 
 @pytest.mark.parametrize("config", HYBRID.values(), ids=HYBRID)
 def test_operations_of_hybrid_pools_neither_read_nor_allocate(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a random walk did on the manager that reads is done again on the one that does not."""
+    """Repeat the operations of a random walk on the manager that never reads."""
     due = {SwaEvict, Evict, CacheUnfinished} if config.sliding_window else {TakeState, FreeState, Evict}
     model = Model(config)
     checked = Checked(Manager(config), model)

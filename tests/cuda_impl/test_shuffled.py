@@ -1,4 +1,4 @@
-"""The drawn order of jobs and lanes does show what depends on it."""
+"""The random order of jobs and elements shows a dependence on it."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import torch
 
 from kvcuda.arena import Run
 from kvcuda.backend import DEVICE, INTERPRETED
-from kvcuda.lanes import default_lanes
 from kvcuda.memory import DeviceMemory
 from kvcuda.row_table import ints
+from kvcuda.streams import default_streams
 from kvspec.events import Config
 
 # kvcuda decides how kernels are decorated, so it comes before triton.
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="a GPU draws its own ord
 
 
 def published_and_evicted() -> tuple[int, ...]:
-    """What an eviction puts on the ring of pages whose publication is in the queue."""
-    memory = DeviceMemory(Config(1, 8, 1, 8), default_lanes(DEVICE))
+    """The entries that an eviction puts on the ring, of pages whose publication is in the queue."""
+    memory = DeviceMemory(Config(1, 8, 1, 8), default_streams(DEVICE))
     memory.extend(ints([0]), ints([0]), ints([2]))
     memory.publish(0, 0, [Run(0, 2)])
     memory.evict([Run(0, 2)])
@@ -36,12 +36,12 @@ def test_jobs_that_need_an_order_come_out_differently(monkeypatch: pytest.Monkey
 
 
 def collide(target: Any) -> None:
-    """Two lanes write the same place."""
-    lanes = tl.arange(0, 2)
-    tl.store(target + lanes * 0, lanes)
+    """Two elements write the same place."""
+    elements = tl.arange(0, 2)
+    tl.store(target + elements * 0, elements)
 
 
-def test_lanes_that_write_the_same_place_come_out_differently() -> None:
+def test_elements_that_write_the_same_place_come_out_differently() -> None:
     kernel: Any = triton.jit(collide)
     target = torch.zeros(1, dtype=torch.int32)
     seen = set()

@@ -65,7 +65,7 @@ def test_state_is_published_only_where_a_slot_is_free() -> None:
 
 
 def test_turn_resumes_at_the_last_border_whose_state_is_kept() -> None:
-    """Retracted at 6 positions, it may keep 5: the working state stands past that, a tracking slot at 4."""
+    """Retracted at 6 positions, it may keep 5: the working state is past that, a tracking slot at 4."""
     manager = DeviceManager(Config(2, 20, 2, 20, num_states=6))
     manager.open_session("s")
     kv = running(manager, "a", [1, 2, 3, 4, 5], "s")
@@ -109,7 +109,7 @@ def states_begun_from(manager: DeviceManager, req: str, tokens: list[int]) -> tu
 
 
 def test_row_that_comes_back_has_no_state() -> None:
-    """Another request's state stood in the slot at the very length that the next one resumes from."""
+    """Another request's state was in the slot, at the very length that the next one resumes from."""
     manager = DeviceManager(Config(2, 20, 1, 20, num_states=6))
     running(manager, "a", [1, 2, 3])
     cached = manager.finish("a").state_cached

@@ -11,16 +11,16 @@ from kvcuda.decode_graph import DecodeGraph
 from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import generate, layers_of
 from kvcuda.digest_step import DigestStep
-from kvcuda.lanes import Lanes, default_lanes
 from kvcuda.memory import DeviceFault, DeviceMemory
 from kvcuda.prefix_tree import PrefixTree
 from kvcuda.row_table import ints
+from kvcuda.streams import Streams, default_streams
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import A, Complete, Config, Extend, Launch, MatchPrefix, Operation, Refusal, Submit
 from kvspec.pages import ceil_pages
 from kvspec.tokens import Page
-from tests.cuda_impl.simulated_lanes import SimulatedLanes
+from tests.cuda_impl.simulated_streams import SimulatedStreams
 from tests.cuda_impl.traffic import requests
 
 
@@ -28,7 +28,7 @@ def make(page_size: int, num_pages: int, num_window_pages: int, rows: int = 4, p
     config = Config(
         page_size, num_pages, rows, pages_a_row * page_size, sliding_window=1, num_window_pages=num_window_pages
     )
-    return DeviceMemory(config, default_lanes(DEVICE), debug=True)
+    return DeviceMemory(config, default_streams(DEVICE), debug=True)
 
 
 def prefill(memory: DeviceMemory, row: int, start: int, end: int) -> None:
@@ -230,7 +230,7 @@ def test_sizes_that_do_not_go_together_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"window|states"):
             DeviceManager(config)
-    memory = DeviceMemory(Config(1, 8, 1, 8), default_lanes(DEVICE))
+    memory = DeviceMemory(Config(1, 8, 1, 8), default_streams(DEVICE))
     with pytest.raises(ValueError, match="no sliding window"):
         memory.shed(0, 0, 1)
 
@@ -343,10 +343,10 @@ class Windowed:
 
 
 @pytest.mark.parametrize("lazy", ["", "scheduler"])
-def test_both_rings_come_back_whole_whatever_the_lanes_do(lazy: str) -> None:
+def test_both_rings_come_back_whole_in_any_order_of_streams(lazy: str) -> None:
     config = Config(4, 40, 5, 64, sliding_window=6, num_window_pages=40)
-    lanes: Lanes | None = SimulatedLanes(lazy=lazy) if lazy else None
-    step = Windowed(DigestStep(DeviceManager, config, lanes=lanes))
+    streams: Streams | None = SimulatedStreams(lazy=lazy) if lazy else None
+    step = Windowed(DigestStep(DeviceManager, config, streams=streams))
     chunks = SchedulerConfig(
         chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=5, abort_interval=7
     )
@@ -359,7 +359,7 @@ def test_both_rings_come_back_whole_whatever_the_lanes_do(lazy: str) -> None:
         manager.preempt(session)
     manager.evict_pages(1000)
     manager.memory.flush()
-    manager.lanes.synchronize()
+    manager.streams.synchronize()
     assert manager.memory.windows.available == 40
     assert sorted(manager.memory.windows.ring.tolist()) == list(range(1, 41))
     assert not manager.memory.windows.window_of.any()

@@ -92,7 +92,7 @@ def test_passes_that_sglang_prepares_are_silent_and_what_is_put_in_is_found(vers
 def test_violation_is_told_with_the_trace_of_its_page(tmp_path: Path) -> None:
     """Who had the page before, what handed it on, and what nothing ordered."""
     from kvattach.canary.finding import finding_of, recorded
-    from kvcuda.canary import Held, Violation, What
+    from kvcuda.canary import Held, Violation, ViolationKind
 
     writer = TraceWriter(tmp_path / "trace-7.jsonl")
     writer.header("an engine", {"kv": Pool(page_size=4, num_pages=8)})
@@ -109,7 +109,7 @@ def test_violation_is_told_with_the_trace_of_its_page(tmp_path: Path) -> None:
     trace = recorded({"KVSPEC": f"record:{tmp_path / 'trace.jsonl'}"})
     assert trace is not None and recorded({"KVSPEC": "check"}) is None
     held = Held(1, 17, "p", 1)
-    one = Violation(What.OTHER, 2, "kv", "q", 5, 9, 1, 2, held, 1)
+    one = Violation(ViolationKind.OTHER, 2, "kv", "q", 5, 9, 1, 2, held, 1)
     finding = finding_of(one, "an engine", 4, trace)
     assert finding.what == "launch 2 reads position 5 of request q from slot 9 of kv, but it holds position 1 of " + (
         "request p, written at launch 1"

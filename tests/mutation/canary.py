@@ -2,9 +2,9 @@
 
 python -m tests.mutation.canary [TEXT..]    # only mutants of modules, or with texts, that have one of TEXT in them
 
-Traffic runs on the device manager under the canary, in lanes that are late and in small blocks, and then the stories of
-`canary_scenes.py`; no answer is checked and no digest is compared. An error that the manager itself raises counts as
-told, and is marked: nothing was read wrongly then.
+Traffic runs on the device manager under the canary, on late streams and in small blocks, and then the scenes of
+`canary_scenes.py`; no answer is checked and no digest is compared. An error of the manager itself counts as found, and
+is marked: no pass has read a wrong slot then.
 
 Exit status 1 where a mutant is silent and the table does not say that passes read and write the same (`unread`), or
 where one that is said to be so is told.

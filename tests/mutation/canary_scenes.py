@@ -18,8 +18,8 @@ from kvcuda.memory import OUT_BUFFERS, DeviceMemory
 from kvref.scheduler.req import GenerateReq
 from kvspec.events import Complete, Config, Extend, Launch, MatchPrefix, Retract, Submit
 from tests.cuda_impl.guarded import Guard, GuardedStep
-from tests.cuda_impl.simulated_lanes import SimulatedLanes
-from tests.cuda_impl.test_canary_lanes import late_launches, late_words
+from tests.cuda_impl.simulated_streams import SimulatedStreams
+from tests.cuda_impl.test_canary_streams import late_launches, late_words
 from tests.cuda_impl.untouched import reserve_only
 
 PLAIN = Config(2, 14, 5, 32)
@@ -29,12 +29,12 @@ WINDOW = Config(2, 20, 5, 40, sliding_window=4, num_window_pages=16)
 class Scene:
     """Requests on a device manager under the canary, step by step. Outputs are tokens that no prompt has."""
 
-    def __init__(self, config: Config, prompts: Mapping[str, Sequence[int]], lanes: Any = None) -> None:
+    def __init__(self, config: Config, prompts: Mapping[str, Sequence[int]], streams: Any = None) -> None:
         """Nothing runs yet."""
         self.prompts = {name: list(tokens) for name, tokens in prompts.items()}
         self.outputs = {name: range(900 + 20 * at, 920 + 20 * at) for at, name in enumerate(prompts)}
         traffic = [GenerateReq(name, [*tokens], self.outputs[name]) for name, tokens in self.prompts.items()]
-        self.step = GuardedStep(config, traffic, lanes=lanes)
+        self.step = GuardedStep(config, traffic, streams=streams)
         self.manager = self.step.manager
         self.sampled = dict.fromkeys(prompts, 0)
         self.launches = 0
@@ -209,8 +209,8 @@ def row_far_down() -> Scene:
 
 
 def replay_takes_pages_that_go_back() -> list[Any]:
-    """A captured step writes the row on a lane that is late; what was in the row is handed on."""
-    step = DigestStep(DeviceManager, Config(2, 8, 2, 16), lanes=SimulatedLanes(lazy="forward"))
+    """A captured step writes the row on a stream that is late; what was in the row is handed on."""
+    step = DigestStep(DeviceManager, Config(2, 8, 2, 16), streams=SimulatedStreams(lazy="forward"))
     graph = DecodeGraph(step, 1)
     step(Submit("a", [1, 2]))
     step(MatchPrefix("a"))
@@ -380,7 +380,7 @@ def stories(patch: pytest.MonkeyPatch) -> Iterator[tuple[str, Callable[[], list[
     for scene in [*ONCE, *IN_ANY_ORDER * 3]:
         yield scene.__name__, partial(_found, scene)
     yield "replay_takes_pages_that_go_back", replay_takes_pages_that_go_back
-    yield "late_launches", lambda: late_launches(SimulatedLanes(lazy="forward"), OUT_BUFFERS + 2)
+    yield "late_launches", lambda: late_launches(SimulatedStreams(lazy="forward"), OUT_BUFFERS + 2)
     yield "late_words", lambda: late_words(patch)
     with patch.context() as few:
         for module in ("tensors", "moves", "memory"):

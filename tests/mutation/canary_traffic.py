@@ -12,7 +12,7 @@ from kvref.scheduler.req import GenerateReq
 from kvspec.events import Config
 from tests.cuda_impl.guarded import GuardedStep
 from tests.cuda_impl.shuffled import shuffle
-from tests.cuda_impl.simulated_lanes import DrawnLanes, SimulatedLanes
+from tests.cuda_impl.simulated_streams import DrawnStreams, SimulatedStreams
 from tests.cuda_impl.traffic import requests
 from tests.mutation.canary_scenes import stories
 
@@ -21,13 +21,13 @@ BUSY = SchedulerConfig(
 )
 DRAFTS = SchedulerConfig(drafts=3, overlap=True, retract_interval=4, max_prefill_tokens=24, chunked_prefill_size=8)
 RUNS: list[tuple[Config, SchedulerConfig, Any]] = [
-    (Config(4, 40, 5, 64), BUSY, lambda: SimulatedLanes(lazy="forward")),
-    (Config(2, 40, 5, 64, sliding_window=5, num_window_pages=50), BUSY, lambda: DrawnLanes(seed=2)),
-    (Config(4, 40, 5, 64), DRAFTS, lambda: SimulatedLanes(lazy="scheduler")),
-    (Config(4, 40, 5, 64, num_states=21), BUSY, lambda: SimulatedLanes(lazy="forward")),
-    (Config(1, 90, 5, 64), BUSY, lambda: DrawnLanes(seed=1)),
+    (Config(4, 40, 5, 64), BUSY, lambda: SimulatedStreams(lazy="forward")),
+    (Config(2, 40, 5, 64, sliding_window=5, num_window_pages=50), BUSY, lambda: DrawnStreams(seed=2)),
+    (Config(4, 40, 5, 64), DRAFTS, lambda: SimulatedStreams(lazy="scheduler")),
+    (Config(4, 40, 5, 64, num_states=21), BUSY, lambda: SimulatedStreams(lazy="forward")),
+    (Config(1, 90, 5, 64), BUSY, lambda: DrawnStreams(seed=1)),
 ]
-"""Memories, modes and lanes, those first that show most."""
+"""Memories, modes and streams, those first that show most."""
 
 
 def alike(seed: int) -> list[GenerateReq]:
@@ -43,13 +43,13 @@ def alike(seed: int) -> list[GenerateReq]:
 def first_found() -> str:
     """What the canary finds first, or what the manager itself raises, in a line."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("memory.EXTEND_BLOCK", 4), ("memory.LANES", 2), ("moves.MOVE_BLOCK", 2)):
+        for name, value in (("memory.EXTEND_BLOCK", 4), ("memory.JOB_BLOCK", 2), ("moves.MOVE_BLOCK", 2)):
             patch.setattr(f"kvcuda.{name}", value)
         patch.setattr("kvcuda.canary.canary.BLOCK", 64)
-        for number, (config, mode, lanes) in enumerate(RUNS):
+        for number, (config, mode, streams) in enumerate(RUNS):
             shuffle(patch, zlib.crc32(str(number).encode()))
             traffic = [*alike(number), *requests(seed=number + 1, count=9, longest=20)]
-            step = GuardedStep(config, traffic, lanes=lanes())
+            step = GuardedStep(config, traffic, streams=streams())
             try:
                 Scheduler(step, config, iter(traffic), mode).run()
                 found = step.guard.found()

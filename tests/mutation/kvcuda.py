@@ -27,7 +27,7 @@ SHARPEST = (
     "moves",
     "shuffled",
     "states",
-    "lanes",
+    "streams",
     "graph",
     "hybrid_digest",
     "digest",

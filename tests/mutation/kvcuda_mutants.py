@@ -1,7 +1,7 @@
-"""Defects for kvcuda, one place each: in the kernels, and in the host arithmetic, staging and lanes around them.
+"""Defects for kvcuda, one place each: in the kernels, and in the host arithmetic, staging and streams around them.
 
 Most keep every number that an answer tells and go wrong only on the device, past one block, in another order of jobs,
-or when a lane is late. `tests/mutation/kvcuda.py` tries them.
+or when a stream is late. `tests/mutation/kvcuda.py` tries them.
 """
 
 from typing import NamedTuple
@@ -38,50 +38,50 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "for first in range(LANES, job, LANES):",
-        "for first in range(LANES, LANES, LANES):",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        "for first in range(JOB_BLOCK, job, JOB_BLOCK):",
+        "for first in range(JOB_BLOCK, JOB_BLOCK, JOB_BLOCK):",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
-        "for first in range(LANES, job, LANES):",
-        "for first in range(0, job, LANES):",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        "for first in range(JOB_BLOCK, job, JOB_BLOCK):",
+        "for first in range(0, job, JOB_BLOCK):",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
         "mask=other < job, other=0))\n    return",
         "mask=other <= job, other=0))\n    return",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
-        "mask=lanes < job, other=0))\n    for",
-        "mask=lanes <= job, other=0))\n    for",
+        "mask=offsets < job, other=0))\n    for",
+        "mask=offsets <= job, other=0))\n    for",
         first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
     ),
     Mutant(
         "kernels.py",
-        "lanes = tl.program_id(0) * LANES + tl.arange(0, LANES)",
-        "lanes = tl.arange(0, LANES)",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        "job = tl.program_id(0) * JOB_BLOCK + tl.arange(0, JOB_BLOCK)",
+        "job = tl.arange(0, JOB_BLOCK)",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
-        "before = sum_before(words + FIELDS + 3, tl.program_id(0) * LANES, LANES)",
-        "before = sum_before(words + FIELDS + 3, tl.program_id(0), LANES)",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        "before = sum_before(words + FIELDS + 3, tl.program_id(0) * JOB_BLOCK, JOB_BLOCK)",
+        "before = sum_before(words + FIELDS + 3, tl.program_id(0), JOB_BLOCK)",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
         "taken = before + tl.cumsum(pages, 0) - pages",
         "taken = before + tl.cumsum(pages, 0)",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
-        "live = lanes < tl.load(words + 1)",
-        "live = lanes <= tl.load(words + 1)",
+        "live = job < tl.load(words + 1)",
+        "live = job <= tl.load(words + 1)",
         first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
     ),
     # Kernels: rings, rows and slots
@@ -101,7 +101,7 @@ MUTANTS = [
         "kernels.py",
         "fresh = live & (index >= held)",
         "fresh = live & (index > held)",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
@@ -118,26 +118,26 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "written = sum_before(column + 2, job, LANES) - sum_before(column + 1, job, LANES)",
-        "written = sum_before(column + 2, job, LANES)",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        "written = sum_before(column + 2, job, JOB_BLOCK) - sum_before(column + 1, job, JOB_BLOCK)",
+        "written = sum_before(column + 2, job, JOB_BLOCK)",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
         "missing = live & (position >= allocated)",
         "missing = live & (position > allocated)",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
         "held = (allocated + P - 1) // P",
         "held = allocated // P",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
-        "out = out_cache_loc + tl.load(words + 3) + lanes * n",
-        "out = out_cache_loc + tl.load(words + 3) + lanes",
+        "out = out_cache_loc + tl.load(words + 3) + job * n",
+        "out = out_cache_loc + tl.load(words + 3) + job",
         first="memory::test_speculative_decode_writes_only_what_is_missing",
     ),
     Mutant(
@@ -160,9 +160,9 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "            tl.debug_barrier()  # all lanes have read their page from the row, which is overwritten now\n",
+        "            tl.debug_barrier()  # every thread has read its page from the row before it is overwritten\n",
         "",
-        unseen="the interpreter does a statement for all lanes before the next; racecheck on a GPU is for this",
+        unseen="the interpreter runs a statement for all elements before the next; racecheck on a GPU is for this",
         unread="in the interpreter as above",
     ),
     # Kernels: window sides
@@ -218,9 +218,9 @@ MUTANTS = [
     ),
     Mutant(
         "memory.py",
-        "kernels.decode_kernel[(-(-batch // LANES),)]",
+        "kernels.decode_kernel[(-(-batch // JOB_BLOCK),)]",
         "kernels.decode_kernel[(1,)]",
-        first="memory::test_batch_larger_than_several_blocks_of_lanes",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "memory.py",
@@ -249,9 +249,9 @@ MUTANTS = [
     ),
     Mutant(
         "memory.py",
-        "            self.lanes.scheduler.wait(reader)\n",
+        "            self.streams.scheduler.wait(reader)\n",
         "",
-        first="lanes::test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them",
+        first="streams::test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them",
     ),
     Mutant(
         "memory.py", "return buffer * self.out_tokens", "return 0", first="memory::test_out_of_the_last_batches_stays"
@@ -351,7 +351,7 @@ MUTANTS = [
         "bare = min(max(bare, 0), 0)",
         first="windows::test_publication_moves_sides_or_leaves_them",
     ),
-    # Rings, staging, lanes
+    # Rings, staging, streams
     Mutant(
         "window_pool.py",
         "tail = self.pushed % self.size",
@@ -362,7 +362,7 @@ MUTANTS = [
         "staging.py",
         "        if self._turns and not slot.passed.query():\n            slot.passed.synchronize()\n",
         "",
-        first="memory::test_words_are_not_written_over_before_a_late_lane_has_read_them",
+        first="memory::test_words_are_not_written_over_before_a_late_stream_has_read_them",
     ),
     Mutant(
         "staging.py",
@@ -372,39 +372,39 @@ MUTANTS = [
     ),
     Mutant(
         "tensors.py",
-        "        lane.record(slot.passed)\n",
+        "        stream.record(slot.passed)\n",
         "",
-        first="memory::test_words_are_not_written_over_before_a_late_lane_has_read_them",
+        first="memory::test_words_are_not_written_over_before_a_late_stream_has_read_them",
     ),
     Mutant(
         "device_manager/running.py",
-        "        lanes.forward.wait(written)\n",
+        "        streams.forward.wait(written)\n",
         "",
-        first="lanes::test_no_order_that_events_allow_corrupts",
+        first="streams::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
         "device_manager/running.py",
-        "            self.lanes.scheduler.wait(flight.done)\n",
+        "            self.streams.scheduler.wait(flight.done)\n",
         "            pass\n",
-        first="lanes::test_no_order_that_events_allow_corrupts",
+        first="streams::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
         "device_manager/running.py",
         "        self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)\n",
         "",
-        first="lanes::test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them",
+        first="streams::test_slots_of_new_tokens_stay_until_a_late_launch_has_read_them",
     ),
     Mutant(
         "decode_graph.py",
-        "        manager.lanes.scheduler.wait(done)\n",
+        "        manager.streams.scheduler.wait(done)\n",
         "",
         first="graph::test_pages_that_a_replay_takes_are_there_when_they_are_freed",
     ),
     Mutant(
         "moves.py",
-        "            self.lanes.scheduler.wait(self._last_pass)\n",
+        "            self.streams.scheduler.wait(self._last_pass)\n",
         "",
-        first="told_lanes::test_nothing_is_found_in_a_soak",
+        first="observed_streams::test_nothing_is_found_in_a_soak",
         unread="either page of a duplicate holds the same content",
     ),
     # What the manager remembers
@@ -412,7 +412,7 @@ MUTANTS = [
         "row_table.py",
         "            self._withheld.add(row)\n",
         "            self._give_back(row)\n",
-        first="lanes::test_no_order_that_events_allow_corrupts",
+        first="streams::test_no_order_that_events_allow_corrupts",
     ),
     Mutant(
         "row_table.py",

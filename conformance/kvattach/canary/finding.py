@@ -11,18 +11,18 @@ from kvconform.findings.wording import origin
 from kvconform.levels.memory.rendering import Teller, memory_in_words, named_in
 from kvconform.levels.requests.rendering import builtins
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvcuda.canary import Violation, What
+from kvcuda.canary import Violation, ViolationKind
 from kvlaw import Malformed
 from kvspec.rules import MEMORY_RULES
 
 RULES = {
-    What.OTHER: "MEM-CONTENT",
-    What.LAST: "MEM-CONTENT",
-    What.KNOWN: "MEM-CONTENT",
-    What.NEVER: "MEM-WRITTEN",
-    What.RANGE: "MEM-USE",
-    What.WRITES: "MEM-USE",
-    What.BYTES: "MEM-OVERWRITE",
+    ViolationKind.OTHER: "MEM-CONTENT",
+    ViolationKind.LAST: "MEM-CONTENT",
+    ViolationKind.KNOWN: "MEM-CONTENT",
+    ViolationKind.NEVER: "MEM-WRITTEN",
+    ViolationKind.RANGE: "MEM-USE",
+    ViolationKind.WRITES: "MEM-USE",
+    ViolationKind.BYTES: "MEM-OVERWRITE",
 }
 """Which of the law's rules is broken where the canary finds this."""
 
@@ -50,7 +50,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
     if trace is not None:
         told, known = _beside(trace, violation.pool, page)
         note = f"What {trace} has of page {page}, up to now."
-    rule = MEMORY_RULES[RULES[violation.what]]
+    rule = MEMORY_RULES[RULES[violation.kind]]
     return Finding(
         kind="rule",
         what=str(violation),
@@ -60,7 +60,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
         rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
         expected=f"label {violation.expected & _WRAP:016x}",
         observed=f"label {violation.found & _WRAP:016x}",
-        compared=violation.what is not What.BYTES,
+        compared=violation.kind is not ViolationKind.BYTES,
         before=[] if violation.held is None else [f"slot {violation.slot}: {violation.held}"],
         known=known,
         count=violation.times,

@@ -1,16 +1,16 @@
 """The canary: a memory sanitizer on the device, for any engine with a paged KV cache.
 
-canary, pools       what an engine tells: its pools once, each forward pass before it runs
-violations          what was found
+canary, pools       the engine's side: its pools once, each forward pass before it runs
+violations          the violations that the host reads
 chain               labels, on the host
-perturb             defects that are put in to see that they are found
-words, kernels      below it: the layout of what travels, and the kernels
+perturb             injected faults, for the self-test
+words, kernels      below: the layout of the words that travel, and the kernels
 """
 
 from kvcuda.canary.canary import Canary
 from kvcuda.canary.pools import START, Known, Pass, Places, Pool, Span, States, spans_of
 from kvcuda.canary.violations import Held, Violation
-from kvcuda.canary.words import Kind, What
+from kvcuda.canary.words import Kind, ViolationKind
 
 __all__ = [
     "START",
@@ -24,6 +24,6 @@ __all__ = [
     "Span",
     "States",
     "Violation",
-    "What",
+    "ViolationKind",
     "spans_of",
 ]

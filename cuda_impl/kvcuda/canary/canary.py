@@ -14,35 +14,35 @@ from kvcuda.canary import kernels
 from kvcuda.canary import words as layout
 from kvcuda.canary.pools import Known, Pass, Pool, States
 from kvcuda.canary.violations import Held, Ring, Violation, launch_of, number_of
-from kvcuda.canary.words import What
-from kvcuda.lanes import EagerLanes, Event, Lane, Lanes
+from kvcuda.canary.words import ViolationKind
+from kvcuda.memory_events import Listener, Uses
 from kvcuda.staging import Slot, Staging, padded
-from kvcuda.telling import Listener, Uses
+from kvcuda.streams import EagerStreams, Event, Stream, Streams
 from kvcuda.tensors import Ints
 
 BLOCK = 512
-"""Positions that a program looks at together."""
+"""Positions that a program verifies together."""
 WARPS = 8
-"""Warps of a program: so many that no register is spilled."""
+"""Warps of a program: enough that no register is spilled."""
 PROGRAMS = 2048
-"""Programs of a launch, about: enough to fill a GPU, few enough that empty ones cost nothing."""
+"""Programs of a launch, about: they fill a GPU, and empty ones cost little."""
 NAMES = 1 << 16
-"""Requests that are known by name after they have left."""
+"""Requests whose name is kept after they have left."""
 
 
-class CurrentStream:
-    """The stream that is current whenever the canary is called, as the only lane; a `kvcuda.lanes.Lanes`."""
+class CallerStreams:
+    """The stream that is current at each call, in both roles; a `kvcuda.streams.Streams`."""
 
     listener: Listener | None = None
 
     def __init__(self) -> None:
         """Nothing is queued."""
-        self.scheduler: Lane = self
-        self.forward: Lane = self
+        self.scheduler: Stream = self
+        self.forward: Stream = self
 
     def event(self) -> Event:
         """An event, recorded nowhere."""
-        made: Event = torch.cuda.Event() if DEVICE == "cuda" else EagerLanes().event()
+        made: Event = torch.cuda.Event() if DEVICE == "cuda" else EagerStreams().event()
         return made
 
     def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
@@ -66,23 +66,23 @@ class CurrentStream:
 
 
 class Seat(NamedTuple):
-    """Where the canary keeps what a request wrote last."""
+    """Where the canary keeps the labels of a request's last positions."""
 
     row: int
     number: int
-    """Counts requests; what a stamp names."""
+    """The request's number, which its stamps carry."""
 
 
 class Staged(NamedTuple):
-    """A launch whose words are written: what is left is to enqueue it."""
+    """A launch whose words are written and that is not enqueued yet."""
 
     slot: Slot
     used: int
     """Words, in units of int32."""
     requests: int
-    """Those that are padding included."""
+    """Padding included."""
     programs: int
-    """For each request and pool."""
+    """Programs for each request and pool."""
     tokens: int
     batch: Pass
 
@@ -90,8 +90,8 @@ class Staged(NamedTuple):
 class Canary:
     """Labels of all slots of a memory's pools.
 
-    `passes` pools are used by forward passes, in the order in which each pass tells its places; the others, a host
-    tier's, only by copies.
+    Forward passes use the first `passes` pools, in the order of `Pass.places`. Only copies use the others, those of a
+    host tier.
     """
 
     def __init__(
@@ -103,29 +103,29 @@ class Canary:
         share: int = 1,
         passes: int | None = None,
         new_wide: bool = True,
-        lanes: Lanes | None = None,
+        streams: Streams | None = None,
         ring: int = 1024,
     ) -> None:
         """Nothing is written yet.
 
-        `rows` is how many requests are remembered at a time, at least those that run; `max_requests` bounds a pass.
-        Each launch looks at one of `share` blocks of positions in turn, and always at the last position. New slots
-        are int64 with `new_wide`, else int32. Passes run on the forward lane of `lanes`, on the current stream
+        `rows` bounds the requests that are remembered at a time, `max_requests` those of a pass. Each launch verifies
+        one of `share` blocks of positions in turn, and always the last position. New slots
+        are int64 with `new_wide`, else int32. Passes run on the forward stream of `streams`, on the current stream
         without them.
 
         Raises:
-            ValueError: a number that makes no sense.
+            ValueError: `share` or `max_requests` is below 1, or there are fewer rows than requests.
         """
         if share < 1 or rows < max_requests or max_requests < 1:
             raise ValueError(f"share {share}, {rows} rows for {max_requests} requests")
-        lanes = lanes or CurrentStream()
+        streams = streams or CallerStreams()
         self.pools = list(pools)
         self.passes = len(self.pools) if passes is None else passes
         self.share = share
         self.launches = 0
         """Launches so far; the last one has this number."""
         self.ring = Ring(ring)
-        self._lane = lanes.forward
+        self._stream = streams.forward
         self._new_wide = new_wide
         self._max_requests = max_requests
         self._rows = rows
@@ -145,7 +145,7 @@ class Canary:
         self._header = layout.HEADER + self.passes * layout.POOL_WORDS
         self._place = layout.REQUEST_WORDS
         words = 2 * (self._header + max_requests * self._entry)
-        self._staging = Staging(words, DEVICE, lanes)
+        self._staging = Staging(words, DEVICE, streams)
         self._seats: dict[str, Seat] = {}
         self._free = list(range(rows - 1, -1, -1))
         self._names: dict[int, str] = {}
@@ -153,7 +153,7 @@ class Canary:
         self._last: tuple[list[str], Ints] = ([], np.zeros((0, 2), dtype=np.int64))
 
     def _described(self) -> tuple[Any, Any]:
-        """What the kernels are told of the pools once: their words, and their spans."""
+        """The words that describe the pools to the kernels, and the pools' spans. They never change."""
         statics: list[list[int]] = []
         spans: list[list[int]] = []
         for pool, base in zip(self.pools, self.bases, strict=True):
@@ -168,7 +168,7 @@ class Canary:
     # Requests
 
     def leave(self, name: str) -> None:
-        """A request is over: its row is free. It is named in what is found for a while."""
+        """A request is over: its row is free. Later violations still name it, until `NAMES` others have come."""
         seat = self._seats.pop(name, None)
         if seat is not None:
             self._free.append(seat.row)
@@ -178,7 +178,7 @@ class Canary:
         """The row and the number of each request, int64 [requests, 2].
 
         Raises:
-            ValueError: a request that was not there is not said to be fresh.
+            ValueError: a request that was in no pass before is not `fresh` in `known`.
         """
         names = list(batch.names)
         if names == self._last[0]:
@@ -193,7 +193,7 @@ class Canary:
         return seats
 
     def _seat(self, name: str, present: Sequence[str]) -> Seat:
-        """A row for a request; the longest remembered one that is not present gives its up if none is free."""
+        """A row for a request. If none is free, the longest remembered request that is not present loses its row."""
         if not self._free:
             self.leave(next(other for other in self._seats if other not in present))
         self._numbers += 1
@@ -204,19 +204,19 @@ class Canary:
     # Launches
 
     def launch(self, batch: Pass) -> int:
-        """Verify what a pass reads, and stamp what it writes, before it runs. Returns the number of the launch.
+        """Verify the slots that a pass reads and stamp those that it writes, before it runs. Returns the launch number.
 
         Raises:
-            ValueError: the pass cannot be: nothing was enqueued.
+            ValueError: as `stage`; nothing was enqueued.
         """
         staged = self.stage(batch)
         self.enqueue(staged)
         return self.launches
 
     def fixed_words(self, requests: int) -> Any:
-        """Words on the device for a launch of so many requests that a CUDA graph captures: all of them are padding.
+        """Words on the device for a launch of `requests` requests in a CUDA graph. All of them are padding at first.
 
-        Before each replay a launch that was staged with as many is put there: `slot.upload_to(words, used)`.
+        Before each replay, stage a launch with as many requests and copy it there: `slot.upload_to(words, used)`.
         """
         words = torch.zeros(padded(2 * (self._header + requests * self._entry)), dtype=torch.int32, device=DEVICE)
         rows = words.view(torch.int64)[self._header : self._header + requests * self._entry : self._entry]
@@ -227,7 +227,7 @@ class Canary:
         """The host's part of a launch; it is filled up to `padded_to` requests.
 
         Raises:
-            ValueError: more requests than there may be, or a pool too many or too few.
+            ValueError: no request or more than `max_requests`, or not one place for each pool.
         """
         requests = len(batch.names)
         total = max(requests, padded_to)
@@ -268,15 +268,15 @@ class Canary:
         return Staged(slot, 2 * (self._header + total * self._entry), total, programs, tokens, batch)
 
     def enqueue(self, staged: Staged) -> None:
-        """Enqueue a staged launch on the lane of passes."""
+        """Enqueue a staged launch on the stream of passes."""
 
         def work() -> None:
             staged.slot.upload(staged.used)
             batch = staged.batch
             self.run_kernel(staged.slot.device, staged.requests, staged.programs, batch.input_ids, batch.positions)
 
-        self._lane.run(work)
-        self._lane.record(staged.slot.passed)
+        self._stream.run(work)
+        self._stream.record(staged.slot.passed)
 
     def run_kernel(self, words: Any, requests: int, programs: int, input_ids: Any, positions: Any) -> None:
         """Enqueue the kernel on the current stream; `words` is on the device. A CUDA graph captures this."""
@@ -304,9 +304,9 @@ class Canary:
         )
 
     def seal(self, staged: Staged) -> None:
-        """Note the real bytes of what a pass has written, behind it; its words are still there."""
-        self._lane.run(lambda: self.run_seal(staged.slot.device, staged.tokens))
-        self._lane.record(staged.slot.passed)
+        """Digest the real bytes that a pass has written, behind it. The launch's words must still be in its slot."""
+        self._stream.run(lambda: self.run_seal(staged.slot.device, staged.tokens))
+        self._stream.record(staged.slot.passed)
 
     def run_seal(self, words: Any, tokens: int) -> None:
         """Enqueue its kernel on the current stream. A CUDA graph captures this."""
@@ -321,10 +321,10 @@ class Canary:
         )
 
     def copy(self, source: str, sources: Any, target: str, targets: Any) -> None:
-        """The content of slots is copied to other slots, in or between pools: what is known of it goes along.
+        """Copy labels and digests along with the content of slots, in a pool or between two.
 
-        `sources` and `targets` are slot indices on the device, as many of either. Enqueued on the current stream, to
-        be called with the stream of the copy current.
+        `sources` and `targets` are slot indices on the device, as many of either. Enqueues on the current stream, which
+        must be the stream of the copy.
         """
         one, other = self.number(source), self.number(target)
         kernels.copy_kernel[(-(-len(sources) // BLOCK),)](
@@ -354,27 +354,28 @@ class Canary:
                 return number
         raise KeyError(pool)
 
-    # What was found
+    # Violations
 
     def poll(self) -> list[Violation]:
-        """What was found since the last call. Waits for nothing: what a launch under way finds comes later.
+        """The violations since the last call. Never waits: a launch under way reports with a later call.
 
-        Of what one launch finds of one request in one pool, the first position is told: those behind it are looked at
-        by what stands before them, so they may be right.
+        One launch reports one violation for each request and pool, at the first wrong position. Later positions are
+        verified by the labels before them, so they may be right.
         """
         grouped: dict[tuple[int, str, str, bool], list[Violation]] = {}
-        for one in map(self._told, self.ring.take()):
-            grouped.setdefault((one.launch, one.pool, one.request, one.what is What.WRITES), []).append(one)
+        for one in map(self._violation, self.ring.take()):
+            grouped.setdefault((one.launch, one.pool, one.request, one.kind is ViolationKind.WRITES), []).append(one)
         firsts = [(min(group, key=_place), sum(one.times for one in group)) for group in grouped.values()]
         return sorted((one._replace(times=times) for one, times in firsts), key=_place)
 
-    def _told(self, words: list[int]) -> Violation:
-        _, what, launch, number, pool, position, slot, expected, found, token, place, writer, times = words[:13]
+    def _violation(self, words: list[int]) -> Violation:
+        _, code, launch, number, pool, position, slot, expected, found, token, place, writer, times = words[:13]
+        kind = ViolationKind(code)
         held = None
         if found and writer:
             held = Held(place, token, self._name(number_of(writer)), launch_of(writer))
         name = self.pools[pool].name if len(self.pools) > 1 else ""
-        return Violation(What(what), launch, name, self._name(number), position, slot, expected, found, held, times)
+        return Violation(kind, launch, name, self._name(number), position, slot, expected, found, held, times)
 
     def _name(self, number: int) -> str:
         return self._names.get(number, f"number {number}")

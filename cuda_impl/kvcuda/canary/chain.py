@@ -1,9 +1,9 @@
-"""The chain digest: a label names a token prefix, on the host as on the device.
+"""The chain digest: a label names a token prefix, the same on host and device.
 
     label(tokens[:n]) = sum over i < n of mix(token i * M2 + i + 1), in 64 bits
 
-A sum, so that a block of a prefill is labelled at once and each link of a chain can be looked at by itself; each term
-has its position in it, so that the order counts. 0 is the label of no tokens, and of a slot that was never written.
+Because it is a sum, a block of a prefill is labelled at once, and each link of a chain is verified by itself. Each term
+contains its position, so the order of tokens counts. 0 is the label of no tokens, and of a slot that was never written.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _M1, _M2 = (np.int64(multiplier) for multiplier in MULTIPLIERS)
 
 
 def term(token: int, position: int) -> int:
-    """What one token adds to the label of the prefix before it."""
+    """The contribution of one token to the label of its prefix."""
     return _mix(signed(token * int(_M2) + position + 1))
 
 
@@ -44,7 +44,7 @@ class Prefix:
         self.label = 0
 
     def grown(self, tokens: Sequence[int], length: int) -> int:
-        """The label of the first `length` tokens; what was computed before is not computed again."""
+        """The label of the first `length` tokens. Only tokens past the last call's are digested."""
         if length < self.length:
             self.length = self.label = 0
         self.label = extended(self.label, tokens[self.length : length], self.length)

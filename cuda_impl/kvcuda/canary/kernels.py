@@ -1,20 +1,20 @@
-"""The canary's kernels. One launch before a forward pass verifies what it reads and stamps what it writes.
+"""The canary's kernels. One launch before a forward pass verifies the slots it reads and stamps those it writes.
 
 For each slot of each pool, all pools behind each other:
 
     labels      int64   the label of the prefix that ends there, see `kvcuda.canary.chain`
     tokens      int32   its last token
     places      int32   its position
-    writers     int64   who wrote it: the request's number and the launch's
+    writers     int64   its writer: the request's number and the launch's
     sealed      int64   the digest of its real bytes; 0 while it has none
 
-A position is right if its label follows from the one before it by its own token: so each is looked at by itself, and
-all are looked at at once. The last one must have the label that the request wrote there itself (`heads`), or that the
-host computed, which pins all before it.
+A position is right if its label follows from the label before it and its own token. So all positions are verified in
+parallel. The last one must have the label that the request wrote there itself (`heads`), or that the host computed;
+this pins all before it.
 
-In one launch nothing is ordered. So no position is written and read back in it: a request's first program alone reads
-and writes its heads, and what another request of the same pass writes, which the pass itself reads as it should, is
-judged by its position here and by its label in the next launch.
+Programs of one launch have no order, so no position is written and read back in it. Only a request's first program
+reads and writes its heads. A slot that another request of the same pass writes is verified by its position in this
+launch, and by its label in the next one.
 """
 
 # backend decides how kernels are decorated, so it comes before triton.
@@ -25,7 +25,7 @@ import triton.language as tl
 # isort: on
 
 from kvcuda.canary import words as layout
-from kvcuda.canary.words import Kind, What
+from kvcuda.canary.words import Kind, ViolationKind
 from kvcuda.digest_kernels import M2, mix
 
 HEADER = tl.constexpr(layout.HEADER)
@@ -38,27 +38,27 @@ ENTRY_WORDS = tl.constexpr(layout.ENTRY_WORDS)
 LAUNCH_BITS = tl.constexpr(layout.LAUNCH_BITS)
 RECENT = tl.constexpr(layout.RECENT)
 STATES = tl.constexpr(int(Kind.STATES))
-OTHER = tl.constexpr(int(What.OTHER))
-NEVER = tl.constexpr(int(What.NEVER))
-LAST = tl.constexpr(int(What.LAST))
-KNOWN = tl.constexpr(int(What.KNOWN))
-RANGE = tl.constexpr(int(What.RANGE))
-BYTES_DIFFER = tl.constexpr(int(What.BYTES))
-WRITES = tl.constexpr(int(What.WRITES))
+OTHER = tl.constexpr(int(ViolationKind.OTHER))
+NEVER = tl.constexpr(int(ViolationKind.NEVER))
+LAST = tl.constexpr(int(ViolationKind.LAST))
+KNOWN = tl.constexpr(int(ViolationKind.KNOWN))
+RANGE = tl.constexpr(int(ViolationKind.RANGE))
+BYTES_DIFFER = tl.constexpr(int(ViolationKind.BYTES))
+WRITES = tl.constexpr(int(ViolationKind.WRITES))
 NEW_SLOTS = tl.constexpr(4)
-"""New slots that a block of positions is held against at a time."""
+"""New slots that are compared with a block of positions at a time."""
 NO_POSITION = tl.constexpr(1 << 30)
 
 
 @triton.jit
 def term(token: tl.tensor, position: tl.tensor) -> tl.tensor:
-    """What one token adds to the label of the prefix before it."""
+    """The contribution of one token to the label of its prefix."""
     return mix(token.to(tl.int64) * M2 + position.to(tl.int64) + 1)
 
 
 @triton.jit
 def translated(translation: tl.tensor, slot: tl.tensor, live: tl.tensor) -> tl.tensor:
-    """The slots of this pool for those that a table of another one names."""
+    """Translate the slots of another pool's table to slots of this pool."""
     if translation.to(tl.int64) != 0:
         slot = tl.load(translation + slot, mask=live & (slot >= 0), other=-1)
     return slot
@@ -88,11 +88,11 @@ def digest_bytes(
 
 
 @triton.jit
-def tell(
+def report(
     ring: tl.tensor,
     count: tl.tensor,
     capacity: tl.tensor,
-    what: tl.tensor,
+    kind: tl.tensor,
     launch: tl.tensor,
     number: tl.tensor,
     pool: tl.tensor,
@@ -105,26 +105,26 @@ def tell(
     writer: tl.tensor,
     times: tl.tensor,
 ) -> None:
-    """Put a violation on the ring. Its last word is a digest of the others: the host takes no half-written one."""
+    """Put a violation on the ring. Its last word is a digest of the others, so the host skips a half-written entry."""
     index = tl.atomic_add(count, 1)
     entry = ring + index % capacity * ENTRY_WORDS
-    # Each word stands in its lane, and all are stored at once.
-    lane = tl.arange(0, ENTRY_WORDS)
-    word = tl.where(lane == 0, index + 1, 0)
-    word = tl.where(lane == 1, what, word)
-    word = tl.where(lane == 2, launch, word)
-    word = tl.where(lane == 3, number, word)
-    word = tl.where(lane == 4, pool, word)
-    word = tl.where(lane == 5, position, word)
-    word = tl.where(lane == 6, slot, word)
-    word = tl.where(lane == 7, expected, word)
-    word = tl.where(lane == 8, found, word)
-    word = tl.where(lane == 9, token, word)
-    word = tl.where(lane == 10, place, word)
-    word = tl.where(lane == 11, writer, word)
-    word = tl.where(lane == 12, times, word)
-    check = mix(tl.sum(mix(word + lane), 0))
-    tl.store(entry + lane, tl.where(lane == ENTRY_WORDS - 1, check, word))
+    # One element for each field: all are stored at once.
+    field = tl.arange(0, ENTRY_WORDS)
+    word = tl.where(field == 0, index + 1, 0)
+    word = tl.where(field == 1, kind, word)
+    word = tl.where(field == 2, launch, word)
+    word = tl.where(field == 3, number, word)
+    word = tl.where(field == 4, pool, word)
+    word = tl.where(field == 5, position, word)
+    word = tl.where(field == 6, slot, word)
+    word = tl.where(field == 7, expected, word)
+    word = tl.where(field == 8, found, word)
+    word = tl.where(field == 9, token, word)
+    word = tl.where(field == 10, place, word)
+    word = tl.where(field == 11, writer, word)
+    word = tl.where(field == 12, times, word)
+    check = mix(tl.sum(mix(word + field), 0))
+    tl.store(entry + field, tl.where(field == ENTRY_WORDS - 1, check, word))
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def written_now(
     slot: tl.tensor,
     position: tl.tensor,
 ) -> tl.tensor:
-    """Which slots this very pass writes, at the same positions."""
+    """Which of the slots this pass writes itself, at the same positions."""
     found = tl.zeros_like(position)
     for first in range(0, tokens, NEW_SLOTS):
         other = first + tl.arange(0, NEW_SLOTS)
@@ -174,7 +174,7 @@ def verify_links(
     BLOCK: tl.constexpr,
     BYTES: tl.constexpr,
 ) -> None:
-    """Look at the positions of one block that the pass reads, and tell of the first one that is wrong."""
+    """Verify the positions of one block that the pass reads, and report the first wrong one."""
     slots = tl.load(static + 2)
     unit = tl.load(static + 3).to(tl.int32)
     position = block * BLOCK + tl.arange(0, BLOCK)
@@ -193,31 +193,31 @@ def verify_links(
         there = tl.load(sealed + slot, mask=known, other=0)
         page_size = tl.load(static + 8)
         bytes_now = digest_bytes(spans, tl.load(static + 7).to(tl.int32), slot, known & (there != 0), page_size)
-        spoilt = known & (there != 0) & (there != bytes_now)
+        changed = known & (there != 0) & (there != bytes_now)
     else:
-        spoilt = live & False
-    if tl.max((bad | spoilt).to(tl.int32), 0) != 0:
+        changed = live & False
+    if tl.max((bad | changed).to(tl.int32), 0) != 0:
         now = written_now(new_slots, translation, positions, num_tokens, slot, position)
         now = now | written_now(new_slots, translation, positions, num_tokens, before, position - 1)
         bad = bad & (now == 0)
-        spoilt = spoilt & (now == 0)
-        times = tl.sum((bad | spoilt).to(tl.int64), 0)
+        changed = changed & (now == 0)
+        times = tl.sum((bad | changed).to(tl.int64), 0)
         if times != 0:
-            first = tl.min(tl.where(bad | spoilt, position, NO_POSITION), 0)
+            first = tl.min(tl.where(bad | changed, position, NO_POSITION), 0)
             here = position == first
             its_slot = tl.sum(tl.where(here, slot, 0), 0)
             its_label = tl.sum(tl.where(here, label, 0), 0)
             its_expected = tl.sum(tl.where(here, expected, 0), 0)
             is_outside = tl.max((here & outside).to(tl.int32), 0)
             is_bad = tl.max((here & bad).to(tl.int32), 0)
-            what = tl.where(is_outside != 0, RANGE, tl.where(its_label == 0, NEVER, OTHER))
-            what = tl.where(is_bad != 0, what, BYTES_DIFFER)
+            kind = tl.where(is_outside != 0, RANGE, tl.where(its_label == 0, NEVER, OTHER))
+            kind = tl.where(is_bad != 0, kind, BYTES_DIFFER)
             inside = tl.where(is_outside != 0, 0, its_slot)
-            tell(
+            report(
                 ring,
                 count,
                 capacity,
-                what,
+                kind,
                 launch,
                 number,
                 pool,
@@ -255,9 +255,9 @@ def verify_one(
     wrong: tl.tensor,
     shared: tl.tensor,
 ) -> None:
-    """Tell of one slot, as `wrong`, if it has not the label that it should have.
+    """Report one slot, with the kind `wrong`, if its label is not the expected one.
 
-    Where it is `shared`, another request of this pass may be writing it right now.
+    If it is `shared`, another request of this pass may be writing it right now.
     """
     outside = (slot < 0) | (slot >= tl.load(static + 2))
     inside = tl.where(outside, 0, slot)
@@ -274,12 +274,12 @@ def verify_one(
                 != 0
             )
         if now == 0:
-            what = tl.where(outside, RANGE, tl.where(label == 0, NEVER, wrong))
-            tell(
+            kind = tl.where(outside, RANGE, tl.where(label == 0, NEVER, wrong))
+            report(
                 ring,
                 count,
                 capacity,
-                what,
+                kind,
                 launch,
                 number,
                 pool,
@@ -316,10 +316,10 @@ def watch_kernel(
     NEW_WIDE: tl.constexpr,
     BYTES: tl.constexpr,
 ) -> None:
-    """Verify what a pass reads and stamp what it writes. Grid: (requests, pools, 1 + programs that verify).
+    """Verify the slots that a pass reads and stamp those that it writes. Grid: (requests, pools, 1 + verifiers).
 
-    The first program of a request and pool looks at its last position and stamps; the others look at its blocks in
-    turn. New slots are int64 with `NEW_WIDE`, else int32.
+    The first program of a request and pool verifies its last position and stamps; the others verify its blocks in turn.
+    New slots are int64 with `NEW_WIDE`, else int32.
     """
     request, pool, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     entry = words + HEADER + POOLS * POOL_WORDS + request * (REQUEST_WORDS + POOLS * PLACE_WORDS)
@@ -387,7 +387,7 @@ def watch_kernel(
             behind = tl.load(head + (start + RECENT - 1) % RECENT)
             behind = tl.where(fresh != 0, known, behind)
             behind = tl.where(start == 0, 0, behind)
-            # First the last position, then the one whose label the host knows, if there is one.
+            # The last position, then the one whose label the host knows, if there is one.
             for by_host in range(0, 2):
                 position = tl.where(by_host != 0, known_at, start - 1)
                 asked = (known_at < start) & (fresh == 0) & (kind != STATES)
@@ -417,14 +417,14 @@ def watch_kernel(
                         tl.where(by_host != 0, KNOWN, LAST),
                         kind != STATES,
                     )
-            tl.debug_barrier()  # all of it is read before any lane writes
-            lanes = tl.arange(0, BLOCK)
+            tl.debug_barrier()  # every thread has read before any writes
+            offsets = tl.arange(0, BLOCK)
             slots = tl.load(static + 2)
             writer = (number << LAUNCH_BITS) | launch
             border = tl.load(place + 2).to(tl.int32)
             at_border = behind
             for begin in range(0, new, BLOCK):
-                index = begin + lanes
+                index = begin + offsets
                 live = index < new
                 position = start + index
                 token = tl.load(input_ids + first + index, mask=live, other=0).to(tl.int32)
@@ -437,7 +437,7 @@ def watch_kernel(
                 if kind != STATES:
                     slot = tl.load(new_slots + first + index, mask=live, other=0).to(tl.int64)
                     slot = translated(translation, slot, live)
-                    # Page 0 takes what nobody reads, and negative slots stand for no write.
+                    # Page 0 takes the writes of padding, and a negative slot means no write.
                     stamped = live & (slot >= tl.load(static + 8)) & (slot < slots)
                     tl.store(labels + slot, label, mask=stamped)
                     tl.store(tokens + slot, token, mask=stamped)
@@ -449,7 +449,7 @@ def watch_kernel(
                     times = tl.sum(outside.to(tl.int64), 0)
                     if times != 0:
                         at = tl.min(tl.where(outside, position, NO_POSITION), 0)
-                        tell(
+                        report(
                             ring,
                             count,
                             capacity,
@@ -493,7 +493,7 @@ def seal_kernel(
     BLOCK: tl.constexpr,
     NEW_WIDE: tl.constexpr,
 ) -> None:
-    """Note the real bytes of what a pass has written. Grid: (blocks of its tokens, pools)."""
+    """Digest the real bytes that a pass has written. Grid: (blocks of its tokens, pools)."""
     pool = tl.program_id(1)
     static = statics + pool * STATIC_WORDS
     spans = tl.load(static + 7).to(tl.int32)
@@ -528,7 +528,7 @@ def copy_kernel(
     num: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """All that is known of slots goes with their content to other slots. Grid: (blocks,)."""
+    """Copy labels, stamps and digests of slots to other slots. Grid: (blocks,)."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = index < num
     source = tl.load(sources + index, mask=live, other=-1).to(tl.int64)

@@ -1,7 +1,7 @@
-"""Defects that are put in on request, to see that the canary finds them: the self-test of an installation.
+"""Faults that are injected on request: the self-test of an installation.
 
-Only what the canary is told, or keeps, is changed, and a table is put back before the pass runs: what the engine
-computes stays as it is.
+They change only the canary's inputs and labels. A table is restored before the pass runs, so the engine's results do
+not change.
 """
 
 from collections.abc import Callable
@@ -14,33 +14,33 @@ from kvcuda.canary.pools import Places
 
 
 class Perturbation(StrEnum):
-    """What is done, once, at the first launch that has what it takes."""
+    """The fault to inject, once, at the first launch where it is possible."""
 
     TABLE = "table"
-    """Two entries of a request's table are swapped while the launch looks."""
+    """Two entries of a request's table are swapped while the launch verifies it."""
     STALE = "stale"
     """A request is read through another request's row."""
     TOKEN = "token"
-    """A pass writes another token than the request has. Found where the host knows the request's tokens."""
+    """A pass is stamped with another token than the request has. Found where the host knows the request's tokens."""
     USED = "used"
-    """A slot that a request reads is overwritten by nobody."""
+    """The label of a slot that a request reads is overwritten."""
     UNUSED = "unused"
-    """A slot is overwritten where nothing was ever written: nobody reads it, so nothing is found."""
+    """The label of a slot that was never written is overwritten. No request reads it, so nothing is found."""
     COPY = "copy"
-    """What is copied to another tier, or back, lands one page off."""
+    """A copy to another tier, or back, lands one page off."""
 
 
 class PerturbedCanary(Canary):
-    """A canary that does one of these. Looking for a victim waits for the device, which a canary never does."""
+    """A canary that injects one fault. The search for a victim waits for the device, unlike a canary."""
 
     perturbation = Perturbation.TABLE
     after = 0
-    """Launches before it."""
+    """Launches before the fault."""
     done_at = 0
-    """The launch at which it was done; 0 while it was not."""
+    """The launch of the fault; 0 before it."""
 
     def enqueue(self, staged: Staged) -> None:
-        """As the canary, with the perturbation."""
+        """As `Canary.enqueue`, with the fault."""
         do: dict[Perturbation, Callable[[Staged], bool]] = {
             Perturbation.TABLE: self._table,
             Perturbation.STALE: self._stale,
@@ -57,7 +57,7 @@ class PerturbedCanary(Canary):
             super().enqueue(staged)
 
     def copy(self, source: str, sources: Any, target: str, targets: Any) -> None:
-        """As the canary, to the page behind."""
+        """As `Canary.copy`, with `COPY` to the next page."""
         if self.perturbation is Perturbation.COPY and not self.done_at and self.launches >= self.after:
             self.done_at = max(1, self.launches)
             targets = targets + self.pools[self.number(target)].page_size
@@ -69,7 +69,7 @@ class PerturbedCanary(Canary):
         return [int(batch.positions[first]) for first in firsts.tolist()]
 
     def _entries(self, staged: Staged, request: int) -> tuple[Any, int, int]:
-        """The table of the first pool, where a request's entry for position 0 is, and the tokens of an entry."""
+        """The first pool's table, the index of a request's entry for position 0, and the tokens of an entry."""
         places = staged.batch.places[0]
         if not isinstance(places, Places):
             raise ValueError("the first pool has states: there is no table to perturb")
@@ -83,9 +83,9 @@ class PerturbedCanary(Canary):
             last = (start - 1) // unit
             if start > unit and int(table[offset]) != int(table[offset + last]):
                 swap = partial(_swap, table, offset, offset + last)
-                self._lane.run(swap)
+                self._stream.run(swap)
                 super().enqueue(staged)
-                self._lane.run(swap)
+                self._stream.run(swap)
                 self.done_at = self.launches
                 return True
         return False
@@ -104,9 +104,9 @@ class PerturbedCanary(Canary):
 
     def _token(self, staged: Staged) -> bool:
         ids = staged.batch.input_ids
-        self._lane.run(lambda: ids[:1].add_(1))
+        self._stream.run(lambda: ids[:1].add_(1))
         super().enqueue(staged)
-        self._lane.run(lambda: ids[:1].sub_(1))
+        self._stream.run(lambda: ids[:1].sub_(1))
         self.done_at = self.launches
         return True
 
@@ -128,7 +128,7 @@ class PerturbedCanary(Canary):
 
     def _overwrite(self, slot: int) -> None:
         self.done_at = self.launches
-        self._lane.run(lambda: self.labels[slot : slot + 1].fill_(self.launches))
+        self._stream.run(lambda: self.labels[slot : slot + 1].fill_(self.launches))
 
 
 def _swap(table: Any, one: int, other: int) -> None:

@@ -1,4 +1,4 @@
-"""What the canary is told: a memory's pools, and for each pass how the slots are found that it reads and writes."""
+"""The canary's input: the pools of a memory, and for each pass the slots that it reads and writes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ from kvcuda.canary.words import Kind
 from kvcuda.tensors import Ints
 
 WORD = 8
-"""Bytes are digested in words of so many."""
+"""Bytes of a word: bytes are digested in words."""
 FIRST_BYTES = 16
-"""How many bytes of each slot are looked at, unless all are."""
+"""Bytes of each slot that are digested, unless all are."""
 
 
 class Span(NamedTuple):
-    """Bytes that each slot has at one place of a tensor: `words` words of 8 bytes."""
+    """The bytes of each slot at one place of a tensor: `words` words of 8 bytes."""
 
     address: int
     page_stride: int
@@ -68,14 +68,14 @@ class Pool(NamedTuple):
     page_size: int = 1
     """Tokens a page; 1 for states."""
     block_tables: bool = False
-    """Tables name pages; otherwise each position's slot index stands in its row."""
+    """Tables list pages; otherwise a row lists the slot index of each position."""
     kind: Kind = Kind.SLOTS
     window: int = 0
-    """How many positions before the first new one a pass reads; 0 for all."""
+    """Positions before the first new one that a pass reads; 0 for all."""
     translation: Any = None
-    """int64 [slots of another pool]: the slot in this one for each slot that a table names; `None` without one."""
+    """int64 [slots of another pool]: the slot in this pool for each slot of the table; `None` without translation."""
     spans: Sequence[Span] = ()
-    """The real bytes that are looked at."""
+    """The real bytes that are digested."""
 
 
 class Places(NamedTuple):
@@ -84,9 +84,9 @@ class Places(NamedTuple):
     table: Any
     """int32: rows of slot indices, or block tables. Read when the launch runs, not when it is queued."""
     offsets: Ints
-    """int64 [requests]: where in the table each request's entry for position 0 stands, or would stand."""
+    """int64 [requests]: the index in the table of each request's entry for position 0, whether it exists or not."""
     new_slots: Any
-    """[new tokens]: the slot that each is written to; negative for none. Named as in the table."""
+    """[new tokens]: the slot that each is written to, numbered as in the table; negative for none."""
 
 
 class States(NamedTuple):
@@ -95,19 +95,19 @@ class States(NamedTuple):
     sources: Ints
     slots: Ints
     borders: Ints
-    """Lengths in tokens, within the new ones, whose states are kept besides."""
+    """Lengths in tokens, within the new ones, whose states are kept too."""
     border_slots: Ints
 
 
 class Known(NamedTuple):
-    """What the host says of one request in a pass."""
+    """The host's knowledge of one request in a pass."""
 
     position: int
     label: int
-    """That of the prefix that ends with this position, computed from the request's tokens."""
+    """The label of the prefix that ends with this position, computed from the request's tokens."""
     fresh: bool = False
-    """The pass begins behind this position, and what the request wrote before counts no more: it is new, was
-    preempted, resumes a session, or goes back by more than its drafts."""
+    """The pass begins behind this position, and the request's earlier writes no longer count: it is new, was preempted,
+    resumes a session, or goes back by more than its drafts."""
 
 
 START = Known(-1, 0, fresh=True)
@@ -115,7 +115,7 @@ START = Known(-1, 0, fresh=True)
 
 
 class Pass(NamedTuple):
-    """One forward pass. Requests' new tokens stand behind each other, in the order of `names`."""
+    """One forward pass. The requests' new tokens follow each other in the order of `names`."""
 
     names: Sequence[str]
     counts: Ints
@@ -125,8 +125,8 @@ class Pass(NamedTuple):
     positions: Any
     """[new tokens], int32 or int64."""
     places: Sequence[Places | States]
-    """One for each pool that a pass uses, in their order."""
+    """One for each pool that a pass uses, in the order of the pools."""
     known: Mapping[int, Known]
-    """By the request's index. A request that was not there in the last pass must be fresh."""
+    """By the request's index. A request that was in no pass before must be fresh."""
     longest: int = 0
-    """No request is longer than so many tokens; 0 where that is not known."""
+    """An upper bound on the tokens of each request; 0 if none is known."""

@@ -1,16 +1,16 @@
-"""What the canary found, as the host is told: a ring that the device writes, polled without waiting for it."""
+"""The canary's violations: a ring that the device writes and the host polls without waiting."""
 
 from typing import Any, NamedTuple
 
 import torch
 
 from kvcuda.backend import DEVICE
-from kvcuda.canary.words import ENTRY_WORDS, LAUNCH_BITS, What
+from kvcuda.canary.words import ENTRY_WORDS, LAUNCH_BITS, ViolationKind
 from kvcuda.digest import mix, signed
 
 
 class Held(NamedTuple):
-    """What a slot holds, as far as stamps say."""
+    """The content of a slot, by its stamps."""
 
     position: int
     token: int
@@ -22,49 +22,49 @@ class Held(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """One slot that a forward pass was about to read, or write, and that is not what it should be."""
+    """One wrong slot that a forward pass was about to read or write."""
 
-    what: What
+    kind: ViolationKind
     launch: int
     """The pass, counted from 1."""
     pool: str
     request: str
-    """For whom the slot was looked at."""
+    """The request that the pass reads or writes the slot for."""
     position: int
     slot: int
     """In slots of its pool."""
     expected: int
-    """The label that it should have; labels are those of `kvcuda.canary.chain`."""
+    """The expected label; labels are those of `kvcuda.canary.chain`."""
     found: int
-    """The label that it has."""
+    """Its label."""
     held: Held | None
-    """What was written there last; `None` if nothing ever was, or there is no such slot."""
+    """The last write there; `None` if there was none, or there is no such slot."""
     times: int
-    """How many positions of the same block are wrong; this is the first one."""
+    """Wrong positions of the same block; this is the first one."""
 
     def __str__(self) -> str:
         where = f"slot {self.slot}" if not self.pool else f"slot {self.slot} of {self.pool}"
         reads = f"launch {self.launch} reads position {self.position} of request {self.request} from {where}"
         more = f" ({self.times - 1} more behind it)" if self.times > 1 else ""
-        match self.what:
-            case What.WRITES:
-                said = f"launch {self.launch} writes position {self.position} of request {self.request} to {where}, "
-                return f"{said}which is none{more}"
-            case What.RANGE:
-                return f"{reads}, which is none{more}"
-            case What.NEVER:
-                return f"{reads}, where nothing was ever written{more}"
-            case What.BYTES:
-                return f"{reads}, whose bytes are not those that were written: it holds {self.held}{more}"
+        match self.kind:
+            case ViolationKind.WRITES:
+                writes = f"launch {self.launch} writes position {self.position} of request {self.request} to {where}, "
+                return f"{writes}which does not exist{more}"
+            case ViolationKind.RANGE:
+                return f"{reads}, which does not exist{more}"
+            case ViolationKind.NEVER:
+                return f"{reads}, which was never written{more}"
+            case ViolationKind.BYTES:
+                return f"{reads}, whose bytes have changed since they were written: it holds {self.held}{more}"
         same = self.held is not None and (self.held.position, self.held.request) == (self.position, self.request)
         other = ", behind other tokens than the request has" if same else ""
         return f"{reads}, but it holds {self.held}{other}{more}"
 
 
 class Ring:
-    """The ring of violations: in pinned memory of the host where there is a GPU, so that reading it waits for nothing.
+    """The ring of violations, in pinned host memory if there is a GPU, so that the host reads it without waiting.
 
-    The device overwrites the oldest ones; how many the host has missed, `lost` counts.
+    The device overwrites the oldest entries; `lost` counts those that the host has missed.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
@@ -80,7 +80,7 @@ class Ring:
         self.lost = 0
 
     def take(self) -> list[list[int]]:
-        """The words of all violations that are whole and were not taken yet, in order."""
+        """The words of all complete violations that were not taken yet, in order."""
         found: list[list[int]] = []
         while True:
             words: list[int] = self._seen[self.taken % self.capacity].tolist()
@@ -93,16 +93,16 @@ class Ring:
 
 
 def _is_whole(words: list[int]) -> bool:
-    """Whether an entry was written to its end."""
-    *said, check = words
-    return mix(signed(sum(mix(signed(word + lane)) for lane, word in enumerate([*said, 0])))) == check
+    """Whether an entry was written completely: its last word is the digest of the others."""
+    *content, check = words
+    return mix(signed(sum(mix(signed(word + index)) for index, word in enumerate([*content, 0])))) == check
 
 
 def launch_of(writer: int) -> int:
-    """The launch in a word that says who wrote a slot."""
+    """The launch in the word that names a slot's writer."""
     return writer & ((1 << LAUNCH_BITS) - 1)
 
 
 def number_of(writer: int) -> int:
-    """The request's number in it."""
+    """The request's number in that word."""
     return writer >> LAUNCH_BITS

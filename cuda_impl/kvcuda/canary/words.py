@@ -1,6 +1,6 @@
-"""The layout of what the canary's kernels are told, and of what they tell: int64 words throughout.
+"""The layout of the canary's words, to its kernels and from them: int64 throughout.
 
-A launch travels as one array, as in `kvcuda.words`: nothing that changes from step to step is a kernel argument, so a
+A launch travels as one array, as in `kvcuda.words`. Nothing that changes from step to step is a kernel argument, so a
 captured CUDA graph replays with new words.
 
     header            launch   requests   tokens   share
@@ -8,11 +8,11 @@ captured CUDA graph replays with new words.
     for each request  row   number   first   count   known at   known label   fresh
                       and for each pool its place: offset, or for states   source   slot   border   border slot
 
-`first` and `count` say which of the batch's new tokens are the request's. `row` is where the canary keeps the labels of
-the last positions that the request wrote; -1 for padding. A known label is one that the host computed from the tokens,
-at the position `known at`, or -1 for none; a `fresh` request begins behind that position, and its row says nothing yet.
+`first` and `count` give the request's part of the batch's new tokens. `row` has the labels of the last positions that
+the request wrote; -1 for padding. A known label is one that the host computed from the tokens, for the position
+`known at`, or -1 for none. A `fresh` request begins behind that position, and its row has no labels yet.
 
-What never changes stands in another array, an entry a pool:
+The words that never change are in another array, one entry for each pool:
 
     kind   first index   slots   unit   window   address of the translation   first span   spans   page size
 """
@@ -29,7 +29,7 @@ SPAN_WORDS = 4
 ENTRY_WORDS = 16
 """Of a violation; the last one is the digest of the others."""
 LAUNCH_BITS = 32
-"""Who wrote a slot is one word: the request's number above the launch's."""
+"""A slot's writer is one word: the request's number above the launch's."""
 RECENT = 64
 """Last positions of each row whose labels are kept; more drafts than that cannot be taken back."""
 
@@ -43,20 +43,20 @@ class Kind(IntEnum):
     """A request's state, by the number of its slot."""
 
 
-class What(IntEnum):
-    """What is wrong with a slot that a pass is about to read or write."""
+class ViolationKind(IntEnum):
+    """How a slot is wrong that a pass is about to read or write."""
 
     OTHER = 1
-    """It holds other content than follows from the position before it."""
+    """Its content does not follow from the position before it."""
     NEVER = 2
-    """Nothing was ever written there."""
+    """It was never written."""
     LAST = 3
-    """The last position holds other content than the request has written or means."""
+    """The last position has not the content that the request wrote there, or that the host expects."""
     KNOWN = 4
-    """It holds other content than the request's tokens say."""
+    """Its content is not that of the request's tokens."""
     RANGE = 5
     """There is no such slot."""
     BYTES = 6
-    """The bytes are not those that were written."""
+    """The bytes have changed since they were written."""
     WRITES = 7
     """There is no such slot, and the pass is about to write it."""

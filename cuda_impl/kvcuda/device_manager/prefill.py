@@ -1,4 +1,4 @@
-"""Prefill: a batch of requests gets rows, pages and locks, or nothing of it happens."""
+"""Prefill: a whole batch of requests gets rows, pages and locks, or nothing happens."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Prefill(NamedTuple):
     run: Run | None
     """Its run, if an earlier chunk has begun it."""
     base: KvRecord | Match
-    """What it goes on from: a record, its run's or lent by a slot, or what it matched in the prefix store."""
+    """Its prefix: a record, of its run or lent by a slot, or a match in the prefix store."""
     prefix_len: int
     seq_len: int
 
@@ -33,7 +33,7 @@ class Prefill(NamedTuple):
 
 
 class Prefilling(ManagerState):
-    """`extend`, and what it asks before it changes anything."""
+    """`extend`, and its checks before it changes anything."""
 
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """Prefill each request up to its `seq_len`: rows, pages and locks for the whole batch, or nothing (17850).
@@ -84,7 +84,7 @@ class Prefilling(ManagerState):
         return Prefill(request, run, base, prefix_len, seq_len)
 
     def _check_chunking(self, batch: list[Prefill]) -> None:
-        """Refuse an empty batch, a request that is named twice, and what BATCH-1 and BATCH-2 forbid (20476)."""
+        """Refuse an empty batch, a request that is named twice, and a batch that breaks BATCH-1 or BATCH-2 (20476)."""
         names = [prefill.request.name for prefill in batch]
         check_batch(names)
         chunks = [prefill for prefill in batch if prefill.is_chunk]
@@ -118,11 +118,11 @@ class Prefilling(ManagerState):
     def _begin(self, prefill: Prefill, copies: list[Copy], states: dict[str, list[int]]) -> int:
         """The host's side of one request of a batch that fits; returns its row.
 
-        [0, prefix_len)         matched, lent, or written by an earlier chunk: stays. What a fresh row matched is
-                                added to `copies`
+        [0, prefix_len)         matched, lent, or written by an earlier chunk: kept. The match of a fresh row is added
+                                to `copies`
         [prefix_len, seq_len)   gets slots
 
-        State slots that a fresh row's request does not have yet are taken, and added to `states`.
+        A request with a fresh row takes the state slots that it still lacks; they are added to `states`.
         """
         request, run, base, prefix_len, seq_len = prefill
         rows, page_size = self.rows, self.config.page_size

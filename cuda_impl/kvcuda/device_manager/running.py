@@ -1,14 +1,14 @@
-"""Decode steps, and launches with what they bring."""
+"""Decode steps, launches, and their results."""
 
 import numpy as np
 
 from kvcuda.device_manager.state import ManagerState
 from kvcuda.forward import Forward, ForwardBatch, StateBatch
-from kvcuda.lanes import Event
 from kvcuda.memory import OUT_BUFFERS
 from kvcuda.records import Flight, Run
 from kvcuda.row_table import ints
 from kvcuda.staging import Slot
+from kvcuda.streams import Event
 from kvcuda.tensors import Ints
 from kvspec import lengths
 from kvspec.events import CompleteAnswer, DecodeAnswer, Done, Refusal
@@ -20,7 +20,7 @@ class Running(ManagerState):
     def decode(self, reqs: list[str], n: int = 1) -> DecodeAnswer:
         """Make room for `n` tokens of each request past its committed ones; one alone is committed at once (994).
 
-        The step's tokens need not be there yet: with overlap the launch in flight is about to bring them.
+        With overlap, the launch in flight may still be computing the step's tokens.
 
         Raises:
             Refusal: `n` is no number of tokens, some request cannot decode now, or the batch does not fit.
@@ -29,7 +29,7 @@ class Running(ManagerState):
         return DecodeAnswer()
 
     def stage_decode(self, reqs: list[str], n: int = 1) -> Slot:
-        """The host's part of `decode`: everything but the kernel, whose words are in the slot that is returned.
+        """The host's part of `decode`: everything but the kernel. Returns the slot with the kernel's words.
 
         Raises:
             Refusal: as `decode`.
@@ -42,7 +42,7 @@ class Running(ManagerState):
     def _check_decode(self, reqs: list[str], n: int) -> tuple[Ints, Ints]:
         """The rows of a decode step and where it begins in each, or a refusal for anything but lack of room.
 
-        A step that is ahead of a verify begins past all that is not verified: there at the latest (28754).
+        A step that is ahead of a verify begins past all unverified positions, the latest possible start (28754).
         """
         if n < 1:
             raise Refusal("OP-1", f"n is {n}")
@@ -125,14 +125,18 @@ class Running(ManagerState):
         return Done()
 
     def _check_in_time(self, launch: int, rows: Ints) -> None:
-        """Raise a ValueError where `out_cache_loc` has not what a launch would read any more."""
+        """Check that `out_cache_loc` still has a launch's slots.
+
+        Raises:
+            ValueError: a later batch has overwritten them.
+        """
         if self.rows.batch[rows].min() < self.memory.oldest_batch:
             raise ValueError(
                 f"launch {launch} comes too late: {OUT_BUFFERS} batches were prepared since, or a larger one"
             )
 
     def _pass_states(self, runs: list[Run], rows: Ints, ends: Ints) -> StateBatch:
-        """The slots of a launch's recurrent states, which stand at `ends` from now on."""
+        """The slots of a launch's recurrent states, which include the first `ends` tokens from now on."""
         table = self.rows
         starts, slots = table.start[rows], ints([run.kv.state for run in runs])
         sources, borders, border_slots = slots * (starts > 0), slots * 0, slots * 0
@@ -148,20 +152,20 @@ class Running(ManagerState):
 
     def _hand_over(self, forward: Forward, batch: ForwardBatch) -> Event:
         """Enqueue a forward pass behind the row writes that it depends on; returns the event of its end."""
-        lanes = self.lanes
-        written, done = lanes.event(), lanes.event()
-        lanes.scheduler.record(written)
-        lanes.forward.wait(written)
+        streams = self.streams
+        written, done = streams.event(), streams.event()
+        streams.scheduler.record(written)
+        streams.forward.wait(written)
         forward(batch)
-        lanes.forward.record(done)
+        streams.forward.record(done)
         self.memory.out_is_read(set(self.rows.batch[batch.rows].tolist()), done)
         return done
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
-        """The oldest launch in flight has completed and brought `tokens` (17850).
+        """The oldest launch in flight has completed and sampled `tokens` (17850).
 
-        Nothing waits here but the scheduler's lane: rows that were withheld for the launch are written again only
-        behind its end.
+        Only the scheduler's stream waits for the launch: rows that were withheld for it are written again only after
+        its end.
 
         Raises:
             Refusal: another launch is older, or `tokens` are not for exactly the runs that it sampled.
@@ -184,7 +188,7 @@ class Running(ManagerState):
             run.verifiable += 1
         self.launches.popleft()
         if flight.done is not None:
-            self.lanes.scheduler.wait(flight.done)
+            self.streams.scheduler.wait(flight.done)
         self.rows.end_read()
         return CompleteAnswer()
 
@@ -210,7 +214,7 @@ class Running(ManagerState):
         table.set_lengths(row, lengths.verify(table.lengths(row), accepted, self.config.page_size))
         for token in tokens:
             run.tokens.append(token)
-        if len(tokens) < accepted:  # it has stopped: nobody asks what its next step has brought
+        if len(tokens) < accepted:  # it has stopped: the result of its next step is dropped
             run.unverified.clear()
             run.verifiable = 0
             for flight in self.launches:

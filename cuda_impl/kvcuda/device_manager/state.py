@@ -1,4 +1,4 @@
-"""What a device manager knows, and what several operations ask of it."""
+"""The state of a device manager, and checks that several operations share."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,37 +6,37 @@ from collections.abc import Sequence
 from kvcuda.backend import DEVICE
 from kvcuda.forward import Forward
 from kvcuda.holdings import Holdings
-from kvcuda.lanes import Lanes, default_lanes
 from kvcuda.memory import DeviceMemory
 from kvcuda.records import Flight, KvRecord, Request, Run
 from kvcuda.row_table import ints
 from kvcuda.sessions import Sessions
+from kvcuda.streams import Streams, default_streams
 from kvcuda.tensors import Ints
 from kvspec.events import Config, Refusal
 
 
 class ManagerState:
-    """The parts of a device manager, and who waits and who runs."""
+    """The parts of a device manager, and its waiting and running requests."""
 
     def __init__(
         self,
         config: Config,
         *,
         forward: Forward | None = None,
-        lanes: Lanes | None = None,
+        streams: Streams | None = None,
         debug: bool = False,
     ) -> None:
-        """Everything is free and nobody is there.
+        """Everything is free, and there are no requests.
 
-        `forward` is called by `launch`, once the forward lane waits for all that it depends on. With `debug` the
-        kernels check every page they move.
+        `launch` calls `forward` once the forward stream waits for its inputs. With `debug` the kernels check every page
+        that they move.
 
         Raises:
-            ValueError: sizes that the device manager cannot express.
+            ValueError: a size exceeds a limit of the device manager.
         """
         self.config = config
-        self.lanes = default_lanes(DEVICE) if lanes is None else lanes
-        self.memory = DeviceMemory(config, self.lanes, debug=debug)
+        self.streams = default_streams(DEVICE) if streams is None else streams
+        self.memory = DeviceMemory(config, self.streams, debug=debug)
         self.holdings = Holdings(config, self.memory)
         self.rows = self.holdings.rows
         self.states = self.holdings.states
@@ -52,7 +52,7 @@ class ManagerState:
         self.launches: deque[Flight] = deque()
         """The launches in flight, oldest first."""
         self._last_batch: tuple[list[str], list[Run], Ints] | None = None
-        """The running batch that was looked up last. Engines ask for the same one again and again."""
+        """The last running batch that was looked up. Engines often decode the same batch again."""
 
     def _request(self, req: str) -> Request:
         """The request, or a refusal."""
@@ -83,7 +83,7 @@ class ManagerState:
         return runs, rows
 
     def _note_prepared(self, rows: Ints, starts: Ints, outs: Ints) -> None:
-        """Remember where in `out_cache_loc` a batch lies, for its launch."""
+        """Record where in `out_cache_loc` the slots of a batch are, for its launch."""
         table = self.rows
         table.start[rows] = starts
         table.out[rows] = outs

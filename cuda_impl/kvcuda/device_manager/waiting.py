@@ -19,7 +19,7 @@ class Waiting(ManagerState):
         return Done()
 
     def submit(self, req: str, tokens: list[Element], session: str | None = None) -> Done:
-        """Take a request in; nothing is matched or owned yet.
+        """Queue a request; it has matched nothing and holds nothing yet.
 
         Raises:
             Refusal: the name is taken, the tokens are none, too many or malformed, or no turn of the session.
@@ -41,7 +41,7 @@ class Waiting(ManagerState):
         return Done()
 
     def match_prefix(self, req: str) -> MatchAnswer:
-        """How much of a waiting request is cached already. Repeatable (20476).
+        """Match a waiting request's prefix; it may be matched again (20476).
 
         Raises:
             Refusal: the request is not waiting.
@@ -58,10 +58,10 @@ class Waiting(ManagerState):
         return MatchAnswer(match.prefix_len, match.protected_len, states_freed=self.states.since(states))
 
     def take_state(self, req: str) -> StateAnswer:
-        """A matched request that waits takes the state slot that it will compute in, before it has a row (17850).
+        """Give a matched, waiting request the state slot that it will compute in, before it has a row (17850).
 
         Raises:
-            Refusal: there are no recurrent states, the request has a slot or has not matched, or none is free.
+            Refusal: there are no recurrent states, the request has a slot or has not matched, or no slot is free.
         """
         request = self._request(req)
         if not self.states.size:
@@ -76,10 +76,10 @@ class Waiting(ManagerState):
         return StateAnswer(request.state)
 
     def free_state(self, req: str) -> StateAnswer:
-        """A request that was not admitted gives back the state slot that it took (17850).
+        """Free the state slot of a request that was not admitted (17850).
 
         Raises:
-            Refusal: it took none, or has a row by now.
+            Refusal: the request took none, or has a row by now.
         """
         request = self._request(req)
         if not request.state:

@@ -1,4 +1,4 @@
-"""Operations by which memory moves to the prefix store, to a session's slot, or back to the free pages."""
+"""Operations that move memory to the prefix store, to a session's slot, or back to the free pages."""
 
 from kvcuda.device_manager.state import ManagerState
 from kvcuda.holdings import Evicted
@@ -7,8 +7,8 @@ from kvspec.events import PublishAnswer, Refusal, SwaEvictAnswer
 from kvspec.events import ReleaseAnswer as Released
 
 
-class Leaving(ManagerState):
-    """Operations on what somebody holds, and on what the prefix store keeps."""
+class Release(ManagerState):
+    """Operations on held memory, and on the prefix store."""
 
     # Ways out. Each ends in `Holdings.release`, or in a session's slot.
 
@@ -28,7 +28,7 @@ class Leaving(ManagerState):
         return self._released(states)
 
     def _end_run(self, run: Run) -> None:
-        """Nothing that a launch in flight samples comes to a run that has ended, and it holds its row no longer."""
+        """End a run: it no longer holds its row, and samples of launches in flight are dropped."""
         del self.running[run.name], self.holders[run.name]
         self.chunked.discard(run.name)
         run.ended = True
@@ -37,7 +37,7 @@ class Leaving(ManagerState):
         self._last_batch = None
 
     def _released(self, states: int, cached: int | None = None) -> Released:
-        """The answer of what lets memory go: the state slots that went back since `states` had."""
+        """The answer of a release: the state slots that became free since `states` had."""
         return Released(states_freed=self.states.since(states), state_cached=cached)
 
     def finish(self, req: str) -> Released:
@@ -67,10 +67,10 @@ class Leaving(ManagerState):
         return self._released(states, cached)
 
     def abort(self, req: str) -> Released:
-        """The request leaves without a result, wherever it is (22862).
+        """End a request without a result, in any phase (22862).
 
-        A turn that ran has overwritten its session's KV with tokens that the client never got: the KV is wiped. One
-        that never ran leaves the slot as it was.
+        A turn that ran has overwritten its session's KV with tokens that the client never got, so the KV is wiped. A
+        turn that never ran leaves the slot unchanged.
 
         Raises:
             Refusal: there is no such request.
@@ -121,7 +121,7 @@ class Leaving(ManagerState):
         self.sessions.wipe(slot)
         return self._released(states)
 
-    # To the prefix store, out of it, out of the window
+    # Publication and eviction
 
     def cache_unfinished(self, req: str, chunked: bool = False) -> PublishAnswer:
         """Publish what a launched prefill wrote, so that others can match it while the request still runs (20476).
@@ -141,12 +141,12 @@ class Leaving(ManagerState):
         return PublishAnswer(int(self.rows.protected[run.kv.row]), state_cached=cached, state_taken=taken)
 
     def evict_pages(self, n: int, window: int = 0, states: int = 0) -> Evicted:
-        """Free at least `n` pages of the prefix store, `window` window sides and `states` states, or all there are.
+        """Free at least `n` pages, `window` window sides and `states` states of the prefix store, or all unlocked ones.
 
-        What somebody has locked stays. Window sides and states may go without their pages; pages take both along.
+        Window sides and states may go without their pages. A freed page takes both along.
 
         Raises:
-            Refusal: nothing is asked for, or a pool is named that there is none of.
+            Refusal: all counts are 0, one is negative, or its pool does not exist.
         """
         if min(n, window, states) < 0 or not n + window + states:
             raise Refusal("OP-1", f"n is {n}, window {window}, states {states}")
@@ -159,8 +159,7 @@ class Leaving(ManagerState):
     def swa_evict(self, req: str) -> SwaEvictAnswer:
         """Give back the window sides that a running request has left behind (20070).
 
-        A chunk in flight may still read them. They stay what they are until it has: only a later forward pass writes
-        them again.
+        A chunk in flight may still read them. Their content stays until then: only a later forward pass writes them.
 
         Raises:
             Refusal: the request is not running, or there is no sliding window.

@@ -1,4 +1,4 @@
-"""What the lanes tell of memory is lawful, and without any one of the manager's waits it is not."""
+"""The memory checker finds nothing in the streams' events, and a race without any one of the manager's waits."""
 
 import ast
 import sys
@@ -17,16 +17,16 @@ from kvcuda.device_manager import DeviceManager
 from kvcuda.digest import layers_of
 from kvcuda.digest_step import DigestStep
 from kvcuda.forward import ForwardBatch
-from kvcuda.lanes import default_lanes
+from kvcuda.memory_events import Emit, pools
+from kvcuda.observed_streams import ObservedEvent, ObservedStream, ObservedStreams
 from kvcuda.row_table import RowTable
-from kvcuda.telling import Tell, pools
-from kvcuda.told_lanes import ToldEvent, ToldLane, ToldLanes
+from kvcuda.streams import default_streams
 from kvlaw import Finding, Law
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Evict, Extend, Launch, MatchPrefix, Refusal, Retract, Snapshot, Submit
 from kvspec.memory.events import Begin, Event
-from tests.cuda_impl.simulated_lanes import SimulatedLane, SimulatedLanes
+from tests.cuda_impl.simulated_streams import SimulatedStream, SimulatedStreams
 from tests.cuda_impl.traffic import requests
 
 OVERLAPPED = SchedulerConfig(
@@ -39,50 +39,50 @@ CONFIGS = {
 }
 
 
-class Undone(SimulatedLane):
-    """A lane that moves only when the host waits for it, and then does no work: the manager never looks."""
+class Undone(SimulatedStream):
+    """A stream that moves only when the host waits for it, and then does no work: the manager never reads results."""
 
     def run(self, work: Callable[[], object], uses: object = None) -> None:
         super().run(lambda: None)
 
 
 class Recorder:
-    """A law that keeps what it found, and what it was told."""
+    """A memory checker that keeps its events and findings."""
 
     def __init__(self, config: Config) -> None:
-        self.law = Law(pools(config))
+        self.checker = Law(pools(config))
         self.found: list[Finding] = []
-        self.told: list[Event] = []
+        self.events: list[Event] = []
 
     def __call__(self, event: Event) -> None:
-        self.told.append(event)
-        self.found += self.law.step(event)
+        self.events.append(event)
+        self.found += self.checker.step(event)
 
     @property
     def operations(self) -> list[Begin]:
-        return [event for event in self.told if isinstance(event, Begin) and event.stream != "host"]
+        return [event for event in self.events if isinstance(event, Begin) and event.stream != "host"]
 
 
-def told(config: Config, tell: Tell) -> ToldLanes:
-    """Lanes of which the host knows only what it waits for."""
-    lanes = SimulatedLanes(lazy="scheduler")
-    lanes.scheduler, lanes.forward = Undone(), Undone()
-    return ToldLanes(lanes, config, tell)
+def observed(config: Config, emit: Emit) -> ObservedStreams:
+    """Streams without progress until the host waits for them."""
+    streams = SimulatedStreams(lazy="scheduler")
+    streams.scheduler, streams.forward = Undone(), Undone()
+    return ObservedStreams(streams, config, emit)
 
 
 def soak(config: Config, seed: int = 1, manager: type[DeviceManager] = DeviceManager, count: int = 25) -> Recorder:
     """Requests and turns of sessions, overlapped, with the digest model's forward passes."""
     recorder = Recorder(config)
-    step = DigestStep(manager, config, lanes=told(config, recorder))
+    step = DigestStep(manager, config, streams=observed(config, recorder))
     Scheduler(step, config, requests(seed, count, 20, layers_of(config)), OVERLAPPED).run()
     return recorder
 
 
 def replays() -> Recorder:
-    """Decode steps as graphs, on the forward lane, with moves of pages between them."""
+    """Decode steps as graphs, on the forward stream, with moves of pages between them."""
     config = Config(2, 12, 2, 64)
     recorder = Recorder(config)
-    step = DigestStep(DeviceManager, config, lanes=told(config, recorder))
+    step = DigestStep(DeviceManager, config, streams=observed(config, recorder))
     graph = DecodeGraph(step, 1)
     for number, req in enumerate("abc"):
         step(Submit(req, [number, 1]))
@@ -100,7 +100,7 @@ def replays() -> Recorder:
 def far_ahead(config: Config) -> Recorder:
     """More launches in flight than there are buffers for what they read."""
     recorder = Recorder(config)
-    step = DigestStep(DeviceManager, config, lanes=told(config, recorder))
+    step = DigestStep(DeviceManager, config, streams=observed(config, recorder))
     for number, (req, short) in enumerate((f"long {at}", f"short {at}") for at in range(6)):
         for name, prompt in ((req, [number, 1, 2, 3, 4]), (short, [number])):  # a kernel for each
             step(Submit(name, [*prompt]))
@@ -136,7 +136,7 @@ def test_nothing_is_found_elsewhere(workload: str) -> None:
 def test_nothing_is_found_while_kernels_run() -> None:
     config = CONFIGS["plain"]
     recorder = Recorder(config)
-    step = DigestStep(DeviceManager, config, lanes=ToldLanes(default_lanes("cpu"), config, recorder))
+    step = DigestStep(DeviceManager, config, streams=ObservedStreams(default_streams("cpu"), config, recorder))
     Scheduler(step, config, requests(1, 8, 12), OVERLAPPED).run()
     assert step.corruptions() == []
     assert recorder.found == []
@@ -147,13 +147,13 @@ def test_nothing_is_found_in_a_vector(path: Path) -> None:
     vector = read_vector(path)
     config = vector.header.config
     recorder = Recorder(config)
-    lanes = told(config, recorder)
+    streams = observed(config, recorder)
 
     def forward(batch: ForwardBatch) -> None:
-        assert lanes.listener is not None
-        lanes.forward.run(lambda: None, lanes.listener.forward(*batch[2:6], manager.memory.out_cache_loc))
+        assert streams.listener is not None
+        streams.forward.run(lambda: None, streams.listener.forward(*batch[2:6], manager.memory.out_cache_loc))
 
-    manager = DeviceManager(config, forward=forward, lanes=lanes)
+    manager = DeviceManager(config, forward=forward, streams=streams)
     for step in vector.steps:
         op = unanswered(step.op)
         if isinstance(op, Snapshot):
@@ -171,15 +171,15 @@ def test_nothing_is_found_in_a_vector(path: Path) -> None:
 
 
 def waits() -> Iterator[tuple[str, int]]:
-    """Every place where the manager, or what it comes with, lets a lane or the host wait for a lane."""
+    """Every place in kvcuda where a stream or the host waits for a stream."""
     root = Path(kvcuda.__file__).parent
     for path in sorted(root.rglob("*.py")):
-        if path.stem in ("lanes", "told_lanes"):
+        if path.stem in ("streams", "observed_streams"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 of = ast.unparse(node.func.value)
-                if node.func.attr in ("wait", "synchronize") and not of.endswith(("lanes", "torch.cuda")):
+                if node.func.attr in ("wait", "synchronize") and not of.endswith(("streams", "torch.cuda")):
                     yield path.relative_to(root).as_posix(), node.lineno
 
 
@@ -187,7 +187,7 @@ WAITS = list(waits())
 
 
 def take_away(monkeypatch: pytest.MonkeyPatch, place: tuple[str, int]) -> None:
-    """Nobody waits there any more."""
+    """Remove one wait."""
     path, line = place
 
     def deaf(original: Callable[..., None]) -> Callable[..., None]:
@@ -198,8 +198,8 @@ def take_away(monkeypatch: pytest.MonkeyPatch, place: tuple[str, int]) -> None:
 
         return elsewhere
 
-    monkeypatch.setattr(ToldLane, "wait", deaf(ToldLane.wait))
-    monkeypatch.setattr(ToldEvent, "synchronize", deaf(ToldEvent.synchronize))
+    monkeypatch.setattr(ObservedStream, "wait", deaf(ObservedStream.wait))
+    monkeypatch.setattr(ObservedEvent, "synchronize", deaf(ObservedEvent.synchronize))
 
 
 def test_all_waits_are_known() -> None:
@@ -216,13 +216,13 @@ def test_without_a_wait_a_race_is_found(monkeypatch: pytest.MonkeyPatch, place: 
 
 
 def test_row_handed_out_while_it_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a launch reads is withheld no longer."""
+    """Rows that a launch reads are no longer withheld."""
     monkeypatch.setattr(RowTable, "let_go", RowTable._give_back)
     assert "MEM-RACE" in [finding.rule for finding in soak(CONFIGS["plain"]).found]
 
 
 def test_matched_prefix_that_is_not_copied_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words have no job for what a fresh row matched."""
+    """The words have no job for a fresh row's matched prefix."""
     prepare = DeviceManager._begin
     monkeypatch.setattr(
         DeviceManager, "_begin", lambda self, prefill, copies, states: prepare(self, prefill, [], states)

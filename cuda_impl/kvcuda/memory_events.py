@@ -1,14 +1,14 @@
-"""What a manager does to memory, in the events of `kvspec.memory`: for the law to judge, if somebody listens.
+"""A manager's memory operations as events of `kvspec.memory`, for the memory checker.
 
-What an operation reads and writes is taken from the words that its kernel is given, so a wrong word shows, too.
+The reads and writes of an operation are taken from its kernel's words, so a wrong word is found too.
 
-    pool      a page of it
-    rows      a row of `req_to_token`; its slots are positions. It changes hands once the moves of its pages are on
-              their lane, which are queued before
-    tensors   the ring, the arena, what is behind pages: each one slot, and what is there at first counts as written
+    pool      one page of it
+    rows      a row of `req_to_token`; its slots are positions. It changes hands once the queued moves of its pages are
+              on their stream
+    tensors   the ring, the arena, `window_of`: one slot each, which counts as written at the start
     buffers   a staged slot's words, `out_cache_loc`, a forward pass's own: written before they are read
 
-Pages themselves are used by forward passes alone, on one lane, and only the device knows which these are.
+K/V pages have no events here: only forward passes use them, on one stream, and only the device knows their numbers.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,10 +19,13 @@ from kvspec.events import Config
 from kvspec.memory.events import Begin, Event, Pool, Release, Take, Use
 
 ROWS, TENSORS, BUFFERS = "rows", "tensors", "buffers"
+NO_HOLDER = "no holder"
+"""The holder of a row that no holder has: an error that the memory checker reports."""
 _SLOTS = 1 << 40
-"""A buffer's length is not told."""
+"""More slots than any buffer has: events do not give a buffer's length."""
 
-Tell = Callable[[Event], object]
+Emit = Callable[[Event], object]
+"""Takes each event as it happens, such as `step` of a memory checker."""
 
 
 def pools(config: Config) -> dict[str, Pool]:
@@ -35,13 +38,13 @@ def pools(config: Config) -> dict[str, Pool]:
 
 
 class Uses(NamedTuple):
-    """What an operation reads and writes."""
+    """The memory that an operation reads and writes."""
 
     reads: list[Use]
     writes: list[Use]
 
     def joined(self, *others: "Uses") -> "Uses":
-        """These and others."""
+        """These uses and others."""
         both = (self, *others)
         return Uses([use for uses in both for use in uses.reads], [use for uses in both for use in uses.writes])
 
@@ -50,19 +53,19 @@ _TENSORS = Use(None, TENSORS, ["ring", "arena", "window_of"])
 
 
 class Listener:
-    """Tells rows as they come and go, words as they are staged, and what each operation uses."""
+    """Emits events for rows and staged words, and describes the memory that each operation uses."""
 
-    def __init__(self, config: Config, tell: Tell) -> None:
-        """Everything is free; `tell` is given each event as it happens."""
-        self.tell = tell
+    def __init__(self, config: Config, emit: Emit) -> None:
+        """Everything is free; events go to `emit`."""
+        self.emit = emit
         self._page_size = config.page_size
-        self._stretches = 0
+        self._residencies = 0
         self._holder: dict[int, str] = {}
-        """Who holds each row that is not free."""
+        """Row -> its holder, for rows that are not free."""
         self._moving: set[int] = set()
         """Rows whose pages are queued to be moved."""
-        self._handed_on: list[Callable[[], object]] = []
-        """What is to be told of them afterwards."""
+        self._pending: list[Callable[[], object]] = []
+        """Events of these rows, emitted after the moves."""
         self._names: dict[int, str] = {}
         self._staged = 0
 
@@ -72,37 +75,37 @@ class Listener:
         """A free row is handed out."""
 
         def take() -> None:
-            self._stretches += 1
-            self._holder[row] = f"stretch {self._stretches}"
-            self.tell(Take(self._holder[row], ROWS, [row]))
+            self._residencies += 1
+            self._holder[row] = f"residency {self._residencies}"
+            self.emit(Take(self._holder[row], ROWS, [row]))
 
         self._hand_on(row, take)
 
     def free_row(self, row: int) -> None:
         """A row is free again."""
-        self._hand_on(row, lambda: self.tell(Release(self._holder.pop(row, "nobody"), ROWS, [row])))
+        self._hand_on(row, lambda: self.emit(Release(self._holder.pop(row, NO_HOLDER), ROWS, [row])))
 
-    def _hand_on(self, row: int, tell: Callable[[], object]) -> None:
+    def _hand_on(self, row: int, emit: Callable[[], object]) -> None:
         if row in self._moving:
-            self._handed_on.append(tell)
+            self._pending.append(emit)
         else:
-            tell()
+            emit()
 
     def queue_moves(self, rows: Iterable[int]) -> None:
         """Pages of rows are queued to be moved."""
         self._moving.update(rows)
 
     def carried_out(self) -> None:
-        """The moves are on their lane."""
-        told, self._handed_on = self._handed_on, []
+        """The moves are on their stream."""
+        pending, self._pending = self._pending, []
         self._moving.clear()
-        for tell in told:
-            tell()
+        for emit in pending:
+            emit()
 
     def stage(self, slot: Any) -> None:
         """The host writes a staged slot's words."""
         self._staged += 1
-        self.tell(Begin(f"staged {self._staged}", "host", writes=[self._buffer("words", slot)]))
+        self.emit(Begin(f"staged {self._staged}", "host", writes=[self._buffer("words", slot)]))
 
     # Uses
 
@@ -111,7 +114,7 @@ class Listener:
         return Uses([self._buffer("words", slot) for slot in slots], [])
 
     def extend(self, slot: Any, out_cache_loc: Any) -> Uses:
-        """Rows of a prefill batch are written: fresh ones from the arena, all of them from the ring."""
+        """A prefill batch writes its rows: fresh ones from the arena, all of them from the ring."""
         header, *jobs = _entries(slot)
         _, count, extends, out = header[:4]
         uses = self.words(slot).joined(Uses([_TENSORS], [_TENSORS]))
@@ -124,7 +127,7 @@ class Listener:
         return uses
 
     def decode(self, slot: Any, out_cache_loc: Any) -> Uses:
-        """Rows of a decode batch are written past what is allocated; the slots of all new positions are noted."""
+        """A decode batch writes its rows past the allocated length, and the slots of all new positions to `out`."""
         header, *jobs = _entries(slot)
         _, count, n, out = header[:4]
         uses = self.words(slot).joined(Uses([_TENSORS], [_TENSORS]))
@@ -140,7 +143,7 @@ class Listener:
         return uses
 
     def moves(self, slot: Any, count: int) -> Uses:
-        """Pages of rows and of the arena change places; rows are read, and some of them written."""
+        """Moves read rows, and write some of them."""
         uses = self.words(slot).joined(Uses([_TENSORS], [_TENSORS]))
         size = self._page_size
         for kind, row, first, pages, *_ in _entries(slot)[1 : 1 + count]:
@@ -159,17 +162,17 @@ class Listener:
         return uses
 
     def noted(self, loc: Any, starts: Any, lengths: Any) -> list[Use]:
-        """Spans of a forward pass's own buffer, where the window slots of its positions are noted."""
+        """Spans of a forward pass's own buffer, which keeps the window slots of its positions."""
         pairs = zip(_ints(starts), _ints(lengths), strict=True)
         return [self._buffer("window_loc", loc, start, start + length) for start, length in pairs if length]
 
     def look_up(self, slot: Any, rows: Any, ends: Any, noted: list[Use]) -> Uses:
-        """What is behind the pages of a forward pass is noted."""
+        """The window pages behind a forward pass's pages are looked up and written to `noted`."""
         reads = [self._row(row, 0, end) for row, end in zip(_ints(rows), _ints(ends), strict=True)]
         return self.words(slot).joined(Uses([_TENSORS, *reads], noted))
 
     def _row(self, row: int, start: int, stop: int) -> Use:
-        return Use(None, ROWS, [row], start, stop, holder=self._holder.get(row, "nobody"))
+        return Use(None, ROWS, [row], start, stop, holder=self._holder.get(row, NO_HOLDER))
 
     def _cut(self, row: int, position: int) -> list[Use]:
         """The first slot of the page that a position cuts."""
@@ -177,7 +180,7 @@ class Listener:
         return [self._row(row, first, first + 1)] if first < position else []
 
     def _buffer(self, kind: str, thing: Any, start: int = 0, stop: int = 0) -> Use:
-        """Slots of a buffer, all of them if none are named. Buffers stay for good, so each has a name."""
+        """Slots of a buffer, all of them if none are given. Buffers are never freed, so each has one name."""
         name = self._names.setdefault(id(thing), f"{kind} {len(self._names) + 1}")
         return Use(None, BUFFERS, [name], start, stop)
 

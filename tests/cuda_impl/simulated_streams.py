@@ -1,22 +1,22 @@
-"""Two lanes on the CPU that carry their work out as late, or as soon, as events allow: a GPU's races, repeatable.
+"""Two streams on the CPU that carry their work out as late, or as soon, as events allow: a GPU's races, repeatable.
 
-One lane is eager: it goes as far as it can after each call. The other one is lazy: it moves only when somebody waits
-for it. Two orders are so tried, the ones farthest apart; `DrawnLanes` tries some between. `deaf` lanes ignore the
-events they should wait for.
+One stream is eager: it goes as far as it can after each call. The other one is lazy: it moves only when the host or the
+other stream waits for it. These are the two extreme orders; `DrawnStreams` tries some between. A `deaf` stream ignores
+the events that it should wait for.
 """
 
 import random
 from collections import deque
 from collections.abc import Callable
 
-from kvcuda.telling import Listener
+from kvcuda.memory_events import Listener
 
 
 class Point:
-    """A place in a lane that an event was recorded at."""
+    """A place in a stream that an event was recorded at."""
 
-    def __init__(self, lane: "SimulatedLane") -> None:
-        self.lane = lane
+    def __init__(self, stream: "SimulatedStream") -> None:
+        self.stream = stream
         self.passed = False
 
 
@@ -31,10 +31,10 @@ class SimulatedEvent:
 
     def synchronize(self) -> None:
         while self.point is not None and not self.point.passed:
-            self.point.lane.step()
+            self.point.stream.step()
 
 
-class SimulatedLane:
+class SimulatedStream:
     """Work, points and waits, in order."""
 
     def __init__(self, *, eager: bool = False, deaf: bool = False) -> None:
@@ -61,12 +61,12 @@ class SimulatedLane:
         self.go_on()
 
     def go_on(self) -> None:
-        """What happens by itself whenever something was appended."""
+        """Make progress after an append."""
         if self._eager:
             self.drain()
 
     def step(self) -> None:
-        """Do the oldest thing; a wait makes the other lane go on until it is over."""
+        """Do the oldest thing; a wait makes the other stream go on until it is over."""
         self._items.popleft()()
 
     def drain(self) -> None:
@@ -74,14 +74,14 @@ class SimulatedLane:
             self.step()
 
 
-class SimulatedLanes:
-    """A scheduler's lane and a forward lane, one of them lazy."""
+class SimulatedStreams:
+    """A scheduler's stream and a forward stream, one of them lazy."""
 
     listener: Listener | None = None
 
     def __init__(self, *, lazy: str, deaf: str = "") -> None:
-        self.scheduler = SimulatedLane(eager=lazy != "scheduler", deaf=deaf == "scheduler")
-        self.forward = SimulatedLane(eager=lazy != "forward", deaf=deaf == "forward")
+        self.scheduler = SimulatedStream(eager=lazy != "scheduler", deaf=deaf == "scheduler")
+        self.forward = SimulatedStream(eager=lazy != "forward", deaf=deaf == "forward")
 
     def event(self) -> SimulatedEvent:
         return SimulatedEvent()
@@ -91,8 +91,8 @@ class SimulatedLanes:
         self.forward.drain()
 
 
-class DrawnLane(SimulatedLane):
-    """A lane that goes on by a number of steps that is drawn, often none."""
+class DrawnStream(SimulatedStream):
+    """A stream that goes on by a number of steps that is drawn, often none."""
 
     def __init__(self, draw: random.Random) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class DrawnLane(SimulatedLane):
             self.step()
 
 
-class DrawnLanes(SimulatedLanes):
-    """Both lanes go on now and then, whenever something is appended to them."""
+class DrawnStreams(SimulatedStreams):
+    """Both streams go on now and then, whenever something is appended to them."""
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed)
-        self.scheduler = DrawnLane(draw)
-        self.forward = DrawnLane(draw)
+        self.scheduler = DrawnStream(draw)
+        self.forward = DrawnStream(draw)

@@ -6,7 +6,7 @@ from kvcuda.device_manager.state import ManagerState
 from kvspec.events import Figures, Refusal
 
 
-class Looking(ManagerState):
+class Inspection(ManagerState):
     """Operations that change nothing."""
 
     def report(self, mode: Literal["idle", "busy"] = "busy") -> Figures:
@@ -19,7 +19,7 @@ class Looking(ManagerState):
             raise Refusal("OP-1", f"{len(self.holders)} requests hold memory: this is not idle")
         page_size = self.config.page_size
         idle_slots = [kv for _, kv in self.sessions.idle()]
-        told = Figures(
+        figures = Figures(
             available=self.memory.available * page_size,
             evictable=self.holdings.tree.evictable * page_size,
             protected=self.holdings.tree.protected * page_size,
@@ -32,16 +32,16 @@ class Looking(ManagerState):
         )
         tree, holders = self.holdings.tree, self.holders.values()
         if self.config.sliding_window:
-            told.window_available = self.memory.windows.available * page_size
-            told.window_evictable = tree.window_evictable * page_size
-            told.window_protected = tree.window_protected * page_size
-            told.window_session_held = self.holdings.window_held_tokens(idle_slots)
-            told.window_uncached = self.holdings.window_held_tokens(holders)
+            figures.window_available = self.memory.windows.available * page_size
+            figures.window_evictable = tree.window_evictable * page_size
+            figures.window_protected = tree.window_protected * page_size
+            figures.window_session_held = self.holdings.window_held_tokens(idle_slots)
+            figures.window_uncached = self.holdings.window_held_tokens(holders)
         if self.states.size:
-            told.states_available = self.states.available
-            told.states_evictable = tree.states_evictable
-            told.states_protected = tree.states_protected
-            told.states_sessions = sum(len(kv.states) for kv in idle_slots)
+            figures.states_available = self.states.available
+            figures.states_evictable = tree.states_evictable
+            figures.states_protected = tree.states_protected
+            figures.states_sessions = sum(len(kv.states) for kv in idle_slots)
             early = sum(request.state > 0 for request in self.requests.values())
-            told.states_requests = sum(len(kv.states) for kv in holders) + early
-        return told
+            figures.states_requests = sum(len(kv.states) for kv in holders) + early
+        return figures

@@ -1,14 +1,14 @@
-"""The two lanes of work on the device: the scheduler's (this manager's kernels) and the forward pass's.
+"""The two streams of work on the device: the scheduler's (the manager's kernels) and the forward pass's.
 
-On a GPU a lane is a stream. Lanes know nothing of each other but events, and the manager orders them in five places:
+On a GPU they are CUDA streams. Only events order them, in five places of the manager:
 
     forward waits for scheduler     at a launch: the rows that it reads are written
     scheduler waits for forward     at a completion: rows withheld for the launch may be written again
-    scheduler waits for forward     before a row's duplicates are replaced that a launch reads
-    scheduler waits for forward     before `out_cache_loc` is written over that a launch reads
-    host waits for scheduler        before staged words are written over that a kernel has not read yet
+    scheduler waits for forward     before the duplicates of a row that a launch reads are replaced
+    scheduler waits for forward     before the part of `out_cache_loc` that a launch reads is overwritten
+    host waits for scheduler        before staged words that a kernel has not read yet are overwritten
 
-The last two are back-pressure: they happen only when the host is many steps ahead.
+The last two are back-pressure: they happen only if the host is many steps ahead.
 """
 
 from collections.abc import Callable
@@ -16,26 +16,26 @@ from typing import Any, Protocol
 
 import torch
 
-from kvcuda.telling import Listener, Uses
+from kvcuda.memory_events import Listener, Uses
 
 
 class Event(Protocol):
-    """A point in a lane."""
+    """A point in a stream."""
 
     def query(self) -> bool:
-        """Whether the lane has passed it; never waits."""
+        """Whether the stream has passed it; never waits."""
         ...
 
     def synchronize(self) -> None:
-        """Let the host wait until the lane has passed it."""
+        """Let the host wait until the stream has passed it."""
         ...
 
 
-class Lane(Protocol):
+class Stream(Protocol):
     """Work that is carried out in order."""
 
     def run(self, work: Callable[[], object], uses: Uses | None = None, /) -> None:
-        """Append work to the lane; it may be carried out later. `uses`: what it reads and writes, if that is told."""
+        """Append work, which may be carried out later. `uses`: the memory that it reads and writes, for a listener."""
         ...
 
     def record(self, event: Any, /) -> None:
@@ -43,25 +43,25 @@ class Lane(Protocol):
         ...
 
     def wait(self, event: Any, /) -> None:
-        """Hold the lane until another one has passed the event."""
+        """Hold the stream until another one has passed the event."""
         ...
 
 
-class Lanes(Protocol):
-    """Both lanes."""
+class Streams(Protocol):
+    """Both streams."""
 
     @property
     def listener(self) -> Listener | None:
-        """Whoever is told what happens to memory; most often nobody."""
+        """The listener for memory events; most often `None`."""
         ...
 
     @property
-    def scheduler(self) -> Lane:
+    def scheduler(self) -> Stream:
         """The manager's own kernels."""
         ...
 
     @property
-    def forward(self) -> Lane:
+    def forward(self) -> Stream:
         """The forward passes."""
         ...
 
@@ -70,12 +70,12 @@ class Lanes(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Let the host wait until both lanes are empty: for tests, and before the device is read."""
+        """Let the host wait until both streams are empty: for tests, and before the device is read."""
         ...
 
 
 class _PastEvent:
-    """An event of a lane that does everything at once: it has always passed."""
+    """An event of a stream that carries everything out at once: it has always passed."""
 
     def query(self) -> bool:
         return True
@@ -84,11 +84,11 @@ class _PastEvent:
         return None
 
 
-class EagerLane:
-    """A lane that does everything at once: what the CPU has."""
+class EagerStream:
+    """A stream that carries everything out at once: the CPU's."""
 
     def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
-        """Do it."""
+        """Carry the work out."""
         work()
 
     def record(self, event: object) -> None:
@@ -98,15 +98,15 @@ class EagerLane:
         """Everything is done already."""
 
 
-class EagerLanes:
-    """Two lanes on the CPU, where there is nothing to wait for."""
+class EagerStreams:
+    """Two streams on the CPU, which never wait."""
 
     listener: Listener | None = None
 
     def __init__(self) -> None:
         """Make both."""
-        self.scheduler = EagerLane()
-        self.forward = EagerLane()
+        self.scheduler = EagerStream()
+        self.forward = EagerStream()
 
     def event(self) -> Event:
         """An event that has passed."""
@@ -116,7 +116,7 @@ class EagerLanes:
         """Everything is done already."""
 
 
-class CudaLane:
+class CudaStream:
     """A CUDA stream."""
 
     def __init__(self, stream: Any) -> None:
@@ -137,23 +137,23 @@ class CudaLane:
         self.stream.wait_event(event)
 
 
-class CurrentLane(CudaLane):
-    """The stream that is current whenever the manager is called: there is no context to enter."""
+class CurrentStream(CudaStream):
+    """The stream that is current at each call of the manager, so it needs no context."""
 
     def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
         """Enqueue work on the current stream."""
         work()
 
 
-class CudaLanes:
+class CudaStreams:
     """The caller's current stream for the manager's kernels, and another one for forward passes."""
 
     listener: Listener | None = None
 
     def __init__(self) -> None:
-        """Take the stream that is current now; every call of the manager must be made with it current."""
-        self.scheduler = CurrentLane(torch.cuda.current_stream())
-        self.forward = CudaLane(torch.cuda.Stream())
+        """Take the current stream. It must be current at every call of the manager."""
+        self.scheduler = CurrentStream(torch.cuda.current_stream())
+        self.forward = CudaStream(torch.cuda.Stream())
 
     def event(self) -> Any:
         """A CUDA event without timing."""
@@ -164,6 +164,6 @@ class CudaLanes:
         torch.cuda.synchronize()
 
 
-def default_lanes(device: str) -> Lanes:
-    """The lanes of a device."""
-    return CudaLanes() if device == "cuda" else EagerLanes()
+def default_streams(device: str) -> Streams:
+    """The streams of a device."""
+    return CudaStreams() if device == "cuda" else EagerStreams()
