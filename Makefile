@@ -42,8 +42,8 @@ explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minut
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20
 
-mutation: .venv/.mutation.stamp ## Mutate kvspec, what judges answers, kvlaw, the quick model and kvref, and see what the tests notice (half an hour each)
-	@for package in kvspec answers kvlaw quick kvref; do $(BIN)/python tests/mutation/run.py $$package --minutes $(MINUTES) || exit 1; done
+mutation: .venv/.mutation.stamp ## Mutate kvspec, what judges answers, kvcheck, the quick model and kvref, and see what the tests notice (half an hour each)
+	@for package in kvspec answers kvcheck quick kvref; do $(BIN)/python tests/mutation/run.py $$package --minutes $(MINUTES) || exit 1; done
 
 mutation-cuda: .venv/.engines.stamp ## Put 77 defects into kvcuda, one at a time, and see what notices each (half an hour)
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)

@@ -23,19 +23,19 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kvcheck import Checker
 from kvconform.findings.baseline import Accepted
 from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.requests.recovery import judge_whole
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
-from kvlaw import Law
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Deliver,
     Drop,
     End,
-    Leave,
+    EndHolder,
     Map,
     MemoryEvent,
     Pages,
@@ -105,7 +105,7 @@ def compare(path: Path, count: int) -> None:
 
 def streamed_kib(requests: int, tokens: int, events: int) -> int:
     """How much more memory this process has needed at most, once so many events are judged."""
-    judging = Judge(Law({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))}), Accepted())
+    judging = Judge(Checker({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))}), Accepted())
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(MemoryEvent).decode
     before = peak_kib()
     for line, event in enumerate(islice(traffic(requests, tokens), events), start=2):
@@ -156,7 +156,7 @@ def traffic(requests: int, tokens: int) -> Iterator[MemoryEvent]:
             yield Unmap(name)
             yield Drop("kv", list(pages[: published.pop(name)]))
             yield Release(name, "kv", pages)
-            yield Leave(name)
+            yield EndHolder(name)
             free.extend(pages)
 
 
@@ -185,7 +185,7 @@ def check(path: Path) -> None:
         if isinstance(trace, TraceReader):
             assert not judge_whole(trace.header.config, trace, Accepted()).found
             return
-        judging = Judge(Law(trace.header.pools), Accepted())
+        judging = Judge(Checker(trace.header.pools), Accepted())
         for line, event in trace:
             judging.step(line, event)
     assert not judging.outcome().groups, judging.outcome().groups[0].finding
@@ -213,11 +213,11 @@ def peak_kib() -> int:
 
 def step_seconds(requests: int, tokens: int) -> float:
     """The law's time for one decode step, the median of many: its operation, and the end of the one before."""
-    law = Law({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))})
+    checker = Checker({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))})
     spent: dict[int, float] = {}
     for event in islice(traffic(requests, tokens), SIZES[0] // 4):
         start = time.perf_counter()
-        law.step(event)
+        checker.step(event)
         if isinstance(event, (Begin, End)) and isinstance(event.id, int):
             step = event.id + isinstance(event, End)
             spent[step] = spent.get(step, 0.0) + time.perf_counter() - start

@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
+from kvcheck import Checker
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation, perform
 from kvconform.proxy import Checked
 from kvconform.traffic import mooncake
-from kvlaw import Law
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
 from kvspec.events import Complete, Config, Decode, Evict, Extend, Finish, Launch, MatchPrefix, Step, Submit
@@ -44,14 +44,14 @@ def main(
     memory = Config(64, num_pages, 256, num_pages * 64)
     bare = replay_seconds(entries, memory, sessions, partial(perform, Manager(memory)))
     checked = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory)))
-    law = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory, law=Law)))
+    checker = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory, checker=Checker)))
     print(f"replay of {len(entries):,} requests, {num_pages:,} pages, sessions {sessions}")
     print(f"  reference alone    {bare:7.1f} s, {mooncake.duration(entries) / bare:6.0f} times faster than recorded")
     print(
         f"  under the model    {checked:7.1f} s, {mooncake.duration(entries) / checked:6.0f} times faster than recorded"
     )
     print(f"  share of checking  {1 - bare / checked:7.0%}")
-    print(f"  and under the law  {law:7.1f} s, {law / checked:6.2f} times as long as under the model alone")
+    print(f"  and under the law  {checker:7.1f} s, {checker / checked:6.2f} times as long as under the model alone")
     print(f"decode step of {BATCH} requests, the median of {ROUNDS} rounds, pools in turns")
     for name, cost in (
         ("reference alone", decode_costs(checked=False)),

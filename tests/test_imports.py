@@ -15,12 +15,12 @@ TOWARDS = {
     "kvspec": set[str](),
     "kvref": {"kvspec"},
     "kvcuda": {"kvspec"},
-    "kvlaw": {"kvspec"},
+    "kvcheck": {"kvspec"},
     "kvtrace": {"kvspec"},
-    "kvconform": {"kvspec", "kvref", "kvcuda", "kvlaw", "kvtrace"},
-    "kvattach": {"kvspec", "kvcuda", "kvlaw", "kvtrace", "kvconform"},
-    "kvlab": {"kvspec", "kvref", "kvcuda", "kvlaw", "kvtrace", "kvconform", "kvattach"},
-    "kvcli": {"kvspec", "kvref", "kvcuda", "kvlaw", "kvtrace", "kvconform", "kvattach", "kvlab"},
+    "kvconform": {"kvspec", "kvref", "kvcuda", "kvcheck", "kvtrace"},
+    "kvattach": {"kvspec", "kvcuda", "kvcheck", "kvtrace", "kvconform"},
+    "kvlab": {"kvspec", "kvref", "kvcuda", "kvcheck", "kvtrace", "kvconform", "kvattach"},
+    "kvcli": {"kvspec", "kvref", "kvcuda", "kvcheck", "kvtrace", "kvconform", "kvattach", "kvlab"},
 }
 """Which packages a package may import."""
 

@@ -11,7 +11,7 @@ from kvspec.memory.events import Failed, MemoryEvent, Pool
 _log = logging.getLogger(__name__)
 
 
-class LawBroken(AssertionError):
+class RuleBroken(AssertionError):
     """A rule was broken in an engine that is to be stopped then; the one error that reaches it."""
 
 
@@ -44,7 +44,7 @@ class Hooks:
         if self.problem is None:
             try:
                 self.trace.tell(event)
-            except LawBroken:
+            except RuleBroken:
                 raise
             except Exception as error:
                 place = "" if event.at is None else f" ({event.at})"
@@ -85,7 +85,7 @@ class Hooks:
         def watched(*args: Any, **kwargs: Any) -> Any:
             try:
                 return original(*args, **kwargs)
-            except LawBroken:
+            except RuleBroken:
                 raise
             except Exception as error:
                 self.gave_up(name, error)
@@ -104,7 +104,7 @@ class Hooks:
             return None
         try:
             return do(*args, **kwargs)
-        except LawBroken:
+        except RuleBroken:
             raise
         except Exception as error:
             self._fails(getattr(do, "__qualname__", str(do)), error)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvattach.hooks import chained
-from kvspec.memory.events import Learn
+from kvspec.memory.events import Unify
 
 
 class Run:
@@ -25,11 +25,11 @@ class Run:
         known = self._labels[first:stop]
         return known + [f"{self.name}#{index}" for index in range(first + len(known), stop)]
 
-    def grown(self, tokens: Sequence[int]) -> list[Learn]:
+    def grown(self, tokens: Sequence[int]) -> list[Unify]:
         """The promises that come true with these tokens."""
         learnt = []
         for index in range(len(self._labels), len(tokens) // self._size):
             page = tuple(tokens[index * self._size : (index + 1) * self._size])
             self._labels.append(chained(self._labels[-1] if self._labels else "", page))
-            learnt.append(Learn(f"{self.name}#{index}", self._labels[-1]))
+            learnt.append(Unify(f"{self.name}#{index}", self._labels[-1]))
         return learnt

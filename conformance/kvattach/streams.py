@@ -50,13 +50,13 @@ class Streams:
         copies: list[tuple[Use, Use]] | None = None,
         stream: Any = None,
         *,
-        sees_own: bool = True,
+        reads_own_writes: bool = True,
     ) -> int:
         """Tell that an operation is queued, on the current stream if none is given; its id."""
         self._queued += 1
         queued = self._queued
         on = self.name(stream)
-        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], sees_own=sees_own, at=what))
+        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
         self.queued(queued, on)
         return queued
 

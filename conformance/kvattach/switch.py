@@ -2,7 +2,7 @@
 
 KVSPEC=record:/var/tmp/trace.jsonl.zst   record; 'kvspec check' judges it later
 KVSPEC=check                             record, and judge in another process; findings are logged
-KVSPEC=check:raise                       judge at once, and stop the engine at the first finding: for tests
+KVSPEC=check:halt                       judge at once, and stop the engine at the first finding: for tests
 """
 
 import atexit
@@ -18,8 +18,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvattach.hooks import LawBroken, Trace
-from kvlaw import Law
+from kvattach.hooks import RuleBroken, Trace
+from kvcheck import Checker
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 from kvtrace.writer import TraceWriter
@@ -61,9 +61,9 @@ def opened(environment: Mapping[str, str] = os.environ) -> Trace | None:
         return TraceWriter(_for_this_process(Path(rest)))
     if said == "check":
         return Followed()
-    if said == "check:raise":
+    if said == "check:halt":
         return Strict()
-    raise SwitchError(f"{VARIABLE}={said} is none of record:PATH, check, check:raise")
+    raise SwitchError(f"{VARIABLE}={said} is none of record:PATH, check, check:halt")
 
 
 def _for_this_process(path: Path) -> Path:
@@ -77,21 +77,21 @@ class Strict:
 
     def __init__(self) -> None:
         """No memory yet."""
-        self._law: Law | None = None
+        self._checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """Another memory, all of it free."""
-        self._law = Law(pools)
+        self._checker = Checker(pools)
 
     def tell(self, event: MemoryEvent) -> None:
         """Judge one event.
 
         Raises:
-            LawBroken: it breaks a rule.
+            RuleBroken: it breaks a rule.
         """
-        if self._law is not None:
-            for finding in self._law.step(event):
-                raise LawBroken(f"{finding.rule}: {finding.what}")
+        if self._checker is not None:
+            for finding in self._checker.step(event):
+                raise RuleBroken(f"{finding.rule}: {finding.what}")
 
 
 class Followed:

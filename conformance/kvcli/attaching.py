@@ -26,7 +26,7 @@ def attach(
 
         kvspec attach --record trace.jsonl.zst -- python my_server.py
 
-    vLLM loads kvspec itself when KVSPEC is set: record:PATH, check or check:raise.
+    vLLM loads kvspec itself when KVSPEC is set: record:PATH, check or check:halt.
     """
     from kvattach.switch import STARTUP, VARIABLE
 
@@ -34,7 +34,7 @@ def attach(
         raise typer.BadParameter("give the engine's command line after --")
     if record is not None and stop:
         raise typer.BadParameter("--record and --raise exclude each other")
-    said = f"record:{record.absolute()}" if record is not None else "check:raise" if stop else "check"
+    said = f"record:{record.absolute()}" if record is not None else "check:halt" if stop else "check"
     paths = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, VARIABLE: said, "PYTHONPATH": os.pathsep.join(paths)}
     sys.stdout.flush()

@@ -48,8 +48,9 @@ def mooncake(
     snapshot_every: Annotated[
         int, typer.Option(min=0, metavar="N", help="Compare the whole state after every N operations.")
     ] = 0,
-    law: Annotated[
-        bool, typer.Option("--law", help="Judge what each operation means to the memory by the law of memory, too.")
+    checker: Annotated[
+        bool,
+        typer.Option("--memory-model", help="Judge what each operation means to the memory by the law of memory, too."),
     ] = False,
 ) -> None:
     """Replay a trace of the Mooncake project.
@@ -100,7 +101,7 @@ def mooncake(
     factory = load(impl)
     memory = under(factory, memory)
     check_supported(factory, impl, memory)
-    traffic = Traffic(file, read(file, limit), memory, scheduling, sessions, law)
+    traffic = Traffic(file, read(file, limit), memory, scheduling, sessions, checker)
     try:
         conforms = replay_and_show(traffic, factory, impl, record, snapshot_every)
     except CannotRunError as error:

@@ -151,8 +151,11 @@ def explore(
         typer.Option(metavar="OPERATION", help="Leave an operation out; a wrong name is told those that can be."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
-    law: Annotated[
-        bool, typer.Option("--law/--no-law", help="Judge each step by the law of memory too: four times as long.")
+    checker: Annotated[
+        bool,
+        typer.Option(
+            "--memory-model/--no-memory-model", help="Judge each step by the law of memory too: four times as long."
+        ),
     ] = True,
     ray: Ray = None,
 ) -> None:
@@ -201,7 +204,7 @@ def explore(
     else:
         with nullcontext() if ray is None or not chosen else connected(ray) as cluster:
             spread = None if cluster is None else cluster.in_order
-            holds = not chosen or exhaust_and_show(console, chosen, jobs, law=law, spread=spread)
+            holds = not chosen or exhaust_and_show(console, chosen, jobs, checker=checker, spread=spread)
         holds = (not protocols or interleave_and_show(console, protocols)) and holds
     raise typer.Exit(CONFORMS if holds else BROKEN)
 

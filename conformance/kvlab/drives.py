@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvattach.hooks import Hooks, LawBroken, Trace
+from kvattach.hooks import Hooks, RuleBroken, Trace
 from kvattach.patches import Patches
+from kvcheck import Checker, Finding
 from kvlab.injection import Defect, NotPlanted, plant
-from kvlaw import Finding, Law
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
@@ -26,17 +26,17 @@ class Judge:
     events: int = 0
     found: list[tuple[int, Finding]] = field(default_factory=list)
     """Each finding, with the number of events until then, over all memories."""
-    _law: Law | None = None
+    _checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """Another memory, all of it free."""
-        self._law = Law(pools)
+        self._checker = Checker(pools)
 
     def tell(self, event: MemoryEvent) -> None:
         """Judge one event."""
-        assert self._law is not None
+        assert self._checker is not None
         self.events += 1
-        self.found += [(self.events, finding) for finding in self._law.step(event)]
+        self.found += [(self.events, finding) for finding in self._checker.step(event)]
 
     @property
     def first(self) -> tuple[int, Finding] | None:
@@ -133,7 +133,7 @@ def judged(
                         trial.run(seed)
                 except _TooLong:
                     hooks.tell(Failed("stuck", f"the run of seed {seed} has not ended in {seconds:g} s"))
-                except LawBroken:
+                except RuleBroken:
                     raise
                 except Exception as error:
                     if defect is None:

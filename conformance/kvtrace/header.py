@@ -6,7 +6,7 @@ import msgspec
 
 from kvspec.memory.events import Pool
 
-VERSION = 1
+VERSION = 2
 """The version of the format that is written."""
 
 encode = msgspec.json.Encoder().encode

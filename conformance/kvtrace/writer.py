@@ -130,11 +130,11 @@ class TraceWriter:
         """One reference less to each page."""
         self._tell(events.Release, holder, pool, pages, at=at)
 
-    def pass_on(
+    def transfer(
         self, old: str, new: str, pool: str | None = None, pages: PagesLike | None = None, *, at: str | None = None
     ) -> None:
         """References change hands; without `pages` all that `old` has, and its tables."""
-        self._tell(events.PassOn, old, new, pool, pages, at=at)
+        self._tell(events.Transfer, old, new, pool, pages, at=at)
 
     def publish(
         self,
@@ -186,11 +186,11 @@ class TraceWriter:
         copies: Iterable[tuple[Use, Use]] = (),
         after: Iterable[OpId] = (),
         *,
-        sees_own: bool = True,
+        reads_own_writes: bool = True,
         at: str | None = None,
     ) -> None:
         """An operation is queued."""
-        self._tell(events.Begin, id, stream, reads, writes, copies, after, sees_own, at=at)
+        self._tell(events.Begin, id, stream, reads, writes, copies, after, reads_own_writes, at=at)
 
     def wait(
         self,
@@ -219,13 +219,13 @@ class TraceWriter:
         """What an operation computed for a holder leaves the engine."""
         self._tell(events.Deliver, id, holder, at=at)
 
-    def learn(self, label: Label, same: Label, slots: int = 0, *, at: str | None = None) -> None:
+    def unify(self, label: Label, same: Label, slots: int = 0, *, at: str | None = None) -> None:
         """Two labels are the same, in their first `slots` slots, or wholly (0)."""
-        self._tell(events.Learn, label, same, slots, at=at)
+        self._tell(events.Unify, label, same, slots, at=at)
 
-    def leave(self, holder: str, *, at: str | None = None) -> None:
+    def end_holder(self, holder: str, *, at: str | None = None) -> None:
         """A holder is gone."""
-        self._tell(events.Leave, holder, at=at)
+        self._tell(events.EndHolder, holder, at=at)
 
     def idle(self, keepers: Iterable[str] = (), *, at: str | None = None) -> None:
         """The engine is idle: only `keepers` may hold anything."""

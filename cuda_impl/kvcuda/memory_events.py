@@ -32,7 +32,7 @@ def pools(config: Config) -> dict[str, Pool]:
     """The pools of a manager's events."""
     return {
         ROWS: Pool(config.max_context_len, config.num_rows, first_page=0),
-        TENSORS: Pool(keyed=True, writes_told=False),
+        TENSORS: Pool(keyed=True, writes_reported=False),
         BUFFERS: Pool(_SLOTS, keyed=True),
     }
 

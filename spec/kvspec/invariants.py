@@ -104,7 +104,7 @@ def books_agree_with_the_law(state: State) -> None:
         if not locks.keys() <= cached_pages:
             raise Violation("STORE-2", "a prefix is locked that is gone")
         if pool in known:
-            named = memory.law.names(pool)
+            named = memory.checker.names(pool)
             if named != {key.hex(): page for key, page in cached.items()}:
                 raise Violation("MEM-NAME", f"{pool}: other prefixes are cached", expected=named)
             unlocked = {page for key, page in cached.items() if store.pages[key] not in locks}

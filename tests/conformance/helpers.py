@@ -11,7 +11,7 @@ from kvref.manager import Manager
 from kvspec.events import Done, ReleaseAnswer
 
 HEADER: dict[str, Any] = {
-    "kvspec": 1,
+    "kvspec": 2,
     "producer": "test",
     "config": {"page_size": 4, "num_pages": 16, "num_rows": 2, "max_context_len": 64},
 }

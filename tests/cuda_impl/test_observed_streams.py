@@ -21,7 +21,7 @@ from kvcuda.memory_events import Emit, pools
 from kvcuda.observed_streams import ObservedEvent, ObservedStream, ObservedStreams
 from kvcuda.row_table import RowTable
 from kvcuda.streams import default_streams
-from kvlaw import Finding, Law
+from kvcheck import Finding, Checker
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Evict, Extend, Launch, MatchPrefix, Refusal, Retract, Snapshot, Submit
@@ -50,7 +50,7 @@ class Recorder:
     """A memory checker that keeps its events and findings."""
 
     def __init__(self, config: Config) -> None:
-        self.checker = Law(pools(config))
+        self.checker = Checker(pools(config))
         self.found: list[Finding] = []
         self.events: list[Event] = []
 

@@ -37,7 +37,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_vectors(Console(quiet=True), task, Forms(quiet=True))
     shutil.copy(RACE, folder / "one/race.jsonl")
     shutil.copy(RACE, folder / "two/race.jsonl")
-    (folder / "three/torn.jsonl").write_text('{"kvspec": 1, ')
+    (folder / "three/torn.jsonl").write_text('{"kvspec": 2, ')
     os.utime(folder / "two/race.jsonl", (1_700_000_000, 1_700_000_000))
     return folder
 
@@ -51,7 +51,7 @@ def checked(cluster: Cluster, out: Console, *urls: str) -> tuple[int, dict[str, 
 def test_stories_are_told_as_without_a_cluster(tmp_path: Path) -> None:
     """A page is handed out twice, and read unwritten by the second holder: with `-v` this is told whole, too."""
     pages = {"pool": "kv", "pages": [1]}
-    lines = [{"kvspec": 1, "level": "memory", "producer": "t", "pools": {"kv": {"num_pages": 2}}}]
+    lines = [{"kvspec": 2, "level": "memory", "producer": "t", "pools": {"kv": {"num_pages": 2}}}]
     lines += [{"op": "take", "holder": holder, **pages} for holder in "ab"]
     lines += [{"op": "begin", "id": 1, "stream": "s", "reads": [pages | {"holder": "b"}]}]
     path = tmp_path / "t.jsonl"

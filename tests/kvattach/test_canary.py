@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from kvattach.canary.switch import CanarySwitchError, Setting, setting
-from kvattach.hooks import LawBroken
+from kvattach.hooks import RuleBroken
 from kvconform.findings.text import show_finding
 from kvlab.releases import folder_of
 from kvspec.memory import Pool
@@ -51,7 +51,7 @@ def driven(engine: str, version: str, *arguments: str) -> dict[str, Any]:
     folder = folder_of(version, engine=engine)
     if not (folder / engine).is_dir():
         pytest.skip(f"{engine} {version} is not there: kvspec engines install {engine}=={version}")
-    command = [sys.executable, "-m", f"tests.conformance.attach.canary_on_{engine}", str(folder), *arguments]
+    command = [sys.executable, "-m", f"tests.kvattach.canary_on_{engine}", str(folder), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -139,7 +139,7 @@ def test_what_is_found_is_logged_once_or_stops_the_engine(caplog: pytest.LogCapt
         for length in (9, 10):
             engine.launch(("a", length, [5]))
             if stops:
-                with pytest.raises(LawBroken, match="canary: an engine: launch 2 reads position 3"):
+                with pytest.raises(RuleBroken, match="canary: an engine: launch 2 reads position 3"):
                     watch.look()
                 break
             watch.look()

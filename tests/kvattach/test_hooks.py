@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from kvattach.hooks import Hooks, LawBroken, Trace
+from kvattach.hooks import Hooks, RuleBroken, Trace
 from kvattach.patches import Patches
 from kvattach.residency import Run
 from kvlab.drives import Judge, Trial, judged
 from kvlab.injection import Defect, NotPlanted, plant
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, Idle, Learn, Take, Use
+from kvspec.memory.events import Begin, Idle, Take, Unify, Use
 
 
 class Engine:
@@ -70,10 +70,10 @@ def test_an_engine_that_is_to_be_stopped_is_stopped(judge: Judge) -> None:
     hooks = Hooks(judge)
 
     def found(engine: Engine, page: int) -> None:
-        raise LawBroken("MEM-TAKE")
+        raise RuleBroken("MEM-TAKE")
 
     hooks.hook(Engine, "free", before=found)
-    with pytest.raises(LawBroken):
+    with pytest.raises(RuleBroken):
         Engine().free(1)
     hooks.detach()
 
@@ -170,5 +170,5 @@ def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> No
     assert first[1] == "a#1"
     known = other.labels([1, 2, 3, 4], 0, 2)
     assert known[0] == first[0]
-    assert one.grown([1, 2, 3, 4]) == [Learn("a#1", known[1])]
+    assert one.grown([1, 2, 3, 4]) == [Unify("a#1", known[1])]
     assert Run("c", 2).labels([9, 2, 3, 4], 0, 2)[1] != known[1]

@@ -7,8 +7,8 @@ import pytest
 
 from kvattach.hooks import Hooks
 from kvattach.streams import Streams
+from kvcheck import Checker
 from kvlab.device import Event, Stream
-from kvlaw import Law
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, MemoryEvent, Take, Use, Wait
 
@@ -19,13 +19,13 @@ class Told:
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
         self.rules: list[str] = []
-        self._law = Law({"kv": Pool(page_size=1, num_pages=4)})
+        self._checker = Checker({"kv": Pool(page_size=1, num_pages=4)})
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
 
     def tell(self, event: MemoryEvent) -> None:
         self.events.append(event)
-        self.rules += [finding.rule for finding in self._law.step(event)]
+        self.rules += [finding.rule for finding in self._checker.step(event)]
 
 
 @pytest.fixture

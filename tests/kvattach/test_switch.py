@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvattach.hooks import LawBroken
+from kvattach.hooks import RuleBroken
 from kvattach.switch import Followed, Strict, SwitchError, opened
 from kvspec.memory import Pool
 from kvspec.memory.events import Take
@@ -45,11 +45,11 @@ def test_each_process_records_into_files_of_its_own(tmp_path: Path) -> None:
 
 
 def test_an_engine_under_test_stops_at_the_first_finding() -> None:
-    trace = opened({"KVSPEC": "check:raise"})
+    trace = opened({"KVSPEC": "check:halt"})
     assert isinstance(trace, Strict)
     trace.header("test", POOLS)
     trace.tell(Take("a", "kv", [1]))
-    with pytest.raises(LawBroken, match="MEM-TAKE: page 1 is handed out"):
+    with pytest.raises(RuleBroken, match="MEM-TAKE: page 1 is handed out"):
         trace.tell(Take("b", "kv", [1]))
 
 

@@ -118,7 +118,7 @@ def long_requests(folder: Path) -> Path:
 
 def long_memory(folder: Path) -> Path:
     """The same of the memory level."""
-    header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 8}}}
+    header = {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 8}}}
     taken = {"op": "take", "holder": "a", "pool": "kv", "pages": [1]}
     turn = lines({**taken, "holder": "b", "pages": [2]}, {**taken, "op": "release", "holder": "b", "pages": [2]})
     path = folder / "memory.jsonl"
@@ -204,7 +204,7 @@ def test_a_trace_is_followed_until_somebody_interrupts_it(number: int, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_what_is_found_while_following_is_told_as_of_a_trace_that_is_complete(number: int, tmp_path: Path) -> None:
-    header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 8}}}
+    header = {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 8}}}
     taken = {"op": "take", "holder": "a", "pool": "kv", "pages": [1]}
     memory, requests = tmp_path / "memory.jsonl", tmp_path / "requests.jsonl"
     memory.write_bytes(lines(header, taken | {"pages": [2]}, taken, taken))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.vllm.issues import KNOWN
-from kvlaw import Law
 from tests.spec.memory.once import Once
 
 FOUND = Path(__file__).parents[2] / "conformance" / "found"
@@ -18,8 +18,8 @@ def test_the_last_event_of_a_trace_breaks_the_rule_and_no_earlier_one_does(path:
     (known,) = [known for known in KNOWN if known.name == path.stem]
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
-        law = Law(trace.header.pools)
-        steps = [law.step(event) for _, event in trace]
+        checker = Checker(trace.header.pools)
+        steps = [checker.step(event) for _, event in trace]
     assert {finding.rule for finding in steps[-1]} == {known.rule}
     assert any(known.words in finding.what for finding in steps[-1])
     assert {finding.rule for found in steps[:-1] for finding in found} <= {"MEM-WRITTEN"}
@@ -30,10 +30,12 @@ def test_both_laws_find_the_same_in_a_trace(path: Path) -> None:
     with open_trace(path) as trace:
         if not isinstance(trace, MemoryReader):
             pytest.skip("of the level of requests")
-        law, fast = Once(trace.header.pools), Law(trace.header.pools)
+        checker, fast = Once(trace.header.pools), Checker(trace.header.pools)
         for _, event in trace:
-            due, found = ({(one.rule, one.pool, one.page) for one in watching.step(event)} for watching in (law, fast))
-            again = {(one.rule, one.pool, one.page) for one in law.repeated}
+            due, found = (
+                {(one.rule, one.pool, one.page) for one in watching.step(event)} for watching in (checker, fast)
+            )
+            again = {(one.rule, one.pool, one.page) for one in checker.repeated}
             assert due <= found <= due | again
 
 
@@ -55,8 +57,8 @@ SGLANG_JAX = {
 def test_a_trace_of_sglang_jax_breaks_one_rule_at_its_end(name: str, rule: str) -> None:
     with open_trace(FOUND / "sglang-jax" / f"{name}.jsonl") as trace:
         assert isinstance(trace, MemoryReader)
-        law = Law(trace.header.pools)
-        *before, last = [law.step(event) for _, event in trace]
+        checker = Checker(trace.header.pools)
+        *before, last = [checker.step(event) for _, event in trace]
     assert not any(before)
     assert [finding.rule for finding in last] == [rule]
 

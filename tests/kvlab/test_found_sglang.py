@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlaw import Law
 
 FOUND = Path(__file__).parents[2] / "conformance" / "found"
 
@@ -50,8 +50,8 @@ RULES = {
 def test_a_trace_breaks_its_rule_with_its_last_event(name: str) -> None:
     with open_trace(FOUND / f"{name}.jsonl") as trace:
         assert isinstance(trace, MemoryReader)
-        law = Law(trace.header.pools)
-        found = [[finding.rule for finding in law.step(event)] for _, event in trace]
+        checker = Checker(trace.header.pools)
+        found = [[finding.rule for finding in checker.step(event)] for _, event in trace]
     assert found[-1][0] == RULES[name]
     assert not any(found[:-1])
 

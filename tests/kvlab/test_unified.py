@@ -139,7 +139,7 @@ def test_what_its_scheduler_does_is_played(release: str, steps: dict[str, Any], 
         pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
     vector = tmp_path / "played.jsonl"
     told = {"producer": "a test", "description": "Played.", "rules": ["SWA-2"]}
-    header = {"kvspec": 1, **told, "config": steps["config"]}
+    header = {"kvspec": 2, **told, "config": steps["config"]}
     vector.write_text("".join(json.dumps(line) + "\n" for line in [header, *steps["steps"]]))
     command = [sys.executable, "-m", "kvcli", "run", "--impl", "kvlab.sglang.adapter:Adapter", str(vector)]
     environment = os.environ | {"KVSPEC_SGLANG": release}

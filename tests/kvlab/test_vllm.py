@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 from kvattach.hooks import Hooks
 from kvattach.vllm.launches import Launches
 from kvattach.vllm.residency import Group, Run
+from kvcheck.labels import Labels
 from kvcli.main import app
 from kvlab.drives import Judge
 from kvlab.releases import folder_of
 from kvlab.vllm.driver import Drive, StuckError
 from kvlab.vllm.engine import Drafter, Options
 from kvlab.vllm.workload import chunks_workload, offloading_workload, random_workload
-from kvlaw.labels import Labels
 
 FULL = Group(0, 4, 0, False, 8)
 WINDOW = Group(1, 4, 6, False, 4)
@@ -57,8 +57,8 @@ def test_what_a_release_has_besides_is_off_in_its_configuration() -> None:
 def test_what_may_be_written_ends_with_the_table() -> None:
     run = run_of(1, 2, 3)
     run.rows[0] = 1
-    use = run.writes(FULL, 2, 9, may=True)
-    assert use is not None and (use.start, use.stop, use.may) == (2, 8, True)
+    use = run.writes(FULL, 2, 9, at_most=True)
+    assert use is not None and (use.start, use.stop, use.at_most) == (2, 8, True)
     assert run.writes(FULL, 4, 9) is None
 
 
@@ -99,7 +99,7 @@ def test_a_hit_inside_a_page_says_what_that_page_has_in_common_with_the_one_that
     )
     labels = Labels()
     for learnt in [*found.begun(large, 12), *other.hit(10)]:
-        labels.learn(learnt.label, learnt.same, learnt.slots)
+        labels.unify(learnt.label, learnt.same, learnt.slots)
     assert labels.alike(found.label(large, 1), other.label(large, 1), 0, 8) == 2, "ten tokens were found, two in page 1"
     assert not [*other.hit(8)], "the hit ends with a page"
 

@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[int, str]:
 def test_a_compressed_batch_that_was_cut_off_is_read_up_to_its_last_block(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "trace.jsonl.zst", part_bytes=1 << 30, max_bytes=1 << 30, keep=1, max_waiting=10_000)
     lines = [b'{"op":"take","holder":"a","pool":"kv","pages":[%d]}' % number for number in range(1, 2001)]
-    sink.begin(MemoryHeader(1, "memory", "a test", {"kv": Pool(1, 2000)}))
+    sink.begin(MemoryHeader(2, "memory", "a test", {"kv": Pool(1, 2000)}))
     for line in lines:
         sink.put(lambda line=line: line)  # type: ignore[misc]
     sink.close()

@@ -19,7 +19,7 @@ _event = msgspec.json.Decoder(MemoryEvent)
 
 def told(path: Path) -> list[Any]:
     header, *lines = path.read_bytes().splitlines()
-    assert msgspec.json.decode(header, type=MemoryHeader) == MemoryHeader(1, "memory", "test", POOLS)
+    assert msgspec.json.decode(header, type=MemoryHeader) == MemoryHeader(2, "memory", "test", POOLS)
     return [_event.decode(line) for line in lines]
 
 
@@ -86,44 +86,44 @@ def test_the_engine_may_change_its_list_afterwards(tmp_path: Path) -> None:
 def test_what_cannot_be_told_ends_the_recording_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")
     writer.header("test", POOLS)
-    writer.leave("a")
+    writer.end_holder("a")
     writer.take("r", "kv", object())  # type: ignore[arg-type]
-    writer.leave("b")
+    writer.end_holder("b")
     assert "an event could not be told" in (writer.problem or "")
     assert "the recording ends: an event could not be told" in caplog.text
     writer.header("test", POOLS)
     assert writer.problem is None
-    writer.leave("c")
+    writer.end_holder("c")
     writer.close()
-    assert [told(path) for path in writer.files] == [[events.Leave("a")], [events.Leave("c")]]
+    assert [told(path) for path in writer.files] == [[events.EndHolder("a")], [events.EndHolder("c")]]
 
 
 def test_nothing_is_told_before_the_header_and_after_the_end(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")
-    writer.leave("a")
+    writer.end_holder("a")
     writer.header("test", POOLS)
-    writer.leave("b")
+    writer.end_holder("b")
     writer.stop("the cache was flushed")
     assert writer.problem == "the cache was flushed"
-    writer.leave("c")
+    writer.end_holder("c")
     writer.close()
-    assert told(writer.files[0]) == [events.Leave("b")]
+    assert told(writer.files[0]) == [events.EndHolder("b")]
 
 
 def test_a_full_buffer_ends_the_recording_and_says_why(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl", max_waiting=10)
     writer.header("test", POOLS)
     for number in range(50):
-        writer.leave(str(number))
+        writer.end_holder(str(number))
     assert "wait to be written" in (writer.problem or "")
     writer.close()
-    assert told(writer.files[0]) == [events.Leave(str(number)) for number in range(10)]
+    assert told(writer.files[0]) == [events.EndHolder(str(number)) for number in range(10)]
 
 
 def test_a_full_disk_is_no_exception(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "missing" / "t.jsonl")
     writer.header("test", POOLS)
-    writer.leave("a")
+    writer.end_holder("a")
     writer.close()
     assert "No such file" in (writer.problem or "")
 
@@ -131,7 +131,7 @@ def test_a_full_disk_is_no_exception(tmp_path: Path) -> None:
 def test_a_header_that_cannot_be_made_is_no_exception(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")
     writer.header("test", {"kv": object()})  # type: ignore[dict-item]
-    writer.leave("a")
+    writer.end_holder("a")
     writer.close()
     assert "header" in (writer.problem or "")
     assert writer.files == []

@@ -70,11 +70,11 @@ TARGETS = {
         left_out=_all_but("oracle"),
         tests=(*_MODEL.tests, "tests/conformance/oracle"),
     ),
-    "kvlaw": Target(
-        "conformance/kvlaw",
+    "kvcheck": Target(
+        "conformance/kvcheck",
         (),
         (
-            "tests/conformance/kvlaw",
+            "tests/kvcheck",
             "tests/conformance/levels/memory/test_memory_vectors.py",
             "tests/conformance/oracle/test_fastpath.py",
             "tests/spec/memory",

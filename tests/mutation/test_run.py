@@ -39,7 +39,7 @@ def test_what_is_known_to_change_nothing_is_known_by_function_and_line() -> None
     assert equivalent.known("kvspec.model.running.x_extend", change) == ""
     assert equivalent.known("kvspec.model.leaving.x__hand_to_slot", [*change, "+        pass"]) == ""
     forget = ["-    while len(self._seen) > _REMEMBERED:", "+    while len(self._seen) >= _REMEMBERED:"]
-    assert equivalent.known("kvlaw.clocks.xǁClocksǁ_forget", forget).endswith("its cost alone")
+    assert equivalent.known("kvcheck.clocks.xǁClocksǁ_forget", forget).endswith("its cost alone")
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from kvcheck import Checker
 from kvconform.oracle import Model
-from kvlaw import Law
 from kvref import Manager
 from kvref.request import Run
 from kvspec import events, invariants
@@ -34,7 +34,7 @@ class Pair:
 
     def __init__(self, config: Config) -> None:
         self.manager = Manager(config)
-        self.model = Model(config, law=Law)
+        self.model = Model(config, checker=Checker)
         self.done: list[Event] = []
 
     def step(self, op: Event) -> None:

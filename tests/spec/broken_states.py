@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from kvcheck import Checker
 from kvconform.oracle import Model
-from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config
 from kvspec.invariants import check
@@ -16,7 +16,7 @@ from kvspec.tokens import PrefixKey, Tokens
 
 def busy_state() -> State:
     """Request a runs with a launch in flight, slot s is idle, slot u is lent to request w; P = 2."""
-    model = Model(Config(2, 20, 4, 16), law=Law)
+    model = Model(Config(2, 20, 4, 16), checker=Checker)
     for name in ("s", "u"):
         first = f"{name}1"
         for op in (
@@ -45,7 +45,7 @@ def busy_state() -> State:
 
 def windowed_state() -> State:
     """P = 2, window of 2: request a runs with its first page's window side gone; request b goes on from a prefix."""
-    model = Model(Config(2, 20, 4, 32, sliding_window=2, num_window_pages=10), law=Law)
+    model = Model(Config(2, 20, 4, 32, sliding_window=2, num_window_pages=10), checker=Checker)
     for op in (
         events.Submit("p", [7, 7, 7, 7, 7]),
         events.MatchPrefix("p"),
@@ -68,7 +68,7 @@ def windowed_state() -> State:
 
 def state_with_states() -> State:
     """P = 2: request b runs from a prefix whose state the store has; request w waits with a state slot."""
-    model = Model(Config(2, 20, 4, 32, num_states=8), law=Law)
+    model = Model(Config(2, 20, 4, 32, num_states=8), checker=Checker)
     for op in (
         events.Submit("p", [7, 7, 7]),
         events.MatchPrefix("p"),

@@ -10,6 +10,7 @@ from typing import TypeGuard, get_args
 import msgspec
 import pytest
 
+from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.site.__main__ import ENGINES, engines_page
@@ -22,7 +23,6 @@ from kvconform.site.stories import defect_page
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
 from kvconform.vectors.runner import check_trace
-from kvlaw import Law
 from kvspec import batch
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent, Use
@@ -162,8 +162,8 @@ def test_traces_in_chapters_conform(chapter: str, tmp_path: Path) -> None:
             if isinstance(trace, TraceReader):
                 assert check_trace(trace, lambda: None).finding is None
             else:
-                law = Law(trace.header.pools)
-                assert not [finding for _, event in trace for finding in law.step(event)]
+                checker = Checker(trace.header.pools)
+                assert not [finding for _, event in trace for finding in checker.step(event)]
 
 
 @pytest.mark.parametrize("kind", [*get_args(MemoryEvent), Use, Pool], ids=lambda kind: kind.__name__)

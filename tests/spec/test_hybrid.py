@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from kvcheck import Checker
 from kvconform.oracle import Model
-from kvlaw import Law
 from kvspec.events import (
     Abort,
     CacheUnfinished,
@@ -68,7 +68,7 @@ def tombstones(*, locked: bool = False) -> Model:
     It has them in pages 6, 7, 8 with window pages 1, 2, 3 behind them, or each one more if a request has locked the
     prefix.
     """
-    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=Law)
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), checker=Checker)
     carried_out(model, [*prefill("a", PROMPT, 1), SwaEvict("a"), Finish("a")])
     if locked:
         carried_out(model, prefill("holder", [*PROMPT, 7], 2))
@@ -81,7 +81,7 @@ def cached_pages(model: Model, pages: int) -> list[int]:
 
 def publish_a(answer: PublishAnswer) -> Model:
     """P = 4 = window: a has written 14 tokens, in pages 1..4 with window pages 1..4, and publishes 12 of them."""
-    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=Law)
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), checker=Checker)
     return carried_out(model, [*prefill("a", PROMPT[:14], 1), CacheUnfinished("a", obs=answer)])
 
 
@@ -105,7 +105,7 @@ def test_swa_2_publishing_leaves_what_is_read(freed: list[int], evicted_len: int
 
 
 def test_swa_2_a_snapshot_tells_the_cursor_or_the_protected_length_where_that_is_more() -> None:
-    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=Law)
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), checker=Checker)
     carried_out(model, prefill("a", PROMPT[:14], 1))
     for op, cursor in ((None, 0), (SwaEvict("a"), 8), (CacheUnfinished("a"), 12)):
         carried_out(model, [op] if op else [])
@@ -123,7 +123,7 @@ def test_swa_2_a_snapshot_tells_the_cursor_or_the_protected_length_where_that_is
     ],
 )
 def test_of_an_eviction_of_what_no_window_side_of_the_store_is(evicted: list[int], rule: str, words: str) -> None:
-    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=Law)
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), checker=Checker)
     carried_out(model, [*prefill("a", PROMPT, 1), Finish("a"), *prefill("b", [90, 91, 92], 2)])
     with pytest.raises(Violation) as raised:
         model.step(Evict(0, window=1, obs=EvictAnswer([], [*evicted])))
@@ -131,7 +131,7 @@ def test_of_an_eviction_of_what_no_window_side_of_the_store_is(evicted: list[int
 
 
 def test_the_window_is_left_once_where_the_rest_of_the_answer_is_wrong() -> None:
-    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), law=Law)
+    model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), checker=Checker)
     carried_out(model, prefill("a", PROMPT[:14], 1))
     with pytest.raises(Violation, match="STORE-5"):
         model.step(CacheUnfinished("a", obs=PublishAnswer(8, [], [(1, 2)], evicted_len=8)))
@@ -238,7 +238,7 @@ def test_mamba_4_without_a_free_slot_nothing_is_taken_before_the_end() -> None:
 
 def test_mamba_3_a_turn_goes_back_to_the_state_that_it_gave_to_the_store() -> None:
     """The step at position 9 is launched, but its token never comes: the working state stands past what is resumed."""
-    model = Model(Config(4, 20, 4, 64, num_states=8), law=Law)
+    model = Model(Config(4, 20, 4, 64, num_states=8), checker=Checker)
     carried_out(
         model,
         [
@@ -296,7 +296,7 @@ def test_window_pages_that_were_never_told_excuse_no_impossible_ones(freed: list
 
 def told_by_the_engine() -> Model:
     """Slots 1 to 3 as an engine gives them out, which tells only in a snapshot what it uses each for."""
-    model = Model(Config(4, 20, 4, 64, num_states=8), law=Law)
+    model = Model(Config(4, 20, 4, 64, num_states=8), checker=Checker)
     carried_out(model, [Submit("a", [*PROMPT[:9]]), MatchPrefix("a")])
     extend = Extend([("a", 9)], obs=ExtendAnswer({"a": 0}, {"a": [1, 2, 3]}, None, {"a": [1, 2, 3]}, {}))
     carried_out(model, [extend, Launch(1, ["a"], obs=Done()), Complete(1, {"a": 50}, obs=CompleteAnswer())])
@@ -333,7 +333,7 @@ def test_data_2_the_slot_that_keeps_the_border_before_keeps_it_when_another_is_p
 
 @pytest.mark.parametrize(("pages", "states", "left"), [(0, 1, 1), (0, 2, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)])
 def test_the_model_itself_evicts_as_many_states_as_are_asked_for(pages: int, states: int, left: int) -> None:
-    model = Model(Config(4, 20, 4, 64, num_states=8), law=Law)
+    model = Model(Config(4, 20, 4, 64, num_states=8), checker=Checker)
     for launch, tokens in ((1, PROMPT[:5]), (2, [90, 91, 92, 93, 94])):
         carried_out(model, [*prefill("a", tokens, launch), Finish("a")])
     assert len(model.state.store.states) == 2
@@ -383,7 +383,7 @@ def test_data_2_the_slot_that_is_computed_in_is_kept_though_it_has_the_state_of_
     cached: int, right: bool
 ) -> None:
     """A prompt ends at a page border: slot 1, which is computed in, has the same state as slot 2."""
-    model = Model(Config(4, 20, 4, 64, num_states=8), law=Law)
+    model = Model(Config(4, 20, 4, 64, num_states=8), checker=Checker)
     carried_out(model, prefill("a", PROMPT[:8], 1))
     publish = CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, 4))
     if right:

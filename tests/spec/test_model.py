@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvcheck import Checker
 from kvconform.fuzzing.swarm import memory
 from kvconform.oracle import Model
 from kvconform.oracle.pools import pool_of
 from kvconform.protocol import ANSWERS
-from kvlaw import Law
 from kvspec import events
 from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
@@ -33,8 +33,8 @@ def fingerprint(state: State) -> dict[str, object]:
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
     if state.memory is not None:
-        assert isinstance(state.memory.law, Law)
-        plain["memory"] = state.memory.told, state.memory.law.state.event
+        assert isinstance(state.memory.checker, Checker)
+        plain["memory"] = state.memory.told, state.memory.checker.state.event
     return copy.deepcopy(plain)
 
 
@@ -44,10 +44,10 @@ def copied(model: Model) -> Model:
     return other
 
 
-def walk(seed: int, *, law: type[Law] | None = None) -> Iterator[tuple[Model, Operation[Any]]]:
+def walk(seed: int, *, checker: type[Checker] | None = None) -> Iterator[tuple[Model, Operation[Any]]]:
     """A model, and the next operation to carry out on it; the caller carries it out on a copy first if it likes."""
     draw = RandomDraw(seed)
-    model = Model(memory(draw), law=law)
+    model = Model(memory(draw), checker=checker)
     for op in proposals(model.state, draw, STEPS):
         yield model, op
         try:
@@ -62,7 +62,7 @@ def stripped(op: Operation[Any]) -> Any:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_step_checks_suffice_for_every_rule(seed: int) -> None:
-    for model, _ in walk(seed, law=Law):
+    for model, _ in walk(seed, checker=Checker):
         check(model.state)
 
 
@@ -972,7 +972,7 @@ def test_pages_past_a_stop_are_published_where_that_is_declared_and_only_there(o
     """Of 12 committed positions in pages 1..4 the request keeps 8: page 3 has none of them."""
     freed: dict[events.Overshoot, list[int]] = {"freed": [3, 4], "published": [4]}
     for answered in freed.values():
-        model = Model(Config(4, 16, 4, 64, overshoot=overshoot), law=Law)
+        model = Model(Config(4, 16, 4, 64, overshoot=overshoot), checker=Checker)
         for op in (
             events.Submit("a", [0, 1, 2, 3, 4, 5]),
             events.MatchPrefix("a"),

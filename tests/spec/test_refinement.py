@@ -6,14 +6,14 @@ from contextlib import suppress
 import msgspec
 import pytest
 
+from kvcheck import Checker, Finding
 from kvconform.fuzzing.swarm import memory, swarm
 from kvconform.oracle import Model
-from kvlaw import Finding, Law
 from kvspec import events, invariants, lengths
 from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
-from kvspec.memory.events import Begin, Drop, Event, Map, PassOn, Share, Take, Unmap
+from kvspec.memory.events import Begin, Drop, Event, Map, Share, Take, Transfer, Unmap
 from kvspec.model.meaning import pools
 from kvspec.model.state import WITHHELD, State
 from kvspec.rules import Violation
@@ -26,7 +26,7 @@ LONGER = 300
 """A walk through a broken model ends at what it breaks, which may be long in coming."""
 
 
-class Recording(Law):
+class Recording(Checker):
     """A law that keeps what it was told."""
 
     def __init__(self, config: Config) -> None:
@@ -39,18 +39,18 @@ class Recording(Law):
 
 
 def listening(config: Config) -> tuple[Model, Recording]:
-    model = Model(config, law=Law)
+    model = Model(config, checker=Checker)
     assert model.state.memory is not None
-    model.state.memory.law = law = Recording(config)
-    return model, law
+    model.state.memory.checker = checker = Recording(config)
+    return model, checker
 
 
-def meaning(model: Model, law: Recording, op: events.Event) -> list[str]:
+def meaning(model: Model, checker: Recording, op: events.Event) -> list[str]:
     """What an operation means, in short: the events' names, with their pool or the slots that they use."""
-    law.told.clear()
+    checker.told.clear()
     model.step(op)
-    assert not [event for event in law.told if half_told(event)]
-    return [_short(event) for event in law.told]
+    assert not [event for event in checker.told if half_told(event)]
+    return [_short(event) for event in checker.told]
 
 
 def _short(event: Event) -> str:
@@ -68,10 +68,10 @@ def _short(event: Event) -> str:
 
 
 def test_what_the_operations_of_a_request_mean() -> None:
-    model, law = listening(Config(2, 8, 2, 16))
+    model, checker = listening(Config(2, 8, 2, 16))
     for op in (events.Submit("a", [1, 2, 3]), events.MatchPrefix("a")):
-        assert meaning(model, law, op) == []
-    assert meaning(model, law, events.Extend([("a", 3)])) == [
+        assert meaning(model, checker, op) == []
+    assert meaning(model, checker, events.Extend([("a", 3)])) == [
         "take rows [0]",
         "map rows [0]",
         "map pages",
@@ -79,23 +79,23 @@ def test_what_the_operations_of_a_request_mean() -> None:
         "map pages [1, 2]",
         "begin on forward: row 1 0:4",
     ]
-    assert meaning(model, law, events.Launch(1, ["a"])) == ["begin on forward: row 1 0:4, table 1 0:3, table 1 0:3"]
-    assert meaning(model, law, events.Complete(1, {"a": 4})) == ["end"]
-    assert meaning(model, law, events.CacheUnfinished("a")) == ["publish pages [1]"]
-    assert meaning(model, law, events.Decode(["a"])) == []
-    assert meaning(model, law, events.Launch(2, ["a"])) == ["begin on forward: row 1 0:4, table 1 0:4, table 1 3:4"]
-    assert meaning(model, law, events.Finish("a")) == [
+    assert meaning(model, checker, events.Launch(1, ["a"])) == ["begin on forward: row 1 0:4, table 1 0:3, table 1 0:3"]
+    assert meaning(model, checker, events.Complete(1, {"a": 4})) == ["end"]
+    assert meaning(model, checker, events.CacheUnfinished("a")) == ["publish pages [1]"]
+    assert meaning(model, checker, events.Decode(["a"])) == []
+    assert meaning(model, checker, events.Launch(2, ["a"])) == ["begin on forward: row 1 0:4, table 1 0:4, table 1 3:4"]
+    assert meaning(model, checker, events.Finish("a")) == [
         "publish pages [2]",
         "unmap",
         "unmap",
         "release pages [1, 2]",
         "pin rows [0]",
         "release rows [0]",
-        "leave",
+        "end_holder",
     ]
-    assert meaning(model, law, events.Complete(2, {})) == ["end", "release rows [0]"]
-    assert meaning(model, law, events.Evict(1)) == ["drop pages [2]"]
-    assert meaning(model, law, events.Report("idle")) == ["idle"]
+    assert meaning(model, checker, events.Complete(2, {})) == ["end", "release rows [0]"]
+    assert meaning(model, checker, events.Evict(1)) == ["drop pages [2]"]
+    assert meaning(model, checker, events.Report("idle")) == ["idle"]
 
 
 @pytest.mark.parametrize(("pool", "last"), [("pages", 8), ("rows", 1), ("window", 6), ("sides", 1), ("states", 5)])
@@ -103,14 +103,14 @@ def test_the_pools_have_the_sizes_of_the_config(pool: str, last: int) -> None:
     config = Config(2, 8, 2, 16, sliding_window=2, num_window_pages=6, num_states=5)
     first = 0 if pool == "rows" else 1
     invented = () if pool == "sides" else (-1,)  # numbers that no answer told
-    assert Law(pools(config)).step(Take("a", pool, [*{first, last, *invented}])) == []
+    assert Checker(pools(config)).step(Take("a", pool, [*{first, last, *invented}])) == []
     for page in (first - 1 if first else last + 1, last + 1):
-        (found,) = Law(pools(config)).step(Take("a", pool, [page]))
+        (found,) = Checker(pools(config)).step(Take("a", pool, [page]))
         assert found.rule == "MEM-TAKE"
 
 
 def test_what_the_operations_of_a_session_mean() -> None:
-    model, law = listening(Config(2, 8, 2, 16))
+    model, checker = listening(Config(2, 8, 2, 16))
     for op in (
         events.OpenSession("s"),
         events.Submit("a", [1, 2, 3], "s"),
@@ -120,48 +120,48 @@ def test_what_the_operations_of_a_session_mean() -> None:
         events.Complete(1, {"a": 4}),
     ):
         model.step(op)
-    assert meaning(model, law, events.Decode(["a"], 4)) == [
+    assert meaning(model, checker, events.Decode(["a"], 4)) == [
         "take pages [3, 4]",
         "map pages [3, 4]",
         "begin on forward: row 1 4:8",
     ]
     for op in (events.Launch(2, ["a"]), events.Complete(2)):
         model.step(op)
-    assert meaning(model, law, events.Finish("a")) == ["pass_on"]
+    assert meaning(model, checker, events.Finish("a")) == ["transfer"]
     model.step(events.Submit("b", [1, 2, 3, 4, 5], "s"))
-    assert meaning(model, law, events.MatchPrefix("b")) == ["unmap", "release pages [3, 4]", "pass_on"]
-    assert meaning(model, law, events.Abort("b")) == ["pass_on"]
-    assert meaning(model, law, events.CloseSession("s")) == [
+    assert meaning(model, checker, events.MatchPrefix("b")) == ["unmap", "release pages [3, 4]", "transfer"]
+    assert meaning(model, checker, events.Abort("b")) == ["transfer"]
+    assert meaning(model, checker, events.CloseSession("s")) == [
         "unmap",
         "unmap",
         "release pages [1, 2]",
         "release rows [0]",
-        "leave",
+        "end_holder",
     ]
 
 
 def test_a_launch_reads_the_row_up_to_the_page_that_it_writes() -> None:
-    model, law = listening(Config(2, 8, 2, 16))
+    model, checker = listening(Config(2, 8, 2, 16))
     for op in (*prefill("a", [1, 2, 3], 1), events.Complete(1, {"a": 4})):
         model.step(op)
     for launch, row in ((2, "0:4"), (3, "0:6"), (4, "0:6"), (5, "0:8")):
         model.step(events.Decode(["a"]))
-        assert meaning(model, law, events.Launch(launch, ["a"]))[0].startswith(f"begin on forward: row 1 {row}, ")
+        assert meaning(model, checker, events.Launch(launch, ["a"]))[0].startswith(f"begin on forward: row 1 {row}, ")
         model.step(events.Complete(launch, {"a": 5}))
 
 
 def test_what_the_operations_on_states_mean() -> None:
-    model, law = listening(Config(2, 16, 3, 16, num_states=6))
+    model, checker = listening(Config(2, 16, 3, 16, num_states=6))
     for op in prefill("a", [1, 2, 3], 1)[:-2]:
         model.step(op)
-    assert meaning(model, law, events.Extend([("a", 3)]))[5:] == [
+    assert meaning(model, checker, events.Extend([("a", 3)]))[5:] == [
         "take states [1, 2, 3]",
         "begin on forward: states [1, 2, 3]",
         "begin on forward: row 1 0:4",
     ]
-    assert meaning(model, law, events.Launch(1, ["a"]))[0] == "begin on forward: states [1, 2, 3], states [1, 2, 3]"
+    assert meaning(model, checker, events.Launch(1, ["a"]))[0] == "begin on forward: states [1, 2, 3], states [1, 2, 3]"
     model.step(events.Complete(1, {"a": 4}))
-    assert meaning(model, law, events.CacheUnfinished("a")) == [
+    assert meaning(model, checker, events.CacheUnfinished("a")) == [
         "take states [4]",
         "begin on forward: states [4]",
         "publish states [4]",
@@ -171,7 +171,7 @@ def test_what_the_operations_on_states_mean() -> None:
     ]
     for op in (events.Finish("a"), events.Submit("b", [1, 2, 3, 4]), events.MatchPrefix("b")):
         model.step(op)
-    assert meaning(model, law, events.Extend([("b", 4)]))[-3:] == [
+    assert meaning(model, checker, events.Extend([("b", 4)]))[-3:] == [
         "take states [1, 2, 3]",
         "begin on forward: states [4], states [1, 2, 3]",
         "begin on forward: row 2 0:2, row 2 2:4",
@@ -189,29 +189,29 @@ def test_who_reads_behind_a_window_side_that_is_gone_reads_padding() -> None:
 
 
 def test_whoever_has_locked_a_prefix_pins_its_state_when_it_comes() -> None:
-    model, law = listening(Config(2, 16, 4, 16, num_states=7))
+    model, checker = listening(Config(2, 16, 4, 16, num_states=7))
     for req, launch in (("a", 1), ("b", 2)):
         for op in (*prefill(req, [1, 2, 3], launch), events.Complete(launch, {req: 4})):
             model.step(op)
     for op in (events.Submit("c", [5]), events.MatchPrefix("c"), events.TakeState("c")):
         model.step(op)
-    assert "publish states [7]" not in meaning(model, law, events.CacheUnfinished("a")), "no slot is free"
+    assert "publish states [7]" not in meaning(model, checker, events.CacheUnfinished("a")), "no slot is free"
     model.step(events.FreeState("c"))
-    assert meaning(model, law, events.CacheUnfinished("b")).count("pin states [7]") == 2
+    assert meaning(model, checker, events.CacheUnfinished("b")).count("pin states [7]") == 2
 
 
 def test_a_copy_of_a_model_is_judged_on_its_own() -> None:
-    model = Model(Config(2, 8, 2, 16), law=Law)
+    model = Model(Config(2, 8, 2, 16), checker=Checker)
     for op in prefill("a", [1, 2, 3], 1):
         model.step(op)
     other = model.state.copy()
     assert model.state.memory is not None and other.memory is not None and other.memory is not model.state.memory
-    law, own = other.memory.law, model.state.memory.law
-    assert isinstance(law, Law) and isinstance(own, Law)
-    before = law.judged
+    checker, own = other.memory.checker, model.state.memory.checker
+    assert isinstance(checker, Checker) and isinstance(own, Checker)
+    before = checker.judged
     model.step(events.Complete(1, {"a": 4}))
-    assert law.judged == before != own.judged
-    assert law.state.tables.keys() == {"row 1", "table 1", *own.state.tables}
+    assert checker.judged == before != own.judged
+    assert checker.state.tables.keys() == {"row 1", "table 1", *own.state.tables}
 
 
 def walk(model: Model, draw: RandomDraw, *, books: bool = True, steps: int = STEPS) -> Iterator[State]:
@@ -237,7 +237,7 @@ def half_told(event: Event) -> bool:
         case Begin():
             uses = [*event.reads, *event.writes, *(use for pair in event.copies for use in pair)]
             return any(use.table is None and use.holder is None for use in uses)
-        case PassOn():
+        case Transfer():
             return (event.pool is None) != (event.pages is None)
     return False
 
@@ -248,13 +248,13 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
     for seed in SEEDS:
         draw = RandomDraw(seed)
         drawn = memory(draw)
-        model, law = listening(config or drawn)
+        model, checker = listening(config or drawn)
         try:
             for _ in walk(model, draw, books=books, steps=steps):
                 pass
             if not model.state.config.num_states:  # of states the law is not told what is in them
-                yield from (f"{rule} unjudged" for rules in law.unjudged.values() for rule in rules)
-            yield from (f"half told: {event}" for event in law.told if half_told(event))
+                yield from (f"{rule} unjudged" for rules in checker.unjudged.values() for rule in rules)
+            yield from (f"half told: {event}" for event in checker.told if half_told(event))
         except Violation as violation:
             yield violation.rule.id
         except KeyError:
@@ -271,16 +271,16 @@ def test_walks_reach_what_the_law_is_about() -> None:
     for seed in SEEDS:
         draw = RandomDraw(seed)
         drawn = swarm(draw)
-        model, law = listening(drawn.config)
+        model, checker = listening(drawn.config)
         for op in proposals(model.state, draw, STEPS, drawn):
             with suppress(Refusal):
                 model.step(op)
-            met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in law.told}
-            law.told.clear()
+            met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in checker.told}
+            checker.told.clear()
     for kind in ("publish", "drop", "take", "release"):
         assert {f"{kind} pages", f"{kind} window", f"{kind} states"} <= met, kind
     assert {"share pages", "share window", "pin states"} <= met
-    assert {"pass_on", "end", "leave", "learn", "unmap", "pin rows", "begin on forward"} <= met
+    assert {"transfer", "end", "end_holder", "unify", "unmap", "pin rows", "begin on forward"} <= met
 
 
 def _resume_past_what_is_written(before: Lengths, key_len: int, page_size: int) -> Lengths:
@@ -342,7 +342,7 @@ def test_a_broken_model_breaks_the_law(
 
 
 def carried_out(writes_on: str, config: Config, operations: list[events.Event]) -> Model:
-    model = Model(config, law=Law, writes_on=writes_on)
+    model = Model(config, checker=Checker, writes_on=writes_on)
     for op in operations:
         model.step(op)
         check(model.state)
@@ -377,8 +377,8 @@ def publish_in_flight(config: Config) -> tuple[Config, list[events.Event]]:
 
 def written(state: State, pool: str, page: int) -> dict[int, str | None]:
     """Slot -> what was written there last."""
-    assert state.memory is not None and isinstance(state.memory.law, Law)
-    found = state.memory.law.state.pools[pool].pages.get(page)
+    assert state.memory is not None and isinstance(state.memory.checker, Checker)
+    found = state.memory.checker.state.pools[pool].pages.get(page)
     pieces = [] if found is None else found.content
     return {slot: piece.label for piece in pieces for slot in range(piece.start, piece.stop)}
 
@@ -410,13 +410,13 @@ def test_rows_and_window_sides_hold_what_the_books_say() -> None:
 
 def test_tombstones_that_give_way_are_withdrawn_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages 1 and 2 of the store give way to b's 6 and 7, which have their window sides."""
-    step, told = Law.step, list[Event]()
+    step, told = Checker.step, list[Event]()
 
-    def noted(law: Law, event: Event) -> list[Finding]:
+    def noted(checker: Checker, event: Event) -> list[Finding]:
         told.append(event)
-        return step(law, event)
+        return step(checker, event)
 
-    monkeypatch.setattr(Law, "step", noted)
+    monkeypatch.setattr(Checker, "step", noted)
     model = tombstones()
     obs = events.PublishAnswer(8, [1, 2], [])
     model.step(events.CacheUnfinished("b", obs=obs))
@@ -427,11 +427,11 @@ def test_tombstones_that_give_way_are_withdrawn_by_their_names(monkeypatch: pyte
 
 def test_of_pages_that_take_the_place_of_duplicates_all_is_told() -> None:
     config, operations = publish_in_flight(Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8))
-    model, law = listening(config)
+    model, checker = listening(config)
     for op in operations:
         model.step(op)
-    assert [event.pages for event in law.told if isinstance(event, Map) and event.table == "table 2"][-1] == [1]
-    assert not [event for event in law.told if half_told(event)]
+    assert [event.pages for event in checker.told if isinstance(event, Map) and event.table == "table 2"][-1] == [1]
+    assert not [event for event in checker.told if half_told(event)]
 
 
 def row_handed_on() -> tuple[Config, list[events.Event]]:

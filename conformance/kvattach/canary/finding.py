@@ -12,7 +12,7 @@ from kvconform.levels.memory.rendering import Teller, memory_in_words, named_in
 from kvconform.levels.requests.rendering import builtins
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, ViolationKind
-from kvlaw import Malformed
+from kvcheck import Malformed
 from kvspec.rules import MEMORY_RULES
 
 RULES = {

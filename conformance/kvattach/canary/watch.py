@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kvattach.canary.finding import finding_of, recorded
 from kvattach.canary.switch import Setting
-from kvattach.hooks import Hooks, LawBroken
+from kvattach.hooks import Hooks, RuleBroken
 from kvconform.findings.text import show_finding
 from kvcuda.canary import Canary, Known, Pass, Pool, Violation
 from kvcuda.canary.chain import Prefix
@@ -102,7 +102,7 @@ class Watch:
         """A pass is about to run.
 
         Raises:
-            LawBroken: something was found, and the engine is to be stopped then.
+            RuleBroken: something was found, and the engine is to be stopped then.
         """
         self._staged = staged = self.canary.stage(batch)
         self.canary.enqueue(staged)
@@ -123,7 +123,7 @@ class Watch:
         """Take what was found so far, without waiting for what runs.
 
         Raises:
-            LawBroken: something was found, and the engine is to be stopped then.
+            RuleBroken: something was found, and the engine is to be stopped then.
         """
         for one in self.canary.poll():
             place = (one.pool, one.request, one.position, one.slot)
@@ -134,7 +134,7 @@ class Watch:
             _log.error("kvspec canary: %s: %s", self.engine, one)
             self._tell_beside(one)
             if self.setting.stops:
-                raise LawBroken(f"kvspec canary: {self.engine}: {one}")
+                raise RuleBroken(f"kvspec canary: {self.engine}: {one}")
 
     def _tell_beside(self, one: Violation) -> None:
         """Log what a recorded trace has of the page, for the first few."""

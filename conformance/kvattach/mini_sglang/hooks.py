@@ -17,8 +17,8 @@ from kvspec.memory.events import (
     Count,
     Deliver,
     Drop,
+    EndHolder,
     Idle,
-    Leave,
     Map,
     Pages,
     Pool,
@@ -88,8 +88,8 @@ class Attached:
         self._manager, self._page_size = manager, page_size
         for kept in (self._runs, self._row_of, self._rows, self._keys, self._launches):
             kept.clear()
-        kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, sinks=[pages])
-        row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, sinks=[rows - 1])
+        kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, padding=[pages])
+        row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, padding=[rows - 1])
         self.hooks.trace.header("mini-sglang", {KV: kv, ROWS: row})
         self._streams.clear(self._cuda)
 
@@ -231,7 +231,7 @@ class Attached:
         run = self._runs.pop(req.uid, None)
         if run is not None:
             self.hooks.tell(Unmap(run.name))
-            self.hooks.tell(Leave(run.name))
+            self.hooks.tell(EndHolder(run.name))
 
     # Launches
 

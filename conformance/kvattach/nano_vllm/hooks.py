@@ -15,8 +15,8 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
+    EndHolder,
     Idle,
-    Leave,
     Map,
     Pool,
     Publish,
@@ -152,7 +152,7 @@ class Attached:
     def _left(self, _: int, __: None, manager: Any, seq: Any) -> None:
         name = self._runs.pop(seq.seq_id).name
         self.hooks.tell(Unmap(name))
-        self.hooks.tell(Leave(name))
+        self.hooks.tell(EndHolder(name))
 
     def _launched(self, _: None, answer: tuple[list[Any], bool], scheduler: Any) -> None:
         self._launches += 1

@@ -21,10 +21,10 @@ from kvspec.memory.events import (
     Idle,
     Map,
     Pages,
-    PassOn,
     Pool,
     Publish,
     Share,
+    Transfer,
     Use,
 )
 from kvspec.memory.events import Release as Released
@@ -60,13 +60,13 @@ class Attached(Stays):
         for kept in (self._stays, self._stretches, self._rows, self._transfers, self._locked):
             kept.clear()
         pools = {
-            pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, sinks=[0])
+            pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, padding=[0])
             for pool, made in self._allocators.items()
         }
         states = getattr(memory.rows, "mamba_allocator", None)
         if states is not None:
             self._allocators[STATES] = states
-            pools[STATES] = Pool(num_pages=states.size, label_size=1, sinks=[0])
+            pools[STATES] = Pool(num_pages=states.size, label_size=1, padding=[0])
         if host is not None:
             pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
         self._keys = {pool: {} for pool in pools}
@@ -160,7 +160,7 @@ class Attached(Stays):
         lock = getattr(req, "lock", None) or getattr(self._slot(req), "lock", None)
         owner = getattr(lock, "kvspec_owner", name)
         if lock is not None and owner != name:
-            self._pass_on(owner, name, lock)
+            self._transfer(owner, name, lock)
 
     def _adopt_path(self, req: Any, name: str) -> None:
         """As `_adopt`, once, where a lock is known by its node only."""
@@ -168,7 +168,7 @@ class Attached(Stays):
         if lock is not None:
             lock.who = name
             pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]
-            self.hooks.tell(PassOn(NEW, name, KV, pages))
+            self.hooks.tell(Transfer(NEW, name, KV, pages))
 
     def _lock_of(self, who: str, node: Any) -> Lock | None:
         return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)
@@ -371,7 +371,7 @@ class Attached(Stays):
         mine = [page for page in pages[first:] if page in fresh]
         if mine:
             fresh.difference_update(mine)
-            self.hooks.tell(PassOn(NEW, stay.name, pool, [*mine]))
+            self.hooks.tell(Transfer(NEW, stay.name, pool, [*mine]))
         known[first:] = pages[first:]
         labels = stay.labels(tokens, first, len(known))
         self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))

@@ -11,7 +11,7 @@ from kvattach.hooks import Trace
 from kvattach.sglang.release import Release
 from kvattach.sglang.states import States
 from kvattach.sglang.view import NEW, Stay
-from kvspec.memory.events import Learn, Leave, PassOn, Unmap
+from kvspec.memory.events import EndHolder, Transfer, Unify, Unmap
 
 
 @dataclass
@@ -72,9 +72,9 @@ class Stays(States):
         stay = None if row is None else self._rows.get(row)
         return NEW if stay is None else stay.name
 
-    def _pass_on(self, old: str, new: str, lock: Any) -> None:
+    def _transfer(self, old: str, new: str, lock: Any) -> None:
         """All that one has is another one's, and so is its lock, if any."""
-        self.hooks.tell(PassOn(old, new))
+        self.hooks.tell(Transfer(old, new))
         for locked in self._locked:
             if locked.who == old:
                 locked.who = new
@@ -94,7 +94,7 @@ class Stays(States):
     def _gone(self, stay: Stay) -> None:
         for pool in stay.pages:
             self.hooks.tell(Unmap(stay.table(pool)))
-        self.hooks.tell(Leave(stay.name))
+        self.hooks.tell(EndHolder(stay.name))
 
     def _slot(self, req: Any) -> Any:
         """The slot of a session on whose record a request runs, if any."""
@@ -118,17 +118,17 @@ class Stays(States):
         slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
         slot.run = stay.name
         self._rows[slot.row] = slot
-        self._pass_on(stay.name, slot.name, sessions.slots[session].lock)
+        self._transfer(stay.name, slot.name, sessions.slots[session].lock)
         del self._stays[stay.rid]
         self._gone(stay)
 
     def _lent(self, slot: Stay, stay: Stay, req: Any) -> None:
         """A turn goes on with what its session's slot has, and with the tokens of the turn before."""
-        self._pass_on(slot.name, stay.name, getattr(self._slot(req), "lock", None))
-        self.hooks.tell(Leave(slot.name))
+        self._transfer(slot.name, stay.name, getattr(self._slot(req), "lock", None))
+        self.hooks.tell(EndHolder(slot.name))
         stay.state = slot.state
         page, further = divmod(len(slot.said), self._size)
         tokens = [*req.origin_input_ids, *req.output_ids]
         if further and tokens[: len(slot.said)] == slot.said:
             (label,) = stay.labels(tokens, page, page + 1)
-            self.hooks.tell(Learn(f"{slot.run}#{page}", label, further))
+            self.hooks.tell(Unify(f"{slot.run}#{page}", label, further))

@@ -10,7 +10,7 @@ from kvattach.hooks import Trace, chained
 from kvattach.sglang.release import Release
 from kvattach.sglang.transfers import Transfers
 from kvattach.sglang.view import NEW, STATES, Ids, Stay
-from kvspec.memory.events import PassOn, Take, Use
+from kvspec.memory.events import Take, Transfer, Use
 
 
 class Kept(NamedTuple):
@@ -60,7 +60,7 @@ class States(Transfers):
         mine = [slot for slot in slots if slot in fresh]
         if mine:
             fresh.difference_update(mine)
-            self.hooks.tell(PassOn(NEW, stay.name, STATES, [*mine]))
+            self.hooks.tell(Transfer(NEW, stay.name, STATES, [*mine]))
 
     def _move_states(self, moves: list[tuple[Stay, Any, int, int]], kept: list[Kept | None]) -> None:
         """A launch moves the states of requests from a position to another one, and keeps some."""
@@ -75,7 +75,7 @@ class States(Transfers):
             writes.append(self._state(stay, slot, stay.state[1]))
             if keeps is not None:
                 writes.append(self._state(stay, keeps.slot, self._label(stay, tokens, keeps.position)))
-        self._streams.begin("forward_batch_generation states", reads, writes, sees_own=False)
+        self._streams.begin("forward_batch_generation states", reads, writes, reads_own_writes=False)
 
     def _state(self, stay: Stay, slot: int, label: str) -> Use:
         return Use(pool=STATES, pages=[slot], labels=[label], holder=stay.name)

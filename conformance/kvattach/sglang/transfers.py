@@ -10,7 +10,7 @@ from kvattach.sglang.holders import Holders
 from kvattach.sglang.release import Release
 from kvattach.sglang.view import HOST, KV
 from kvattach.streams import Streams
-from kvspec.memory.events import Leave, Publish, Use
+from kvspec.memory.events import EndHolder, Publish, Use
 from kvspec.memory.events import Release as Released
 
 
@@ -63,4 +63,4 @@ class Transfers(Holders):
                 name = f"{kind} {node}"
                 for pool, pages in self._transfers.pop(name, {}).items():
                     self.hooks.tell(Released(name, pool, [*pages]))
-                self.hooks.tell(Leave(name))
+                self.hooks.tell(EndHolder(name))

@@ -18,15 +18,15 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
+    EndHolder,
     Idle,
-    Leave,
     Map,
-    PassOn,
     Pool,
     Publish,
     Release,
     Share,
     Take,
+    Transfer,
     Unmap,
     Use,
 )
@@ -116,7 +116,9 @@ class Attached:
         for kept in (self._runs, self._row_of, self._named, self._owner, self._keys, self._launches, self._flying):
             kept.clear()
         self._who, self._deep = [NEW], 0
-        kv = Pool(page_size=self._size, num_pages=self._allocator.size // self._size, label_size=self._size, sinks=[0])
+        kv = Pool(
+            page_size=self._size, num_pages=self._allocator.size // self._size, label_size=self._size, padding=[0]
+        )
         table = Pool(page_size=self._table.shape[1], num_pages=rows.size, first_page=0, label_size=1)
         self.hooks.trace.header("sglang-jax", {KV: kv, ROWS: table})
 
@@ -153,7 +155,7 @@ class Attached:
         if run is not None:
             self._named = {row: named for row, named in self._named.items() if named[0] != run.name}
             self.hooks.tell(Unmap(run.name))
-            self.hooks.tell(Leave(run.name))
+            self.hooks.tell(EndHolder(run.name))
 
     # The free list
 
@@ -249,7 +251,7 @@ class Attached:
         fresh = [page for page in pages if self._owner.get(page) == NEW]
         if fresh:
             self._owner.update(dict.fromkeys(fresh, run.name))
-            self.hooks.tell(PassOn(NEW, run.name, KV, list(fresh)))
+            self.hooks.tell(Transfer(NEW, run.name, KV, list(fresh)))
         pages += named[len(pages) :]
         self._named[row] = run.name, pages
         same = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), len(named))

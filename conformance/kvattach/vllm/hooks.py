@@ -18,7 +18,20 @@ from kvattach.vllm.chunks import Chunks
 from kvattach.vllm.launches import Launches
 from kvattach.vllm.offload import OFFLOAD, Offload, Side
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
-from kvspec.memory.events import Count, Drop, Idle, Learn, Leave, PassOn, Pool, Publish, Release, Share, Take, Unmap
+from kvspec.memory.events import (
+    Count,
+    Drop,
+    EndHolder,
+    Idle,
+    Pool,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Transfer,
+    Unify,
+    Unmap,
+)
 
 ENGINE = "engine"
 """Who holds a page when nothing says for whom."""
@@ -155,7 +168,9 @@ class Attached:
         """A run ends: by a finish, an abort or a preemption."""
         run = self.runs.pop(request_id, None)
         if run is not None:
-            self.tell(*(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), Leave(run.name))
+            self.tell(
+                *(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), EndHolder(run.name)
+            )
 
     # The pool
 
@@ -279,7 +294,7 @@ class Attached:
         size = max(manager.block_size for manager in managers)
         self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
         self.runs.clear()
-        pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, sinks=[0])}
+        pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, padding=[0])}
         self._side = self._host = None
         if self._streams is not None:
             self._streams.clear(None)
@@ -324,25 +339,25 @@ class Attached:
         kept = next((at for at, (was, new) in pairs if was != new), min(len(before), len(now)))
         new = self._run(session)
         learnt = [
-            Learn(new.label(group, page), old.last_label(group, page, before), kept % group.size)
+            Unify(new.label(group, page), old.last_label(group, page, before), kept % group.size)
             for group in self.groups
             if kept % group.size and not group.state
             for page in (kept // group.size,)
         ]
         position = session.num_computed_tokens
         learnt += [
-            Learn(new.state_label(group, position), old.state_label(group, position))
+            Unify(new.state_label(group, position), old.state_label(group, position))
             for group in self.groups
             if group.state and position % group.size
         ]
         gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
-        self.tell(*gone, PassOn(old.name, new.name), Leave(old.name), *learnt)
+        self.tell(*gone, Transfer(old.name, new.name), EndHolder(old.name), *learnt)
 
     def _deferred(self, _: None, blocks: Any, __: Any, request: Any) -> None:
         """A run ends, but its pages are given back only when what is in flight is done."""
         pages = [block.block_id for block in blocks if not block.is_null]
         if pages:
-            self.tell(PassOn(self._name(request.request_id), DEFERRED, POOL, pages))
+            self.tell(Transfer(self._name(request.request_id), DEFERRED, POOL, pages))
         self._leaves(request.request_id)
 
     def _copied(self) -> None:
@@ -366,7 +381,7 @@ class Attached:
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
         with suppress(IndexError):
             if scheduler.deferred_frees[-1][1] == blocks[::-1]:
-                self.tell(PassOn(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
+                self.tell(Transfer(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
 
     def idle(self, scheduler: Any) -> None:
         """If no request is left, only what waits for a launch may hold anything."""

@@ -173,7 +173,7 @@ class Launches:
             run.drafts += drafts
         if states:
             told = [read for read, _ in states if read], [write for _, write in states]
-            attached.tell(Begin(f"{launch.id} states", STREAM, *told, sees_own=False, at="states"))
+            attached.tell(Begin(f"{launch.id} states", STREAM, *told, reads_own_writes=False, at="states"))
         if launch.runs:
             uses = [use for use in reads if use], [use for use in writes if use]
             attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
@@ -185,10 +185,10 @@ class Launches:
         if not (run.drafts or drafts or scheduler.num_lookahead_tokens):
             return [run.writes(group, start, stop)]
         further = stop + scheduler.num_lookahead_tokens
-        beyond = run.writes(group, stop, further, may=True)
+        beyond = run.writes(group, stop, further, at_most=True)
         if run.drafts:
-            return [run.writes(group, max(0, start - run.drafts), stop, may=True), beyond]
-        return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, may=True), beyond]
+            return [run.writes(group, max(0, start - run.drafts), stop, at_most=True), beyond]
+        return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, at_most=True), beyond]
 
     def _of_no_token(self, scheduler: Any, run: Run, start: int, stop: int) -> list[Use | None]:
         """What a pass writes for places whose tokens nobody has, and no launch in flight samples: not what is meant."""

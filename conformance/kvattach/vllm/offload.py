@@ -123,7 +123,7 @@ class Offload(Side):
         self._streams.clear(self._torch.cuda)
         self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
         self._extents.clear()
-        return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, sinks=[0])
+        return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, padding=[0])
 
     def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
         """A page of the device is named: what is stored of it will be found by the same key.

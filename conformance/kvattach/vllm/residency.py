@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvattach.hooks import chained
-from kvspec.memory.events import Learn, Map, Use
+from kvspec.memory.events import Map, Unify, Use
 
 POOL = "kv"
 """The name of the pool that all groups share, in a trace."""
@@ -97,17 +97,17 @@ class Run:
         """The label of a page whose first part the request's first `tokens` tokens end."""
         return self._known(group, tokens, self.request._all_token_ids)
 
-    def hit(self, tokens: int) -> Iterator[Learn]:
+    def hit(self, tokens: int) -> Iterator[Unify]:
         """What is the same where the first `tokens` tokens were found."""
         for group in self.groups:
             yield from self.begun(group, tokens)
 
-    def begun(self, group: Group, tokens: int) -> Iterator[Learn]:
+    def begun(self, group: Group, tokens: int) -> Iterator[Unify]:
         """What the page that the first `tokens` tokens end inside of has in common with every page that begins so."""
         page, inside = divmod(tokens, group.size)
         if not group.state:
             for slots in range(self._unit, inside + 1, self._unit):
-                yield Learn(self.label(group, page), self.part(group, page * group.size + slots), slots)
+                yield Unify(self.label(group, page), self.part(group, page * group.size + slots), slots)
 
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""
@@ -143,21 +143,21 @@ class Run:
             labels = [self.label(group, index) for index in range(first, first + len(pages))]
         return Map(self.table(group), self.name, POOL, first, list(pages), labels)
 
-    def grown(self) -> Iterator[Learn]:
+    def grown(self) -> Iterator[Unify]:
         """The promises that have come true with the tokens that are known now."""
         known, promised = len(self.request._all_token_ids), self._promised
         states, self._states, self._promised, self.due = self._states, [], [], sys.maxsize
         for number, index in promised:
             group = self.groups[number]
             if (index + 1) * group.size <= known:
-                yield Learn(self.promise(group, index), self.label(group, index))
+                yield Unify(self.promise(group, index), self.label(group, index))
             else:
                 self._promised.append((number, index))
                 self.due = min(self.due, (index + 1) * group.size)
         for number, tokens in states:
             label = f"{self.name}/{number}@{tokens}"
             if (now := self.state_label(self.groups[number], tokens)) != label:
-                yield Learn(label, now)
+                yield Unify(label, now)
 
     def reads(self, group: Group, start: int, stop: int) -> Use | None:
         """What a pass that begins at token `start` attends to before token `stop`."""
@@ -170,10 +170,14 @@ class Run:
         start, end = skipped * group.page_size, group.slot(stop)
         return Use(self.table(group), start=start, stop=end) if start < end and not group.state else None
 
-    def writes(self, group: Group, start: int, stop: int, may: bool = False) -> Use | None:
+    def writes(self, group: Group, start: int, stop: int, at_most: bool = False) -> Use | None:
         """The slots of tokens, as far as the table goes."""
         end = min(group.slot(stop), self.rows[group.number] * group.page_size)
-        return Use(self.table(group), start=group.slot(start), stop=end, may=may) if group.slot(start) < end else None
+        return (
+            Use(self.table(group), start=group.slot(start), stop=end, at_most=at_most)
+            if group.slot(start) < end
+            else None
+        )
 
     def _foreign(self) -> str:
         """What content depends on beside tokens: the adapter."""

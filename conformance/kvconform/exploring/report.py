@@ -39,7 +39,7 @@ from kvspec.invariants import CHECKS
 
 
 def exhaust_and_show(
-    console: Console, scopes: Sequence[Scope], jobs: int, *, law: bool = True, spread: Spread | None = None
+    console: Console, scopes: Sequence[Scope], jobs: int, *, checker: bool = True, spread: Spread | None = None
 ) -> bool:
     """Exhaust scopes and print what was reached; whether every rule holds and nothing declared was missed."""
     results = []
@@ -48,7 +48,7 @@ def exhaust_and_show(
             with _progress() as progress:
                 task = progress.add_task(scope.name)
                 told = partial(_tell, progress, task, scope)
-                result = exhaust(scope, jobs=jobs, progress=told, law=law, spread=spread)
+                result = exhaust(scope, jobs=jobs, progress=told, checker=checker, spread=spread)
             results.append(result)
             show_witnesses(console, result)
             if result.finding is not None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from kvcheck import Checker
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
@@ -24,7 +25,6 @@ from kvconform.oracle import Model
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.signals import ignore_terminal
 from kvconform.vectors.runner import Demonstration
-from kvlaw import Law
 from kvspec.events import Complete, Operation, Refusal, Verify
 from kvspec.invariants import check
 from kvspec.model.meaning import Memory
@@ -185,7 +185,7 @@ def exhaust(
     key_of: KeyOf = key,
     progress: Progress = lambda *_: None,
     live: bool = True,
-    law: bool = False,
+    checker: bool = False,
     spread: Spread | None = None,
 ) -> Explored:
     """Exhaust a scope, or find the shortest trace to a broken rule.
@@ -195,7 +195,7 @@ def exhaust(
     of each state are held against it.
     """
     begin = time.perf_counter()
-    tree = _Tree(scope, key_of, progress, law=law)
+    tree = _Tree(scope, key_of, progress, checker=checker)
     with _expanders(scope, key_of, jobs, spread) as (pack, expand):
         tree.grow(pack, expand)
     finding = None if tree.broken is None else tree.demonstrate(tree.broken)
@@ -218,9 +218,9 @@ def exhaust(
 class _Tree:
     """The search tree, by numbers of states, and what was met in it."""
 
-    def __init__(self, scope: Scope, key_of: KeyOf, progress: Progress, *, law: bool) -> None:
+    def __init__(self, scope: Scope, key_of: KeyOf, progress: Progress, *, checker: bool) -> None:
         self.scope = scope
-        self._law = law
+        self._checker = checker
         self.parents = array("L", [0])
         self.choices = array("H", [0])
         """By which choice of its parent each state was found."""
@@ -239,7 +239,9 @@ class _Tree:
 
     def root(self) -> Node:
         """Nothing has happened."""
-        return Node(State(self.scope.config, Memory(self.scope.config, Law) if self._law else None), frozenset())
+        return Node(
+            State(self.scope.config, Memory(self.scope.config, Checker) if self._checker else None), frozenset()
+        )
 
     def grow(
         self, pack: Callable[[Node], Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8

@@ -9,7 +9,7 @@ from collections import deque
 from copy import deepcopy
 from typing import NamedTuple
 
-from kvlaw import Finding, Law
+from kvcheck import Checker, Finding
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
@@ -67,23 +67,23 @@ POOLS = {"pages": Pool(1, 2), "host": Pool(1, 2), "rows": Pool(2, 1, label_size=
 
 def explore(actors: tuple[tuple[Step, ...], ...]) -> Explored:
     """All interleavings, until the law finds something."""
-    todo: deque[tuple[tuple[int, ...], frozenset[OpId], Law, tuple[Event, ...]]] = deque()
-    todo.append(((), frozenset(), Law(POOLS), ()))
+    todo: deque[tuple[tuple[int, ...], frozenset[OpId], Checker, tuple[Event, ...]]] = deque()
+    todo.append(((), frozenset(), Checker(POOLS), ()))
     seen: set[tuple[tuple[int, ...], frozenset[OpId]]] = set()
     ends = 0
     while todo:
-        taken, complete, law, trace = todo.popleft()
+        taken, complete, checker, trace = todo.popleft()
         if (taken, complete) in seen:
             continue
         seen.add((taken, complete))
         ends += len(taken) == sum(map(len, actors))
-        todo.extend((taken, complete | {id}, law, trace) for id in _next_to_complete(law, complete))
+        todo.extend((taken, complete | {id}, checker, trace) for id in _next_to_complete(checker, complete))
         for number, actor in enumerate(actors):
             place = taken.count(number)
-            if place == len(actor) or not _may(law, complete, actor[place]):
+            if place == len(actor) or not _may(checker, complete, actor[place]):
                 continue
-            following, told = deepcopy(law), trace
-            ended = [End(id) for id in actor[place].after if id in law.state.clocks.flights]
+            following, told = deepcopy(checker), trace
+            ended = [End(id) for id in actor[place].after if id in checker.state.clocks.flights]
             for event in (*ended, *actor[place].events):
                 told = (*told, event)
                 found = following.step(event)
@@ -93,9 +93,9 @@ def explore(actors: tuple[tuple[Step, ...], ...]) -> Explored:
     return Explored(len(seen), ends, None, ())
 
 
-def _next_to_complete(law: Law, complete: frozenset[OpId]) -> list[OpId]:
+def _next_to_complete(checker: Checker, complete: frozenset[OpId]) -> list[OpId]:
     """The oldest operation of each stream that is not done yet, if all that it waits for is."""
-    running = {id: flight for id, flight in law.state.clocks.flights.items() if id not in complete}
+    running = {id: flight for id, flight in checker.state.clocks.flights.items() if id not in complete}
     return [
         id
         for id, flight in running.items()
@@ -105,16 +105,16 @@ def _next_to_complete(law: Law, complete: frozenset[OpId]) -> list[OpId]:
     ]
 
 
-def _may(law: Law, complete: frozenset[OpId], step: Step) -> bool:
+def _may(checker: Checker, complete: frozenset[OpId], step: Step) -> bool:
     """Whether an actor may take a step."""
     if not complete >= {*step.after}:
         return False
     if step.free is not None:
-        page = law.state.pools[step.free[0]].pages.get(step.free[1])
+        page = checker.state.pools[step.free[0]].pages.get(step.free[1])
         if page is not None and page.kind == "held":
             return False
     if step.cached is not None:
-        page = law.state.pools[step.cached[0]].pages.get(step.cached[1])
+        page = checker.state.pools[step.cached[0]].pages.get(step.cached[1])
         return page is not None and bool(page.keys)
     return True
 

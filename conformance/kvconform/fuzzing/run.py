@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from kvcheck import Checker
 from kvconform.features import needs_now
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.reach import met
@@ -12,7 +13,6 @@ from kvconform.fuzzing.swarm import Swarm
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.vectors.runner import Factory, carry_out
-from kvlaw import Law
 from kvspec.events import (
     Abort,
     CloseSession,
@@ -77,7 +77,7 @@ class Run:
         self._lacks = lacks
         self._tally = tally
         tally.runs += 1
-        self.model = QuickModel(swarm.config, law=Law)
+        self.model = QuickModel(swarm.config, checker=Checker)
         try:
             implementation = make(factory, swarm.config)
         except ImplementationFailed as finding:

@@ -16,7 +16,7 @@ from rich.text import Text
 from kvconform.features import lacks, needs_of_config, under, vector_under
 from kvconform.findings.finding import Finding, Place
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
-from kvconform.gallery import law_alone
+from kvconform.gallery import memory_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
 from kvconform.levels.requests.minimise import Shortest, kind, shrink
@@ -136,7 +136,7 @@ def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
     return found
 
 
-def find_by_law(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
+def find_by_memory_model(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
     """How many vectors show the law alone a defect, by the rule that is broken first.
 
     Of vectors that say how launches read rows, those where they do until they complete: so the law alone takes it.
@@ -146,7 +146,7 @@ def find_by_law(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
         config = under(bug.factory, vector.header.config)
         if not needs_of_config(config) & lacking:
             operations = (unanswered(step.op) for step in vector.steps)
-            found.update(finding.rule for finding in law_alone.findings(bug.factory, config, operations)[:1])
+            found.update(finding.rule for finding in memory_alone.findings(bug.factory, config, operations)[:1])
     return found
 
 
@@ -210,7 +210,7 @@ def examine(bug: Bug, vectors: Sequence[Vector], budget: Budget | None, seed: in
     found = find_by_vectors(bug, vectors)
     fuzzed = None if budget is None else find_by_fuzzing(bug, budget, seed)
     shortest = _shortest(bug, [fuzzed and fuzzed.shown, *_shortened(bug, found)])
-    return Specimen(bug, found, fuzzed, replayed, shortest, find_by_law(bug, vectors))
+    return Specimen(bug, found, fuzzed, replayed, shortest, find_by_memory_model(bug, vectors))
 
 
 def examine_all(chosen: Sequence[Bug], budget: Budget | None, seed: int) -> list[Specimen]:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from kvcheck import Checker
 from kvconform.gallery.mutants.bug import Bug, Pool
 from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.vectors.runner import Demonstration, Factory, unanswered
-from kvlaw import Law
 from kvref.scheduler import MIN_WAITING, Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvref.scheduler.req import GenerateReq
@@ -93,14 +93,14 @@ def replay(bug: Bug, runs: int, seed: int) -> Replayed:
 
 
 def carry_out(
-    factory: Factory, scheduling: type[Scheduler], run: Run, *, law: bool = False
+    factory: Factory, scheduling: type[Scheduler], run: Run, *, checker: bool = False
 ) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
     """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding.
 
     With `law`, what each step means to the memory is judged as well.
     """
     operations: list[Operation[Any]] = []
-    model = QuickModel(run.config, law=Law if law else None)
+    model = QuickModel(run.config, checker=Checker if checker else None)
     try:
         checked = Checked(make(factory, run.config), model, record=operations.append, snapshot_every=1)
         step = Reporting(Patient(checked, patience(run.config, run.mode)), model)

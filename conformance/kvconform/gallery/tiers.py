@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from kvref.tiers.engine import Part, TieredEngine
 from kvref.tiers.state import DEVICE, HOST, FreeList, Node, Request, Run
 from kvref.tiers.transfers import Transfer, Transfers, holder
-from kvspec.memory.events import Deliver, Drop, End, Learn, Leave, Map, Publish, Release, Take, Unmap, Use
+from kvspec.memory.events import Deliver, Drop, End, EndHolder, Map, Publish, Release, Take, Unify, Unmap, Use
 
 
 class TierBug(NamedTuple):
@@ -319,7 +319,7 @@ class _LeavesBeforeItReleases(TieredEngine):
     def retract(self, name: str) -> None:
         request = self.requests[name]
         if request.run is not None:
-            self.tell(Leave(request.run.name))
+            self.tell(EndHolder(request.run.name))
         super().retract(name)
 
 
@@ -354,7 +354,7 @@ class _LearnedWrongly(TieredEngine):
         tell = self.tell
 
         def forgetful(event: Any) -> object:
-            return None if isinstance(event, Learn) and event.label.endswith("/1") else tell(event)
+            return None if isinstance(event, Unify) and event.label.endswith("/1") else tell(event)
 
         self.tell = forgetful
         super().publish(request)

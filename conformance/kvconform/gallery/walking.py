@@ -11,6 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from kvcheck import Checker, Finding
 from kvconform.gallery.tiers import TIER_BUGS, TierBug
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.minimise import Cut, Effort, Step, cut
@@ -18,7 +19,6 @@ from kvconform.levels.memory.vectors import run_memory_vector
 from kvconform.signals import until_interrupted
 from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files
-from kvlaw import Finding, Law
 from kvref.tiers import TieredEngine
 from kvref.tiers.driver import Driver
 from kvref.tiers.manager import RowedEngine
@@ -77,9 +77,9 @@ def scheduled(seed: int, engine: type[RowedEngine] = RowedEngine) -> Walk:
 
 def judged(pools: dict[str, Pool], told: list[MemoryEvent]) -> Walk:
     """What the law first finds in what was told."""
-    law = Law(pools)
+    checker = Checker(pools)
     for number, event in enumerate(told, start=1):
-        findings = law.step(event)
+        findings = checker.step(event)
         if findings:
             return Walk(pools, told[:number], findings)
     return Walk(pools, told, [])

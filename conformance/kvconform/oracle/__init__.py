@@ -21,13 +21,13 @@ __all__ = ["Model", "Observed", "carry_out", "judge_refusal", "owner_name", "rec
 class Model:
     """The specification, watching one memory manager."""
 
-    def __init__(self, config: Config, *, law: MakeLaw | None = None, writes_on: str = FORWARD) -> None:
+    def __init__(self, config: Config, *, checker: MakeLaw | None = None, writes_on: str = FORWARD) -> None:
         """An empty memory manager of the given sizes.
 
         A `law` (`kvspec.memory`) judges what each step means there; `writes_on` is the stream on which rows are
         written, that of the forward passes or "host".
         """
-        self.state = State(config, None if law is None else Memory(config, law, writes_on))
+        self.state = State(config, None if checker is None else Memory(config, checker, writes_on))
         self.steps = 0
 
     def step(self, op: Event) -> None:

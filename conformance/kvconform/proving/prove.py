@@ -27,8 +27,8 @@ MODULES = (
     "kvspec.batch",
     "kvspec.window",
     "kvspec.states",
-    "kvlaw.clocks",
-    "kvlaw.state",
+    "kvcheck.clocks",
+    "kvcheck.state",
 )
 """Where the contracts are."""
 
@@ -38,7 +38,7 @@ UNCONFIRMED: Mapping[str, str] = {
     "kvspec.pages:beginning": _SEQUENCE,
     "kvspec.pages:expand": _SEQUENCE,
     "kvspec.pages:compress": _SEQUENCE,
-    "kvlaw.clocks:join": "clocks of any number of streams have endless paths; tests hold them against a graph",
+    "kvcheck.clocks:join": "clocks of any number of streams have endless paths; tests hold them against a graph",
 }
 """The functions whose contracts cannot be confirmed, and why. Any other that is not confirmed is a failure."""
 
@@ -94,8 +94,8 @@ def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 
     if find_spec("crosshair") is None or find_spec("z3") is None:
         raise LoadError("the proofs need CrossHair and z3: pip install 'kvspec[prove]'")
     contracts = prove_contracts(console, page_sizes, jobs)
-    law = bool(caught()) or prove_law(console, jobs)
-    return contracts and law
+    checker = bool(caught()) or prove_law(console, jobs)
+    return contracts and checker
 
 
 def prove_contracts(

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from kvcheck import Malformed
+from kvcheck import state as checker
 from kvconform.console import progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.finding import FREE, Trace
@@ -18,8 +20,6 @@ from kvconform.levels.requests.rendering import KEPT, Teller, holders, named
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace, read_memory_vector
 from kvconform.vectors.runner import names_in
-from kvlaw import Malformed
-from kvlaw import state as law
 from kvspec.events import Operation
 from kvspec.memory.events import MemoryEvent
 from kvspec.model.state import State
@@ -226,7 +226,7 @@ class _Memory:
     def told(self, wanted: Wanted, last: int) -> tuple[Trace, list[str]]:
         part = wanted.part()
 
-        def chosen(number: int, event: MemoryEvent, state: law.State) -> bool:
+        def chosen(number: int, event: MemoryEvent, state: checker.State) -> bool:
             if wanted.request is not None and wanted.request not in memory.holders_of(event, state):
                 return False
             if part is not None and not any(
@@ -239,7 +239,7 @@ class _Memory:
         after: list[str] = []
         for number, _ in enumerate(self._tell(teller, self._events()), start=1):
             if number == wanted.step:
-                after = list(memory.holdings(teller.law.state))
+                after = list(memory.holdings(teller.checker.state))
             if number == last:
                 break
         return teller.trace(), after

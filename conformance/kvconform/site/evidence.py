@@ -10,17 +10,17 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import kvcheck
 import kvconform.exploring
 import kvconform.gallery.replaying
 import kvconform.oracle
-import kvlaw
 import kvref.scheduler
 import kvspec.memory
 import kvspec.model
+from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
 from kvconform.oracle import Model
 from kvconform.vectors.files import read_vectors
-from kvlaw import Law
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
@@ -60,7 +60,7 @@ class Evidence(NamedTuple):
 def evidence() -> dict[str, Evidence]:
     """The evidence for each rule, by its id."""
     model = [*_modules(kvspec.model), *_modules(kvconform.oracle)]
-    steps = _named_in(model, *_modules(kvspec.memory), *_modules(kvlaw), store, batch)
+    steps = _named_in(model, *_modules(kvspec.memory), *_modules(kvcheck), store, batch)
     runs = _named_in(_modules(kvconform.exploring), *_modules(kvref.scheduler), kvconform.gallery.replaying)
     contracts = dict(contracts_by_rule())
     exercised = [(vector.name, vector.header.rules) for vector in read_vectors()]
@@ -94,7 +94,7 @@ def events_told() -> dict[str, list[str]]:
     """Operation -> the kinds of memory events that it means, as all vectors together show."""
     told: dict[str, set[str]] = {op: set() for op in executable_forms()}
     for vector in read_vectors():
-        listener = _Listener(vector.header.config, Law)
+        listener = _Listener(vector.header.config, Checker)
         model = Model(vector.header.config)
         model.state.memory = listener
         for step in vector.steps:

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kvcheck
 import kvconform
-import kvlaw
 import kvref
 import kvspec
-from kvconform import oracle as answers
+from kvconform import oracle
 from kvconform.gallery.mutants import BUGS
 from kvconform.site import CHAPTERS
 from kvconform.site.evidence import dotted, events_told, evidence, executable_forms
@@ -29,15 +29,15 @@ CLOSEST = 6
 OF_SGLANG_JAX = ("994",)
 """Pull requests of sglang-jax; all others are SGLang's."""
 INTERFACE = (
-    "answers",
+    "oracle",
     "protocol",
-    "checked",
+    "proxy",
     "features",
     "traces.codec",
     "traces.expect",
     "traces.schema",
     "vectors.runner",
-    "findings.shrink",
+    "levels.requests.minimise",
     "fuzzing.machine",
     "gallery.finders",
     "gallery.replaying",
@@ -188,7 +188,7 @@ def documented() -> tuple[str, ...]:
     """The modules with a page: of specification, reference, fast law and judge all; of kvconform what adapters need."""
     names = [
         info.name
-        for package in (kvspec, kvref, kvlaw, answers)
+        for package in (kvspec, kvref, kvcheck, oracle)
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     names += [f"{kvconform.__name__}.{name}" for name in INTERFACE]

@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import kvcheck
+import kvcli
 import kvconform
-import kvlaw
 import kvref
 import kvspec
 import kvspec.model
+import kvtrace
 from kvconform.gallery.mutants import BUGS
 from kvconform.site import CHAPTERS, ROOT
 from kvconform.site.evidence import executable_forms
@@ -37,16 +39,21 @@ WORDS = frozenset(
 )
 """Names in formulas and formats, which no code has to know."""
 
+TOOLS = frozenset(("kvconform", "kvattach", "kvlab", "kvtrace", "kvcli"))
+"""The packages of which the chapters may speak only where `SPOKEN` says so."""
+
 SPOKEN = (
-    "protocol",
-    "traces.codec",
-    "traces.expect",
-    "traces.memory",
-    "fuzzing.machine",
-    "findings.accepted",
-    "commands.checking",
+    "kvconform.protocol",
+    "kvconform.traces.codec",
+    "kvconform.traces.expect",
+    "kvconform.traces.memory",
+    "kvconform.fuzzing.machine",
+    "kvconform.findings.baseline",
+    "kvcli.checking",
+    "kvtrace.header",
+    "kvtrace.operations",
 )
-"""The modules of kvconform whose names the chapters may speak of, beside those of kvspec, kvref and kvlaw."""
+"""The modules of conformance whose names the chapters may speak of, beside those of kvspec, kvref and kvcheck."""
 
 
 ORDER = (
@@ -189,7 +196,7 @@ def qualified(name: str) -> str | None:
 def _modules() -> dict[str, Path]:
     """All modules that prose may speak of, and their files."""
     found = {}
-    for package in (kvspec, kvref, kvlaw, kvconform):
+    for package in (kvspec, kvref, kvcheck, kvtrace, kvconform, kvcli):
         folder = Path(str(package.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder.parent).with_suffix("").parts
@@ -222,8 +229,8 @@ def _defined(node: ast.stmt) -> list[str]:
 def _identifiers() -> frozenset[str]:
     """The vocabulary: every name and every short string of the specification, the reference, and the formats."""
     names = set(executable_forms())
-    spoken = [path for module, path in _modules().items() if not module.startswith("kvconform")]
-    spoken += [_modules()[f"kvconform.{module}"] for module in SPOKEN]
+    spoken = [path for module, path in _modules().items() if module.split(".")[0] not in TOOLS]
+    spoken += [_modules()[module] for module in SPOKEN]
     for path in spoken:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:

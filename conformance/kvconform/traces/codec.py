@@ -167,8 +167,8 @@ def check_version(path: Path, number: int, seen: AnyVersion) -> None:
     Raises:
         InputError: it is not.
     """
-    if seen.kvspec != VERSION:
-        raise InputError(path, number, f"format version {seen.kvspec}, but only version {VERSION} is known")
+    if not 1 <= seen.kvspec <= VERSION:
+        raise InputError(path, number, f"format version {seen.kvspec}, but only versions 1 to {VERSION} are known")
 
 
 def _check_bounds(path: Path, number: int, op: Operation[Any], config: Config, allowance: Allowance) -> None:

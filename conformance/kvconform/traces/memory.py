@@ -11,26 +11,27 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvcheck import Checker, Malformed
 from kvconform.errors import InputError
 from kvconform.traces.bounds import Allowance, OutOfRange
 from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
 from kvconform.traces.lines import MAX_LINE, Lines
-from kvlaw import Law, Malformed
+from kvconform.traces.version1 import upgraded
 from kvspec.memory.events import (
     Begin,
     Drop,
     End,
-    Learn,
     Map,
     MemoryEvent,
     Page,
     Pages,
-    PassOn,
     Pool,
     Publish,
     Release,
     Share,
     Take,
+    Transfer,
+    Unify,
     Unmap,
 )
 from kvspec.rules import MEMORY_RULES
@@ -96,9 +97,9 @@ class MemoryReader:
 
     def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
         """Each event."""
-        path, number, allowance = self.lines.path, 1, Allowance()
+        path, number, allowance, old = self.lines.path, 1, Allowance(), self.header.kvspec == 1
         for number, line in self.lines:
-            event = decode_line(_line, path, number, line)
+            event = decode_line(_line, path, number, upgraded(line) if old else line)
             if isinstance(event, ExpectFinding):
                 raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
             check_numbers(path, number, event)
@@ -160,7 +161,7 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
         steps: list[MemoryStep] = []
         allowance = Allowance()
         for number, line in lines:
-            read = decode_line(_line, path, number, line)
+            read = decode_line(_line, path, number, upgraded(line) if header.kvspec == 1 else line)
             if not isinstance(read, ExpectFinding):
                 check_numbers(path, number, read)
                 check_allowance(path, number, read, line, header.pools, allowance)
@@ -179,13 +180,14 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
 def _read_header(lines: Lines) -> MemoryHeader:
     path = lines.path
     for number, line in lines:
-        check_version(path, number, decode_line(any_version, path, number, line))
-        header = decode_line(_header, path, number, line)
+        seen = decode_line(any_version, path, number, line)
+        check_version(path, number, seen)
+        header = decode_line(_header, path, number, upgraded(line) if seen.kvspec == 1 else line)
         for rule in header.rules:
             if rule not in MEMORY_RULES:
                 raise InputError(path, number, f"unknown rule {rule!r}")
         try:
-            Law(header.pools)
+            Checker(header.pools)
         except Malformed as error:
             raise InputError(path, number, str(error)) from error
         return header
@@ -202,7 +204,7 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
         name, value = "index", event.index
     elif isinstance(event, Unmap):
         name, value = ("index", event.index) if event.index < 0 else ("stop", event.stop)
-    elif isinstance(event, (Publish, Learn)):
+    elif isinstance(event, (Publish, Unify)):
         name, value = "slots", event.slots
     else:
         return
@@ -269,4 +271,4 @@ def _listed(event: MemoryEvent) -> list[Pages]:
     return [event.pages or []] if isinstance(event, _LISTING) else []
 
 
-_LISTING = (Take, Share, Release, Publish, Drop, Map, PassOn)
+_LISTING = (Take, Share, Release, Publish, Drop, Map, Transfer)

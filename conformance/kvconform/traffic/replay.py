@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kvcheck import Checker
 from kvconform.errors import LoadError
 from kvconform.findings.text import show_finding
 from kvconform.levels.requests.minimise import SECONDS, Shortest, kind, shrink
@@ -23,7 +24,6 @@ from kvconform.signals import caught, until_interrupted
 from kvconform.traces import codec
 from kvconform.traffic import mooncake
 from kvconform.vectors.runner import Factory, try_out
-from kvlaw import Law
 from kvref.scheduler import NotObserved, Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import (
@@ -125,7 +125,7 @@ class Replay:
         scheduling: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is immutable
         record: Callable[[Operation[Any]], object] | None = None,
         snapshot_every: int = 0,
-        law: bool = False,
+        checker: bool = False,
     ) -> None:
         """Get ready to replay `entries`. With `law`, what each step means to the memory is judged as well.
 
@@ -139,7 +139,7 @@ class Replay:
         self.beginning: list[Operation[Any]] = []
         """The first operations, while they are few enough to look for the shortest that show a finding."""
         self._record = record
-        model = QuickModel(memory, law=Law if law else None)
+        model = QuickModel(memory, checker=Checker if checker else None)
         self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
         self.tally = Tally(self.checked, model)
         requests = mooncake.requests(entries, memory.page_size, sessions=sessions)
@@ -193,7 +193,7 @@ class Traffic(NamedTuple):
     scheduling: SchedulerConfig
     sessions: bool
     """Whether requests that continue an earlier one are turns of one session."""
-    law: bool = False
+    checker: bool = False
     """Whether what each operation means to the memory is judged as well."""
 
 
@@ -216,7 +216,7 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
             scheduling=traffic.scheduling,
             record=None if writer is None else writer.write,
             snapshot_every=snapshot_every,
-            law=traffic.law,
+            checker=traffic.checker,
         )
         timed = _timed(replay)
     except ImplementationFailed as failure:

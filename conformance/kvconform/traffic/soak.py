@@ -97,7 +97,7 @@ def soak_run(factory: Factory, seed: int, number: int) -> Soaked:
     lacking, run = lacks(factory), run._replace(config=under(factory, run.config))
     if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
         return Soaked(combination, run.config, Counter(), None)
-    done, finding = carry_out(factory, Scheduler, run, law=True)
+    done, finding = carry_out(factory, Scheduler, run, checker=True)
     operations = Counter(str(op.__struct_config__.tag) for op in done)
     return Soaked(combination, run.config, operations, None if finding is None else str(finding))
 

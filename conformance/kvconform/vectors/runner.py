@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvcheck import Checker
 from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation
 from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.traces.expect import Expectations, Mismatch
-from kvlaw import Law
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
 from kvspec.rules import Violation
 
@@ -88,7 +88,7 @@ def run_vector(
     first number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation
     with its answer, snapshots included. `figures` as in `Checked`.
     """
-    model = QuickModel(vector.header.config, law=Law)
+    model = QuickModel(vector.header.config, checker=Checker)
     expectations = Expectations()
     finding: Breach | None = None
     done, expected = 0, True
@@ -173,7 +173,7 @@ def try_out(
     A snapshot costs as much as there are tokens in memory: with real prompts take none (0). `figures` as in `Checked`.
     """
     done: list[Operation[Any]] = []
-    model = QuickModel(config, law=Law)
+    model = QuickModel(config, checker=Checker)
     try:
         checked = Checked(make(factory, config), model, snapshot_every=snapshot_every, figures=figures)
         for asked in operations:

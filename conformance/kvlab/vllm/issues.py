@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from kvattach.patches import Patches
+from kvcheck import Finding
 from kvlab.drives import Judge
 from kvlab.injection import plant
 from kvlab.stubs import EngineError
@@ -19,7 +20,6 @@ from kvlab.vllm.driver import EngineGaveUp, StuckError, driven
 from kvlab.vllm.faults import names_without_content
 from kvlab.vllm.offloading import attached, lacking, prepared
 from kvlab.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload
-from kvlaw import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 

@@ -15,13 +15,13 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
-    Learn,
-    Leave,
+    EndHolder,
     Map,
     Publish,
     Release,
     Share,
     Take,
+    Unify,
     Unmap,
     Use,
 )
@@ -198,7 +198,7 @@ class TieredEngine:
             parent = request.locked[-1] if request.locked else self.root
             key = self.key(parent.key, request.tokens[index * size : (index + 1) * size])
             label = self.content(request.tokens, index)
-            self.tell(Learn(f"{run.name}/{index}", label))
+            self.tell(Unify(f"{run.name}/{index}", label))
             node = parent.children.setdefault(key, Node(key, parent, label))
             node.locks += 1
             request.locked.append(node)
@@ -239,7 +239,7 @@ class TieredEngine:
         self.tell(Release(request.run.name, DEVICE, [*request.table]))
         for page in request.table[len(request.locked) :]:
             self.free.give_back(page)
-        self.tell(Leave(request.run.name))
+        self.tell(EndHolder(request.run.name))
         self.requests[name] = Request(request.tokens, request.target)
 
     def match(self, tokens: list[int]) -> list[Node]:

@@ -2,11 +2,11 @@
 
 Pools hold pages. A page is held, published, written and read. Nothing else exists here: no request, no session, no
 tree. Read in this order: `events` (what can happen), `kvspec.rules` (what is forbidden), `order` (what happens
-before what), `pages` (what is remembered), `holding` (who refers to pages, and by which names they are found) and `law`
-(what operations do to slots).
+before what), `pages` (what is remembered), `holding` (who refers to pages, and by which names they are found) and
+`checker` (what operations do to slots).
 
-`kvspec.memory.law.Law` says it slot by slot, as plainly as can be. Who checks traces takes `kvlaw.Law`, which comes to
-the same findings with intervals and vector clocks, says more of each, and refuses events that no engine can mean.
+`kvspec.memory.checker.Checker` says it slot by slot, as plainly as can be. The fast checker, `kvcheck.Checker`, comes
+to the same findings with intervals and vector clocks, says more of each, and refuses events that no engine can mean.
 """
 
 import msgspec

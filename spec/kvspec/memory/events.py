@@ -30,13 +30,13 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     first_page: int = 1
     label_size: int = 0
     """Slots a label; it divides `page_size`. 0: a whole page has one label."""
-    sinks: list[int] = []
+    padding: list[int] = []
     """Padding pages: anybody may write them, nobody may read them for a position, nobody takes them."""
     keyed: bool = False
     """Pages are named by keys and belong to nobody: a storage. No page is taken or held."""
-    writes_told: bool = True
+    writes_reported: bool = True
     """Whether all writes are told; if not, a slot that was never written is not judged."""
-    sees_own: bool = True
+    reads_own_writes: bool = True
     """Whether reads of it see what the same operation writes, as in attention; recurrent states are read first."""
 
 
@@ -55,7 +55,7 @@ class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fal
     """What is meant, a label for each `label_size` slots that it touches. `None`: as its table says, or untold."""
     holder: str | None = None
     """For whom pages are used; a table has its holder. `None`: not told."""
-    may: bool = False
+    at_most: bool = False
     """An upper bound: what of it is written is not known."""
 
 
@@ -90,7 +90,7 @@ class Release(Referring, tag="release"):
     """One reference less to each page. A page without references and names is free."""
 
 
-class PassOn(Event, tag="pass_on", kw_only=False):
+class Transfer(Event, tag="transfer", kw_only=False):
     """References change hands: of pages, or all that `old` has, in a pool or everywhere; then its tables go along."""
 
     old: str
@@ -164,7 +164,7 @@ class Begin(Event, tag="begin", kw_only=False):
     """Source and target; what is read goes to the target, so that hooks need to know no tokens."""
     after: list[OpId] = []
     """Operations that it waits for by itself, as a whole or layer by layer."""
-    sees_own: bool = True
+    reads_own_writes: bool = True
     """Whether its reads see its own writes; of a pool that says no they never do."""
 
 
@@ -193,7 +193,7 @@ class Deliver(Event, tag="deliver", kw_only=False):
     holder: str
 
 
-class Learn(Event, tag="learn", kw_only=False):
+class Unify(Event, tag="unify", kw_only=False):
     """Two labels are the same, in their first `slots` slots, or wholly (0): what was sampled in flight is known now."""
 
     label: Label
@@ -201,7 +201,7 @@ class Learn(Event, tag="learn", kw_only=False):
     slots: int = 0
 
 
-class Leave(Event, tag="leave", kw_only=False):
+class EndHolder(Event, tag="end_holder", kw_only=False):
     """A holder is gone: nothing of it may be left."""
 
     holder: str
@@ -230,5 +230,5 @@ class Failed(Event, tag="failed", kw_only=False):
     what: str
 
 
-Held = Take | Share | Release | PassOn | Publish | Drop | Reserve | Leave | Idle | Count | Failed
-MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Deliver | Learn
+Held = Take | Share | Release | Transfer | Publish | Drop | Reserve | EndHolder | Idle | Count | Failed
+MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Deliver | Unify

@@ -44,7 +44,7 @@ class Holding:
         """Whether two contents are told, and are not the same."""
         return self.agree(one, other) is False
 
-    def learn(self, event: events.Learn) -> None:
+    def unify(self, event: events.Unify) -> None:
         """Two labels are the same, in their first slots or wholly."""
         for offset in range(event.slots or max(pool.unit for pool in self.pools.values())):
             one, other = (event.label, offset), (event.same, offset)
@@ -57,7 +57,7 @@ class Holding:
         """The allocator hands free pages out; what was in them counts no more."""
         pool = self.pools[event.pool]
         for page in pool.expand(event.pages):
-            exists = page.number in pool.numbers and page.number not in pool.told.sinks
+            exists = page.number in pool.numbers and page.number not in pool.told.padding
             if page.kind != "free" or not exists:
                 self.find("MEM-TAKE", page, event.holder)
             if exists:
@@ -85,7 +85,7 @@ class Holding:
             if pin is not None and not page.references[event.holder, False]:
                 self.check_plans(page, None if pin else event.holder)
 
-    def pass_on(self, event: events.PassOn) -> None:
+    def transfer(self, event: events.Transfer) -> None:
         """References change hands; all of them take the tables along."""
         for pool in self.pools.values() if event.pool is None else [self.pools[event.pool]]:
             had = [page for page in pool.pages.values() for one, _ in page.references.elements() if one == event.old]
@@ -123,7 +123,7 @@ class Holding:
             missing = sum(pool.reserved.values()) - pool.total("free") - pool.total("cached")
             self._compare("MEM-RESERVE", "reserved", pool.page(None), max(0, missing))
 
-    def leave(self, event: events.Leave) -> None:
+    def end_holder(self, event: events.EndHolder) -> None:
         """A holder is gone: nothing of it may be left."""
         self._check_left({event.holder})
         for pool in self.pools.values():
@@ -201,7 +201,7 @@ class Holding:
     def _check_promise(self, page: PageState, promise: Promise) -> None:
         """What a name promises is there, or is queued to be."""
         there = {at: page.content[at].meant for at in range(len(promise.meant)) if at in page.content}
-        lacks = page.pool.told.writes_told and len(there) < len(promise.meant)
+        lacks = page.pool.told.writes_reported and len(there) < len(promise.meant)
         if lacks or any(self.differ(meant, promise.meant[at]) for at, meant in there.items()):
             self.find("MEM-NAME", page)
 

@@ -90,8 +90,8 @@ class PoolState:
     def total(self, kind: str) -> int:
         """How many pages are held, cached or free."""
         totals = Counter(page.kind for page in self.pages.values())
-        sinks = sum(sink in self.numbers for sink in self.told.sinks)
-        totals["free"] = self.numbers.stop - self.numbers.start - sinks - totals["held"] - totals["cached"]
+        padding = sum(sink in self.numbers for sink in self.told.padding)
+        totals["free"] = self.numbers.stop - self.numbers.start - padding - totals["held"] - totals["cached"]
         return totals[kind]
 
     def meant(self, labels: Sequence[Label | None] | None, slots: int, first: int = 0) -> list[Meant]:

@@ -236,7 +236,7 @@ def _hand_to_slot(state: State, op: Finish | Retract, told: Told, request: Reque
     else:
         told.let_go([], "PAGE-1")
         state.lengths[record] = trimmed
-    state.pass_on(record)
+    state.transfer(record)
 
 
 def _release(state: State, told: Told, record: int | None, rule: str) -> None:
@@ -284,7 +284,7 @@ def abort(state: State, op: Abort, told: Told) -> None:
     else:
         hybrid.release_waiting(state, op, told, rule, [] if record is None else state.private(record))
     if record is not None and request.record is not None:
-        state.pass_on(record)
+        state.transfer(record)
         state.reached["lend ended by abort"] += 1
     if request.session is not None and session is not None:
         if session.closing:

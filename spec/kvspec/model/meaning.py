@@ -30,20 +30,20 @@ from kvspec.memory.events import (
     Begin,
     Drop,
     End,
+    EndHolder,
     Event,
     Idle,
-    Learn,
-    Leave,
     Map,
     MemoryEvent,
     Page,
     Pages,
-    PassOn,
     Pool,
     Publish,
     Release,
     Share,
     Take,
+    Transfer,
+    Unify,
     Unmap,
     Use,
 )
@@ -84,8 +84,8 @@ def pools(config: Config) -> dict[str, Pool]:
     """The pools of a memory manager of the given sizes."""
 
     def pool(first: int, count: int, page_size: int = 1, label_size: int = 0) -> Pool:
-        sinks = [0] if first else []
-        return Pool(page_size, _UNTOLD + first + count, -_UNTOLD, label_size, sinks)
+        padding = [0] if first else []
+        return Pool(page_size, _UNTOLD + first + count, -_UNTOLD, label_size, padding)
 
     size = config.page_size
     made = {
@@ -125,10 +125,10 @@ class Names(NamedTuple):
 class Memory:
     """The memory below a model: what the step at hand means, and the law that has followed all steps."""
 
-    def __init__(self, config: Config, law: MakeLaw, writes_on: str = FORWARD) -> None:
+    def __init__(self, config: Config, checker: MakeLaw, writes_on: str = FORWARD) -> None:
         """Everything is free. `writes_on` is the stream on which rows and window sides are written."""
         self.config = config
-        self.law = law(pools(config))
+        self.checker = checker(pools(config))
         self.told: list[MemoryEvent] = []
         """What the step at hand means so far."""
         self.writes_on = writes_on
@@ -160,7 +160,7 @@ class Memory:
         self._packed = b""
         told, self.told = self.told, []
         for event in told:
-            for finding in self.law.step(event):
+            for finding in self.checker.step(event):
                 where = "" if finding.pool is None else f"{finding.pool}: "
                 raise Violation(finding.rule, where + finding.what, observed=event)
 
@@ -173,7 +173,7 @@ class Memory:
     def _queue(self, writes: list[Use], reads: list[Use] | None = None, stream: str = FORWARD) -> None:
         """Queue an operation that is no launch. What is launched after it completes after it."""
         self._made += 1
-        self.told.append(Begin(f"op {self._made}", stream, reads or [], writes, sees_own=False))
+        self.told.append(Begin(f"op {self._made}", stream, reads or [], writes, reads_own_writes=False))
 
     def _write_row(self, record: int, index: int, pages: list[int]) -> None:
         size = self.config.page_size
@@ -252,18 +252,18 @@ class Memory:
         """A record's block table ends before page index `index`."""
         self.told.append(Unmap(self.names[record].table, index))
 
-    def pass_on(self, record: int) -> None:
+    def transfer(self, record: int) -> None:
         """A request hands its record to the session slot, or the other way round."""
         holder, table, row = self.names[record]
         name, _, stretch = holder.partition(".")
         self.names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
-        self.told.append(PassOn(holder, names.holder))
+        self.told.append(Transfer(holder, names.holder))
 
     def take_states(self, state: Books, record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
         """A record gets its state slots, `early` from its waiting request, and begins from a cached state or none."""
         holder, found = self.names[record].holder, state.store.states.get(state.records[record].locked)
         if early:
-            self.told.append(PassOn(waiting(req), holder, "states", [*early]))
+            self.told.append(Transfer(waiting(req), holder, "states", [*early]))
         self.take(holder, "states", new)
         reads = [] if found is None else [Use(None, "states", [found], holder=holder)]
         self._queue([Use(None, "states", [*early, *new], holder=holder)], reads)
@@ -339,7 +339,7 @@ class Memory:
         if not keys:
             return
         pages = state.tables[record][first : first + len(keys)]
-        self.told += [Learn(self._labels[own], self._labels[page]) for page, own in plan.revived]
+        self.told += [Unify(self._labels[own], self._labels[page]) for page, own in plan.revived]
         for (key, _), tombstone in zip(plan.exchanged, tombstones, strict=True):
             self.told.append(Drop("pages", [tombstone], [key.hex()]))
         taken = dict([*plan.exchanged, *zip(keys[len(plan.shared) :], plan.inserted, strict=True)])
@@ -393,7 +393,7 @@ class Memory:
         if row in state.readers:
             self.told.append(Share(LAUNCHES, "rows", [row], pin=True))
         self.release(holder, "rows", [row])
-        self.told.append(Leave(holder))
+        self.told.append(EndHolder(holder))
 
     def idle(self, state: Books) -> None:
         """No request has a record."""

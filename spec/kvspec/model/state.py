@@ -222,10 +222,10 @@ class State:
         """The window pages behind those of `pages` that have one."""
         return {page: self.window_of[page] for page in pages if page in self.window_of} if self.window_of else {}
 
-    def pass_on(self, record: int) -> None:
+    def transfer(self, record: int) -> None:
         """A session slot lends its record to a turn, or gets it back."""
         if self.memory is not None:
-            self.memory.pass_on(record)
+            self.memory.transfer(record)
 
     def window_sides(self, pages: Iterable[int]) -> list[int]:
         """The window pages behind `pages`, in their order."""

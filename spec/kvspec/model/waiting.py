@@ -102,7 +102,7 @@ def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: i
         state.reached["partial page kept"] += 1
     state.reached["slot lent" if request.record is None else "lend repeated"] += 1
     if not again:
-        state.pass_on(record)
+        state.transfer(record)
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
     state.requests[op.req] = request._replace(record=record, resumed=True, prefix_len=after.committed)

@@ -61,12 +61,12 @@ def test_scopes_declare_together_all_that_is_worth_reaching() -> None:
 
 
 def test_every_transition_conforms_to_the_law_below(small: Explored) -> None:
-    assert exhaust(SMALL, law=True)._replace(seconds=0) == small._replace(seconds=0)
+    assert exhaust(SMALL, checker=True)._replace(seconds=0) == small._replace(seconds=0)
 
 
 def test_a_transition_that_breaks_the_law_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "release", lambda memory, holder, pool, pages: None)
-    finding = exhaust(SMALL, law=True).finding
+    finding = exhaust(SMALL, checker=True).finding
     assert finding is not None and isinstance(finding.finding, RuleBroken)
     assert finding.finding.rule.id == "MEM-LEAK"
     assert exhaust(SMALL).holds

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from kvcheck import Checker
 from kvcli.main import app
 from kvconform.exploring.report import interleave_and_show
 from kvconform.exploring.streams import POOLS, PROTOCOLS, Protocol, explore
-from kvlaw import Law
 
 EVERY = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 
@@ -22,11 +22,11 @@ def test_the_right_protocol_holds_in_all_interleavings(protocol: Protocol) -> No
 
 @EVERY
 def test_a_mistake_has_a_shortest_trace(protocol: Protocol) -> None:
-    explored, law = explore(protocol.wrong), Law(POOLS)
+    explored, checker = explore(protocol.wrong), Checker(POOLS)
     assert explored.finding is not None and explored.finding.rule == protocol.rule
     *before, last = explored.trace
-    assert not any(law.step(event) for event in before)
-    assert [finding.rule for finding in law.step(last)] == [protocol.rule]
+    assert not any(checker.step(event) for event in before)
+    assert [finding.rule for finding in checker.step(last)] == [protocol.rule]
 
 
 def test_a_protocol_that_does_not_hold_is_told() -> None:

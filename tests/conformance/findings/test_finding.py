@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from kvcheck import Checker
 from kvconform.features import lacks, needs
 from kvconform.findings.baseline import Accepted
 from kvconform.findings.finding import Finding
@@ -27,7 +28,6 @@ from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors
 from kvconform.vectors.runner import ExpectationFailed, Factory, judge_again, run_vector, try_out, unanswered
-from kvlaw import Law
 from kvspec.events import EVENTS, Config, Operation, Snapshot
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
@@ -200,7 +200,7 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
     trace.write_bytes(lines(kept, *(line for line in rest if line["op"] != "expect")))
     with open_trace(trace) as opened:
         assert isinstance(opened, MemoryReader)
-        judge = Judge(Law(opened.header.pools), Accepted())
+        judge = Judge(Checker(opened.header.pools), Accepted())
         for line, event in opened:
             judge.step(line, event)
         findings = tell_judged(trace, opened.header.pools, judge.outcome(), judge.said, 60)
@@ -208,15 +208,15 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
     for finding in findings:
         if not finding.note:
             continue
-        law = Law(msgspec.convert(finding.trace.sizes, dict[str, Pool]))
+        checker = Checker(msgspec.convert(finding.trace.sizes, dict[str, Pool]))
         found = []
         for moment in finding.trace.moments:
-            found = law.step(msgspec.convert(moment.event, MemoryEvent))
+            found = checker.step(msgspec.convert(moment.event, MemoryEvent))
             pages = {(pool, page) for pool, cells in moment.cells.items() for page in cells}
             told = {(pool, page) for pool, page in pages if moment.cells[pool][page].kind == "held"}
             holds = {
                 (name, str(page))
-                for name, pool in law.state.pools.items()
+                for name, pool in checker.state.pools.items()
                 for page in pool.pages
                 if pool.pages[page].holders
             }

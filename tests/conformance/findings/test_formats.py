@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(tmp_path / f"{name}.jsonl", VECTOR, *LIFE)
     write(tmp_path / "three.jsonl", VECTOR | {"rules": ["SESS-1"]}, {"op": "open_session", "session": "s"})
     write(tmp_path / "left.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}})
-    memory = {"kvspec": 1, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 4}}}
+    memory = {"kvspec": 2, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 4}}}
     write(tmp_path / "twice.jsonl", memory, *TWICE)
     return tmp_path
 

@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "left.jsonl", HEADER, *LEFT)
     write(tmp_path / "life.jsonl", VECTOR, *LIFE)
-    memory = {"kvspec": 1, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 4}}}
+    memory = {"kvspec": 2, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 4}}}
     release = {"op": "release", "holder": "</script><b>", "pool": "kv", "pages": [1]}
     write(tmp_path / "twice.jsonl", memory, release | {"op": "take"}, release, release)
     return tmp_path

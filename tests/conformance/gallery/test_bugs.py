@@ -17,13 +17,13 @@ from kvconform.gallery.finders import (
     Specimen,
     examine,
     find_by_fuzzing,
-    find_by_law,
+    find_by_memory_model,
     find_by_vectors,
     rule_of,
     shorten,
     show_table,
 )
-from kvconform.gallery.law_alone import findings
+from kvconform.gallery.memory_alone import findings
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Run, carry_out, patience, replay, shortest_loop
@@ -273,11 +273,11 @@ def test_the_table_has_a_row_for_each_defect() -> None:
 
 @pytest.mark.parametrize(("name", "rules"), LAW_ALONE.items())
 def test_the_law_alone_finds_what_is_done_to_memory(name: str, rules: set[str]) -> None:
-    assert find_by_law(BUGS[name], VECTORS).keys() == rules
+    assert find_by_memory_model(BUGS[name], VECTORS).keys() == rules
 
 
 def test_the_law_alone_finds_nothing_in_the_reference() -> None:
-    assert not find_by_law(REFERENCE, VECTORS)
+    assert not find_by_memory_model(REFERENCE, VECTORS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

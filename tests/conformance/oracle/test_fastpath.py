@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvcheck import Checker
 from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
-from kvlaw import Law
 from kvspec.events import (
     CacheUnfinished,
     Complete,
@@ -137,14 +137,14 @@ def plain(value: Any) -> Any:
     return plain({name: getattr(value, name) for name in names}) if names else value
 
 
-@pytest.mark.parametrize("law", [None, Law])
+@pytest.mark.parametrize("checker", [None, Checker])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law: type[Law] | None) -> None:
+def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, checker: type[Checker] | None) -> None:
     went_on = beside = 0
-    for seed in ((0, 1, 3)[ahead],) if law else (0, 1):
+    for seed in ((0, 1, 3)[ahead],) if checker else (0, 1):
         operations = traffic(CONFIGS[name], seed, ahead)
-        watched, alone = Model(CONFIGS[name], law=law), QuickModel(CONFIGS[name], law=law)
+        watched, alone = Model(CONFIGS[name], checker=checker), QuickModel(CONFIGS[name], checker=checker)
         for number, op in enumerate(operations):
             watched.step(op)
             alone.step(op)
@@ -153,9 +153,9 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, law
             beside += bool(alone._steady._members) and not isinstance(op, (Decode, Launch, Complete))
             if number % 60 == 59 or number == len(operations) - 1:
                 assert told(alone.state) == told(watched.state)
-            elif alone._steady._members and (number % 4 == 3 if law else isinstance(op, Finish)):
+            elif alone._steady._members and (number % 4 == 3 if checker else isinstance(op, Finish)):
                 assert told(copy.deepcopy(alone).state) == told(watched.state)
-    one_by_one = {"states", "a window"} if law else {"states"}
+    one_by_one = {"states", "a window"} if checker else {"states"}
     assert (went_on > 40) == (name not in one_by_one), went_on
     assert (beside > 1) == (name in ("plain", "tokens as pages")), beside
 
@@ -400,13 +400,13 @@ def decoding(alone: int, together: int) -> list[Event]:
 
 
 def test_who_joins_a_batch_with_a_page_that_is_not_its_own_is_found() -> None:
-    model, operations = QuickModel(CONFIGS["plain"], law=Law), decoding(5, 2)
+    model, operations = QuickModel(CONFIGS["plain"], checker=Checker), decoding(5, 2)
     *before, join, launch, _ = operations[:-3]
     for op in before:
         model.step(op)
     memory, (record,) = model._state.memory, {model._state.requests["b"].record}
     assert memory is not None and record is not None and model._steady._members
-    assert memory.law.step(Release(memory.names[record].holder, "pages", [model._state.tables[record][0]])) == []
+    assert memory.checker.step(Release(memory.names[record].holder, "pages", [model._state.tables[record][0]])) == []
     model.step(join)
     with pytest.raises(Violation, match="nobody holds it") as broken:
         model.step(launch)

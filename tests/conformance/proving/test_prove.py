@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import kvlaw
+import kvcheck
 import kvspec
 from kvconform.proving import prove
 
@@ -161,7 +161,7 @@ def calls(number: int) -> int:
 def test_all_contracts_are_proved() -> None:
     with_contracts = {
         ".".join(path.relative_to(folder.parent).with_suffix("").parts)
-        for folder in (SOURCES, Path(kvlaw.__file__).parent)
+        for folder in (SOURCES, Path(kvcheck.__file__).parent)
         for path in folder.rglob("*.py")
         if "\n@ensure" in path.read_text()
     }

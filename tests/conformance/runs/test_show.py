@@ -13,7 +13,7 @@ from kvconform.vectors.files import memory_vector_files, vector_files
 from kvspec.memory.events import Use
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
-MEMORY: dict[str, Any] = {"kvspec": 1, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 300}}}
+MEMORY: dict[str, Any] = {"kvspec": 2, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 300}}}
 
 
 def lives(number: int) -> list[dict[str, Any]]:

@@ -208,7 +208,7 @@ _STATES = [
 
 def _header(**sizes: int) -> Line:
     config = {"page_size": 1, "num_pages": HUGE, "num_rows": HUGE, "max_context_len": HUGE} | sizes
-    return {"kvspec": 1, "producer": "a test", "config": config}
+    return {"kvspec": 2, "producer": "a test", "config": config}
 
 
 _POOL = {"page_size": 4, "num_pages": HUGE, "label_size": 1}
@@ -220,17 +220,17 @@ _MEMORY: list[Line] = [
     {"op": "begin", "id": 1, "stream": "s", "writes": [_USE]},
     {"op": "publish", "pool": "kv", "pages": [1], "keys": ["k"], "labels": list("abcd"), "planned": True},
     {"op": "share", "holder": "b", "pool": "kv", "pages": [1], "keys": ["k"]},
-    {"op": "learn", "label": "a", "same": "z"},
+    {"op": "unify", "label": "a", "same": "z"},
     {"op": "begin", "id": 2, "stream": "s", "reads": [_USE]},
     {"op": "wait", "stream": "r", "id": 2},
     {"op": "deliver", "id": 2, "holder": "a"},
     {"op": "end", "id": 2},
-    {"op": "pass_on", "old": "b", "new": "c"},
+    {"op": "transfer", "old": "b", "new": "c"},
     {"op": "unmap", "table": "t", "index": 1},
     {"op": "release", "holder": "a", "pool": "kv", "pages": [1, 2]},
     {"op": "drop", "pool": "kv", "pages": [1], "keys": ["k"]},
     {"op": "count", "pool": "kv", "free": [[2, HUGE - 1]], "held": 1, "references": {"1": 1}},
-    {"op": "leave", "holder": "a"},
+    {"op": "end_holder", "holder": "a"},
     {"op": "idle", "keepers": ["c"]},
     {"op": "failed", "kind": "stuck", "what": "nothing goes on"},
 ]
@@ -238,7 +238,7 @@ _MEMORY: list[Line] = [
 
 def _memory_header(**pool: Any) -> Line:
     return {
-        "kvspec": 1,
+        "kvspec": 2,
         "level": "memory",
         "producer": "a test",
         "pools": {"kv": _POOL | pool, "disk": {"keyed": True}},

@@ -46,7 +46,7 @@ def check(path: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", FILES)
 def test_a_small_file_with_large_numbers(name: str, tmp_path: Path) -> None:
     operations, status = FILES[name]
-    header: dict[str, object] = {"kvspec": 1, "producer": "a test", "config": {"page_size": 4, **HEADER}}
+    header: dict[str, object] = {"kvspec": 2, "producer": "a test", "config": {"page_size": 4, **HEADER}}
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in (header, *operations)))
     done = check(path)
@@ -59,7 +59,7 @@ def test_a_small_file_with_large_numbers(name: str, tmp_path: Path) -> None:
 def test_a_request_may_fill_a_million_pages_and_no_more(
     page_size: int, more: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header = {"kvspec": 1, "producer": "a test", "config": {"page_size": page_size, **HEADER}}
+    header = {"kvspec": 2, "producer": "a test", "config": {"page_size": page_size, **HEADER}}
     tokens = "0" + ",1" * (2**20 - 1 + more)
     path = tmp_path / "trace.jsonl"
     path.write_text(f'{json.dumps(header)}\n{{"op":"submit","req":"a","tokens":[{tokens}],"obs":{{}}}}\n')
@@ -73,7 +73,7 @@ def test_a_request_may_fill_a_million_pages_and_no_more(
 
 
 def test_a_memory_level_file_with_large_numbers(tmp_path: Path) -> None:
-    header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": HUGE}}}
+    header = {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": HUGE}}}
     path = tmp_path / "trace.jsonl"
     counted = {"op": "count", "pool": "kv", "free": [[1, HUGE]], "held": 0}
     path.write_text(json.dumps(header) + "\n" + json.dumps(counted) + "\n")
@@ -85,7 +85,7 @@ def test_a_memory_level_file_with_large_numbers(tmp_path: Path) -> None:
 
 
 def test_what_a_page_is_told_with_is_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    header = {"kvspec": 1, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 1 << 16}}}
+    header = {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 1 << 16}}}
     path = tmp_path / "trace.jsonl"
 
     def reading(holder: str, pages: list[object]) -> int:

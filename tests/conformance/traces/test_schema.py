@@ -69,4 +69,4 @@ def test_what_cannot_be_read_does_not_satisfy_the_schema(change: dict[str, Any])
 
 
 def test_a_header_without_sizes_does_not_satisfy_the_schema() -> None:
-    assert not VALIDATOR.is_valid({"kvspec": 1, "producer": "x", "config": {"page_size": 4}})
+    assert not VALIDATOR.is_valid({"kvspec": 2, "producer": "x", "config": {"page_size": 4}})

@@ -137,10 +137,10 @@ def test_the_law_judges_a_replay_on_request(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["replay", "mooncake", trace, "--sessions", "--overlap", "--num-pages", "200", "--limit", "10"]
-    assert run_command([*arguments, "--law"]) == 0
+    assert run_command([*arguments, "--memory-model"]) == 0
     monkeypatch.setattr(State, "release_private", lambda state, record, pages: state.release_pages(pages))
     assert run_command(arguments) == 0
-    assert run_command([*arguments, "--law"]) == 1
+    assert run_command([*arguments, "--memory-model"]) == 1
     out = capsys.readouterr().out
     assert "MEM-TAKE is broken" in out and "The shortest operations that were found to show it" in out
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kvattach.hooks import Hooks, Trace
 from kvattach.patches import Patches
+from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.drives import Known, Trial, judged
 from kvlab.injection import Defect
@@ -16,9 +17,8 @@ from kvlab.matrix.memory import check, worker
 from kvlab.matrix.memory.report import DrivenReport, Group, Shown, Task, line
 from kvlab.matrix.memory.table import show_driven
 from kvlab.matrix.requests.kept import keep, recall
-from kvlaw import Law
 from kvspec.memory import Pool
-from kvspec.memory.events import Failed, Idle, Leave, Release, Take
+from kvspec.memory.events import EndHolder, Failed, Idle, Release, Take
 
 POOLS = {"kv": Pool(page_size=4, num_pages=8)}
 LEAK = Known("leak", "a page is forgotten", "MEM-LEAK", "still holds", before="0.2.0", runs=5)
@@ -53,7 +53,7 @@ class Engine:
             tell(Release("a", "kv", [1]))
             if "twice" in self.wrong and seed == 1:
                 tell(Release("a", "kv", [1]))
-            tell(Leave("a"))
+            tell(EndHolder("a"))
             tell(Idle())
 
         def mend(patches: Patches) -> None:
@@ -116,8 +116,8 @@ def test_what_nobody_knows_is_told_with_its_shortest_trace(tmp_path: Path, monke
     assert (group.rule, group.pool, group.seed, group.times) == ("MEM-RELEASE", "kv", 1, 1)
     with open_trace(Path(group.file)) as trace:
         assert isinstance(trace, MemoryReader)
-        law = Law(trace.header.pools)
-        found = [[finding.rule for finding in law.step(event)] for _, event in trace]
+        checker = Checker(trace.header.pools)
+        found = [[finding.rule for finding in checker.step(event)] for _, event in trace]
     assert found == [["MEM-RELEASE"]] or found[-1] == ["MEM-RELEASE"]
 
 

@@ -56,7 +56,7 @@ def test_a_release_is_a_case_and_what_is_not_explained_a_finding(tmp_path: Path)
 
 
 def test_what_an_engine_did_is_told_by_its_trace(tmp_path: Path) -> None:
-    header = {"kvspec": 1, "level": "memory", "producer": "engine 9.9", "pools": {"kv": {"num_pages": 4}}}
+    header = {"kvspec": 2, "level": "memory", "producer": "engine 9.9", "pools": {"kv": {"num_pages": 4}}}
     release = {"op": "release", "holder": "r", "pool": "kv", "pages": [1]}
     trace = write(tmp_path / "MEM-RELEASE-1.jsonl", header, release | {"op": "take"}, release, release)
     group = Group("MEM-RELEASE", "kv", "free", 5, 900, "page 812 is released twice", 0, str(trace))

@@ -2,25 +2,25 @@
 
 import pytest
 
-from kvlaw import Law
+from kvcheck import Checker
 from kvspec.memory.events import Event
 from kvspec.model.meaning import MakeLaw
 from tests.spec.memory.once import Once
 from tests.spec.memory.stories import POOLS, Found
 
-LAWS: dict[str, MakeLaw] = {"plain": Once, "fast": Law}
+LAWS: dict[str, MakeLaw] = {"plain": Once, "fast": Checker}
 
 
 @pytest.fixture(params=[*LAWS.values()], ids=[*LAWS])
-def law(request: pytest.FixtureRequest) -> MakeLaw:
+def checker(request: pytest.FixtureRequest) -> MakeLaw:
     made: MakeLaw = request.param
     return made
 
 
 @pytest.fixture
-def found(law: MakeLaw) -> Found:
+def found(checker: MakeLaw) -> Found:
     def finds(*events: Event) -> list[tuple[str, int]]:
-        watching = law(POOLS)
+        watching = checker(POOLS)
         return [(finding.rule, finding.event) for event in events for finding in watching.step(event)]
 
     return finds

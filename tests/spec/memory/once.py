@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping
 
 from kvspec.memory import Finding, Pool
+from kvspec.memory.checker import Checker, Part
 from kvspec.memory.events import Begin, End, Event, Use
-from kvspec.memory.law import Law, Part
 
 
-class Once(Law):
+class Once(Checker):
     """What is read through a table is told once for a stream: again only after it was right."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:

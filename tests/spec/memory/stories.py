@@ -9,18 +9,18 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
+    EndHolder,
     Event,
     Failed,
     Idle,
-    Learn,
-    Leave,
     Map,
-    PassOn,
     Publish,
     Release,
     Reserve,
     Share,
     Take,
+    Transfer,
+    Unify,
     Unmap,
     Use,
     Wait,
@@ -30,7 +30,7 @@ Found = Callable[..., list[tuple[str, int]]]
 """Of events, one after the other: rule and event number of each finding."""
 
 POOLS = {
-    "kv": Pool(page_size=4, num_pages=8, sinks=[8]),
+    "kv": Pool(page_size=4, num_pages=8, padding=[8]),
     "rows": Pool(page_size=16, label_size=4),
     "disk": Pool(keyed=True),
 }
@@ -115,7 +115,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ("MEM-SHARE", 4),
     ),
     "freed twice": ([take("a", 1), Release("a", "kv", [1]), Release("a", "kv", [1])], ("MEM-RELEASE", 3)),
-    "passed on by a stranger": ([take("a", 1), PassOn("b", "c", "kv", [1])], ("MEM-RELEASE", 2)),
+    "passed on by a stranger": ([take("a", 1), Transfer("b", "c", "kv", [1])], ("MEM-RELEASE", 2)),
     "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE", 2)),
     "read by a stranger": ([take("a", 1), write(1, "a", 1), read(2, "b", 1)], ("MEM-USE", 3)),
     "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE", 1)),
@@ -130,7 +130,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), table("t", "a", 8, 1), write(1, "a", 1), Begin(2, "s", [Use("t")]), Begin(3, "s", [Use("t")])],
         ("MEM-USE", 4),
     ),
-    "left with a page": ([take("a", 1), Leave("a")], ("MEM-LEAK", 2)),
+    "left with a page": ([take("a", 1), EndHolder("a")], ("MEM-LEAK", 2)),
     "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK", 2)),
     "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT", 2)),
     "a free page missing in the list": ([take("a", 1), Count("kv", free=[2, (4, 4)])], ("MEM-COUNT", 2)),
@@ -155,7 +155,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ("MEM-WRITTEN", 5),
     ),
     "a state read before it is written": (
-        [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], sees_own=False)],
+        [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], reads_own_writes=False)],
         ("MEM-WRITTEN", 2),
     ),
     "delivered before it is complete": (
@@ -248,7 +248,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ("MEM-NAME", 4),
     ),
     "a plan whose writer has let go, of whom it had it": (
-        [take("a", 1), Share("tree", "kv", [1]), plan("a"), PassOn("a", "b"), Release("b", "kv", [1])],
+        [take("a", 1), Share("tree", "kv", [1]), plan("a"), Transfer("a", "b"), Release("b", "kv", [1])],
         ("MEM-NAME", 5),
     ),
     "a plan of one of two writers": (
@@ -257,7 +257,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Share("c", "kv", [1]),
             plan("a"),
             Publish("kv", [1], ["l"], ["x"], planned=True, writer="c"),
-            PassOn("a", "b"),
+            Transfer("a", "b"),
             Release("c", "kv", [1]),
         ],
         ("MEM-NAME", 6),
@@ -475,20 +475,20 @@ RIGHT: dict[str, list[Event]] = {
         Begin(2, "s", [Use(table="t", stop=8)], after=[1]),
         Unmap("t"),
         Release("a", "kv", [1, 2]),
-        Leave("a"),
+        EndHolder("a"),
         End(1, unwritten=[of(None, 1, 2, 5)]),
     ],
     "pages that change places": [
         take("a", 1, 2),
         write(1, "a", 1, "x"),
         write(2, "a", 2, "y"),
-        Begin(3, "s", copies=PAIRS, sees_own=False),
+        Begin(3, "s", copies=PAIRS, reads_own_writes=False),
         Begin(4, "s", [of("a", 1, label="y"), of("a", 2, label="x")]),
     ],
     "taken along before it is overwritten": [
         take("a", 1, 2),
         write(1, "a", 1, "x"),
-        Begin(2, "s", writes=[of("a", 1, label="z")], copies=PAIRS[:1], sees_own=False),
+        Begin(2, "s", writes=[of("a", 1, label="z")], copies=PAIRS[:1], reads_own_writes=False),
         Begin(3, "s", [of("a", 1, label="z"), of("a", 2, label="x")]),
     ],
     "an empty entry of a batch reads padding": [
@@ -505,12 +505,14 @@ RIGHT: dict[str, list[Event]] = {
         take("a", 1),
         write(1, "a", 1, "y"),
         Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="x"), of("a", 1)]),
-        Begin(3, "s", writes=[of("a", 1, label="y"), Use(pool="kv", pages=[1], labels=["x"], holder="a", may=True)]),
+        Begin(
+            3, "s", writes=[of("a", 1, label="y"), Use(pool="kv", pages=[1], labels=["x"], holder="a", at_most=True)]
+        ),
         Begin(4, "s", writes=[of(None, 8, label="x"), of(None, 8, label="y")]),
     ],
     "a lane that may write there, and one that writes more": [
         *[take("a", 1), write(1, "a", 1, "w")],
-        Begin(2, "s", writes=[Use(None, "kv", [1], 0, 2, ["x"], "a", may=True), of("a", 1, label="y")]),
+        Begin(2, "s", writes=[Use(None, "kv", [1], 0, 2, ["x"], "a", at_most=True), of("a", 1, label="y")]),
     ],
     "lanes to two pages, one of which holds something else": [
         *[take("a", 1, 2), write(1, "a", 1, "w")],
@@ -534,7 +536,7 @@ RIGHT: dict[str, list[Event]] = {
         take("c", 1),
         write(3, "c", 1, "z"),
         Release("c", "kv", [1]),
-        Leave("c"),
+        EndHolder("c"),
         Idle(),
     ],
     "a plan that is kept": [
@@ -543,11 +545,11 @@ RIGHT: dict[str, list[Event]] = {
         write(1, "a", 1, "x"),
         Release("a", "kv", [1]),
     ],
-    "a label that is learned": [take("a", 1), write(1, "a", 1, "a/0"), Learn("a/0", "k"), read(2, "a", 1, "k")],
+    "a label that is learned": [take("a", 1), write(1, "a", 1, "a/0"), Unify("a/0", "k"), read(2, "a", 1, "k")],
     "the first slots of a label are learned": [
         take("a", 1),
         write(1, "a", 1, "a/0"),
-        Learn("a/0", "k", 2),
+        Unify("a/0", "k", 2),
         Begin(2, "s", reads=[of("a", 1, label="k", stop=2)]),
     ],
     "waits order": [take("a", 1), write(1, "a", 1), Wait("t", 1), write(2, "a", 1, stream="t")],
@@ -588,8 +590,8 @@ RIGHT: dict[str, list[Event]] = {
         take("a", 1),
         table("t", "a", 1, labels=["x"]),
         Begin(1, "s", writes=[Use(table="t")]),
-        PassOn("a", "b"),
-        Leave("a"),
+        Transfer("a", "b"),
+        EndHolder("a"),
         Begin(2, "s", [Use(table="t")]),
     ],
     "a plan is kept in two steps": [
@@ -633,7 +635,7 @@ RIGHT: dict[str, list[Event]] = {
         Wait("host", 2),
         Deliver(2, "a"),
     ],
-    "what was promised to who has left": [Reserve("a", "kv", 7), Leave("a"), take("b", 1, 2)],
+    "what was promised to who has left": [Reserve("a", "kv", 7), EndHolder("a"), take("b", 1, 2)],
     "a table names padding": [take("a", 1), table("t", "a", 8, 1), Begin(1, "s", writes=[Use("t")])],
     "an object stays when a table names it no more": [
         *[Map("t", "a", "disk", 0, ["k"]), Begin(1, "s", writes=[Use("t")]), Unmap("t")],
@@ -658,7 +660,7 @@ RIGHT: dict[str, list[Event]] = {
         *[write(1, "a", 1), End(1), read(2, "a", 1), End(2), Deliver(2, "a")],
     ],
     "another's table stays when one passes all on": [
-        *[take("b", 2), table("u", "b", 2), *mapped("a", 1), PassOn("a", "c")],
+        *[take("b", 2), table("u", "b", 2), *mapped("a", 1), Transfer("a", "c")],
         Begin(2, "s", [Use("t")], [Use("u")]),
     ],
     "how many pages are free of a pool whose size is not told": [Take("a", "rows", [1]), Count("rows", free=5, held=1)],
@@ -695,7 +697,7 @@ RIGHT: dict[str, list[Event]] = {
     "what may be written at the end of a table may be anything": [
         *[take("a", 1), table("t", "a", 1, labels=["x"])],
         *[Begin(id, "s", writes=[Use("t", start=id, stop=id + 1)]) for id in range(2)],
-        Begin(2, "s", writes=[Use("t", start=2, stop=3, may=True)]),
+        Begin(2, "s", writes=[Use("t", start=2, stop=3, at_most=True)]),
         Begin(3, "s", [of("a", 1, label="y", start=2, stop=3)]),
     ],
     "each of several has one reference": [

@@ -9,14 +9,14 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
+    EndHolder,
     Event,
     Idle,
-    Leave,
-    PassOn,
     Publish,
     Release,
     Reserve,
     Share,
+    Transfer,
     Unmap,
     Use,
 )
@@ -39,14 +39,19 @@ def test_a_page_that_is_handed_out_in_use_is_new_all_the_same(found: Found, befo
 
 
 def test_what_a_stranger_lets_go_of_stays_its_holder_s(found: Found) -> None:
-    stays = [take("a", 1), Release("b", "kv", [1]), PassOn("b", "c", "kv", [1]), Count("kv", free=6, references={1: 1})]
+    stays = [
+        take("a", 1),
+        Release("b", "kv", [1]),
+        Transfer("b", "c", "kv", [1]),
+        Count("kv", free=6, references={1: 1}),
+    ]
     assert found(*stays, Release("a", "kv", [1]), Count("kv", free=7)) == [("MEM-RELEASE", 2), ("MEM-RELEASE", 3)]
 
 
 def test_a_pin_that_is_passed_on_is_a_pin(found: Found) -> None:
     """So its new holder may not use the page as its own, and the page is written with a pin on it."""
-    passed = [take("a", 1), write(1, "a", 1, "x"), Share("p", "kv", [1], pin=True), PassOn("p", "q", "kv", [1])]
-    assert found(*passed, write(2, "a", 1, "y"), Release("a", "kv", [1]), Release("q", "kv", [1]), Leave("p")) == []
+    passed = [take("a", 1), write(1, "a", 1, "x"), Share("p", "kv", [1], pin=True), Transfer("p", "q", "kv", [1])]
+    assert found(*passed, write(2, "a", 1, "y"), Release("a", "kv", [1]), Release("q", "kv", [1]), EndHolder("p")) == []
 
 
 def test_a_difference_is_told_when_it_appears_and_whenever_it_changes(found: Found) -> None:
@@ -58,14 +63,14 @@ def test_a_difference_is_told_when_it_appears_and_whenever_it_changes(found: Fou
 
 
 def test_who_has_left_with_a_page_is_told_once_until_it_holds_another(found: Found) -> None:
-    left = [take("a", 1), Leave("a"), Idle()]
+    left = [take("a", 1), EndHolder("a"), Idle()]
     assert found(*left) == [("MEM-LEAK", 2)]
     assert found(*left, take("a", 2), Idle()) == [("MEM-LEAK", 2), ("MEM-LEAK", 5)]
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_was_never_written_may_be_published_where_writes_are_not_told(law: MakeLaw, told: bool) -> None:
-    watching = law({"kv": Pool(writes_told=told)})
+def test_what_was_never_written_may_be_published_where_writes_are_not_told(checker: MakeLaw, told: bool) -> None:
+    watching = checker({"kv": Pool(writes_reported=told)})
     events = [take("a", 1), Publish("kv", [1], ["k"], ["x"]), read(1, "a", 1)]
     findings = [finding.rule for event in events for finding in watching.step(event)]
     assert findings == (["MEM-NAME", "MEM-WRITTEN"] if told else [])
@@ -79,7 +84,9 @@ def test_what_was_delivered_too_early_is_told_once(found: Found) -> None:
 def test_a_promise_is_taken_up_page_by_page(found: Found) -> None:
     assert found(Reserve("a", "kv", 3), take("a", 1), take("b", 2, 3, 4, 5)) == []
     assert found(Reserve("a", "kv", 3), take("a", 1), take("b", 2, 3, 4, 5, 6)) == [("MEM-RESERVE", 3)]
-    assert found(Reserve("a", "kv", 3), take("a", 1, 2), Leave("b"), take("b", 3, 4, 5, 6, 7)) == [("MEM-RESERVE", 4)]
+    assert found(Reserve("a", "kv", 3), take("a", 1, 2), EndHolder("b"), take("b", 3, 4, 5, 6, 7)) == [
+        ("MEM-RESERVE", 4)
+    ]
 
 
 def test_a_copy_brings_what_was_there_whatever_a_table_means(found: Found) -> None:
@@ -144,15 +151,15 @@ def test_what_is_added_to_a_page_is_seen_through_each_table_that_names_it(found:
     assert found(*added) == [("MEM-WRITTEN", 7), ("MEM-CONTENT", 9)]
 
 
-def test_a_shared_object_of_a_storage_is_rewritten_with_the_same_alone(law: MakeLaw) -> None:
+def test_a_shared_object_of_a_storage_is_rewritten_with_the_same_alone(checker: MakeLaw) -> None:
     pools = {"disk": Pool(keyed=True)}
     put = [Begin(id, "s", writes=[Use(pool="disk", pages=["k"], labels=[label])]) for id, label in enumerate("xxy")]
-    watching = law(pools)
+    watching = checker(pools)
     assert [finding.rule for event in put for finding in watching.step(event)] == ["MEM-OVERWRITE"]
 
 
-def test_a_name_finds_the_page_that_has_had_it_last(law: MakeLaw) -> None:
-    watching = law({"kv": Pool()})
+def test_a_name_finds_the_page_that_has_had_it_last(checker: MakeLaw) -> None:
+    watching = checker({"kv": Pool()})
     told = [take("a", 1, 2), write(1, "a", 1, "x"), write(2, "a", 2, "x"), Publish("kv", [1], ["k"], ["x"])]
     assert [finding for event in told for finding in watching.step(event)] == []
     assert watching.names("kv") == {"k": 1}

@@ -14,11 +14,11 @@ import z3  # type: ignore[import-untyped]
 
 from kvconform.fuzzing.swarm import memory
 from kvconform.oracle import Model
-from kvconform.proving import law as prover
+from kvconform.proving import memory as prover
 from kvspec.events import Refusal
 from kvspec.memory import Pool, events
+from kvspec.memory.checker import Checker
 from kvspec.memory.events import Use
-from kvspec.memory.law import Law
 from kvspec.memory.pages import Meant
 from kvspec.memory.proofs import operations, page, terms
 from kvspec.memory.proofs.page import CACHED, FREE, HELD, PLANNED, THERE, Page
@@ -50,9 +50,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(every, "domain", NUMBERS)
 
 
-def seen(law: Law) -> Page:
+def seen(checker: Checker) -> Page:
     """What the law remembers of page 1."""
-    state = law.pools["kv"].page(1)
+    state = checker.pools["kv"].page(1)
     content = {slot: number(written.meant) for slot, written in state.content.items()}
     promise = {
         (int(key), slot): number(meant)
@@ -91,7 +91,7 @@ class Both:
     """The law over one page, and the page of the proofs beside it."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.law = random.Random(seed), Law({"kv": Pool(3, 1, label_size=1)})
+        self.random, self.checker = random.Random(seed), Checker({"kv": Pool(3, 1, label_size=1)})
         self.begun = 0
 
     def step(self) -> tuple[str, bool, Page, bool, Page]:
@@ -101,7 +101,7 @@ class Both:
         start, stop = sorted(self.random.sample(range(4), 2))
         labels = [self.random.choice(NUMBERS[1:]) for _ in NUMBERS]
         part = [str(label) for label in labels[start:stop]]
-        before, use = seen(self.law), Use(None, "kv", [1], start, stop, part, str(holder))
+        before, use = seen(self.checker), Use(None, "kv", [1], start, stop, part, str(holder))
         planned, pin = self.random.random() < 0.5, self.random.random() < 0.3
         under = self.random.choice((NONE, key))
         self.begun += name in ("write", "read", "unwritten")
@@ -115,15 +115,15 @@ class Both:
             event, judged = events.Share(str(holder), "kv", [1], keys, pin), page.share(before, holder, under, pin)
         elif name == "release":
             event, judged = events.Release(str(holder), "kv", [1]), page.release(before, holder)
-        elif name == "pass_on":
-            event, judged = events.PassOn(str(holder), str(other), "kv", [1]), page.pass_on(before, holder, other)
+        elif name == "transfer":
+            event, judged = events.Transfer(str(holder), str(other), "kv", [1]), page.transfer(before, holder, other)
         elif name == "publish":
             event = events.Publish("kv", [1], [str(key)], [str(label) for label in labels[:stop]], stop, planned)
             judged = page.publish(before, key, planned, lambda slot: labels[slot] if slot < stop else NONE)
         elif name == "drop":
             event, judged = events.Drop("kv", [1], [str(key)]), page.drop(before, key)
-        elif name == "leave":
-            event, judged = events.Leave(str(holder)), page.leave(before, holder)
+        elif name == "end_holder":
+            event, judged = events.EndHolder(str(holder)), page.end_holder(before, holder)
         elif name == "write":
             event = events.Begin(self.begun, "s", writes=[use])
             judged = page.write(before, holder, labelled)
@@ -131,11 +131,11 @@ class Both:
             event = events.Begin(self.begun, "s", reads=[use])
             judged = page.read(before, holder, labelled)
         else:
-            self.law.step(events.Begin(self.begun, "s", writes=[use]))
-            before = seen(self.law)
+            self.checker.step(events.Begin(self.begun, "s", writes=[use]))
+            before = seen(self.checker)
             event, judged = events.End(self.begun, unwritten=[use]), page.unwritten(before, slots.__contains__)
-        found = self.law.step(event)
-        return name, not found, seen(self.law), *judged
+        found = self.checker.step(event)
+        return name, not found, seen(self.checker), *judged
 
 
 def test_an_event_of_the_proofs_is_the_laws(plain: None) -> None:
@@ -158,13 +158,16 @@ def test_operations_mean_what_is_proved_of_them() -> None:
             ways = [every_way[name] for name in names.split()]
             unknown = prover.Unknowns()
             runs = [way(Run(unknown.state(Memory)), **unknown.arguments(way)) for way in ways]
-            due[tag, pool] = {what.partition(",")[0] for run in runs for what, _, _ in run.told} - {"begin", "leave"}
+            due[tag, pool] = {what.partition(",")[0] for run in runs for what, _, _ in run.told} - {
+                "begin",
+                "end_holder",
+            }
     seen: dict[tuple[str, str], set[str]] = {}
     for seed in range(60):
         draw = RandomDraw(seed)
-        model = Model(memory(draw), law=Law)
+        model = Model(memory(draw), checker=Checker)
         assert model.state.memory is not None
-        below, told = model.state.memory.law, list[events.Event]()
+        below, told = model.state.memory.checker, list[events.Event]()
         judge = below.step
         below.step = lambda event, judge=judge, told=told: told.append(event) or judge(event)  # type: ignore[method-assign, misc]
         op: Any
@@ -181,14 +184,14 @@ def test_operations_mean_what_is_proved_of_them() -> None:
     assert {tag for tag, _ in due} == {tag for tag, _ in seen}
 
 
-HOLDING = ("take", "share", "release", "publish", "drop", "pass_on")
+HOLDING = ("take", "share", "release", "publish", "drop", "transfer")
 
 MISTAKES = {
     "event": {
         "take": ("names=0", "names=1"),
         "share": ("page.referred(holder, If(pin, 0, 1), If(pin, 1, 0))", "page.counted(references=1)"),
         "release": ("page.named(key) == PLANNED", "page.named(key) == NONE"),
-        "pass_on": ("referred(new, share, pin)", "referred(new, 1, 0)"),
+        "transfer": ("referred(new, share, pin)", "referred(new, 1, 0)"),
         "publish": ("Or(And(planned, held), after.kept(key))", "Or(planned, after.kept(key))"),
         "drop": ("names=page.names - If(named, 1, 0)", "names=page.names - 1"),
         "write": ("And(page.refers(holder), kept)", "page.refers(holder)"),
@@ -202,7 +205,7 @@ MISTAKES = {
         "let_go": ("And(own(page), Not(memory.withheld(page)))", "own(page)"),
         "publish": ("memory.at(path(index)) == NONE)", "memory.at(path(index)) != 0)"),
         "hand_on": ("replace(memory.entry(old, index), page=NONE)", "memory.entry(old, index)"),
-        "leave": ("run.memory.entry(holder, index).page == NONE", "True"),
+        "end_holder": ("run.memory.entry(holder, index).page == NONE", "True"),
         "drop": ("Not(keys(memory.entry(holder, index).key))", "True"),
         "keep_for": ("Not(memory.is_free(page))", "True"),
         "let_read": ("Not(had(page)), Not(read(page))", "Not(had(page))"),
@@ -220,8 +223,8 @@ WRONG_WAYS = {
         "steps": operations.WAYS["insert_and_leave_window"].steps.replace("let_go holder known; ", "")
     },
     "insert_and_end": {"steps": operations.WAYS["insert_and_end"].steps.replace("let_go holder everything; ", "")},
-    "end": {"steps": "leave holder"},
-    "rest": {"steps": operations.WAYS["rest"].steps.replace("leave request", "leave slot")},
+    "end": {"steps": "end_holder holder"},
+    "rest": {"steps": operations.WAYS["rest"].steps.replace("end_holder request", "end_holder slot")},
     "give": {"steps": "let_go holder given; publish holder given path back"},
     "give_and_replace": {"steps": "publish holder given path back; take holder given new place"},
     "give_copy": {"grants": {"into the copy": operations.WAYS["give_copy"].grants["into the copy"]}},
@@ -281,7 +284,7 @@ def test_each_proof_has_its_mistake() -> None:
     """What only reads changes nothing, and is allowed or not: there is nothing to get wrong."""
     assert WRONG_WAYS.keys() == operations.WAYS.keys()
     for kind, names in MISTAKES.items():
-        assert prover.KINDS[kind][0].keys() - {"read", "leave" if kind == "event" else ""} == names.keys()
+        assert prover.KINDS[kind][0].keys() - {"read", "end_holder" if kind == "event" else ""} == names.keys()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from kvcheck import Checker, Malformed
+from kvcheck.state import State
 from kvconform.console import Told, complain
 from kvconform.errors import InputError
 from kvconform.findings.baseline import Accepted
@@ -17,8 +19,6 @@ from kvconform.levels.memory.grouping import Group, Judge, Judged
 from kvconform.levels.memory.rendering import pool_told, tell_judged
 from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
-from kvlaw import Law, Malformed
-from kvlaw.state import State
 from kvspec.rules import MEMORY_RULES
 
 SECONDS = 60.0
@@ -51,8 +51,8 @@ def check(
         what = f"{path}:{group.line}: {group.finding.rule}{where}: {group.finding.what}"
         console.print(Text(printable(what)), soft_wrap=True)
 
-    law = Law(trace.header.pools)
-    judging = Judge(law, accepted, met if follow else None)
+    checker = Checker(trace.header.pools)
+    judging = Judge(checker, accepted, met if follow else None)
     problem: InputError | None = None
     try:
         _read(trace, judging, progress, first=first)
@@ -67,7 +67,7 @@ def check(
             raise problem
         complain(str(problem))
 
-    _show_judged(console, path, outcome, law.state)
+    _show_judged(console, path, outcome, checker.state)
     findings = tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS, told.stories)
     for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)

@@ -4,9 +4,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple, get_args
 
+from kvcheck import Checker, Finding
+from kvcheck.finding import CONTENT, OWNERS
 from kvconform.findings.baseline import Accepted
-from kvlaw import Finding, Law
-from kvlaw.finding import CONTENT, OWNERS
 from kvspec.memory.events import MemoryEvent
 
 GROUPS = 1000
@@ -50,9 +50,9 @@ class Judged(NamedTuple):
 class Judge:
     """The law, and what it has found so far."""
 
-    def __init__(self, law: Law, accepted: Accepted, found: Callable[[Group], object] | None = None) -> None:
+    def __init__(self, checker: Checker, accepted: Accepted, found: Callable[[Group], object] | None = None) -> None:
         """Findings in `accepted` are counted there; `found` is given the first finding of each other kind."""
-        self._law = law
+        self._checker = checker
         self._accepted = accepted
         self._found = found
         self._groups: dict[tuple[object, ...], Group] = {}
@@ -72,7 +72,7 @@ class Judge:
         """
         kind = KINDS[type(event)]
         self._events[kind] += 1
-        findings = self._law.step(event)
+        findings = self._checker.step(event)
         for finding in findings:
             if len(self.said) < REMEMBERED:
                 self.said.add((finding.rule, finding.what))
@@ -115,4 +115,6 @@ class Judge:
 
     def outcome(self) -> Judged:
         """What there is to tell so far."""
-        return Judged(self._events, list(self._groups.values()), self._beyond, self._law.judged, self._law.unjudged)
+        return Judged(
+            self._events, list(self._groups.values()), self._beyond, self._checker.judged, self._checker.unjudged
+        )

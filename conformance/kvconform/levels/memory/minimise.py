@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from kvcheck import Checker, Finding, Malformed
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.reductions import (
     PARTS,
@@ -30,8 +31,7 @@ from kvconform.levels.requests.minimise import minimize
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlaw import Finding, Law, Malformed
-from kvspec.memory.events import Begin, Count, Idle, Learn, Leave, MemoryEvent, Page, Pages, Pool, Reserve, Wait
+from kvspec.memory.events import Begin, Count, EndHolder, Idle, MemoryEvent, Page, Pages, Pool, Reserve, Unify, Wait
 
 LONGEST = 20_000
 """Events that are tried at most, because each attempt judges all of them again."""
@@ -168,7 +168,7 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, eff
         if not (search.begins(steps) or search.shows(steps)):
             return None
         # What changes nothing goes first, then what seldom matters.
-        for kinds in (LOOKS, Leave | Reserve | Learn, Wait):
+        for kinds in (LOOKS, EndHolder | Reserve | Unify, Wait):
             search.shows([step for step in search.best[:-1] if not isinstance(step.event, kinds)] + search.best[-1:])
         keyed = {name for name, pool in pools.items() if pool.keyed}
         whole = search.best
@@ -244,11 +244,11 @@ class _Search:
         return last is not None and last[0] == self.last_release[0]
 
     def _judged(self, steps: Sequence[Step]) -> bool:
-        law = Law(self._pools)
+        checker = Checker(self._pools)
         found: Said = set()
         try:
             for step in steps:
-                found = {(finding.rule, finding.what) for finding in law.step(step.event)}
+                found = {(finding.rule, finding.what) for finding in checker.step(step.event)}
                 if not found <= self._said:
                     return False
         except Malformed:

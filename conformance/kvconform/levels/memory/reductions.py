@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvlaw import Finding
-from kvlaw.finding import OWNERS
+from kvcheck import Finding
+from kvcheck.finding import OWNERS
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Use
 
-Moves = e.Take | e.Share | e.Release | e.PassOn | e.Publish | e.Drop
+Moves = e.Take | e.Share | e.Release | e.Transfer | e.Publish | e.Drop
 """Events after which something else stands of pages."""
 
 
@@ -33,9 +33,9 @@ class About:
         match event:
             case e.Take():
                 return self._take(event)
-            case e.Share() | e.Release() | e.Reserve() | e.Leave():
+            case e.Share() | e.Release() | e.Reserve() | e.EndHolder():
                 return event if event.holder in self._holders else None
-            case e.PassOn():
+            case e.Transfer():
                 return event if {event.old, event.new} <= {*self._holders} else None
             case e.Publish() | e.Drop():
                 numbers = singly(event.pages)
@@ -120,7 +120,7 @@ def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: P
                 flying["operation", event.id] = line
             case e.End():
                 flying.pop(("operation", event.id), None)
-            case e.Take() | e.Share() | e.Release() | e.PassOn():
+            case e.Take() | e.Share() | e.Release() | e.Transfer():
                 _refer(references, line, event, pool, page)
             case e.Publish() if (at := _at(event, pool, page)) is not None:
                 names["name", event.keys[at]] = line
@@ -136,12 +136,12 @@ def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: P
 def _refer(
     references: dict[str, list[int]],
     line: int,
-    event: e.Take | e.Share | e.Release | e.PassOn,
+    event: e.Take | e.Share | e.Release | e.Transfer,
     pool: str | None,
     page: Page | None,
 ) -> None:
     """Who refers to a page after an event, each reference with the line of the event that brought it about."""
-    everything = isinstance(event, e.PassOn) and event.pages is None
+    everything = isinstance(event, e.Transfer) and event.pages is None
     if not everything and _at(event, pool, page) is None:
         return
     match event:
@@ -149,7 +149,7 @@ def _refer(
             references.setdefault(event.holder, []).append(line)
         case e.Release() if references.get(event.holder):
             references[event.holder].pop()
-        case e.PassOn():
+        case e.Transfer():
             had = references.pop(event.old, [])
             stays = 0 if everything else max(0, len(had) - 1)
             references[event.old] = had[:stays]
@@ -167,7 +167,7 @@ def last_release(steps: Iterable[tuple[int, MemoryEvent]], finding: Finding) -> 
         if finding.rule == "MEM-LEAK":
             mine = isinstance(event, e.Release) and (event.holder, event.pool) == (finding.holder, finding.pool)
             last = (line, event) if mine else last
-        elif isinstance(event, e.Take | e.Share | e.Release | e.PassOn):
+        elif isinstance(event, e.Take | e.Share | e.Release | e.Transfer):
             had = any(references.values())
             _refer(references, line, event, finding.pool, finding.page)
             last = None if any(references.values()) else (line, event) if had else last
@@ -190,7 +190,7 @@ def _at(event: Moves, pool: str | None, page: Page | None) -> int | None:
 def holders_in(event: MemoryEvent) -> list[str]:
     """The holders that an event names; for a use of a table nobody."""
     match event:
-        case e.PassOn():
+        case e.Transfer():
             return [event.old, event.new]
         case e.Begin():
             uses = [*event.reads, *event.writes, *(use for pair in event.copies for use in pair)]

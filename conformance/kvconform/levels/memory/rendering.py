@@ -7,6 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from kvcheck import Checker
+from kvcheck import Finding as Broken
+from kvcheck.races import used
+from kvcheck.state import HOLE, PageState, PoolState, State
 from kvconform.console import Stories
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
@@ -18,10 +22,6 @@ from kvconform.levels.memory.sentences import sentence
 from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
 from kvconform.signals import caught
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlaw import Finding as Broken
-from kvlaw import Law
-from kvlaw.races import used
-from kvlaw.state import HOLE, PageState, PoolState, State
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, MemoryEvent, Page, Use
 from kvspec.rules import MEMORY_RULES
@@ -48,7 +48,7 @@ class Teller:
     def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True) -> None:
         """Nothing has happened yet."""
         self.pools = pools
-        self.law = Law(pools)
+        self.checker = Checker(pools)
         self._chosen = chosen
         self._seen = deque[_Seen](maxlen=KEPT)
         self._events = 0
@@ -60,8 +60,8 @@ class Teller:
             Malformed: no engine can mean this.
         """
         self._events += 1
-        found = self.law.step(event)
-        state = self.law.state
+        found = self.checker.step(event)
+        state = self.checker.state
         if self._chosen(self._events, event, state):
             wrong = {(one.pool, one.page) for one in found}
             named = set(named_in(event, state))
@@ -198,7 +198,7 @@ def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None
     before: list[str] = []
     for number, step in enumerate(steps, start=1):
         if number == total:
-            before = list(_before(teller.law.state, group.finding, step.event))
+            before = list(_before(teller.checker.state, group.finding, step.event))
         teller.step(step.line, step.event)
     return _finding(path, group, teller.trace(), note, follows, before, release)
 

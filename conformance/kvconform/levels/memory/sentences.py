@@ -28,7 +28,7 @@ def _told(event: MemoryEvent) -> str:
             return f"{event.holder} {how} {pages_of(event.pages, event.pool)}{found}"
         case e.Release():
             return f"{event.holder} releases {pages_of(event.pages, event.pool)}"
-        case e.PassOn():
+        case e.Transfer():
             what = "all that it has" if event.pages is None else pages_of(event.pages, event.pool)
             return f"{event.old} passes {what}{_in(event.pool) if event.pages is None else ''} on to {event.new}"
         case e.Publish():
@@ -62,9 +62,9 @@ def _told(event: MemoryEvent) -> str:
             return f"Operation {event.id} {what}{not_written}"
         case e.Deliver():
             return f"What operation {event.id} computed for {event.holder} leaves the engine"
-        case e.Learn():
+        case e.Unify():
             return f"{event.label} and {event.same} turn out to be the same content"
-        case e.Leave():
+        case e.EndHolder():
             return f"{event.holder} is gone"
         case e.Idle():
             return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything"

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from kvcheck import Finding
 from kvconform.levels.memory.reductions import holders_in, narrowed, pages_in, singly
-from kvlaw import Finding
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
 
@@ -49,8 +49,8 @@ class Lives:
                 held = self.held[event.holder]
                 held.subtract((event.pool, page) for page in singly(event.pages))
                 self.held[event.holder] = +held
-            case e.PassOn() if event.old in self.held:
-                self._pass_on(event)
+            case e.Transfer() if event.old in self.held:
+                self._transfer(event)
             case e.Map():
                 _, mapped = self._tables.setdefault(event.table, (event.pool, []))
                 new = singly(event.pages)
@@ -60,7 +60,7 @@ class Lives:
                 if not 0 < event.stop < len(mapped):  # else the table has a hole: what stood there is what is missed
                     del mapped[event.index :]
 
-    def _pass_on(self, event: e.PassOn) -> None:
+    def _transfer(self, event: e.Transfer) -> None:
         held = self.held[event.old]
         if event.pages is None:
             passed = Counter({key: count for key, count in held.items() if event.pool in (None, key[0])})
@@ -201,13 +201,13 @@ class _About:
 
     def _narrowed(self, event: MemoryEvent) -> MemoryEvent | None:
         match event:
-            case e.PassOn(pages=None):
+            case e.Transfer(pages=None):
                 return event if event.old in self._holders else None
-            case e.Take() | e.Share() | e.Release() | e.PassOn() | e.Publish() | e.Drop():
+            case e.Take() | e.Share() | e.Release() | e.Transfer() | e.Publish() | e.Drop():
                 pages = [(event.pool or "", page) for page in singly(event.pages or [])]
                 kept = [at for at, key in enumerate(pages) if key in self._pages and self._lives.of(*key) in self._kept]
                 return narrowed(event, "pages", kept) if kept else None
-            case e.Leave() | e.Reserve():
+            case e.EndHolder() | e.Reserve():
                 return event if event.holder in self._holders else None
             case e.Begin():
                 return self._begin(event)

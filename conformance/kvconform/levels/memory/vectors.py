@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvcheck import Checker, Malformed
+from kvcheck import Finding as Broken
 from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.outcome import Case, Verdict
@@ -15,8 +17,6 @@ from kvconform.findings.wording import printable
 from kvconform.levels.memory.rendering import Teller
 from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvconform.vectors.files import own_name
-from kvlaw import Finding as Broken
-from kvlaw import Law, Malformed
 from kvspec.rules import MEMORY_RULES
 
 
@@ -39,7 +39,7 @@ def run_memory_vector(vector: MemoryVector) -> Result:
     Raises:
         InputError: an event is one that no engine can mean.
     """
-    watching = Law(vector.header.pools)
+    watching = Checker(vector.header.pools)
     found: set[str] = set()
     for number, step in enumerate(vector.steps, start=1):
         try:

@@ -4,8 +4,8 @@ Of a request that adds a slot to its last page, the law needs to know no more th
 it does for the others, those that have come to a new page; `settle` adds what was left out.
 """
 
-from kvlaw import Law
-from kvlaw.appending import Appending
+from kvcheck import Checker
+from kvcheck.appending import Appending
 from kvspec.memory.events import Begin
 from kvspec.model.meaning import FORWARD, Books, Computed, Memory
 
@@ -13,7 +13,7 @@ from kvspec.model.meaning import FORWARD, Books, Computed, Memory
 def appends(memory: Memory) -> bool:
     """Whether a decode step does nothing but to add slots, on the one stream that there is, and the law counts them."""
     config, forward = memory.config, memory.writes_on == FORWARD
-    return forward and not (config.sliding_window or config.num_states) and isinstance(memory.law, Law)
+    return forward and not (config.sliding_window or config.num_states) and isinstance(memory.checker, Checker)
 
 
 class Onward:
@@ -21,9 +21,9 @@ class Onward:
 
     def __init__(self, memory: Memory) -> None:
         """Nobody yet."""
-        assert isinstance(memory.law, Law)
+        assert isinstance(memory.checker, Checker)
         self._memory = memory
-        self._appending = Appending(memory.law.state, FORWARD)
+        self._appending = Appending(memory.checker.state, FORWARD)
         self._batch: dict[int, int] = {}
         """Record -> how many positions it has before the first step, as if it had been there from then on."""
         self._since: dict[int, int] = {}

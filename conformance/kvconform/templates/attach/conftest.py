@@ -1,7 +1,7 @@
 """Switches kvspec's hooks on in vLLM before a test imports its scheduler.
 
 Every change of a reference count, every name in the prefix cache, every pass of the scheduler is judged as it happens,
-and the first finding fails the test (`KVSPEC=check:raise`). A `KVSPEC` that is set already is kept.
+and the first finding fails the test (`KVSPEC=check:halt`). A `KVSPEC` that is set already is kept.
 """
 
 import os
@@ -13,7 +13,7 @@ from kvattach.vllm.plugin import register
 from kvlab.stubs import EngineError
 from kvlab.vllm.release import prepare
 
-os.environ.setdefault("KVSPEC", "check:raise")
+os.environ.setdefault("KVSPEC", "check:halt")
 WHEEL = os.environ.get("KVSPEC_VLLM_WHEEL")
 """The folder of an unpacked wheel (`kvspec engines install vllm==0.33.0` prints it); not set: the vLLM that is
 installed."""

@@ -104,7 +104,7 @@ class Engine:
             self.running.remove(request)
             self.trace.unmap(request.name, at="Engine._sampled")
             self.trace.release(request.name, "kv", request.pages, at="Engine._sampled")
-            self.trace.leave(request.name)
+            self.trace.end_holder(request.name)
             self.free = request.pages + self.free
 
 

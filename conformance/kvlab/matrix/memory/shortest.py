@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from kvcheck import Checker, Finding
 from kvconform.findings.baseline import Accepted
 from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.memory.minimise import shortest_cuts
 from kvlab.matrix.memory.report import Group as Told
-from kvlaw import Finding, Law
 from kvspec.memory.events import MemoryEvent, Pool
 from kvtrace.header import VERSION, MemoryHeader
 
@@ -26,7 +26,7 @@ def write_shortest(
     found: Sequence[tuple[Told, Finding]],
 ) -> None:
     """Write the shortest part of a run for each of these findings of it, or all up to it, and note the file."""
-    judging = Judge(Law(pools), Accepted([]))
+    judging = Judge(Checker(pools), Accepted([]))
     for line, event in enumerate(told, start=2):
         judging.step(line, event)
     groups = {(group.finding.event, group.finding.rule): group for group in judging.outcome().groups}

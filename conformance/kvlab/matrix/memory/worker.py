@@ -16,6 +16,7 @@ import msgspec
 
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
+from kvcheck import Finding
 from kvlab.drives import Judge, Known, Trial
 from kvlab.injection import NotPlanted
 from kvlab.matrix.memory.report import DrivenReport, Group, Shown, Task
@@ -23,7 +24,6 @@ from kvlab.matrix.memory.shortest import write_shortest
 from kvlab.releases import version_key
 from kvlab.stubs import EngineError
 from kvlab.trial import trial_of
-from kvlaw import Finding
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 MISSES = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError")

@@ -12,7 +12,8 @@ for; and each operation's list gives every step what that asks for. So no event 
 
 What is assumed: a sum of counts is 0 if and only if each count is. What is left to other checks: which positions an
 operation means (`kvspec.lengths`, by CrossHair), labels that are not told, and order: on one stream every use is
-ordered, and for several `kvlaw`, which has clocks, is held against the law here. How many have locked a page (STORE-2)
-is proved as its references, which are the tables' entries. Not proved, but checked at every step of walks, explorations
-and vectors: who is whose turn and which slot is lent (SESS-1, SESS-3, SESS-4), and where the cursor stands (SWA-3).
+ordered, and for several `kvcheck`, which has clocks, is held against the law here. How many have locked a page
+(STORE-2) is proved as its references, which are the tables' entries. Not proved, but checked at every step of walks,
+explorations and vectors: who is whose turn and which slot is lent (SESS-1, SESS-3, SESS-4), and where the cursor
+stands (SWA-3).
 """

@@ -54,7 +54,7 @@ class Way:
 
 
 _INSERT = "let_go holder known; lock holder known path where; publish holder new path back"
-_END = "let_go holder everything; leave holder"
+_END = "let_go holder everything; end_holder holder"
 _GIVE = "publish holder given path back; let_go holder given"
 _THERE, _GONE = "no page there yet", "all is let go"
 
@@ -65,7 +65,7 @@ WAYS = {
         grants={"matched before its own": lambda _, at: (at.found, lambda index: Not(at.own(index)))},
     ),
     "bring": Way(
-        "hand_on waiting holder; leave waiting; take holder own new place",
+        "hand_on waiting holder; end_holder waiting; take holder own new place",
         (_GONE,),
         {"beside what it has": lambda pool, at: (at.own, lambda index: pool.entry(at.waiting, index).page == NONE)},
     ),
@@ -87,7 +87,7 @@ WAYS = {
     "insert_and_end": Way(f"{_INSERT}; {_END}", (_THERE, _GONE)),
     "end": Way(_END, (_GONE,)),
     # A turn's record goes to its session's slot, cut to what counts; or from the slot to a turn.
-    "rest": Way("let_go request tail; trim request stays; hand_on request slot; leave request", (_GONE,)),
+    "rest": Way("let_go request tail; trim request stays; hand_on request slot; end_holder request", (_GONE,)),
     # The store takes a holder's own page over; the holder takes another in its place; or the store gets a copy.
     "give": Way(_GIVE),
     "give_and_replace": Way(f"{_GIVE}; take holder given new place", (_THERE,)),

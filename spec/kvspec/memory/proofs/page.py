@@ -98,7 +98,7 @@ def release(page: Page, holder: Number) -> Judged:
     return And(page.refers(holder), Implies(page.references == 1, kept)), page.referred(holder, -share, -pin)
 
 
-def pass_on(page: Page, old: Number, new: Number) -> Judged:
+def transfer(page: Page, old: Number, new: Number) -> Judged:
     """One reference changes hands, and stays what it is."""
     share, pin = _first(page, old)
     return page.refers(old), page.referred(old, -share, -pin).referred(new, share, pin)
@@ -154,7 +154,7 @@ def unwritten(page: Page, slots: Set) -> Judged:
     return Or(page.references > 0, every(lambda key: after.named(key) == PLANNED, after.kept)), after
 
 
-def leave(page: Page, holder: Number) -> Judged:
+def end_holder(page: Page, holder: Number) -> Judged:
     """A holder is gone."""
     return And(page.holds(holder) == 0, page.pins(holder) == 0), page
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from z3 import And, If, Not, Or  # type: ignore[import-untyped]
 
-from kvspec.memory.proofs import page as law
+from kvspec.memory.proofs import page as checker
 from kvspec.memory.proofs.page import Judged, Page
 from kvspec.memory.proofs.pool import Entry, Memory
 from kvspec.memory.proofs.terms import (
@@ -82,7 +82,7 @@ def lock(run: Run, holder: Number, indices: Set, path: Map, where: Map) -> Run:
     run.ask("the store has them", indices, lambda index: memory.at(path(index)) != NONE)
     run.ask("not had already", indices, lambda index: Not(memory.held_at(holder, memory.at(path(index)))))
     entry = lambda index: Entry(memory.at(path(index)), path(index), partial(memory.promised, path(index)))
-    event = lambda page, index: law.share(page, holder, path(index), False)
+    event = lambda page, index: checker.share(page, holder, path(index), False)
     return _fill(run, "share", event, holder, indices, where, entry)
 
 
@@ -91,7 +91,7 @@ def take(run: Run, holder: Number, indices: Set, new: Map, where: Map) -> Run:
     memory, taken = run.memory, image(indices, new, where)
     run.ask("from the free list", indices, lambda index: memory.is_free(new(index)))
     entry = lambda index: Entry(new(index), NONE, lambda _: NONE)
-    run = _fill(run, "take", lambda page, _: law.take(page, holder), holder, indices, where, entry)
+    run = _fill(run, "take", lambda page, _: checker.take(page, holder), holder, indices, where, entry)
     return run.then(is_free=lambda page: And(memory.is_free(page), Not(taken(page))))
 
 
@@ -106,8 +106,8 @@ def compute(run: Run, holder: Number, labels: Map2) -> Run:
         return replace(was, meaning=among(partial(written, index), partial(labels, index), was.meaning))
 
     pages = memory.entries(holder, lambda index: some(partial(written, index)))
-    write = lambda page, index: law.write(page, holder, partial(labels, index))
-    read = lambda page, index: law.read(page, holder, entry(index).meaning)
+    write = lambda page, index: checker.write(page, holder, partial(labels, index))
+    read = lambda page, index: checker.read(page, holder, entry(index).meaning)
     run = run.tell("begin, its writes", pages, write, where)
     run = run.tell("begin, its reads", memory.entries(holder, everything), read, where)
     return run.enter(holder, everything, entry)
@@ -125,7 +125,7 @@ def let_go(run: Run, holder: Number, indices: Set) -> Run:
     """A holder lets go of pages: its own become free, but for what is still read; the store's stay there."""
     memory, entry = run.memory, partial(run.memory.entry, holder)
     own = memory.entries(holder, lambda index: And(indices(index), entry(index).private))
-    run = run.tell("release", memory.entries(holder, indices), lambda page, _: law.release(page, holder))
+    run = run.tell("release", memory.entries(holder, indices), lambda page, _: checker.release(page, holder))
     run = run.enter(holder, indices, lambda index: replace(entry(index), page=NONE))
     return run.then(is_free=lambda page: Or(memory.is_free(page), And(own(page), Not(memory.withheld(page)))))
 
@@ -141,7 +141,7 @@ def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run
     run.ask("each key once", indices, lambda index: back(path(index)) == index)
     run.ask("whole and of these tokens", due, lambda index, slot: entry(index).meaning(slot) == promised(index, slot))
     run.ask("behind shorter ones", indices, lambda index: cached(memory.parent(path(index))))
-    event = lambda page, index: law.publish(page, path(index), False, partial(promised, index))
+    event = lambda page, index: checker.publish(page, path(index), False, partial(promised, index))
     run = run.tell("publish", memory.entries(holder, indices), event, partial(memory.place, holder))
     run = run.enter(holder, indices, lambda index: replace(entry(index), key=path(index)))
     return run.then(at=among(keys, lambda key: entry(back(key)).page, memory.at))
@@ -152,16 +152,16 @@ def hand_on(run: Run, old: Number, new: Number) -> Run:
     memory, whose = run.memory, lambda holder: If(holder == new, old, holder)
     run.ask("nothing there", lambda index: memory.entry(new, index).page == NONE)
     gone = lambda index: replace(memory.entry(old, index), page=NONE)
-    run = run.tell("pass_on", memory.entries(old, everything), lambda page, _: law.pass_on(page, old, new))
+    run = run.tell("transfer", memory.entries(old, everything), lambda page, _: checker.transfer(page, old, new))
     run = run.then(place=lambda holder, page: memory.place(whose(holder), page))
     return run.then(entry=lambda holder, index: memory.entry(whose(holder), index)).enter(old, everything, gone)
 
 
-def leave(run: Run, holder: Number) -> Run:
+def end_holder(run: Run, holder: Number) -> Run:
     """A holder is gone: it must have nothing in any pool."""
     run.ask("all is let go", lambda index: run.memory.entry(holder, index).page == NONE)
     run.ask("it reads nothing", lambda page: run.memory.reads(page, holder) == 0)
-    return run.tell("leave", everything, lambda page, _: law.leave(page, holder))
+    return run.tell("end_holder", everything, lambda page, _: checker.end_holder(page, holder))
 
 
 def drop(run: Run, keys: Set, back: Map) -> Run:
@@ -174,7 +174,7 @@ def drop(run: Run, keys: Set, back: Map) -> Run:
     run.ask("unlocked", has, lambda holder, index: Not(keys(memory.entry(holder, index).key)))
     run.ask("unread", keys, lambda key: Not(memory.withheld(memory.at(key))))
     run.ask("longer ones too", stays, lambda key: Not(keys(memory.parent(key))))
-    run = run.tell("drop", gone, law.drop, back).then(at=among(keys, lambda _: NONE, memory.at))
+    run = run.tell("drop", gone, checker.drop, back).then(at=among(keys, lambda _: NONE, memory.at))
     return run.then(is_free=lambda page: Or(memory.is_free(page), gone(page)))
 
 
@@ -187,7 +187,7 @@ def keep_for(run: Run, reader: Number, pages: Set) -> Run:
     """Pages are kept for a reader: a row for a launch, a cached state for who has locked its prefix."""
     memory = run.memory
     run.ask("in use", pages, lambda page: And(memory.exists(page), Not(memory.is_free(page))))
-    run = run.tell("share, pinned", pages, lambda page, _: law.share(page, reader, NONE, True))
+    run = run.tell("share, pinned", pages, lambda page, _: checker.share(page, reader, NONE, True))
     return run.then(reads=_asked(memory, pages, reader, 1))
 
 
@@ -199,11 +199,11 @@ def let_read(run: Run, reader: Number, pages: Set) -> Run:
     had = lambda page: Or(some(lambda holder: memory.held_at(holder, page)), some(lambda key: memory.at(key) == page))
     read = lambda page: some(lambda other: after(page, other) > 0)
     frees = lambda page: And(pages(page), Not(had(page)), Not(read(page)))
-    run = run.tell("release, pinned", pages, lambda page, _: law.release(page, reader))
+    run = run.tell("release, pinned", pages, lambda page, _: checker.release(page, reader))
     return run.then(reads=after, is_free=lambda page: Or(memory.is_free(page), frees(page)))
 
 
 STEPS: dict[str, Callable[..., Run]] = {
     step.__name__: step
-    for step in (lock, take, compute, trim, let_go, publish, hand_on, leave, drop, keep_for, let_read)
+    for step in (lock, take, compute, trim, let_go, publish, hand_on, end_holder, drop, keep_for, let_read)
 }

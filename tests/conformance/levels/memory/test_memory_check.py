@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from kvcheck import Checker, Finding
 from kvcli.main import run_command
 from kvconform.console import FAULTY
 from kvconform.findings.baseline import Accepted
@@ -26,13 +27,12 @@ from kvconform.levels.memory.grouping import Group, Judge
 from kvconform.levels.memory.minimise import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
-from kvlaw import Finding, Law
 from kvspec.memory import Pool
 from kvspec.memory import events as e
 from kvspec.rules import MEMORY_RULES
 
 HEADER: dict[str, Any] = {
-    "kvspec": 1,
+    "kvspec": 2,
     "level": "memory",
     "producer": "test",
     "pools": {"kv": {"page_size": 4, "num_pages": 64}},
@@ -52,7 +52,7 @@ def life(name: str, *pages: int) -> list[dict[str, Any]]:
         {"op": "end", "id": name},
         {"op": "unmap", "table": name},
         on(name, *pages, op="release"),
-        {"op": "leave", "holder": name},
+        {"op": "end_holder", "holder": name},
     ]
 
 
@@ -77,7 +77,7 @@ def on_stream(id: str, **uses: Any) -> dict[str, Any]:
 def judged(path: Path) -> Judge:
     with open_trace(path) as opened:
         assert isinstance(opened, MemoryReader)
-        judging = Judge(Law(opened.header.pools), Accepted())
+        judging = Judge(Checker(opened.header.pools), Accepted())
         for line, event in opened:
             judging.step(line, event)
         return judging
@@ -169,7 +169,7 @@ def test_who_had_a_page_last_that_nobody_holds_is_told(
 def test_what_else_the_holder_of_a_leak_released_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     released = [on("r", page, op="release", at=f"free {page}") for page in (1, 2)]
     other = on("s", 4), on("s", 4, op="release")
-    path = trace(tmp_path / "t.jsonl", on("r", 1, 2, 3), *released, *other, {"op": "leave", "holder": "r"})
+    path = trace(tmp_path / "t.jsonl", on("r", 1, 2, 3), *released, *other, {"op": "end_holder", "holder": "r"})
     assert run_command(["check", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "(2 of 6 events)" in out
@@ -243,7 +243,7 @@ def test_what_was_not_told_is_said_by_pool(
 
 def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvconform.levels.memory.grouping.GROUPS", 2)
-    judging = Judge(Law({"kv": Pool()}), Accepted())
+    judging = Judge(Checker({"kv": Pool()}), Accepted())
     for number in range(5):
         judging.step(number, e.Release("a", "kv", [number], at=f"site {number}"))
     outcome = judging.outcome()
@@ -364,7 +364,7 @@ def test_a_part_about_a_page_begins_where_it_was_handed_out(tmp_path: Path) -> N
         on_stream("one", writes=[{**pages[2], "labels": ["one"]}]),
         on_stream("away", copies=[[pages[2], pages[3]]]),
         {"op": "end", "id": "elsewhere"},
-        {"op": "pass_on", "old": "b", "new": "c", "pool": "kv", "pages": [1, 2]},
+        {"op": "transfer", "old": "b", "new": "c", "pool": "kv", "pages": [1, 2]},
         name,
         on_stream("two", writes=[{**pages[2], "labels": ["two"]}]),
     ]
@@ -373,11 +373,11 @@ def test_a_part_about_a_page_begins_where_it_was_handed_out(tmp_path: Path) -> N
     cut = shortest(path, group)
     assert cut is not None and cut.complete
     told = [type(step.event).__name__ for step in cut.steps]
-    assert told == ["Take", "Begin", "PassOn", "Publish", "Begin"]
+    assert told == ["Take", "Begin", "Transfer", "Publish", "Begin"]
     assert all(getattr(step.event, "pages", [2]) == [2] for step in cut.steps)
 
 
-class Counting(Law):
+class Counting(Checker):
     """Counts how many events all of its kind have judged."""
 
     count = 0
@@ -389,7 +389,7 @@ class Counting(Law):
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
-    monkeypatch.setattr(shrink, "Law", Counting)
+    monkeypatch.setattr(shrink, "Checker", Counting)
     Counting.count = 0
     return Counting
 
@@ -400,7 +400,7 @@ def test_few_events_are_judged_again_to_find_it(tmp_path: Path, counting: type[C
         # The end of an operation comes long after its begin.
         lines[3], lines[6] = lines[6], lines[3]
     mixed = [lines.pop(0) for start in range(0, 200, 10) for _ in range(6) for lines in lives[start : start + 10]]
-    mixed = [line for line in mixed if line["op"] != "leave"]
+    mixed = [line for line in mixed if line["op"] != "end_holder"]
     read = {"op": "begin", "id": "z", "stream": "load", "reads": [{"pool": "kv", "pages": [63], "holder": "x"}]}
     path = trace(tmp_path / "t.jsonl", on("x", 63), *mixed, read, {"op": "deliver", "id": "z", "holder": "x"})
     _, group = groups_of(path)
@@ -474,7 +474,7 @@ def test_a_hole_in_a_table_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_of_pages_that_were_handed_out_often_only_the_last_time_counts(tmp_path: Path) -> None:
     turns = [on("keep", 1 + n % 7, op=op) for n in range(70) for op in ("take", "release")]
-    path = trace(tmp_path / "t.jsonl", *turns, on("keep", 3, 4, 5), {"op": "leave", "holder": "keep"})
+    path = trace(tmp_path / "t.jsonl", *turns, on("keep", 3, 4, 5), {"op": "end_holder", "holder": "keep"})
     (group,) = groups_of(path)
     cut = shortest(path, group)
     assert cut is not None and cut.is_shortest and [step.line for step in cut.steps] == [142, 143]
@@ -638,7 +638,7 @@ def test_a_file_of_accepted_findings_that_is_wrong(
         ({"op": "publish", "pool": "kv", "pages": [1], "keys": ["a"], "slots": -1}, "slots is -1, less than 0"),
         ({"op": "map", "table": "t", "holder": "r", "pool": "kv", "index": -1, "pages": [1]}, "index is -1"),
         ({"op": "unmap", "table": "t", "index": -2}, "index is -2, less than 0"),
-        ({"op": "learn", "label": "a", "same": "b", "slots": -3}, "slots is -3, less than 0"),
+        ({"op": "unify", "label": "a", "same": "b", "slots": -3}, "slots is -3, less than 0"),
         ({"op": "reserve", "holder": "r", "pool": "kv", "pages": -1}, "-1 pages are reserved"),
         ({"op": "begin", "id": 1, "writes": [{"pool": "kv", "pages": [1], "start": 2, "stop": 1}]}, "a use of slots 2"),
         ({"op": "unmap", "table": "t", "index": 2, "stop": 1}, "page indices 2 to 1 of table t are gone"),
@@ -663,7 +663,7 @@ def test_a_line_that_no_engine_can_mean(
     ("change", "told"),
     [
         ({"level": "page"}, "Invalid enum value 'page'"),
-        ({"kvspec": 2}, "format version 2"),
+        ({"kvspec": 3}, "format version 3"),
         ({"config": {}}, "unknown field `config`"),
         ({"pools": {"kv": {"page_size": 0}}}, "pool kv: sizes must be whole"),
         ({"pools": {"kv": {"page_size": 4, "label_size": 3}}}, "label_size divide page_size"),
@@ -721,7 +721,7 @@ def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    judging = Judge(Law({"kv": Pool(page_size=4, num_pages=64)}), Accepted())
+    judging = Judge(Checker({"kv": Pool(page_size=4, num_pages=64)}), Accepted())
 
     def lives(first: int, count: int) -> Iterator[e.MemoryEvent]:
         for number in range(first, first + count):
@@ -733,7 +733,7 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
             yield e.Unmap(name)
             yield e.Release(name, "kv", [1 + number % 8])
             yield e.Release(name, "kv", [1 + number % 8], at="again")
-            yield e.Leave(name)
+            yield e.EndHolder(name)
 
     def held(first: int, count: int) -> int:
         for event in lives(first, count):
@@ -741,7 +741,7 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
         return tracemalloc.get_traced_memory()[0]
 
     monkeypatch.setattr("kvconform.levels.memory.grouping.REMEMBERED", 100)
-    monkeypatch.setattr("kvlaw.state.MARKS", 100)
+    monkeypatch.setattr("kvcheck.state.MARKS", 100)
     tracemalloc.start()
     try:
         start = held(0, 500)

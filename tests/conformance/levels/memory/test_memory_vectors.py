@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvcheck import Checker, Malformed
 from kvcli.main import run_command
 from kvconform.levels.memory.vectors import run_memory_vector
 from kvconform.traces.memory import MemoryVector, read_memory_vector
 from kvconform.vectors.files import memory_vector_files
-from kvlaw import Law, Malformed
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 from kvspec.rules import MEMORY_RULES
@@ -92,10 +92,10 @@ def relabelled(told: Any) -> Iterator[Any]:
 
 
 def broken(pools: dict[str, Pool], events: list[MemoryEvent]) -> set[str]:
-    law, found = Law(pools), set[str]()
+    checker, found = Checker(pools), set[str]()
     try:
         for event in events:
-            found.update(finding.rule for finding in law.step(event))
+            found.update(finding.rule for finding in checker.step(event))
     except Malformed:
         return set()
     return found
@@ -112,7 +112,7 @@ def test_the_command_runs_them_with_the_others(capsys: pytest.CaptureFixture[str
     ("change", "told"),
     [
         (lambda lines: [*lines, {"op": "expect", "rule": "MEM-RACE"}], "MEM-RACE is expected to be broken, and is not"),
-        (lambda lines: [*lines, {"op": "leave", "holder": "r3"}], "MEM-LEAK is not expected to be broken"),
+        (lambda lines: [*lines, {"op": "end_holder", "holder": "r3"}], "MEM-LEAK is not expected to be broken"),
         (lambda lines: [*lines[:-1], lines[-1] | {"page": 7}], "expected to be broken at page 7, not 1"),
     ],
 )

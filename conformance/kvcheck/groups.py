@@ -10,8 +10,8 @@ from itertools import groupby, takewhile
 
 from msgspec.structs import replace
 
-from kvlaw.clocks import Flight
-from kvlaw.state import NOTHING, Alike, PageState, PoolState, State, Stretch, Table
+from kvcheck.clocks import Flight
+from kvcheck.state import NOTHING, Alike, PageState, PoolState, State, Stretch, Table
 from kvspec.memory.events import Label, Page, Use
 
 _MANY = 1000
@@ -130,7 +130,7 @@ def _let_go(state: State, pool: PoolState, run: list[Page], holder: str) -> None
             del pages[number]
 
 
-def pass_on(state: State, pool: PoolState, numbers: list[Page], old: str, new: str) -> Iterator[range]:
+def transfer(state: State, pool: PoolState, numbers: list[Page], old: str, new: str) -> Iterator[range]:
     """All pages of a holder, which another gets with the tables that name them: so nothing in these has changed."""
     for one, start, stop in _runs(pool, numbers):
         if one is None or new in one.holders:

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-import kvlaw
-from kvlaw.state import Alike, PoolState
+import kvcheck
+from kvcheck.state import Alike, PoolState
 from kvspec.memory import Finding, events
+from kvspec.memory.checker import Checker
 from kvspec.memory.events import Event, OpId, Page, Use
-from kvspec.memory.law import Law
 from kvspec.model.meaning import MakeLaw
 from kvspec.rules import MEMORY_RULES
-from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
+from tests.kvcheck.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.once import Once
 
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {"MEM-REWRITE": "MEM-RACE"}
@@ -24,16 +24,16 @@ OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
 REACHED = {*MEMORY_RULES} - {"MEM-FAILED"} | {"told once"}
 """What walks find, but for those that mostly decode."""
 TOGETHER = {f"{kind} alike" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
-TOGETHER |= {"PassOn alike"}
+TOGETHER |= {"Transfer alike"}
 TOGETHER |= {f"{kind} splits" for kind in ("Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
-TOGETHER |= {f"{kind} parts" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Begin", "PassOn")}
+TOGETHER |= {f"{kind} parts" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Begin", "Transfer")}
 """What walks reach on which requests have several pages: that these are handled together, in part or not any more."""
 Told = set[tuple[str, str | None, Page | None]]
 
 
-def pages_of(law: Law, use: Use) -> set[tuple[str, Page]]:
+def pages_of(checker: Checker, use: Use) -> set[tuple[str, Page]]:
     """The pages of a use, with their pools."""
-    places = [(part.page.pool.name, part.page.number) for part in law.parts_of(use)]
+    places = [(part.page.pool.name, part.page.number) for part in checker.parts_of(use)]
     return {(pool, number) for pool, number in places if number is not None}
 
 
@@ -51,15 +51,15 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     """What only one of the two finds, behind the events up to there."""
     random = Random(seed)
     told = pools(random, walks.pages)
-    law, fast, trace = Once(told), kvlaw.Law(told), [repr(told)]
-    walk = walks(random, law)
+    checker, fast, trace = Once(told), kvcheck.Checker(told), [repr(told)]
+    walk = walks(random, checker)
     forgettable = set[tuple[str, Page]]()
     """Pages that were free and were not handed out since."""
     unsure = set[int]()
     """Operations that read of such a page, or what one of these wrote, or what is not told again."""
 
     def is_unsure(id: OpId) -> bool:
-        return id in law.order.named and law.order.named[id] in unsure
+        return id in checker.order.named and checker.order.named[id] in unsure
 
     def compared(findings: Iterable[Finding]) -> Told:
         out: Told = set()
@@ -73,27 +73,29 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     for _ in range(steps):
         event = walk.event()
         if isinstance(event, events.Begin):
-            event.copies = [copy for copy in event.copies if forgettable.isdisjoint(pages_of(law, copy[0]))]
+            event.copies = [copy for copy in event.copies if forgettable.isdisjoint(pages_of(checker, copy[0]))]
         trace.append(repr(event))
-        reads = {page for use in event.reads for page in pages_of(law, use)} if isinstance(event, events.Begin) else ()
+        reads = (
+            {page for use in event.reads for page in pages_of(checker, use)} if isinstance(event, events.Begin) else ()
+        )
         before = {**fast.state.pools["kv"].alike}
-        found_slowly, found_fast = law.step(event), fast.step(event)
+        found_slowly, found_fast = checker.step(event), fast.step(event)
         note(reached, fast.state.pools["kv"], event, before)
         if isinstance(event, events.Begin):
-            number = law.order.named[event.id]
-            writers = {writer for reader, _, _, (writer, _) in law.found if reader[0] == number}
-            if law.repeated or not forgettable.isdisjoint(reads) or not writers.isdisjoint(unsure):
+            number = checker.order.named[event.id]
+            writers = {writer for reader, _, _, (writer, _) in checker.found if reader[0] == number}
+            if checker.repeated or not forgettable.isdisjoint(reads) or not writers.isdisjoint(unsure):
                 unsure.add(number)
         if isinstance(event, events.Take):
             forgettable -= {(event.pool, number) for number in event.pages}
         due, found = compared(found_slowly), compared(found_fast)
-        allowed = due | compared(law.repeated)
+        allowed = due | compared(checker.repeated)
         reached.update(rule for rule, *_ in due & found)
         reached["told once"] += len(allowed - found)
         if not due <= found <= allowed:
             return [*trace, f"only the fast law finds {found - allowed}, only the plain one {due - found}"]
         for name in ("kv", "states"):
-            pages = law.pools[name].pages
+            pages = checker.pools[name].pages
             forgettable |= {
                 (name, page) for page in walk.numbers(name) if page not in pages or not pages[page].holds(None)
             }
@@ -127,20 +129,20 @@ def test_pages_that_are_handled_together_are_judged_as_if_each_were_alone() -> N
     assert reached.keys() >= TOGETHER, TOGETHER - reached.keys()
 
 
-@pytest.mark.parametrize("made", [Law, kvlaw.Law], ids=["plain", "fast"])
+@pytest.mark.parametrize("made", [Checker, kvcheck.Checker], ids=["plain", "fast"])
 def test_a_law_goes_on_from_a_copy_as_it_would_itself(made: MakeLaw) -> None:
     """Whoever explores goes on from copies: the same is found, in the same order."""
     for seed in range(60):
         random = Random(seed)
         told = pools(random, Walk.pages)
-        plain, law = Law(told), made(told)
+        plain, checker = Checker(told), made(told)
         walk = Walk(random, plain)
         for _ in range(30):
             event = walk.event()
             plain.step(event)
-            law.step(event)
-        copied = pickle.loads(pickle.dumps(law))
+            checker.step(event)
+        copied = pickle.loads(pickle.dumps(checker))
         for _ in range(30):
             event = walk.event()
             plain.step(event)
-            assert copied.step(event) == law.step(event)
+            assert copied.step(event) == checker.step(event)

@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 
-from kvlaw import Finding, Law, Malformed
-from kvlaw.finding import LONGEST
+from kvcheck import Checker, Finding, Malformed
+from kvcheck.finding import LONGEST
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
@@ -14,16 +14,16 @@ from kvspec.memory.events import (
     Deliver,
     Drop,
     End,
+    EndHolder,
     Event,
     Idle,
-    Leave,
     Map,
     Pages,
-    PassOn,
     Publish,
     Release,
     Share,
     Take,
+    Transfer,
     Unmap,
     Use,
     Wait,
@@ -192,7 +192,7 @@ MORE: list[tuple[list[Event], list[str]]] = [
         ["page 1 is told to have 1 references, but a, b hold it"],
     ),
     (
-        [Take("a", "rows", [(1, 9)]), Leave("a")],
+        [Take("a", "rows", [(1, 9)]), EndHolder("a")],
         ["a has left and still holds 9 page(s) of rows: 1, 2, 3, 4, 5, 6, 7, 8, ..."],
     ),
     (
@@ -219,13 +219,13 @@ MORE: list[tuple[list[Event], list[str]]] = [
             "what operation 2 computed for a is delivered, but what it read was not there",
         ],
     ),
-    ([take("a", 1), PassOn("b", "c", "kv", [1])], ["page 1 is passed on by b, but a holds it"]),
+    ([take("a", 1), Transfer("b", "c", "kv", [1])], ["page 1 is passed on by b, but a holds it"]),
 ]
 """Events of which only the last breaks something, and what is said of it."""
 
 
 BAD: list[tuple[list[Event], str]] = [
-    ([PassOn("a", "b", pages=[1])], "pass_on names pages, but no pool"),
+    ([Transfer("a", "b", pages=[1])], "pass_on names pages, but no pool"),
     ([table("t", "a", 1), Map("t", "a", "rows", 1, [1])], "table t names pages of pool kv, not of rows"),
     ([table("t", "a", 1), Map("t", "a", "kv", -1, [1])], "table t has 1 pages: the next page index is not -1"),
     ([Map("t", "a", "kv", 0, [1], ["x", "y", "z"])], "3 labels for 1 pages of 1 labels each"),
@@ -242,9 +242,9 @@ BAD: list[tuple[list[Event], str]] = [
 
 def said(events: list[Event]) -> list[Finding]:
     """What is found of events, each of which has a place of its own."""
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     placed = [msgspec.structs.replace(event, at=f"line {number}") for number, event in enumerate(events, 1)]
-    return [finding for event in placed for finding in law.step(event)]
+    return [finding for event in placed for finding in checker.step(event)]
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -301,13 +301,13 @@ def test_the_sizes_of_a_pool_make_sense(pool: Pool) -> None:
     with pytest.raises(
         Malformed, match=r"^pool kv: sizes must be whole and positive, and label_size divide page_size$"
     ):
-        Law({"kv": pool})
+        Checker({"kv": pool})
 
 
 def test_there_are_pools_and_the_smallest_is_one() -> None:
     with pytest.raises(Malformed, match=r"^there are no pools$"):
-        Law({})
-    assert Law({"kv": Pool(1, 0, label_size=1)}).step(Idle()) == []
+        Checker({})
+    assert Checker({"kv": Pool(1, 0, label_size=1)}).step(Idle()) == []
 
 
 def check_sentence(finding: Finding, pool: str = "kv") -> None:
@@ -322,8 +322,8 @@ def check_sentence(finding: Finding, pool: str = "kv") -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_finding_is_a_sentence_and_has_the_page_and_the_pool_that_it_speaks_of(name: str) -> None:
-    law = Law(POOLS)
-    for finding in [finding for event in BROKEN[name][0] for finding in law.step(event)]:
+    checker = Checker(POOLS)
+    for finding in [finding for event in BROKEN[name][0] for finding in checker.step(event)]:
         check_sentence(finding)
 
 
@@ -341,21 +341,21 @@ def test_what_is_malformed_is_said_as_it_was_told(event: Event, words: str) -> N
 
 
 def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None:
-    law = Law(POOLS)
-    law.step(take("a", 1))
+    checker = Checker(POOLS)
+    checker.step(take("a", 1))
     for told in (["5 pages of kv are told to be free", "0 pages of kv are told to be held"], []):
-        assert [finding.what.partition(",")[0] for finding in law.step(Count("kv", free=5, held=0))] == told
+        assert [finding.what.partition(",")[0] for finding in checker.step(Count("kv", free=5, held=0))] == told
 
 
 def test_each_page_that_a_list_has_twice_is_told_once() -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for told in ([f"page {page} is twice in the list of free pages" for page in (1, 2, 4)], []):
         count = Count("kv", free=[1, 1, 2, 2, 3, 4, 4])
-        assert [finding.what for finding in law.step(count) if "twice" in finding.what] == told
+        assert [finding.what for finding in checker.step(count) if "twice" in finding.what] == told
 
 
 def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlaw.state.PAGES_AN_EVENT", 5)
+    monkeypatch.setattr("kvcheck.state.PAGES_AN_EVENT", 5)
     assert said([Take("a", "kv", [(1, 3), (7, 0), (4, 2)])]) == []
     wrong: list[Pages] = [[(1, 3), (4, 3)], [(1, 6)], [(3, -1)]]
     for runs in wrong:
@@ -372,34 +372,34 @@ def test_a_table_names_pages_of_one_pool() -> None:
     ("holders", "words"), [(1, "a holds it"), (4, "a, b, c, d hold it"), (5, "a, b, c, d, ... hold it")]
 )
 def test_of_a_page_that_others_have_four_of_them_are_named(holders: int, words: str) -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in (take("a", 1), *(Share(holder, "kv", [1]) for holder in "bcdef"[: holders - 1])):
-        assert law.step(event) == []
-    assert law.step(take("z", 1))[0].what == f"page 1 is handed out, but {words}"
+        assert checker.step(event) == []
+    assert checker.step(take("z", 1))[0].what == f"page 1 is handed out, but {words}"
 
 
 def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
-    law = Law(POOLS)
-    law.step(take("a", 1, 2, 3))
-    assert law.step(Leave("a"))[0].what == "a has left and still holds 3 page(s) of kv: 1, 2, 3"
+    checker = Checker(POOLS)
+    checker.step(take("a", 1, 2, 3))
+    assert checker.step(EndHolder("a"))[0].what == "a has left and still holds 3 page(s) of kv: 1, 2, 3"
     just = "b" * (LONGEST - len("page 5 is handed out, but  holds it"))
-    law.step(take(just, 5))
-    assert law.step(take("c", 5))[0].what == f"page 5 is handed out, but {just} holds it"
-    law.step(take("b" * 5000, 4))
-    what = law.step(take("c", 4))[0].what
+    checker.step(take(just, 5))
+    assert checker.step(take("c", 5))[0].what == f"page 5 is handed out, but {just} holds it"
+    checker.step(take("b" * 5000, 4))
+    what = checker.step(take("c", 4))[0].what
     assert len(what) == LONGEST and what.startswith("page 4 is handed out, but bbb") and what.endswith("b holds it")
 
 
 def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
-    assert Law(POOLS).step(take("a", 8))[0].what == "page 8 is handed out, but is padding"
-    assert Law(POOLS).step(take("a", 9))[0].what == "page 9 is handed out, but does not exist"
-    assert Law(POOLS).step(Release("b", "kv", [1]))[0].what == "page 1 is released by b, but nobody holds it"
+    assert Checker(POOLS).step(take("a", 8))[0].what == "page 8 is handed out, but is padding"
+    assert Checker(POOLS).step(take("a", 9))[0].what == "page 9 is handed out, but does not exist"
+    assert Checker(POOLS).step(Release("b", "kv", [1]))[0].what == "page 1 is released by b, but nobody holds it"
     for name in ("before the first position", "positions in a hole"):
-        law = Law(POOLS)
-        assert {finding.pool for event in BROKEN[name][0] for finding in law.step(event)} == {"kv"}
+        checker = Checker(POOLS)
+        assert {finding.pool for event in BROKEN[name][0] for finding in checker.step(event)} == {"kv"}
 
 
 @pytest.mark.parametrize(("missing", "shown"), [(8, ", 10"), (9, ", ...")])
 def test_of_the_pages_that_a_list_lacks_eight_are_shown(missing: int, shown: str) -> None:
-    (finding,) = Law({"kv": Pool(num_pages=2 + missing)}).step(Count("kv", free=[(1, 2)]))
+    (finding,) = Checker({"kv": Pool(num_pages=2 + missing)}).step(Count("kv", free=[(1, 2)]))
     assert finding.what.startswith(f"{missing} page(s) of kv are missing") and finding.what.endswith(shown)

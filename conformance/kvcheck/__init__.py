@@ -13,23 +13,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvlaw import holding, uses
-from kvlaw.finding import Finding, Malformed
-from kvlaw.state import State
+from kvcheck import holding, uses
+from kvcheck.finding import Finding, Malformed
+from kvcheck.state import State
 from kvspec.memory import events
 from kvspec.memory.events import Event, Page, Pool
 
-__all__ = ["Finding", "Law", "Malformed"]
+__all__ = ["Checker", "Finding", "Malformed"]
 
 _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Take: holding.take,
     events.Share: holding.share,
     events.Release: holding.release,
-    events.PassOn: holding.pass_on,
+    events.Transfer: holding.transfer,
     events.Publish: holding.publish,
     events.Drop: holding.drop,
     events.Reserve: holding.reserve,
-    events.Leave: holding.leave,
+    events.EndHolder: holding.end_holder,
     events.Idle: holding.idle,
     events.Count: holding.count,
     events.Failed: holding.failed,
@@ -39,11 +39,11 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Wait: uses.wait,
     events.End: uses.end,
     events.Deliver: uses.deliver,
-    events.Learn: uses.learn,
+    events.Unify: uses.unify,
 }
 
 
-class Law:
+class Checker:
     """The law, watching one engine's memory."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:

@@ -22,7 +22,7 @@ class Part(NamedTuple):
     holder: str | None
 
 
-class Law(Holding):
+class Checker(Holding):
     """The law, watching one engine's memory."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
@@ -53,8 +53,14 @@ class Law(Holding):
             self.find("MEM-ORDER")
         number, self.wrote = self.order.begin(event), {}
         reads: list[tuple[Use, Use | None]] = [*[(use, None) for use in event.reads], *event.copies]
-        late = [event.sees_own and all(part.page.pool.told.sees_own for part in self.parts_of(use)) for use, _ in reads]
-        early = [None if sees_own else self._read(number, *read) for read, sees_own in zip(reads, late, strict=True)]
+        late = [
+            event.reads_own_writes and all(part.page.pool.told.reads_own_writes for part in self.parts_of(use))
+            for use, _ in reads
+        ]
+        early = [
+            None if reads_own_writes else self._read(number, *read)
+            for read, reads_own_writes in zip(reads, late, strict=True)
+        ]
         for use in event.writes:
             self._write(number, use)
         for (use, to), found in zip(reads, early, strict=True):
@@ -154,10 +160,10 @@ class Law(Holding):
         for part in self._paged(use):
             page, meant, holder = part
             untold, told = [label is None for label, _ in meant.values()], page.pool.told
-            may_lack = not told.writes_told or (to is not None and untold[0] and not told.keyed)
+            may_lack = not told.writes_reported or (to is not None and untold[0] and not told.keyed)
             found = {at: page.content[at] for at in meant if at in page.content}
             wrong: dict[str, Collection[int]] = {}
-            if page.number in told.sinks:
+            if page.number in told.padding:
                 wrong["MEM-USE"] = () if holder is None and all(untold) and to is None else meant
             else:
                 wrong["MEM-USE"] = () if told.keyed or page.holds(holder) else meant
@@ -185,12 +191,12 @@ class Law(Holding):
         slots = iter(carried or ())
         for part in parts:
             by = number, part.holder
-            meant = dict.fromkeys(part.meant, UNTOLD) if use.may else part.meant
+            meant = dict.fromkeys(part.meant, UNTOLD) if use.at_most else part.meant
             new: dict[int, Slot | None] = {at: Slot(one, by) for at, one in meant.items()}
             if carried is not None and not use.labels:  # what was worthless stays it
                 both = zip(part.meant, slots, strict=False)
                 new = {at: slot if not slot or self._is_spoilt(slot.by) else slot._replace(by=by) for at, slot in both}
-            if part.page.number not in part.page.pool.told.sinks:
+            if part.page.number not in part.page.pool.told.padding:
                 self._overwrite(number, use, part, new)
             if carried is None:
                 self.wrote |= {(part.page, at): one for at, one in meant.items() if one[0] is not None}

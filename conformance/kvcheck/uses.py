@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvlaw import alike
-from kvlaw.clocks import Flight
-from kvlaw.finding import Malformed
-from kvlaw.holding import check_plans, whose
-from kvlaw.races import unordered
-from kvlaw.state import (
+from kvcheck import groups
+from kvcheck.clocks import Flight
+from kvcheck.finding import Malformed
+from kvcheck.holding import check_plans, whose
+from kvcheck.races import unordered
+from kvcheck.state import (
     HOLE,
     NOTHING,
     Content,
@@ -72,10 +72,10 @@ def map_table(state: State, event: events.Map) -> None:
     if event.index < len(table.pages):
         _unlink(state, table, event.index, min(len(table.pages), event.index + len(numbers)))
     table.pages[event.index : event.index + len(numbers)] = numbers
-    name, begun, pages, sinks = event.table, state.clocks.begun, pool.apart, pool.sinks
-    for place in chain.from_iterable(alike.link(state, table, event.index, numbers)):
+    name, begun, pages, padding = event.table, state.clocks.begun, pool.apart, pool.padding
+    for place in chain.from_iterable(groups.link(state, table, event.index, numbers)):
         index, number = event.index + place, numbers[place]
-        if number not in sinks:
+        if number not in padding:
             page = pages.get(number) or pool.page(number)
             if page.tables:
                 if len(page.tables) == 1:  # who writes on there is not alone any more; where two are, nobody was
@@ -122,7 +122,7 @@ def unmap(state: State, event: events.Unmap) -> None:
 def _unlink(state: State, table: Table, start: int, stop: int) -> None:
     """A table names pages no longer; what operations in flight read of them through the table still counts."""
     name, pages, begun, oldest = table.name, table.pool.apart, state.clocks.begun, state.clocks.oldest
-    for index in chain.from_iterable(alike.unlink(state, table, start, stop)):
+    for index in chain.from_iterable(groups.unlink(state, table, start, stop)):
         number = table.pages[index]
         page = pages.get(number)
         link = None if page is None else page.tables.get(name)
@@ -140,9 +140,9 @@ def _unlink(state: State, table: Table, start: int, stop: int) -> None:
             state.forget_if_free(table.pool, number, page)
 
 
-def learn(state: State, event: events.Learn) -> None:
+def unify(state: State, event: events.Unify) -> None:
     """Two labels are the same."""
-    state.labels.learn(event.label, event.same, event.slots)
+    state.labels.unify(event.label, event.same, event.slots)
     state.sweep_labels()
 
 
@@ -157,7 +157,7 @@ def begin(state: State, event: Begin) -> None:
     state.spoilt.pop(event.id, None)
     early: list[Use] = []
     late = event.reads
-    if not (event.sees_own and state.sees_own):
+    if not (event.reads_own_writes and state.reads_own_writes):
         early = [use for use in event.reads if not _sees_own(state, event, use)]
         late = [use for use in event.reads if _sees_own(state, event, use)]
     _reads(state, flight, early)
@@ -174,13 +174,13 @@ def _sees_own(state: State, event: Begin, use: Use) -> bool:
     """Whether a read sees what its operation writes; of what names no pool that is no matter."""
     table = state.tables.get(use.table or "")
     pool = state.pools.get(use.pool or "") if table is None else table.pool
-    return event.sees_own and (pool is None or pool.sees_own)
+    return event.reads_own_writes and (pool is None or pool.reads_own_writes)
 
 
 def count_uses(state: State, reads: int, writes: int) -> None:
     """So many uses of the operation that began last are judged."""
     state.judged["MEM-USE"] += reads + writes
-    state.judged["MEM-WRITTEN"] += state.writes_told * reads
+    state.judged["MEM-WRITTEN"] += state.writes_reported * reads
     if state.clocks.begun > 1:
         state.judged["MEM-RACE"] += reads + writes
         state.judged["MEM-REWRITE"] += writes
@@ -308,7 +308,7 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
         parts.append((max(start, view.low, first), min(stop, view.high, last)))
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
-        for left in alike.read(state, flight, table, first, last) if first < last else ():
+        for left in groups.read(state, flight, table, first, last) if first < last else ():
             for part in _parts(state, Use(table.name, start=left.start, stop=left.stop)):
                 if _read_part(state, flight, part):
                     view.changed.add(part[4] // size)
@@ -322,7 +322,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     """
     pool, number, start, stop, _, holder, meant = part
     id = flight.event.id
-    if number in pool.sinks:
+    if number in pool.padding:
         if holder is None and not carried and all(want.label is None for want in meant):
             return False
         state.find("MEM-USE", f"operation {id} reads padding page {number}", pool, number, holder)
@@ -339,7 +339,7 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     if note:
         flight.uses.append(((pool.name, number), start, stop, False))
     spoilt = other = False
-    missing = not pool.writes_told or (carried and meant[0].label is None and not pool.keyed)
+    missing = not pool.writes_reported or (carried and meant[0].label is None and not pool.keyed)
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             if not missing:
@@ -396,7 +396,7 @@ def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
             tail is not None
             and tail.view.high == use.start < use.stop <= tail.end
             and tail.stream == stream
-            and not (use.labels is not None or use.may or flight.rivals)
+            and not (use.labels is not None or use.at_most or flight.rivals)
         ):
             tail.view.high = use.stop
             tail.content.stop = use.stop - tail.base
@@ -408,7 +408,7 @@ def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
 def _write(state: State, flight: Flight, use: Use) -> None:
     """Judge a write, and let it take effect."""
     table = None if use.table is None else state.tables.get(use.table)
-    if table and not (flight.rivals or use.may):
+    if table and not (flight.rivals or use.at_most):
         start, stop = use.start, use.stop
         if use.labels is None and table.pool.unit == table.pool.size:
             done = _append(state, flight, table, start, stop)
@@ -416,13 +416,13 @@ def _write(state: State, flight: Flight, use: Use) -> None:
                 if done == stop:
                     return
                 use = Use(use.table, start=done, stop=stop)
-        elif table.pool.unit < table.pool.size and alike.append(flight, table, use):
+        elif table.pool.unit < table.pool.size and groups.append(flight, table, use):
             table.tell(start // table.pool.unit, use.labels or ())
             state.judged["MEM-CONTENT"] += _view_own(flight, table, start, stop)
             return
     parts = _parts(state, use)
     for part in parts:
-        new = [Content(part[2], part[3], None)] if use.may else part[-1]
+        new = [Content(part[2], part[3], None)] if use.at_most else part[-1]
         _write_part(state, flight, part, new, table)
     if table is None or not parts:
         return
@@ -436,10 +436,10 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         ends = [(start, told[0], before[0]), (stop, told[-1], before[-1])]
         view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
         table.tell(first, told)
-    if not use.may and _view_own(flight, table, start, stop):
+    if not use.at_most and _view_own(flight, table, start, stop):
         for pool, number, _, _, position, _, meant in parts:
             (pool.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
-            if number in pool.sinks:  # where nothing is written nothing is there to be read
+            if number in pool.padding:  # where nothing is written nothing is there to be read
                 view.changed.add(position // pool.size)
 
 
@@ -460,7 +460,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
         base, number, label = (first + place) * size, numbers[place], labels[place]
         if number in pool.alike:
             together = base == position and place < whole
-            written = alike.write(flight, table, numbers, labels, place, whole) if together else 0
+            written = groups.write(flight, table, numbers, labels, place, whole) if together else 0
             if written:
                 place, position, parts, begun = place + written, position + written * size, parts + written, True
                 continue
@@ -507,7 +507,7 @@ def _view_own(flight: Flight, table: Table, start: int, stop: int) -> bool:
 def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None = None) -> None:
     """Judge the write of slots of one page, and let it take effect. `table`: through which it is written."""
     pool, number, start, stop, _, holder, _ = part
-    if number in pool.sinks:
+    if number in pool.padding:
         return
     page = pool.page(number)
     if holder not in page.holders:
@@ -564,7 +564,7 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
         isinstance(old, Content) and state.agree(old, want) is False for old in page.pieces(start, stop) for want in new
     ):
         return
-    others = _uses(state, [use for use in flight.event.writes if not use.may])
+    others = _uses(state, [use for use in flight.event.writes if not use.at_most])
     written = [old for other in others if other[:2] == (pool, number) for old in other[-1]]
     for old, want in ((old, want) for old in written for want in new):
         if state.agree(old, want) is False:
@@ -604,7 +604,7 @@ def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new)
         for first, last in zip([start, *[one.stop for one in new]], [*[one.start for one in new], stop], strict=True):
-            if first < last and number not in pool.sinks:
+            if first < last and number not in pool.padding:
                 _leave_unwritten(state, flight, pool, number, first, last)
         done = until
     if causes := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
@@ -633,7 +633,7 @@ def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) 
 def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:
     """The slots of an operation that is judged already, but for padding."""
     for use in uses:
-        yield from (part for part in _parts(state, use, judge=False) if part[1] not in part[0].sinks)
+        yield from (part for part in _parts(state, use, judge=False) if part[1] not in part[0].padding)
 
 
 def _written(state: State, event: Begin) -> Iterator[tuple[Part, bool | None]]:

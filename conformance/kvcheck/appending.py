@@ -4,9 +4,9 @@ A stream that has read all of a table, and written its last slot, finds nothing 
 `uses` then moves two numbers. Here these are moved later, for many operations at once, and nothing else differs.
 """
 
-from kvlaw.finding import Writer
-from kvlaw.state import State, Table, Tail
-from kvlaw.uses import count_uses
+from kvcheck.finding import Writer
+from kvcheck.state import State, Table, Tail
+from kvcheck.uses import count_uses
 from kvspec.memory.events import OpId
 
 

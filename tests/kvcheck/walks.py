@@ -5,8 +5,8 @@ from copy import deepcopy
 from random import Random
 
 from kvspec.memory import Pool, events
+from kvspec.memory.checker import Checker
 from kvspec.memory.events import Event, Page, Pages, Use
-from kvspec.memory.law import Law
 
 HOLDERS, KEYS, LABELS, STREAMS = ("a", "b"), ("k", "l"), ("x", "y", "z"), ("s", "t")
 TABLES = {"ta": "kv", "tb": "kv", "tc": "states"}
@@ -17,9 +17,9 @@ def pools(random: Random, pages: int) -> dict[str, Pool]:
     """K/V pages of some size, recurrent states, and a storage."""
     size = random.choice((1, 2, 4))
     unit = random.choice([unit for unit in (0, 1, 2, 4) if not unit or size % unit == 0])
-    told, first, sinks = random.random() < 0.85, random.choice((0, 1)), random.choice(([], [2]))
-    kv = Pool(size, pages, first_page=first, label_size=unit, sinks=sinks, writes_told=told)
-    return {"kv": kv, "states": Pool(1, 2, sees_own=False), "disk": Pool(size, label_size=unit, keyed=True)}
+    told, first, padding = random.random() < 0.85, random.choice((0, 1)), random.choice(([], [2]))
+    kv = Pool(size, pages, first_page=first, label_size=unit, padding=padding, writes_reported=told)
+    return {"kv": kv, "states": Pool(1, 2, reads_own_writes=False), "disk": Pool(size, label_size=unit, keyed=True)}
 
 
 class Walk:
@@ -28,15 +28,21 @@ class Walk:
     pages = 4
     """Of K/V, in all."""
 
-    def __init__(self, random: Random, law: Law) -> None:
-        self.random, self.law = random, law
+    def __init__(self, random: Random, checker: Checker) -> None:
+        self.random, self.checker = random, checker
         self.begun = 0
 
     def event(self) -> Event:
         """One more event: operations more often than the rest."""
         often = (self.begin,) * 8 + (self.take, self.share, self.release, self.map) * 2
-        also = (self.publish, self.end, self.deliver) * 2 + (self.pass_on, self.drop, self.unmap, self.wait, self.learn)
-        return self.random.choice(often + also + (self.reserve, self.leave, self.idle, self.count))()
+        also = (self.publish, self.end, self.deliver) * 2 + (
+            self.transfer,
+            self.drop,
+            self.unmap,
+            self.wait,
+            self.unify,
+        )
+        return self.random.choice(often + also + (self.reserve, self.end_holder, self.idle, self.count))()
 
     def holder(self) -> str:
         return self.random.choice(HOLDERS)
@@ -45,7 +51,7 @@ class Walk:
         return self.random.choice(("kv", "kv", "kv", "states", *["disk"] * keyed))
 
     def numbers(self, pool: str) -> list[Page]:
-        told = self.law.pools[pool].told
+        told = self.checker.pools[pool].told
         return ["d", "e"] if told.keyed else [*range(told.first_page, told.first_page + (told.num_pages or 0))]
 
     def some(self, pool: str) -> Pages:
@@ -53,13 +59,13 @@ class Walk:
 
     def real(self, pool: str) -> Pages:
         """No padding among them."""
-        return [page for page in self.some(pool) if page not in self.law.pools[pool].told.sinks]
+        return [page for page in self.some(pool) if page not in self.checker.pools[pool].told.padding]
 
     def keys(self, pages: Pages) -> list[str]:
         return [self.random.choice(KEYS) for _ in pages]
 
     def units(self, pool: str, start: int, stop: int) -> int:
-        unit = self.law.pools[pool].unit
+        unit = self.checker.pools[pool].unit
         return -(-stop // unit) - start // unit if start < stop else 0
 
     def labels(self, pool: str, start: int, stop: int, told: float) -> list[str] | None:
@@ -81,15 +87,15 @@ class Walk:
         pool = self.pool()
         return events.Release(self.holder(), pool, self.some(pool))
 
-    def pass_on(self) -> Event:
+    def transfer(self) -> Event:
         pool, drawn = self.pool(), self.random.random()
         if drawn < 0.4:
-            return events.PassOn(*HOLDERS)
-        return events.PassOn(*HOLDERS, pool, None if drawn < 0.6 else self.real(pool))
+            return events.Transfer(*HOLDERS)
+        return events.Transfer(*HOLDERS, pool, None if drawn < 0.6 else self.real(pool))
 
     def publish(self) -> Event:
         pool = self.pool()
-        pages, size = self.real(pool), self.law.pools[pool].size
+        pages, size = self.real(pool), self.checker.pools[pool].size
         slots = self.random.randint(0, size)
         labels = [self.random.choice(LABELS) for _ in range(self.units(pool, 0, slots or size) * len(pages))]
         planned = self.random.random() < 0.5
@@ -105,8 +111,8 @@ class Walk:
     def reserve(self) -> Event:
         return events.Reserve(self.holder(), self.pool(keyed=False), self.random.randint(0, 3))
 
-    def leave(self) -> Event:
-        return events.Leave(self.holder())
+    def end_holder(self) -> Event:
+        return events.EndHolder(self.holder())
 
     def idle(self) -> Event:
         return events.Idle(self.random.sample(HOLDERS, self.random.randint(0, 2)))
@@ -123,13 +129,13 @@ class Walk:
         references = {self.random.choice(numbers): self.random.randint(0, 2)}
         return events.Count(pool, figure(), figure(), figure(), self.random.choice((None, references)))
 
-    def learn(self) -> Event:
+    def unify(self) -> Event:
         one, other = self.random.sample(LABELS, 2)
-        return events.Learn(one, other, self.random.randint(0, 4))
+        return events.Unify(one, other, self.random.randint(0, 4))
 
     def there(self, name: str) -> list[Page | None]:
         """The pages of a table; `None`: a hole."""
-        return [page.number for page in self.law.tables[name].pages] if name in self.law.tables else []
+        return [page.number for page in self.checker.tables[name].pages] if name in self.checker.tables else []
 
     def map(self) -> Event:
         """A page stands in a table once."""
@@ -138,7 +144,7 @@ class Walk:
         index = self.random.randint(0, len(there))
         pages = [page for page in self.some(pool) if page not in there[:index] and page not in there[index + 1 :]]
         pages = [page for page in pages if page not in there or len(pages) == 1]
-        labels = self.labels(pool, 0, len(pages) * self.law.pools[pool].size, told=0.6)
+        labels = self.labels(pool, 0, len(pages) * self.checker.pools[pool].size, told=0.6)
         return events.Map(name, self.holder(), pool, index, pages, labels)
 
     def unmap(self) -> Event:
@@ -156,7 +162,7 @@ class Walk:
             return Use(name, start=start, stop=stop, labels=self.labels(TABLES[name], start, stop, told=0.4))
         pool, holder = self.pool(), self.random.choice((None, *HOLDERS))
         pages = self.some(pool)
-        own = [(pool, one) for pool in self.law.pools for one in HOLDERS if self.holds(pool, one)]
+        own = [(pool, one) for pool in self.checker.pools for one in HOLDERS if self.holds(pool, one)]
         if own and self.random.random() < 0.7:
             pool, holder = self.random.choice(own)
             pages = [*self.random.sample(held := self.holds(pool, holder), self.random.randint(1, len(held)))]
@@ -164,11 +170,11 @@ class Walk:
         return Use(None, pool, pages, start, stop, self.labels(pool, start, stop, told=0.6), holder)
 
     def holds(self, pool: str, holder: str) -> list[Page]:
-        pages = self.law.pools[pool].pages.values()
+        pages = self.checker.pools[pool].pages.values()
         return [page.number for page in pages if page.number is not None and page.references[holder, False]]
 
     def span(self, pool: str, pages: int) -> tuple[int, int]:
-        room = pages * self.law.pools[pool].size
+        room = pages * self.checker.pools[pool].size
         start, stop = sorted((self.random.randint(0, room), self.random.randint(1, room)))
         return (start, stop) if start < stop and self.random.random() < 0.6 else (0, room)
 
@@ -177,15 +183,15 @@ class Walk:
         for _ in range(self.random.choice((1, 1, 2))):
             use = self.use()
             if self.random.random() < 0.5:
-                use.may = self.random.random() < 0.1
+                use.at_most = self.random.random() < 0.1
                 writes.append(use)
             else:
                 reads.append(use)
         copies = [self.copy() for _ in range(self.random.choice((0, 0, 0, 0, 1, 2)))]
         self.begun += 1
         after: list[int | str] = [self.random.randint(1, self.begun)] if self.random.random() < 0.1 else []
-        stream, sees_own = self.random.choice((*STREAMS * 3, "host", None)), self.random.random() < 0.8
-        return events.Begin(self.begun, stream, reads, writes, copies, after=after, sees_own=sees_own)
+        stream, reads_own_writes = self.random.choice((*STREAMS * 3, "host", None)), self.random.random() < 0.8
+        return events.Begin(self.begun, stream, reads, writes, copies, after=after, reads_own_writes=reads_own_writes)
 
     def copy(self) -> tuple[Use, Use]:
         """As many slots as fit, to others or to some of the same; what the law may have forgotten is not copied."""
@@ -206,9 +212,9 @@ class Walk:
     def end(self) -> Event:
         """Of one of the last operations; now and then it did not write what it meant to write to pages."""
         id = self.random.randint(max(1, self.begun - 4), max(1, self.begun))
-        if id not in self.law.order.named or self.random.random() < 0.6:
+        if id not in self.checker.order.named or self.random.random() < 0.6:
             return events.End(id, self.random.choice(("all", "all", "reads")))
-        event = self.law.order.begun[self.law.order.named[id]]
+        event = self.checker.order.begun[self.checker.order.named[id]]
         written = [use for use in (*event.writes, *(target for _, target in event.copies)) if self.last(id, use)]
         return events.End(id, unwritten=[Use(None, use.pool, use.pages, use.start, use.stop) for use in written])
 
@@ -216,7 +222,7 @@ class Walk:
         """Whether nobody wrote to its pages since who is complete, or did it through a table: who did is forgotten."""
         if use.pool is None:
             return False
-        order, pages = self.law.order, self.law.pools[use.pool].expand(use.pages)
+        order, pages = self.checker.order, self.checker.pools[use.pool].expand(use.pages)
         later = {number for page in pages for number in page.writers.values() if number > order.named[id]}
         begun = [order.begun[number] for number in later]
         known = any(one.copies or any(other.table for other in one.writes) for one in begun)
@@ -230,8 +236,8 @@ class Walk:
 class Decoding(Walk):
     """Mostly requests that decode: a table grows by a position at each step. Now and then anything else happens."""
 
-    def __init__(self, random: Random, law: Law) -> None:
-        super().__init__(random, law)
+    def __init__(self, random: Random, checker: Checker) -> None:
+        super().__init__(random, checker)
         self.ends = {"ta": 0, "tb": 0}
         self.due: list[Event] = []
 
@@ -243,9 +249,9 @@ class Decoding(Walk):
 
     def step(self) -> Event:
         """One more position for a request; a page first, if it needs one, and a new request after the last one."""
-        name, pool = self.random.choice([*self.ends]), self.law.pools["kv"]
+        name, pool = self.random.choice([*self.ends]), self.checker.pools["kv"]
         holder, there, end = HOLDERS[[*self.ends].index(name)], self.there(name), self.ends[name]
-        taken = {page.number for table in self.law.tables.values() for page in table.pages} | {*pool.told.sinks}
+        taken = {page.number for table in self.checker.tables.values() for page in table.pages} | {*pool.told.padding}
         free = [page for page in self.numbers("kv") if page not in taken]
         if end < len(there) * pool.size:
             self.ends[name] = end + 1
@@ -267,8 +273,8 @@ class Together(Walk):
 
     pages = 9
 
-    def __init__(self, random: Random, law: Law) -> None:
-        super().__init__(random, law)
+    def __init__(self, random: Random, checker: Checker) -> None:
+        super().__init__(random, checker)
         self.due: dict[str, list[Event]] = {"ta": [], "tb": []}
         self.cached: dict[Page, str] = {}
         """Page -> the key under which an orderly request left it."""
@@ -295,7 +301,8 @@ class Together(Walk):
             return events.Unmap(name)
         if isinstance(event, events.Begin):
             if any(
-                use.stop > len(self.there(name)) * self.law.pools["kv"].size for use in (*event.reads, *event.writes)
+                use.stop > len(self.there(name)) * self.checker.pools["kv"].size
+                for use in (*event.reads, *event.writes)
             ):
                 return super().event()  # anything has happened to the table since
             self.begun += 1
@@ -332,13 +339,13 @@ class Together(Walk):
 
     def request(self, name: str, holder: str) -> Iterator[Event]:
         """All of a request, and what is evicted after it."""
-        size, unit = self.law.pools["kv"].size, self.law.pools["kv"].unit
+        size, unit = self.checker.pools["kv"].size, self.checker.pools["kv"].unit
         units, stream, found = size // unit, STREAMS[self.random.random() < 0.2], list[Page]()
         if self.cached and self.random.random() < 0.5:
             found = self.run([*self.cached])
         keys = [self.cached[page] for page in found]
-        used = {page.number for table in self.law.tables.values() for page in table.pages}
-        used |= {*self.law.pools["kv"].told.sinks}
+        used = {page.number for table in self.checker.tables.values() for page in table.pages}
+        used |= {*self.checker.pools["kv"].told.padding}
         used |= {*found} if self.random.random() < 0.1 else {*found, *self.cached}
         new = self.run([page for page in self.numbers("kv") if page not in used])
         labels = [f"{key}.{part}" for key in [*keys, *(f"{holder}{page}" for page in new)] for part in range(units)]

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import msgspec
 
-from kvlaw.clocks import Clocks
-from kvlaw.finding import CONTENT, FINDINGS, LONGEST, OWNERS, PAGES_AN_EVENT, Finding, Malformed, Writer
-from kvlaw.labels import Labels
+from kvcheck.clocks import Clocks
+from kvcheck.finding import CONTENT, FINDINGS, LONGEST, OWNERS, PAGES_AN_EVENT, Finding, Malformed, Writer
+from kvcheck.labels import Labels
 from kvspec.contracts import ensure
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
 
@@ -227,14 +227,19 @@ class PoolState:
         Raises:
             Malformed: the sizes make no sense.
         """
-        self.name, self.keyed, self.writes_told, self.sees_own = name, pool.keyed, pool.writes_told, pool.sees_own
+        self.name, self.keyed, self.writes_reported, self.reads_own_writes = (
+            name,
+            pool.keyed,
+            pool.writes_reported,
+            pool.reads_own_writes,
+        )
         self.size, self.unit = pool.page_size, pool.label_size or pool.page_size
         if self.size < 1 or self.unit < 1 or self.size % self.unit or (pool.num_pages or 0) < 0:
             raise Malformed(f"pool {name}: sizes must be whole and positive, and label_size divide page_size")
-        self.sinks = frozenset[Page](pool.sinks)
+        self.padding = frozenset[Page](pool.padding)
         count = (1 << 62) if pool.num_pages is None else pool.num_pages
         self.numbers = range(pool.first_page, pool.first_page + count)
-        self.total = None if pool.num_pages is None else count - sum(sink in self.numbers for sink in self.sinks)
+        self.total = None if pool.num_pages is None else count - sum(sink in self.numbers for sink in self.padding)
         """Pages that can be handed out; `None`: not told."""
         self.apart: dict[Page, PageState] = {}
         """Pages that have a state of their own."""
@@ -309,7 +314,7 @@ class PoolState:
     def fresh(self, numbers: list[Page]) -> bool:
         """Whether pages all exist, and none has a state of its own: most often so when they are taken."""
         exist = min(numbers) in self.numbers and max(numbers) in self.numbers
-        return exist and self.apart.keys().isdisjoint(numbers) and self.sinks.isdisjoint(numbers)
+        return exist and self.apart.keys().isdisjoint(numbers) and self.padding.isdisjoint(numbers)
 
     def meant(
         self, labels: Sequence[Label | None] | None, start: int, stop: int, position: int = 0, first: int = 0
@@ -393,8 +398,8 @@ class State:
         if not pools:
             raise Malformed("there are no pools")
         self.pools = {name: PoolState(name, pool) for name, pool in pools.items()}
-        self.writes_told = any(pool.writes_told for pool in pools.values())
-        self.sees_own = all(pool.sees_own for pool in pools.values())
+        self.writes_reported = any(pool.writes_reported for pool in pools.values())
+        self.reads_own_writes = all(pool.reads_own_writes for pool in pools.values())
         self.clocks = Clocks()
         self.labels = Labels()
         self._labels_kept = 1024

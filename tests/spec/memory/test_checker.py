@@ -10,12 +10,12 @@ from kvspec.memory.events import (
     Event,
     Idle,
     Map,
-    PassOn,
     Publish,
     Release,
     Reserve,
     Share,
     Take,
+    Transfer,
     Unmap,
     Use,
 )
@@ -34,15 +34,15 @@ OF_NOBODY = ("MEM-COUNT", "MEM-NAME", "MEM-OVERWRITE", "MEM-ORDER", "MEM-RESERVE
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_finding_has_the_holder_that_it_speaks_of(law: MakeLaw, name: str) -> None:
-    watching, tables = law(POOLS), dict[str | None, str]()
+def test_a_finding_has_the_holder_that_it_speaks_of(checker: MakeLaw, name: str) -> None:
+    watching, tables = checker(POOLS), dict[str | None, str]()
 
     def holder_of(event: Event) -> str | None:
         """For whom an event is, or what it uses first."""
         if isinstance(event, Begin):
             use = [*event.reads, *event.writes][0]
             return tables.get(use.table, use.holder)
-        return "b" if isinstance(event, PassOn) else getattr(event, "holder", None)
+        return "b" if isinstance(event, Transfer) else getattr(event, "holder", None)
 
     for event in BROKEN[name][0]:
         if isinstance(event, Map):
@@ -52,8 +52,8 @@ def test_a_finding_has_the_holder_that_it_speaks_of(law: MakeLaw, name: str) -> 
             assert finding.holder == (None if finding.rule in OF_NOBODY else due)
 
 
-def test_a_finding_says_where_it_was_and_what_was_found(law: MakeLaw) -> None:
-    (finding,) = law(POOLS).step(Release("a", "kv", [3], at="pool.py:7"))
+def test_a_finding_says_where_it_was_and_what_was_found(checker: MakeLaw) -> None:
+    (finding,) = checker(POOLS).step(Release("a", "kv", [3], at="pool.py:7"))
     assert finding.at == "pool.py:7"
     assert "3" in finding.what and "a" in finding.what
 
@@ -86,7 +86,7 @@ def test_who_is_to_write_a_page_passes_that_on_with_it_and_not_with_a_pin(found:
         Share("a", "kv", [1], pin=True),
         Publish("kv", [1], ["k"], ["x"], planned=True, writer="a"),
     ]
-    passed_on = [PassOn("a", "b", "kv", [1]), Release("b", "kv", [1]), Release("a", "kv", [1])]
+    passed_on = [Transfer("a", "b", "kv", [1]), Release("b", "kv", [1]), Release("a", "kv", [1])]
     assert found(*planned, *passed_on) == [("MEM-NAME", 5)]
 
 
@@ -116,9 +116,9 @@ def test_worthless_results_are_delivered(found: Found) -> None:
     assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
 
 
-def test_padding_is_a_page_and_no_slot(law: MakeLaw) -> None:
+def test_padding_is_a_page_and_no_slot(checker: MakeLaw) -> None:
     """Page 0 is padding, and slot 0 of page 1 is none."""
-    watching = law({"kv": Pool(4, 8, sinks=[0])})
+    watching = checker({"kv": Pool(4, 8, padding=[0])})
     load = Begin(1, "t", writes=[of("a", 1)])
     step = Begin(2, "s", [of("a", 1), of(None, 1)], [of("a", 2), of(None, 0)], after=[1])
     events = (take("a", 1, 2), load, step, End(1, unwritten=[of("a", 1)]), read(3, "a", 2), Deliver(3, "a"))
@@ -190,11 +190,11 @@ def test_a_finding_on_a_page_is_told_once(found: Found) -> None:
 
 @pytest.mark.parametrize("parts", [[(0, 4), (4, 8)], [(4, 8), (0, 4)], [(0, 8), (4, 8)], [(4, 8), (0, 8)]])
 def test_what_a_stream_has_looked_at_in_parts_it_does_not_look_at_again(
-    law: MakeLaw, parts: list[tuple[int, int]]
+    checker: MakeLaw, parts: list[tuple[int, int]]
 ) -> None:
     """Nor when a page behind is exchanged."""
     wrong = [take("a", 1, 2, 3), write(1, "a", 1, "x"), write(2, "a", 2, "x"), write(3, "a", 3, "z")]
-    watching = law(POOLS)
+    watching = checker(POOLS)
     for event in (*wrong, table("t", "a", 1, 2, 3, labels=["y", "y", "z"])):
         assert watching.step(event) == []
     pages = [
@@ -217,21 +217,25 @@ def test_a_use_of_nothing_is_well_formed(found: Found) -> None:
     assert found(Reserve("a", "kv", 0)) == []
 
 
-@pytest.mark.parametrize("sees_own", [True, False])
-def test_one_pass_sees_its_own_writes_in_one_pool_and_not_in_the_other(law: MakeLaw, sees_own: bool) -> None:
+@pytest.mark.parametrize("reads_own_writes", [True, False])
+def test_one_pass_sees_its_own_writes_in_one_pool_and_not_in_the_other(
+    checker: MakeLaw, reads_own_writes: bool
+) -> None:
     """Attention and a recurrent state in one operation: what was never written in the state spoils what leaves."""
-    watching = law({"kv": Pool(4), "states": Pool(sees_own=sees_own)})
+    watching = checker({"kv": Pool(4), "states": Pool(reads_own_writes=reads_own_writes)})
     state = Use(pool="states", pages=[1], holder="a")
     both = Begin(1, "s", [of("a", 1), Use("t"), state], [of("a", 1), state])
     events = [take("a", 1), Take("a", "states", [1, 2]), Map("t", "a", "states", 0, [2]), both, Deliver(1, "a")]
     events.insert(3, Begin(0, "s", writes=[Use("t")]))
     found = [finding.rule for event in events for finding in watching.step(event)]
-    assert found == ([] if sees_own else ["MEM-WRITTEN", "MEM-DELIVER"])
+    assert found == ([] if reads_own_writes else ["MEM-WRITTEN", "MEM-DELIVER"])
     after = Begin(2, "s", [Use("t"), state], [Use("t", labels=["x"])])
     assert watching.step(after) == []
     through = [Map("u", "a", "states", 0, [3]), Begin(3, "s", [Use("u")], [Use("u")])]
     events = [Take("a", "states", [3]), *through]
-    assert [one.rule for event in events for one in watching.step(event)] == ([] if sees_own else ["MEM-WRITTEN"])
+    assert [one.rule for event in events for one in watching.step(event)] == (
+        [] if reads_own_writes else ["MEM-WRITTEN"]
+    )
 
 
 def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot(found: Found) -> None:
@@ -251,7 +255,7 @@ def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot(found
 def test_a_copy_that_says_what_it_brings_is_not_worthless_where_its_operation_wrote_before(found: Found) -> None:
     """One operation writes a page for `b` of what it did not find, and copies something else there, for `a`."""
     both: list[Event] = [take("b", 1, 2), Share("a", "kv", [2]), take("a", 3), write(1, "a", 3, "x")]
-    step = Begin(2, "s", [of("b", 1)], [of("b", 2)], [(of("a", 3), of("a", 2, label="x"))], sees_own=False)
+    step = Begin(2, "s", [of("b", 1)], [of("b", 2)], [(of("a", 3), of("a", 2, label="x"))], reads_own_writes=False)
     assert found(*both, step, read(3, "a", 2, "x"), Deliver(3, "a"), Deliver(2, "b")) == [
         ("MEM-WRITTEN", 5),
         ("MEM-DELIVER", 8),

@@ -7,9 +7,9 @@ from itertools import chain, islice, pairwise
 
 import msgspec
 
-from kvlaw import alike
-from kvlaw.finding import OWNERS, Malformed
-from kvlaw.state import NOTHING, Content, PageState, PoolState, Promise, State
+from kvcheck import groups
+from kvcheck.finding import OWNERS, Malformed
+from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
 
@@ -21,10 +21,10 @@ def take(state: State, event: events.Take) -> None:
         raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
     numbers = pool.expand(event.pages)
     state.judged["MEM-TAKE"] += len(numbers)
-    for index in chain.from_iterable(alike.take(state, pool, numbers, event.holder)):
+    for index in chain.from_iterable(groups.take(state, pool, numbers, event.holder)):
         number = numbers[index]
-        if number in pool.sinks or number not in pool.numbers:
-            what = "is padding" if number in pool.sinks else "does not exist"
+        if number in pool.padding or number not in pool.numbers:
+            what = "is padding" if number in pool.padding else "does not exist"
             state.find("MEM-TAKE", f"page {number} is handed out, but {what}", pool, number, event.holder)
             continue
         page = pool.page(number)
@@ -48,7 +48,7 @@ def share(state: State, event: events.Share) -> None:
     numbers = pool.expand(event.pages)
     state.judged["MEM-SHARE"] += len(numbers)
     keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
-    left = alone if event.pin else alike.share(state, pool, numbers, event.holder, event.keys)
+    left = alone if event.pin else groups.share(state, pool, numbers, event.holder, event.keys)
     for index in chain.from_iterable(left):
         number, key = numbers[index], keys[index]
         page = pool.page(number)
@@ -67,7 +67,7 @@ def release(state: State, event: events.Release) -> None:
     numbers = pool.expand(event.pages)
     state.judged["MEM-RELEASE"] += len(numbers)
     holder, pages = event.holder, pool.apart
-    for index in chain.from_iterable(alike.release(state, pool, numbers, holder)):
+    for index in chain.from_iterable(groups.release(state, pool, numbers, holder)):
         number = numbers[index]
         page = pages.get(number) or pool.page(number)
         pinned = holder not in page.holders
@@ -77,7 +77,7 @@ def release(state: State, event: events.Release) -> None:
             check_plans(state, pool, number, page, None if pinned else holder)
 
 
-def pass_on(state: State, event: events.PassOn) -> None:
+def transfer(state: State, event: events.Transfer) -> None:
     """References change hands; all of them take the tables along."""
     if event.pages is None:
         held = state.holdings.get(event.old, NOTHING).items()
@@ -89,16 +89,16 @@ def pass_on(state: State, event: events.PassOn) -> None:
         moved = [(pool, pool.expand(event.pages))]
     for pool, numbers in moved:
         alone = iter([range(len(numbers))])
-        left = alone if event.pool else alike.pass_on(state, pool, numbers, event.old, event.new)
+        left = alone if event.pool else groups.transfer(state, pool, numbers, event.old, event.new)
         for index in chain.from_iterable(left):
-            _pass_on(state, pool, numbers[index], event)
+            _transfer(state, pool, numbers[index], event)
     if event.pool is None:
         for table in state.tables.values():
             if table.holder == event.old:
                 table.holder = event.new
 
 
-def _pass_on(state: State, pool: PoolState, number: Page, event: events.PassOn) -> None:
+def _transfer(state: State, pool: PoolState, number: Page, event: events.Transfer) -> None:
     """References to one page change hands."""
     page = pool.page(number)
     for _ in range(1 if event.pages else page.holders.get(event.old, 0) + page.pins.get(event.old, 0)):
@@ -123,7 +123,7 @@ def publish(state: State, event: events.Publish) -> None:
     labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.apart, pool.names
     keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
     if labels is not None and each == 1 and slots == pool.size and not (planned or pool.keyed):
-        alone = alike.publish(state, pool, numbers, event.keys, labels)
+        alone = groups.publish(state, pool, numbers, event.keys, labels)
     for index in chain.from_iterable(alone):
         number, key = numbers[index], keys[index]
         assert key is not None
@@ -164,7 +164,7 @@ def drop(state: State, event: events.Drop) -> None:
     numbers = pool.expand(event.pages)
     state.judged["MEM-NAME"] += len(numbers)
     keys = _one_each(event.keys, numbers)
-    for index in chain.from_iterable(alike.drop(state, pool, numbers, event.keys)):
+    for index in chain.from_iterable(groups.drop(state, pool, numbers, event.keys)):
         number, key = numbers[index], keys[index]
         page = pool.page(number)
         named = [*page.keys] if key is None else [key] * (key in page.keys)
@@ -187,7 +187,7 @@ def reserve(state: State, event: events.Reserve) -> None:
     _check_reserved(state, pool)
 
 
-def leave(state: State, event: events.Leave) -> None:
+def end_holder(state: State, event: events.EndHolder) -> None:
     """A holder is gone: nothing of it may be left."""
     _check_left(state, event.holder, "has left")
     for pool in state.pools.values():
@@ -275,7 +275,7 @@ def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterato
     start = pool.numbers.start
     for first, length in [*runs, (pool.numbers.stop, 0)]:
         for number in range(start, min(first, pool.numbers.stop)):
-            if number not in pool.sinks and pool.seen(number).kind == "free":
+            if number not in pool.padding and pool.seen(number).kind == "free":
                 yield number
         start = max(start, first + length)
 
@@ -299,7 +299,7 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
         return
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
-            if pool.writes_told:
+            if pool.writes_reported:
                 what = f"key {key} finds {pool.named(number)}, but slot {piece} was never written"
                 state.find("MEM-NAME", what, pool, number)
                 return

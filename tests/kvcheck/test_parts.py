@@ -5,14 +5,14 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlaw import Law
-from kvlaw.clocks import Clocks, covers
-from kvlaw.labels import Labels
-from kvlaw.state import Content, PageState
+from kvcheck import Checker
+from kvcheck.clocks import Clocks, covers
+from kvcheck.labels import Labels
+from kvcheck.state import Content, PageState
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, Map, Take, Use, Wait
 from kvspec.memory.order import Order
-from tests.conformance.kvlaw.graph import Graph
+from tests.kvcheck.graph import Graph
 
 STREAMS = ("s", "t", "u", "host", None)
 PARTS = ("all", "reads")
@@ -138,7 +138,7 @@ def test_labels_are_alike_slot_by_slot(
 ) -> None:
     labels, groups = Labels(), {(label, slot): {label} for label in LABELS for slot in range(10)}
     for label, same, slots in learned:
-        labels.learn(label, same, slots)
+        labels.unify(label, same, slots)
         for slot in range(slots or 10):
             together = groups[label, slot] | groups[same, slot]
             groups.update({(member, slot): together for member in together})
@@ -152,7 +152,7 @@ def test_labels_are_alike_slot_by_slot(
 
 def test_a_table_costs_what_is_told_of_it() -> None:
     """A row has room for a thousand million pages, and means something up to the last that was written to it."""
-    law = Law({"rows": Pool(page_size=1 << 34, label_size=16)})
+    checker = Checker({"rows": Pool(page_size=1 << 34, label_size=16)})
     events = (
         Take("a", "rows", [1]),
         Map("row", "a", "rows", 0, [1]),
@@ -160,6 +160,6 @@ def test_a_table_costs_what_is_told_of_it() -> None:
         Begin(2, "s", writes=[Use("row", start=64, stop=80, labels=["z"])]),
         Begin(3, "s", reads=[Use("row", stop=32), Use("row", start=64, stop=80)]),
     )
-    assert [finding for event in events for finding in law.step(event)] == []
-    assert law.state.tables["row"].labels == ["x", "y", None, None, "z"]
-    assert [finding.rule for finding in law.step(Begin(4, "s", reads=[Use("row", stop=48)]))] == ["MEM-WRITTEN"]
+    assert [finding for event in events for finding in checker.step(event)] == []
+    assert checker.state.tables["row"].labels == ["x", "y", None, None, "z"]
+    assert [finding.rule for finding in checker.step(Begin(4, "s", reads=[Use("row", stop=48)]))] == ["MEM-WRITTEN"]

@@ -4,23 +4,23 @@ from collections import Counter
 
 import pytest
 
-from kvlaw import Law
+from kvcheck import Checker
 from kvspec.memory.events import (
     Begin,
     Count,
     Deliver,
     Drop,
     End,
+    EndHolder,
     Event,
     Idle,
-    Leave,
     Map,
-    PassOn,
     Publish,
     Release,
     Reserve,
     Share,
     Take,
+    Transfer,
     Use,
     Wait,
 )
@@ -29,7 +29,7 @@ from tests.spec.memory.stories import POOLS, of, read, table, take, write
 
 STORY: list[tuple[Event, str]] = [
     (take("e", 3, 4), "TAKE 2"),
-    (PassOn("e", "f"), "RELEASE 2"),
+    (Transfer("e", "f"), "RELEASE 2"),
     (Release("f", "kv", [3, 4]), "RELEASE 2"),
     (take("a", 1, 2), "TAKE 2"),
     (table("t", "a", 1, 2, labels=["x", "y"]), ""),
@@ -47,12 +47,12 @@ STORY: list[tuple[Event, str]] = [
     (Share("b", "kv", [1], ["k"]), "SHARE 1"),
     (Share("b", "kv", [2], pin=True), "SHARE 1"),
     (Release("a", "kv", [1, 2]), "RELEASE 2"),
-    (PassOn("b", "c"), "RELEASE 2"),
+    (Transfer("b", "c"), "RELEASE 2"),
     (Drop("kv", [1], ["k"]), "NAME 1"),
     (Release("c", "kv", [1]), "RELEASE 1"),
     (Count("kv", free=6, held=1), "COUNT 2"),
     (Reserve("d", "kv", 2), "RESERVE 1"),
-    (Leave("a"), "LEAK 1"),
+    (EndHolder("a"), "LEAK 1"),
     (Idle(["c"]), "LEAK 1"),
     (Begin(7, "s", writes=[Use(pool="disk", pages=["k"])]), "ORDER 1 OVERWRITE 1 RACE 1 REWRITE 1 USE 1"),
     (Wait("u", on="s"), ""),
@@ -62,14 +62,14 @@ STORY: list[tuple[Event, str]] = [
 
 def test_how_often_each_rule_is_judged_is_counted() -> None:
     """Everything has been counted a few times already: what is counted is added."""
-    law, before = Law(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
+    checker, before = Checker(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
     for event, due in STORY:
-        law.state.judged.update(before)
-        law.state.pools["kv"].unjudged.update(before)
-        assert law.step(event) == []
+        checker.state.judged.update(before)
+        checker.state.pools["kv"].unjudged.update(before)
+        assert checker.step(event) == []
         told = [
             f"{words}{rule[4:]} {counted[rule] - before[rule]}"
-            for words, counted in (("", law.judged), ("not ", law.unjudged["kv"]))
+            for words, counted in (("", checker.judged), ("not ", checker.unjudged["kv"]))
             for rule in sorted({*counted, *MEMORY_RULES})
             if counted[rule] != before[rule]
         ]
@@ -80,10 +80,10 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
     ("holds", "promised", "unjudged"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
 )
 def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promised: str | None, unjudged: int) -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
-        assert law.step(event) == []
-    assert law.state.pools["kv"].unjudged["MEM-NAME"] == unjudged
+        assert checker.step(event) == []
+    assert checker.state.pools["kv"].unjudged["MEM-NAME"] == unjudged
 
 
 @pytest.mark.parametrize("pool", ["kv", "rows"])
@@ -91,15 +91,15 @@ def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promis
 def test_the_content_of_each_page_that_is_written_is_judged_where_it_is_told(
     pool: str, labels: list[str] | None
 ) -> None:
-    law = Law(POOLS)
-    size = law.state.pools[pool].size
+    checker = Checker(POOLS)
+    size = checker.state.pools[pool].size
     for event in (
         Take("a", pool, [1, 2, 3]),
         Map("t", "a", pool, 0, [1, 2, 3], labels and labels[: 3 * size // 4]),
         Begin(1, "s", writes=[Use("t", stop=3 * size)]),
     ):
-        assert law.step(event) == []
-    counted, other = law.state.judged, law.state.pools[pool].unjudged
+        assert checker.step(event) == []
+    counted, other = checker.state.judged, checker.state.pools[pool].unjudged
     if labels is None:
         counted, other = other, counted
     assert (counted["MEM-CONTENT"], other["MEM-CONTENT"]) == (3, 0)

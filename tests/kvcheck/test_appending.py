@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvlaw import Law
-from kvlaw.appending import Appending
+from kvcheck import Checker
+from kvcheck.appending import Appending
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Event, Map, Release, Take, Unmap, Use
 
@@ -14,9 +14,9 @@ FILL = Begin(4, STREAM, [], [Use("table", start=7, stop=8)])
 UNREAD: list[Event] = [Release("a", "kv", [1]), Begin(4, STREAM, [], [Use("table", start=5, stop=6)])]
 
 
-def law_after(*more: Event, start: int = 0, written: int = 5) -> Law:
+def law_after(*more: Event, start: int = 0, written: int = 5) -> Checker:
     """A holder of two pages of four slots, and of a row; the first slots are written."""
-    law = Law({"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)})
+    checker = Checker({"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)})
     for event in (
         Take("a", "kv", [1, 2]),
         Map("table", "a", "kv", 0, [1, 2], ["x", "y"]),
@@ -32,8 +32,8 @@ def law_after(*more: Event, start: int = 0, written: int = 5) -> Law:
         ),
         *more,
     ):
-        assert law.step(event) == []
-    return law
+        assert checker.step(event) == []
+    return checker
 
 
 def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
@@ -53,7 +53,7 @@ def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "law", "stream", "at"),
+    ("why", "checker", "stream", "at"),
     [
         ("it leaves a slot out", law_after, STREAM, 6),
         ("it writes a slot again", law_after, STREAM, 4),
@@ -64,8 +64,10 @@ def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
         ("nobody has read the beginning", lambda: law_after(start=1), STREAM, 5),
         ("there is no row", lambda: law_after(Unmap("row")), STREAM, 5),
         ("the row has changed", lambda: law_after(Release("a", "rows", [1])), STREAM, 5),
-        ("nobody knows the table", lambda: Law({"kv": Pool(4, 8)}), STREAM, 5),
+        ("nobody knows the table", lambda: Checker({"kv": Pool(4, 8)}), STREAM, 5),
     ],
 )
-def test_what_may_find_something_new_is_not_counted(why: str, law: Callable[[], Law], stream: str, at: int) -> None:
-    assert not Appending(law().state, stream).admit("table", "row", at), why
+def test_what_may_find_something_new_is_not_counted(
+    why: str, checker: Callable[[], Checker], stream: str, at: int
+) -> None:
+    assert not Appending(checker().state, stream).admit("table", "row", at), why

@@ -1,7 +1,7 @@
 """The law's events, the steps above it and the operations put to z3, in a process of their own.
 
-    python -m kvconform.proving.law                       lists what there is to prove, by kind
-    python -m kvconform.proving.law step take publish
+    python -m kvconform.proving.memory                       lists what there is to prove, by kind
+    python -m kvconform.proving.memory step take publish
 
 Each verdict is one line of JSON on standard output.
 """
@@ -187,8 +187,8 @@ def _plain(what: str, formula: Any) -> Clause:
 
 
 EVENTS: dict[str, Callable[..., Any]] = {
-    event.__name__: event for event in (page.take, page.share, page.release, page.pass_on, page.publish, page.drop)
-} | {event.__name__: event for event in (page.write, page.read, page.unwritten, page.leave)}
+    event.__name__: event for event in (page.take, page.share, page.release, page.transfer, page.publish, page.drop)
+} | {event.__name__: event for event in (page.write, page.read, page.unwritten, page.end_holder)}
 KINDS: dict[str, tuple[Mapping[str, Callable[..., Any]], Callable[..., Iterator[Goal]]]] = {
     "initial": ({"initial": pool.initial}, initial_goals),
     "event": (EVENTS, event_goals),

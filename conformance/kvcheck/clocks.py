@@ -9,7 +9,7 @@ moment that lies before.
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
 
-from kvlaw.finding import Writer
+from kvcheck.finding import Writer
 from kvspec.contracts import ensure
 from kvspec.memory.events import Begin, OpId
 

@@ -2,10 +2,24 @@
 
 import pytest
 
-import kvlaw
+import kvcheck
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, PassOn, Publish, Release, Share, Take, Unmap, Use
-from kvspec.memory.law import Law
+from kvspec.memory.checker import Checker
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    Drop,
+    End,
+    Event,
+    Map,
+    Publish,
+    Release,
+    Share,
+    Take,
+    Transfer,
+    Unmap,
+    Use,
+)
 
 POOLS = {"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)}
 LABELS, OTHERS, KEYS = ["x", "y"], ["z", "w"], ["k", "l"]
@@ -85,13 +99,13 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
     ),
     "one is shared twice": ([*CACHED, Share("b", "kv", [1, 1]), Count("kv", references={1: 2})], set()),
     "a holder shares its own": ([*NAMED, Share("a", "kv", [1, 2], KEYS), Count("kv", references={1: 2, 2: 2})], set()),
-    "they are passed on": ([*FILLED, PassOn("a", "b"), Count("kv", references={1: 1, 2: 1})], set()),
+    "they are passed on": ([*FILLED, Transfer("a", "b"), Count("kv", references={1: 1, 2: 1})], set()),
     "they are passed on to who has them": (
-        [*FILLED, Share("b", "kv", [1, 2]), PassOn("a", "b"), Count("kv", references={1: 2, 2: 2})],
+        [*FILLED, Share("b", "kv", [1, 2]), Transfer("a", "b"), Count("kv", references={1: 2, 2: 2})],
         set(),
     ),
     "they are passed on, and their table is not": (
-        [*FILLED, PassOn("a", "b", "kv"), Begin(2, "s", [Use("t", stop=8)])],
+        [*FILLED, Transfer("a", "b", "kv"), Begin(2, "s", [Use("t", stop=8)])],
         {("MEM-USE", 1), ("MEM-USE", 2)},
     ),
     "unnamed ones are found": ([*FILLED, Share("b", "kv", [1, 2], KEYS)], {("MEM-SHARE", 1), ("MEM-SHARE", 2)}),
@@ -147,8 +161,8 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_alike_pages_are_judged_as_each_would_be(name: str) -> None:
     events, due = BROKEN[name]
-    fast, plain = kvlaw.Law(POOLS), Law(POOLS)
-    found = [[{(one.rule, one.page) for one in law.step(event)} for event in events] for law in (fast, plain)]
+    fast, plain = kvcheck.Checker(POOLS), Checker(POOLS)
+    found = [[{(one.rule, one.page) for one in checker.step(event)} for event in events] for checker in (fast, plain)]
     assert found[0] == found[1]
     assert found[0][-1] == due
 
@@ -157,40 +171,40 @@ def test_alike_pages_are_judged_as_each_would_be(name: str) -> None:
     "events",
     [
         [*TAKEN, Share("b", "kv", [1, 2])],
-        [*FILLED, PassOn("a", "b")],
+        [*FILLED, Transfer("a", "b")],
         [*NAMED, Drop("kv", [1, 2], KEYS)],
         [*CACHED, Share("b", "kv", [1, 2], KEYS)],
     ],
     ids=lambda events: type(events[-1]).__name__,
 )
 def test_pages_that_are_handled_together_stay_alike(events: list[Event]) -> None:
-    law = kvlaw.Law(POOLS)
+    checker = kvcheck.Checker(POOLS)
     for event in events:
-        assert law.step(event) == []
-    assert not law.state.pools["kv"].apart
-    assert law.state.pools["kv"].alike.keys() == {1, 2}
+        assert checker.step(event) == []
+    assert not checker.state.pools["kv"].apart
+    assert checker.state.pools["kv"].alike.keys() == {1, 2}
 
 
 @pytest.mark.parametrize(("late", "most"), [(False, 0), (True, 1)])
 def test_tables_that_named_pages_are_forgotten_once_nothing_reads_through_them(late: bool, most: int) -> None:
     """An operation may end after a table is gone; it is remembered up to the next such table."""
-    law = kvlaw.Law(POOLS)
-    pool = law.state.pools["kv"]
-    law.step(Take("a", "kv", [1, 2]))
+    checker = kvcheck.Checker(POOLS)
+    pool = checker.state.pools["kv"]
+    checker.step(Take("a", "kv", [1, 2]))
     for number in range(9):
         ends: list[Event] = [Unmap("t"), End(number)]
         for event in (Map("t", "a", "kv", 0, [1, 2], LABELS), Begin(number, "s"), *(ends if late else ends[::-1])):
-            assert law.step(event) == []
+            assert checker.step(event) == []
         assert len(pool.alike[1].left) == most
-    law.step(Release("a", "kv", [1, 2]))
+    checker.step(Release("a", "kv", [1, 2]))
     assert not pool.pages
 
 
 def test_pages_that_a_table_of_somebody_else_names_are_handed_out_and_keep_it() -> None:
-    law = kvlaw.Law(POOLS)
+    checker = kvcheck.Checker(POOLS)
     for event in (Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2], LABELS), Release("a", "kv", [1, 2])):
-        assert law.step(event) == []
-    assert law.state.pools["kv"].alike.keys() == {1, 2}
-    assert law.step(Take("c", "kv", [1, 2])) == []
-    assert {found.rule for found in law.step(Begin(1, "s", [Use("t", stop=8)]))} >= {"MEM-USE"}
-    assert law.step(Unmap("t")) == []
+        assert checker.step(event) == []
+    assert checker.state.pools["kv"].alike.keys() == {1, 2}
+    assert checker.step(Take("c", "kv", [1, 2])) == []
+    assert {found.rule for found in checker.step(Begin(1, "s", [Use("t", stop=8)]))} >= {"MEM-USE"}
+    assert checker.step(Unmap("t")) == []

@@ -37,7 +37,7 @@ class Labels:
                 return label, border
         return label, border
 
-    def learn(self, label: Label, same: Label, slots: int) -> None:
+    def unify(self, label: Label, same: Label, slots: int) -> None:
         """The first `slots` slots of two labels are the same; 0: all of them."""
         slot, end = 0, min(slots or _END, _END)
         while slot < end:

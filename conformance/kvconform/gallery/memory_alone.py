@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from kvcheck import Checker, Finding
 from kvconform.protocol import perform
 from kvconform.proxy import ImplementationFailed, make
 from kvconform.vectors.runner import Factory
-from kvlaw import Finding, Law
 from kvspec.events import (
     Complete,
     Config,
@@ -38,17 +38,17 @@ from kvspec.memory.events import (
     Count,
     Drop,
     End,
+    EndHolder,
     Idle,
-    Learn,
-    Leave,
     Map,
     MemoryEvent,
-    PassOn,
     Pool,
     Publish,
     Release,
     Share,
     Take,
+    Transfer,
+    Unify,
     Unmap,
     Use,
 )
@@ -65,10 +65,10 @@ class Witness:
         size = config.page_size
         made = {"pages": Pool(size, config.num_pages, label_size=1), "rows": Pool(1, config.num_rows, 0)}
         if config.sliding_window:
-            made["window"] = Pool(size, config.num_window_pages, label_size=1, sinks=[0])
+            made["window"] = Pool(size, config.num_window_pages, label_size=1, padding=[0])
         if config.num_states:
             made["states"] = Pool(1, config.num_states)
-        self.law = Law(made)
+        self.checker = Checker(made)
         self.findings: list[Finding] = []
         self._tokens: dict[str, list[object]] = {}
         """Request or "/session" -> its tokens."""
@@ -94,11 +94,11 @@ class Witness:
 
     def tell(self, event: MemoryEvent) -> None:
         """Tell the law one event, and keep what it finds."""
-        self.findings += self.law.step(event)
+        self.findings += self.checker.step(event)
 
     def _held(self, holder: str, pool: str) -> Collection[int | str]:
         """The pages to which a holder refers."""
-        return self.law.state.holdings.get(holder, {}).get(pool, ())
+        return self.checker.state.holdings.get(holder, {}).get(pool, ())
 
     def _release(self, holder: str, pool: str, pages: Runs | None) -> None:
         if pages:
@@ -190,7 +190,7 @@ class Witness:
             promise = self._promised.pop((req, len(known)), None)
             known.append(token)
             if promise is not None:
-                self.tell(Learn(promise, self._label(req, len(known) - 1)))
+                self.tell(Unify(promise, self._label(req, len(known) - 1)))
 
     def _change_hands(self, views: dict[str, Held]) -> list[str]:
         """Rows that were given out, or went from one holder to another; who has left without handing on."""
@@ -209,13 +209,13 @@ class Witness:
             if heir is not None:
                 gone.remove(heir)
                 self.tell(Unmap(self._names[heir]))
-                self.tell(PassOn(self._names.pop(heir), self._names[name]))
+                self.tell(Transfer(self._names.pop(heir), self._names[name]))
                 del self._tables[heir]
                 self._tables[name] = []
                 continue
             self._tables[name] = []
             self.tell(Take(self._names[name], "rows", [view.row]))
-            self.tell(PassOn(f"waiting {name}", self._names[name], "states"))
+            self.tell(Transfer(f"waiting {name}", self._names[name], "states"))
         return gone
 
     def _publish(self, op: Operation[Any], who: str, shown: SnapshotAnswer) -> None:
@@ -228,7 +228,7 @@ class Witness:
             self.tell(Publish("pages", [page], [labels[-1]], labels if page in table else None))
         for page in sorted(stored):
             side = (shown.window_sides or {}).get(page)
-            if side is not None and not self.law.state.pools["window"].page(side).keys:
+            if side is not None and not self.checker.state.pools["window"].page(side).keys:
                 self.tell(Publish("window", [side], [f"side {page}"]))
                 self._release(holder, "window", [side] if side in self._held(holder, "window") else [])
         states = set(expand(shown.store_states or ()))
@@ -252,7 +252,7 @@ class Witness:
             if pool == "pages":  # a tombstone that gave way to the holder's page goes back from the store
                 pages = [page for page in pages if page not in self._given_way(holder, pages)]
             waiting = f"waiting {getattr(op, 'req', '')}"
-            early = pool == "states" and waiting in self.law.state.holdings
+            early = pool == "states" and waiting in self.checker.state.holdings
             self._release(waiting if early else holder, pool, pages)
 
     def _given_way(self, holder: str, pages: list[int]) -> set[int]:
@@ -281,7 +281,7 @@ class Witness:
         locked = table[:protected] + [page for page in table[protected:] if page in self._stored]
         self._release(holder, "pages", [page for page in locked if page in held])
         self._release(holder, "rows", [view.row])
-        self.tell(Leave(holder))
+        self.tell(EndHolder(holder))
 
     def _drop(self, shown: SnapshotAnswer) -> None:
         """Pages and window sides that have left the store."""
@@ -289,7 +289,7 @@ class Witness:
         if gone := sorted(self._stored - stored):
             self.tell(Drop("pages", [*gone]))
         named = {sides[page] for page in stored if page in sides}
-        window = self.law.state.pools.get("window")
+        window = self.checker.state.pools.get("window")
         for side, found in list(window.pages.items()) if window is not None else ():
             if found.keys and side not in named:
                 self.tell(Drop("window", [side]))
@@ -342,7 +342,7 @@ class Witness:
             ("rows", figures.rows_available, None, 1),
             ("window", figures.window_available, None, size),
         ):
-            if free is not None and pool in self.law.state.pools:
+            if free is not None and pool in self.checker.state.pools:
                 self.tell(Count(pool, free // unit, None if cached is None else cached // unit))
         if op.mode == "idle":
             launches = [f"launch {launch}" for launch in self._pinned]

@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Iterator
 
-from kvlaw.clocks import Clocks, Flight
-from kvlaw.state import PageState, PoolState
+from kvcheck.clocks import Clocks, Flight
+from kvcheck.state import PageState, PoolState
 from kvspec.memory.events import Page
 
 _LAST = 1 << 62

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-import kvspec.memory.law
-from kvlaw import Law
-from kvlaw.clocks import Clocks
-from kvlaw.state import HOLE, NOTHING, PoolState, State
-from kvspec.memory.events import Begin, Count, Drop, End, Event, Learn, Map, Publish, Release, Unmap, Use
-from tests.conformance.kvlaw.walks import Decoding, Together, Walk, pools
+import kvspec.memory.checker
+from kvcheck import Checker
+from kvcheck.clocks import Clocks
+from kvcheck.state import HOLE, NOTHING, PoolState, State
+from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Unify, Unmap, Use
+from tests.kvcheck.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.stories import POOLS, RIGHT, of, read, table, take, write
 
 
@@ -63,7 +63,7 @@ def check_tables(state: State) -> None:
         (table.name, table.pool.name, number, index)
         for table in state.tables.values()
         for index, number in enumerate(table.pages)
-        if number != HOLE and number not in table.pool.sinks
+        if number != HOLE and number not in table.pool.padding
     }
     assert links == named
     for name, one in state.tables.items():
@@ -98,79 +98,79 @@ def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk]) -> None:
     for seed in range(90):
         random = Random(seed)
         sizes = pools(random, walks.pages)
-        law, plain = Law(sizes), kvspec.memory.law.Law(sizes)
+        checker, plain = Checker(sizes), kvspec.memory.checker.Checker(sizes)
         walk = walks(random, plain)
         for _ in range(40):
             event = walk.event()
             plain.step(event)
-            law.step(event)
-            check(law.state)
+            checker.step(event)
+            check(checker.state)
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_it_is_after_each_event_of_what_is_right(name: str) -> None:
     events: list[Event] = RIGHT[name]
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in events:
-        law.step(event)
-        check(law.state)
-    for name in [*law.state.tables]:
-        law.step(Unmap(name))
-    check_forgotten(law.state)
+        checker.step(event)
+        check(checker.state)
+    for name in [*checker.state.tables]:
+        checker.step(Unmap(name))
+    check_forgotten(checker.state)
 
 
 def test_a_page_that_a_table_names_twice_is_named_until_it_is_named_no_more() -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in (take("a", 1, 2), table("t", "a", 1), Map("t", "a", "kv", 1, [1]), Map("t", "a", "kv", 0, [2])):
-        assert law.step(event) == []
-    check(law.state)
+        assert checker.step(event) == []
+    check(checker.state)
     gone: list[Event] = [Map("t", "a", "kv", 0, [1]), Map("t", "a", "kv", 1, [1]), Unmap("t", 1), Unmap("t")]
-    assert [finding for event in gone for finding in law.step(event)] == []
-    check(law.state)
+    assert [finding for event in gone for finding in checker.step(event)] == []
+    check(checker.state)
 
 
 def test_a_free_page_is_forgotten_once_no_table_names_it() -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in (take("a", 1), table("t", "a", 1), Release("a", "kv", [1])):
-        assert law.step(event) == [] and law.state.pools["kv"].pages.keys() == {1}
-    assert law.step(Unmap("t")) == [] and not law.state.pools["kv"].pages
+        assert checker.step(event) == [] and checker.state.pools["kv"].pages.keys() == {1}
+    assert checker.step(Unmap("t")) == [] and not checker.state.pools["kv"].pages
 
 
 def test_a_page_is_forgotten_with_its_last_name_and_a_free_one_that_is_counted_at_once() -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in (
         *[take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1]), End(1)],
         *[Drop("kv", [1]), Count("kv", references={5: 0})],
     ):
-        assert law.step(event) == []
-    assert not law.state.pools["kv"].pages
+        assert checker.step(event) == []
+    assert not checker.state.pools["kv"].pages
 
 
 def test_a_table_whose_pages_are_all_gone_is_forgotten() -> None:
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     for event in (take("a", 1, 2), table("t", "a", 1, 2), Unmap("t", 1, 2), Unmap("t", 0, 1)):
-        assert law.step(event) == []
-    assert not law.state.tables
+        assert checker.step(event) == []
+    assert not checker.state.tables
 
 
 def test_what_was_read_through_tables_is_forgotten_with_the_operations_that_read_it() -> None:
     """A page that many runs in turn read through tables of their own, while a launch is always in flight."""
-    law = Law(POOLS)
+    checker = Checker(POOLS)
     events: list[Event] = [take("a", 1), write(0, "a", 1)]
     for step in range(1, 100):
         events += [table("t", "a", 1), Begin(step, "s", [Use("t")]), End(step - 1), Unmap("t")]
-    assert [finding for event in events for finding in law.step(event)] == []
-    assert len(law.state.pools["kv"].pages[1].left) <= 2
+    assert [finding for event in events for finding in checker.step(event)] == []
+    assert len(checker.state.pools["kv"].pages[1].left) <= 2
 
 
 def test_of_operations_that_are_complete_and_were_never_told_to_end_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kvlaw.clocks._REMEMBERED", 5)
-    law = Law(POOLS)
+    monkeypatch.setattr("kvcheck.clocks._REMEMBERED", 5)
+    checker = Checker(POOLS)
     for event in (take("a", 1), *[write(step, "a", 1) for step in range(20)], End(19), End(18)):
-        assert law.step(event) == []
-    assert [finding.rule for finding in law.step(End(2))] == ["MEM-ORDER"]
+        assert checker.step(event) == []
+    assert [finding.rule for finding in checker.step(End(2))] == ["MEM-ORDER"]
 
 
 @pytest.mark.parametrize(
@@ -183,16 +183,16 @@ def test_of_operations_that_are_complete_and_were_never_told_to_end_the_last_are
     ids=["content", "promise", "table"],
 )
 def test_labels_that_something_bears_are_kept(before: list[Event], after: list[Event]) -> None:
-    learned = [Learn(f"a/{step}", f"k{step}") for step in range(3000)]
-    law = Law(POOLS)
-    assert [finding for event in (take("a", 1), *before, *learned, *after) for finding in law.step(event)] == []
+    learned = [Unify(f"a/{step}", f"k{step}") for step in range(3000)]
+    checker = Checker(POOLS)
+    assert [finding for event in (take("a", 1), *before, *learned, *after) for finding in checker.step(event)] == []
 
 
 def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlaw.uses._REMEMBERED", 5)
-    law = Law(POOLS)
-    law.step(take("a", 1))
+    monkeypatch.setattr("kvcheck.uses._REMEMBERED", 5)
+    checker = Checker(POOLS)
+    checker.step(take("a", 1))
     for step in range(20):
-        assert [one.rule for one in law.step(Begin(step, "s", [of("a", 1)]))] == ["MEM-WRITTEN"]
-        assert law.step(End(step)) == []
-    assert [*law.state.spoilt] == [15, 16, 17, 18, 19]
+        assert [one.rule for one in checker.step(Begin(step, "s", [of("a", 1)]))] == ["MEM-WRITTEN"]
+        assert checker.step(End(step)) == []
+    assert [*checker.state.spoilt] == [15, 16, 17, 18, 19]
