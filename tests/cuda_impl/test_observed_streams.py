@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kvcuda
+from kvcheck import Checker, Finding
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import unanswered
@@ -21,7 +22,6 @@ from kvcuda.memory_events import Emit, pools
 from kvcuda.observed_streams import ObservedEvent, ObservedStream, ObservedStreams
 from kvcuda.row_table import RowTable
 from kvcuda.streams import default_streams
-from kvcheck import Finding, Checker
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Evict, Extend, Launch, MatchPrefix, Refusal, Retract, Snapshot, Submit

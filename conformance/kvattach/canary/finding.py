@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvattach import switch
+from kvcheck import Malformed
 from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.wording import origin
@@ -12,7 +13,6 @@ from kvconform.levels.memory.rendering import Teller, memory_in_words, named_in
 from kvconform.levels.requests.rendering import builtins
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, ViolationKind
-from kvcheck import Malformed
 from kvspec.rules import MEMORY_RULES
 
 RULES = {
