@@ -1,7 +1,7 @@
-"""The free pages: who gets which, and what went back.
+"""The allocators: the free pages.
 
-A page number is all there is to a page here. Neither start-up nor any step costs more in a larger pool: pages that were
-never used are a counter, pages that came back are a stack.
+A page is only a number here. Neither start-up nor any step costs more in a larger pool: unused pages are a counter,
+freed pages a stack.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from kvspec.pages import ceil_pages
 
 
 class DoubleFreeError(Exception):
-    """A page was freed that nobody has (rule PAGE-1): its next owner would lose it to somebody else."""
+    """A free page was freed (rule PAGE-1): two owners would get it next."""
 
 
 class TokenAllocator:
@@ -19,12 +19,12 @@ class TokenAllocator:
     Every page in `1..num_pages` is in exactly one of three sets:
 
         never used               [_next_unused, num_pages]
-        came back                _recycled, the last to come back is the first to go out
+        freed                    _recycled, the last freed is the first to be taken
         in use                   _in_use
     """
 
     def __init__(self, num_pages: int) -> None:
-        """All pages `1..num_pages` are free; page 0 is the padding page and belongs to nobody."""
+        """All pages `1..num_pages` are free; page 0 is the padding page and has no owner."""
         self.num_pages = num_pages
         self._next_unused = 1
         self._recycled: list[int] = []
@@ -37,11 +37,11 @@ class TokenAllocator:
         return len(self._recycled) + self.num_pages + 1 - self._next_unused
 
     def short_of(self, count: int) -> int:
-        """How many pages are missing for `count` free ones."""
+        """The shortage of pages for `count` free ones."""
         return max(0, count - self.available)
 
     def pages_missing(self, held: int, length: int) -> int:
-        """How many pages a block table of `held` pages lacks to hold `length` tokens."""
+        """The number of pages that a block table of `held` pages lacks to hold `length` tokens."""
         return max(0, length - held)
 
     def alloc(self, count: int) -> list[int]:
@@ -86,7 +86,7 @@ class TokenAllocator:
         self._freed.extend(pages)
 
     def drain_freed(self) -> list[int]:
-        """The pages freed since the last call, in that order: what an operation answers is what it did."""
+        """The pages freed since the last call, in order: an operation's answer is its actual frees."""
         freed = self._freed
         self._freed = []
         return freed
@@ -105,5 +105,5 @@ class PagedAllocator(TokenAllocator):
         self.page_size = page_size
 
     def pages_missing(self, held: int, length: int) -> int:
-        """How many pages a block table of `held` pages lacks to hold `length` tokens, once its last page is full."""
+        """The number of pages that a block table of `held` pages lacks for `length` tokens, once its last is full."""
         return max(0, ceil_pages(length, self.page_size) - held)

@@ -9,4 +9,4 @@ class ChunkCache(RadixCache):
     """A tree that never grows: every match is empty, every lock is on the root, and there is nothing to evict."""
 
     def publish(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
-        """Keep what the request wrote its own."""
+        """Publish nothing: the request keeps its pages."""

@@ -1,4 +1,4 @@
-"""What may be evicted, the least recently used first."""
+"""The evictable nodes of a tree, the least recently used first."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
@@ -7,23 +7,23 @@ from itertools import count
 from kvref.tree_node import TreeNode
 
 MAX_STALE = 64
-"""So many entries of nodes that have left may lie about in a queue, whatever its size."""
+"""Entries of removed nodes that a queue of any size may keep."""
 
 
 class EvictionQueue:
     """Nodes of a tree in the order of their last use.
 
-    The queue is lazy: an entry tells when its node was used when it was queued. A node that was used since is queued
-    again; one that may not be evicted any more leaves the queue, and whoever ends what stands in the way offers it.
-    Offering costs the logarithm of the queue, whatever the tree's size.
+    The queue is lazy: an entry has the time of its node's last use when it was queued. A node that was used since is
+    queued again. A node that is no longer evictable leaves the queue, and the operation that makes it evictable again
+    offers it. An offer costs the logarithm of the queue's size.
     """
 
     def __init__(self, is_evictable: Callable[[TreeNode], bool]) -> None:
-        """Nobody is queued; `is_evictable` says whether a node may go now."""
+        """An empty queue; `is_evictable` says whether a node may be evicted now."""
         self._is_evictable = is_evictable
         self._heap: list[tuple[int, int, TreeNode]] = []
         self._tickets: dict[TreeNode, int] = {}
-        """The nodes that are queued, and which entry is theirs."""
+        """Queued node -> the ticket of its entry."""
         self._next_ticket = count()
 
     def offer(self, node: TreeNode) -> None:
@@ -33,14 +33,14 @@ class EvictionQueue:
             heappush(self._heap, (node.last_access, ticket, node))
 
     def forget(self, node: TreeNode) -> None:
-        """A node has left the tree. Its entry goes with the next clearing, so that entries never outgrow nodes."""
+        """Remove a node that has left the tree. Stale entries are cleared before they outnumber the nodes."""
         self._tickets.pop(node, None)
         if len(self._heap) > 2 * len(self._tickets) + MAX_STALE:
             self._heap = [entry for entry in self._heap if self._tickets.get(entry[2]) == entry[1]]
             heapify(self._heap)
 
     def pop(self) -> TreeNode | None:
-        """Take out the node that was used longest ago, or `None` if none may be evicted."""
+        """Take out the least recently used node, or `None` if none may be evicted."""
         while self._heap:
             queued_at, ticket, node = heappop(self._heap)
             if self._tickets.get(node) != ticket:

@@ -1,8 +1,8 @@
 """The prefix store of a model with recurrent states: a radix tree that keeps states at the ends of nodes (17850).
 
-A recurrent state holds all tokens before it, so a prefix can be matched only where a state of just this length is
-kept. A state comes with the prefix that is published, whose end is the end of a node and stays one: a node that is
-split keeps its state in its lower part.
+A recurrent state contains all tokens before it, so a prefix can be matched only at a length whose state is kept. A
+state is published with its prefix, whose end is the end of a node. A node that is split keeps its state in its lower
+part.
 """
 
 from kvref.allocator import TokenAllocator
@@ -15,7 +15,7 @@ from kvspec.tokens import Page, Tokens
 
 
 class MambaRadixCache(RadixCache):
-    """Prefixes that can be matched where their state is kept."""
+    """Prefixes that can be matched at a kept state."""
 
     def __init__(self, page_size: int, pool: ReqToTokenPool, allocator: TokenAllocator) -> None:
         """An empty tree, which frees states to `pool` and pages to `allocator`."""
@@ -34,8 +34,8 @@ class MambaRadixCache(RadixCache):
     def cache_unfinished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> CachedState | None:
         """Publish whole pages, and the state at their end if the holder has kept it and a slot is free.
 
-        The tree takes the tracking slot, and the holder a free one in its place: a state is megabytes, and so none has
-        to be copied while launches are in flight. The holder can still go back to that border, which it has locked.
+        The tree takes the tracking slot, and the holder gets a free one in exchange: a state has megabytes, and none is
+        copied while launches are in flight. The holder can still go back to that border, which it has locked.
         """
         self.publish(kv, tokens, length)
         states = self.pool.states
@@ -47,7 +47,7 @@ class MambaRadixCache(RadixCache):
         return CachedState(slot, taken)
 
     def cache_finished_req(self, kv: KvRecord, tokens: Tokens, length: int) -> CachedState | None:
-        """The same for a holder that has no more use for its states: no free slot is needed."""
+        """The same for a holder that ends: it needs no free slot in exchange."""
         self.publish(kv, tokens, length)
         return CachedState(self._take_state(kv)) if self._lacks_state(kv) else None
 
@@ -89,7 +89,7 @@ class MambaRadixCache(RadixCache):
             self._free_state(node)
 
     def _is_state_evictable(self, node: TreeNode) -> bool:
-        """Whether the node has a state and nobody goes on from there."""
+        """Whether the node has a state without a lock."""
         return node.mamba_lock_ref == 0 and node.mamba_value is not None
 
     def _evict_leaf(self, leaf: TreeNode) -> None:
@@ -99,7 +99,7 @@ class MambaRadixCache(RadixCache):
             self._states.forget(leaf)
 
     def _free_state(self, node: TreeNode) -> None:
-        """Give the state of a node back that nobody has locked."""
+        """Free the state of a node that has no lock."""
         assert node.mamba_value is not None, "only nodes with a state are evictable"
         self.pool.states.free([node.mamba_value])
         node.mamba_value = None

@@ -1,4 +1,4 @@
-"""Which parts a manager is made of, by the pools that its configuration has."""
+"""The parts of a manager, by the pools of its configuration."""
 
 from kvref.allocator import PagedAllocator, TokenAllocator
 from kvref.chunk_cache import ChunkCache
@@ -36,7 +36,7 @@ def make_tree_cache(config: Config, pool: ReqToTokenPool, allocator: TokenAlloca
         ValueError: there are window sides and states at once.
     """
     if config.sliding_window and config.num_states:
-        raise ValueError("a sliding window and recurrent states at once are more than this manager knows")
+        raise ValueError("a sliding window and recurrent states at once are not supported")
     if not config.prefix_cache:
         return ChunkCache(config.page_size, pool, allocator)
     if isinstance(allocator, SWAAllocator):

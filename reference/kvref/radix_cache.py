@@ -1,7 +1,7 @@
 """The prefix store: a radix tree over pages.
 
-An edge carries the contents of one or more pages (`Tokens.pages`), a node the pages that hold them. To the outside
-this is a map from page-aligned prefixes to pages; how prefixes share nodes cannot be seen.
+An edge carries the contents of one or more pages (`Tokens.pages`), a node the pages that hold them. For its callers it
+is a map from page-aligned prefixes to pages; they never see how prefixes share nodes.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class MatchResult(NamedTuple):
     pages: list[int]
     """The store's pages, in order of position. They are not locked: an eviction may take them."""
     last_node: TreeNode
-    """Where the prefix ends, for `inc_lock_ref`."""
+    """The end of the prefix, for `inc_lock_ref`."""
 
 
 class CachedState(NamedTuple):
@@ -29,16 +29,16 @@ class CachedState(NamedTuple):
 
     slot: int
     taken: int | None = None
-    """The free slot that the holder got for it, if it goes on."""
+    """The free slot that the holder got in exchange, if it goes on."""
 
 
 class RadixCache:
-    """Prefixes that are kept for other requests. Counters in pages."""
+    """The cached prefixes. Counters in pages."""
 
     swa_evictable_size = swa_protected_size = 0
-    """The same for window sides: a tree that knows of none has none."""
+    """The same counters for window sides; 0 in a tree without them."""
     mamba_evictable_size = mamba_protected_size = 0
-    """The same for states, in slots."""
+    """The same counters for states, in slots."""
 
     def __init__(self, page_size: int, pool: ReqToTokenPool, allocator: TokenAllocator) -> None:
         """An empty tree, which frees pages to `allocator` and rewrites rows in `pool`."""
@@ -47,9 +47,9 @@ class RadixCache:
         self.allocator = allocator
         self.root = TreeNode([], [], None)
         self.evictable_size = 0
-        """Pages that no lock covers."""
+        """Pages without a lock."""
         self.protected_size = 0
-        """Pages that some lock covers."""
+        """Pages with a lock."""
         self._clock = 0
         self._leaves = EvictionQueue(self._is_evictable)
 
@@ -58,7 +58,7 @@ class RadixCache:
         return self._walk(self.root, key)
 
     def _walk(self, node: TreeNode, key: list[Page]) -> MatchResult:
-        """Follow `key` down from `node` as far as the tree goes, and split the last edge where it parts."""
+        """Follow `key` down from `node` as far as the tree goes, and split the last edge where they differ."""
         self._clock += 1
         pages: list[int] = []
         while len(pages) < len(key):
@@ -89,8 +89,8 @@ class RadixCache:
     def insert(self, node: TreeNode, key: list[Page], value: list[int]) -> MatchResult:
         """Cache the pages `value`, which hold `key`, behind the prefix that ends at `node`.
 
-        Returns the pages that were there already, and the node where the inserted prefix ends. The tree owns
-        `value` only from there on: what it had already stays as it was.
+        Returns the pages that the tree had already, and the node where the inserted prefix ends. The tree owns only the
+        rest of `value`; its earlier pages do not change.
         """
         known, node = self._walk(node, key)
         already = len(known)
@@ -99,7 +99,7 @@ class RadixCache:
         return MatchResult(known, node)
 
     def _add_leaf(self, parent: TreeNode, key: list[Page], value: list[int]) -> TreeNode:
-        """Cache pages that nothing else is known behind."""
+        """Cache pages in a new leaf."""
         leaf = TreeNode(key, value, parent)
         leaf.last_access = self._clock
         parent.children[key[0]] = leaf
@@ -120,11 +120,11 @@ class RadixCache:
     def publish(self, kv: KvRecord, tokens: Tokens, length: int) -> None:
         """Publish the whole pages of a holder's first `length` tokens; its lock moves up to them (20070, 20476).
 
-        In pages, with `known` the end of what the tree has already:
+        In pages, with `known` the end of the prefix that the tree has already:
 
         [0, protected)         the tree's already, locked by this holder
-        [protected, known)     duplicates: freed, and the row names the tree's pages instead
-        [known, length)        the tree takes them over
+        [protected, known)     duplicates: freed, and the row lists the tree's pages instead
+        [known, length)        become the tree's
         """
         first, last = kv.cache_protected_len // self.page_size, length // self.page_size
         if last <= first:
@@ -138,7 +138,7 @@ class RadixCache:
         kv.cache_protected_len = last * self.page_size
 
     def _drop_duplicates(self, table: list[int], first: int, known: list[int]) -> None:
-        """Free the holder's copies of `known`, never the tree's: others have locked those."""
+        """Free the holder's copies of `known`, never the tree's pages, which other requests may have locked."""
         self.allocator.free(table[first : first + len(known)])
         table[first : first + len(known)] = known
 
@@ -162,17 +162,17 @@ class RadixCache:
             node = node.parent
 
     def evict(self, num_pages: int, num_window_pages: int = 0, num_states: int = 0) -> None:
-        """Free at least `num_pages` pages, or all that can be freed: whole leaves, the least recently used first.
+        """Free at least `num_pages` pages, or all unlocked ones: whole leaves, the least recently used first.
 
-        Of window sides and states, which a tree of its own kind keeps, it frees those of these pages and at least
-        `num_window_pages` and `num_states`, or all that can be freed.
+        A tree with window sides or states frees those of these pages, and at least `num_window_pages` and `num_states`,
+        or all unlocked ones.
         """
         wanted = self.evictable_size - num_pages
         while self.evictable_size > wanted and (leaf := self._leaves.pop()) is not None:
             self._evict_leaf(leaf)
 
     def _is_evictable(self, node: TreeNode) -> bool:
-        """Whether nobody has locked the node and nothing hangs below it (rule STORE-3)."""
+        """Whether the node has no lock and no children (rule STORE-3)."""
         return node.lock_ref == 0 and not node.children and node.parent is not None
 
     def _evict_leaf(self, leaf: TreeNode) -> None:
@@ -201,7 +201,7 @@ class RadixCache:
 
 
 def _common_pages(edge: list[Page], key: list[Page], start: int) -> int:
-    """How many pages of `edge` the key repeats from page `start` on."""
+    """The number of first pages of `edge` that the key has from page `start` on."""
     part = key[start : start + len(edge)]
     if part == edge:  # the usual case, at the speed of C
         return len(edge)

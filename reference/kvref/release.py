@@ -1,4 +1,4 @@
-"""The one way by which memory leaves a holder."""
+"""The release of memory: every way out of a holder ends here."""
 
 from kvref.allocator import TokenAllocator
 from kvref.radix_cache import RadixCache
@@ -13,12 +13,12 @@ def release_kv_cache(kv: KvRecord, cache: RadixCache, pool: ReqToTokenPool, allo
 
     Finish, retract, abort, preempt and close all end here, so none of them can forget a part. In pages:
 
-    [0, protected)                 the prefix store's: unlocked, they stay cached
-    [protected, ceil(allocated))   private: freed, the page that is held in part and the over-allocated ones too
+    [0, protected)                 the prefix store's: unlocked, still cached
+    [protected, ceil(allocated))   private: freed, with the last page in part and the over-allocated ones
     the row                        free, or withheld while a launch in flight reads it
     the state slots                freed
 
-    A page that is freed takes its window side with it, if it still has one, wherever the cursor stands (20070).
+    A freed page frees its window side too, if it still has one, at any position of the cursor (20070).
     """
     table = pool.req_to_token[kv.req_pool_idx]
     allocator.free(table[kv.cache_protected_len // cache.page_size :])
@@ -28,10 +28,10 @@ def release_kv_cache(kv: KvRecord, cache: RadixCache, pool: ReqToTokenPool, allo
 
 
 def evict_swa(kv: KvRecord, next_position: int, sliding_window: int, pool: ReqToTokenPool, swa: SWAAllocator) -> None:
-    """Give back the window sides that a holder has left behind: no step at `next_position` or later reads them (20070).
+    """Free the window sides behind a holder's window: no step at `next_position` or later reads them (20070).
 
     [max(protected, cursor), until)   lose their window side, keep their page
-    [until, ceil(allocated))          stay whole
+    [until, ceil(allocated))          keep both
     """
     cursor = max(kv.cache_protected_len, kv.swa_evicted_seqlen)
     until = max(cursor, evictable_until(next_position, sliding_window, swa.page_size))

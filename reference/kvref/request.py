@@ -1,4 +1,4 @@
-"""What is remembered of sessions and requests: their tokens while they wait, their memory while they have some."""
+"""The records of sessions and requests: their tokens while they wait, and their memory."""
 
 from collections import deque
 
@@ -8,10 +8,11 @@ from kvspec.tokens import Tokens
 
 
 class KvRecord:
-    """What a holder of memory has: a row, three lengths in tokens, a lock, and state slots.
+    """The memory of a holder: a row, three lengths in tokens, a lock, and state slots.
 
-    The pages are in the row's block table, their window sides behind them. The record moves whole between a request and
-    a session slot, and who releases it forgets it, so that no row number outlives its row (rule ROW-4).
+    The pages are in the row's block table, their window sides behind them. The record moves as a whole between a
+    request and a session slot. Its holder drops it when it is released, so that no row number outlives its row (rule
+    ROW-4).
     """
 
     __slots__ = (
@@ -27,18 +28,18 @@ class KvRecord:
     )
 
     def __init__(self, req_pool_idx: int, lengths: Lengths, last_node: TreeNode) -> None:
-        """Take a row, of which the prefix that ends at `last_node` is locked in the store."""
+        """Take a row; the prefix that ends at `last_node` is locked in the store."""
         self.req_pool_idx = req_pool_idx
         self.cache_protected_len, self.kv_committed_len, self.kv_allocated_len = lengths
         self.last_node = last_node
         self.swa_evicted_seqlen = 0
-        """The cursor, in tokens: the private pages before it have given their window side back (20070)."""
+        """The cursor, in tokens: the private pages before it have lost their window side (20070)."""
         self.states: list[int] = []
-        """The state slot that is computed in, then the tracking slots (17850)."""
+        """The slot of the current state, then the tracking slots (17850)."""
         self.tracked: dict[int, int] = {}
         """Page border, in tokens -> the tracking slot that keeps the state there."""
         self.state_len = 0
-        """Of a slot's record: the tokens that the state which was computed last has taken in."""
+        """In a session slot's record: the length of the current state, in tokens."""
 
     @property
     def lengths(self) -> Lengths:
@@ -62,7 +63,7 @@ class SessionSlot:
         """The tokens of the last finished turn, output included."""
         self.kv: KvRecord | None = None
         self.lent = False
-        """Whether the turn in flight has the record; the slot only remembers it."""
+        """Whether the turn in flight holds the record; the slot keeps a reference."""
         self.turn: str | None = None
         """The request that is the turn in flight."""
         self.closing = False
@@ -74,22 +75,22 @@ class Request:
     __slots__ = ("extended", "name", "prefix_len", "resumed", "slot", "state", "tokens")
 
     def __init__(self, name: str, tokens: Tokens, slot: SessionSlot | None) -> None:
-        """Take a request in; with a slot it is a turn of that slot's session."""
+        """A new request; with a slot it is a turn of that slot's session."""
         self.name = name
         self.tokens = tokens
         self.slot = slot
         self.prefix_len: int | None = None
-        """The answer of the last match, in tokens; `None` before there was one, and while the request runs."""
+        """The length of the last match, in tokens; `None` before the first match, and while the request runs."""
         self.resumed = False
         """Whether it continues the KV of its session's slot."""
         self.extended = False
-        """Whether it ran at all: a turn that did has overwritten its session's KV (22862)."""
+        """Whether it ever ran: such a turn has overwritten its session's KV (22862)."""
         self.state: int | None = None
-        """The state slot that it took before it had a row (17850)."""
+        """The state slot that it took before its row (17850)."""
 
 
 class Run:
-    """One stay of a request in memory: from its first extend to its finish, retract or abort. Lengths in tokens."""
+    """One residency of a request in memory, from its first extend to its finish, retract or abort. In tokens."""
 
     __slots__ = (
         "drafts",
@@ -113,18 +114,18 @@ class Run:
         self.tokens = request.tokens
         self.kv = kv
         self.seq_len = prefix_len
-        """Where the last extend ended."""
+        """The end of the last extend."""
         self.mid_prefill = False
-        """Whether it ended before the last token."""
+        """Whether the last extend ended before the last token."""
         self.prepared_end = 0
-        """Where the positions end that wait to be launched; 0 when none do."""
+        """The end of the positions that wait for a launch; 0 if there are none."""
         self.drafts = 0
-        """Positions of the speculative step that waits to be launched; 0 when there is none."""
+        """Positions of the speculative step that waits for a launch; 0 if there is none."""
         self.unverified: deque[int] = deque()
         """Positions of each speculative step that is launched and not verified, oldest first; at most two."""
         self.verifiable = 0
-        """How many of these have completed."""
+        """The number of these steps that have completed."""
         self.launched_len = prefix_len
         """Positions that launches have written."""
         self.promised_len = 0
-        """Tokens that are known, or that a launch in flight will bring."""
+        """Tokens that are known, or that a launch in flight will sample."""

@@ -1,8 +1,8 @@
 """The slots for the recurrent states of state space layers (17850).
 
-A running request computes in one slot. A recurrent state holds all tokens before it and cannot be taken back by one,
-so two more, its *tracking slots*, keep the states at the last page borders that its launches passed: what the prefix
-store can take over, and where a session's next turn can go on.
+A running request computes in one slot. A recurrent state contains all tokens before it and cannot go back by one. So
+two more slots, its *tracking slots*, keep the states at the last page borders that its launches passed: the prefix
+store can take these, and a session's next turn can resume there.
 """
 
 from kvref.allocator import TokenAllocator
@@ -10,7 +10,7 @@ from kvref.request import KvRecord, Request
 
 
 class StatePool(TokenAllocator):
-    """The free state slots, and who is given how many. Without such layers there are none and nobody needs one."""
+    """The free state slots, and the slots of each record. Without such layers there are none."""
 
     def __init__(self, num_states: int, tracking_states: int) -> None:
         """All slots `1..num_states` are free; a record has `tracking_states` slots besides the one it computes in."""
@@ -18,16 +18,16 @@ class StatePool(TokenAllocator):
         self.tracking_states = tracking_states
 
     def states_missing(self, request: Request) -> int:
-        """How many slots a request needs for its first extend, besides the one that it may have taken early."""
+        """The slots that a request still needs for its first extend; it may have taken one early."""
         return self.tracking_states + (request.state is None) if self.num_pages else 0
 
     def alloc_early(self, request: Request) -> int:
-        """A request takes the slot that it will compute in before it has a row."""
+        """Give a request the slot that it will compute in, before its row."""
         (request.state,) = self.alloc(1)
         return request.state
 
     def free_early(self, request: Request) -> None:
-        """A request that has no row gives its slot back, if it has one: no release of a row will do it."""
+        """Free the early slot of a request without a row, if it has one: no release of a row does it."""
         if request.state is not None:
             self.free([request.state])
             request.state = None
@@ -40,9 +40,9 @@ class StatePool(TokenAllocator):
         return new
 
     def track(self, kv: KvRecord, start: int, end: int, page_size: int) -> None:
-        """A launch moves the state of a record from `start` on to `end`, and keeps it at the last border it passes.
+        """Move a record's state from `start` to `end`, and keep it at the last border that the launch passes.
 
-        The tracking slot that keeps nothing is written, or else the one that keeps the older border.
+        An unused tracking slot takes it, or else that of the oldest border.
         """
         border = end - end % page_size
         if border <= start or not self.tracking_states:
@@ -51,17 +51,17 @@ class StatePool(TokenAllocator):
         kv.tracked[border] = unused[0] if unused else kv.tracked.pop(min(kv.tracked))
 
     def donate(self, kv: KvRecord, border: int) -> int:
-        """Take the slot that keeps the state at `border` from a record, for the prefix store to have."""
+        """Take the slot with the state at `border` from a record, for the prefix store."""
         slot = kv.tracked.pop(border)
         kv.states.remove(slot)
         return slot
 
 
 def resumable_len(kv: KvRecord, key_len: int) -> int:
-    """The length, at most `key_len`, from which a session's turn can go on; 0 if there is none. In tokens.
+    """The length, at most `key_len`, at which a session's turn can resume; 0 if there is none. In tokens.
 
-    Where the state that was computed last stands past `key_len`, the turn goes back to the last border whose state
-    is kept, by a tracking slot or, at the end of what this record has locked, by the prefix store.
+    If the current state is past `key_len`, the turn goes back to the last border whose state is kept: in a tracking
+    slot or, at the end of the record's locked prefix, in the prefix store.
     """
     target = min(kv.kv_committed_len, key_len)
     if not kv.states or kv.state_len <= target:
@@ -73,7 +73,7 @@ def resumable_len(kv: KvRecord, key_len: int) -> int:
 
 
 def source_of_state(kv: KvRecord, length: int) -> int:
-    """The slot with the state after `length` tokens: the one that was computed in, a tracking slot, or the store's."""
+    """The slot with the state after `length` tokens: the current state's, a tracking slot, or the store's."""
     if kv.state_len == length:
         return kv.states[0]
     slot = kv.tracked.get(length, kv.last_node.mamba_value)
@@ -82,5 +82,5 @@ def source_of_state(kv: KvRecord, length: int) -> int:
 
 
 def rewind(kv: KvRecord, length: int) -> None:
-    """A turn goes on from `length`: states past it are of tokens that it will compute again, perhaps others."""
+    """Drop the states past `length`, where a turn resumes: it computes these positions again."""
     kv.tracked = {border: slot for border, slot in kv.tracked.items() if border <= length}

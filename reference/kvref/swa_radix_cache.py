@@ -1,8 +1,8 @@
 """The prefix store of a model with a sliding window: a radix tree whose pages may lose their window side (20070).
 
-A page of the tree without a window side is a *tombstone*: it still has its full side, but a request that went on right
-behind it would read a window that is gone. The pages of one node are all tombstones or all live, and all covered by
-the same window locks: a node is split where that would change.
+A page of the tree without a window side is a *tombstone*: it still has its full side, but a request that continued
+right behind it would read a freed window. The pages of one node are all tombstones or all live, with the same window
+locks: a node is split where that would change.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from kvspec.tokens import Page
 
 
 class SWARadixCache(RadixCache):
-    """Prefixes that can be matched where a full window of live pages stands behind the end."""
+    """Prefixes that can be matched if a full window of live pages is at their end."""
 
     allocator: SWAAllocator
 
@@ -25,7 +25,7 @@ class SWARadixCache(RadixCache):
         """An empty tree; `sliding_window` in tokens."""
         super().__init__(page_size, pool, allocator)
         self.reach = ceil_pages(sliding_window, page_size)
-        """The pages at the end of a prefix whose window sides a request reads that goes on from there."""
+        """The pages at the end of a prefix whose window sides a request reads when it continues there."""
         self._windows = EvictionQueue(self._is_window_evictable)
 
     def match_prefix(self, key: list[Page]) -> MatchResult:
@@ -53,7 +53,7 @@ class SWARadixCache(RadixCache):
         return inserted
 
     def _add_leaf(self, parent: TreeNode, key: list[Page], value: list[int]) -> TreeNode:
-        """Cache pages behind which nothing else is known: those before their holder's cursor come as tombstones."""
+        """Cache pages in new nodes: those before their holder's cursor are tombstones."""
         gone = next((i for i, page in enumerate(value) if page in self.allocator.window_of), len(value))
         if gone:
             parent = super()._add_leaf(parent, key[:gone], value[:gone])
@@ -66,10 +66,10 @@ class SWARadixCache(RadixCache):
         return leaf
 
     def _revive(self, node: TreeNode, own: list[int]) -> None:
-        """Give the tombstones among the last pages up to `node` the window sides of `own`, which hold the same (SWA-6).
+        """Give the tombstones among the last pages up to `node` the window sides of `own`, its duplicates (SWA-6).
 
-        The window side moves and the tree's page stays, because others may have locked it and their rows name it.
-        Pages of `own` that the tree has taken over itself are what they are already.
+        The window side moves and the tree keeps its page, which other requests may have locked and list in their rows.
+        Pages of `own` that became the tree's own do not change.
         """
         end = len(own)
         while end > 0:
@@ -111,7 +111,7 @@ class SWARadixCache(RadixCache):
     def _in_reach(self, node: TreeNode) -> Iterator[TreeNode]:
         """The nodes of the last `reach` pages of the prefix that ends at `node`.
 
-        The one that the border goes through is split. A lock that is taken back finds the border where it made it.
+        The node across the border is split, so a later unlock finds the same border.
         """
         left = self.reach
         while left and node.parent is not None:
@@ -122,9 +122,10 @@ class SWARadixCache(RadixCache):
             node = node.parent
 
     def evict(self, num_pages: int, num_window_pages: int = 0, num_states: int = 0) -> None:
-        """Free pages as any tree does, and window sides until `num_window_pages` are free, or all that can be freed.
+        """Free pages as any tree does, and window sides until `num_window_pages` are free, or all unlocked ones.
 
-        A page that loses only its window side stays as a tombstone: a shorter prefix, or a later publish, may need it.
+        A page that loses only its window side stays as a tombstone: a shorter prefix, or a later publication, may need
+        it.
         """
         wanted = self.swa_evictable_size - num_window_pages
         super().evict(num_pages)
@@ -143,6 +144,6 @@ class SWARadixCache(RadixCache):
             self._windows.forget(leaf)
 
     def _lose_windows(self, node: TreeNode) -> None:
-        """The window sides of a node that no lock reaches are gone."""
+        """Mark a node without window locks as a tombstone."""
         node.swa_tombstone = True
         self.swa_evictable_size -= len(node.value)

@@ -1,12 +1,12 @@
-"""What the radix trees of the prefix store are made of."""
+"""The nodes of the prefix store's radix trees."""
 
 from kvspec.tokens import Page
 
 
 class TreeNode:
-    """The end of an edge: `key[i]` is what the page `value[i]` holds.
+    """The end of an edge: `key[i]` is the content of page `value[i]`.
 
-    A node that is split keeps its identity as the *lower* part, so a holder's `last_node` still ends its prefix.
+    A split keeps the node as the *lower* part, so a holder's `last_node` still ends its prefix.
     """
 
     __slots__ = (
@@ -23,7 +23,7 @@ class TreeNode:
     )
 
     def __init__(self, key: list[Page], value: list[int], parent: "TreeNode | None") -> None:
-        """A node that nobody has locked or used."""
+        """A node without locks that was never used."""
         self.key = key
         self.value = value
         self.parent = parent
@@ -39,7 +39,7 @@ class TreeNode:
         self.mamba_value: int | None = None
         """The slot of the recurrent state at its end (17850)."""
         self.mamba_lock_ref = 0
-        """Locks on just this node."""
+        """Locks that end at this node."""
 
 
 def parent_of(node: TreeNode) -> TreeNode:

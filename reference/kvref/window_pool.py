@@ -6,10 +6,10 @@ from kvref.allocator import PagedAllocator, TokenAllocator
 
 
 class SWAAllocator(PagedAllocator):
-    """Pages that have a *window side*: a page of a second, smaller pool, which may be given back before them.
+    """Pages with a *window side*: a page of a second, smaller pool, which may be freed before them.
 
-    Who takes a page takes its window side with it, or neither; who frees a page frees its window side, if it still
-    has one. So nobody but `free_window` has to know that there are two pools, and no side is freed twice (SWA-1).
+    `alloc` takes pages with their window sides, or neither; `free` frees a page's window side too, if it still has one.
+    So only `free_window` depends on there being two pools, and no side is freed twice (SWA-1).
     """
 
     def __init__(self, num_pages: int, page_size: int, num_window_pages: int) -> None:
@@ -17,7 +17,7 @@ class SWAAllocator(PagedAllocator):
         super().__init__(num_pages, page_size)
         self.window = TokenAllocator(num_window_pages)
         self.window_of: dict[int, int] = {}
-        """Page -> its window side. A page in use that is not here has given it back."""
+        """Page -> its window side. A page in use that is not here has lost its side."""
 
     def alloc(self, count: int) -> list[int]:
         """Take `count` free pages with their window sides.
@@ -32,7 +32,7 @@ class SWAAllocator(PagedAllocator):
         return pages
 
     def free(self, pages: Collection[int]) -> None:
-        """Give pages back, and the window sides that they still have.
+        """Free pages, and the window sides that they still have.
 
         Raises:
             DoubleFreeError: some page was free already, or is named twice.
@@ -41,7 +41,7 @@ class SWAAllocator(PagedAllocator):
         self.free_window(pages)
 
     def free_window(self, pages: Iterable[int]) -> None:
-        """Give back the window sides that pages still have; the pages stay."""
+        """Free the window sides that pages still have; the pages stay in use."""
         self.window.free([self.window_of.pop(page) for page in pages if page in self.window_of])
 
     def move_window(self, page: int, to: int) -> None:

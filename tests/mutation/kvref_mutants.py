@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         "finish publishes the over-run position, which has no token",
-        "manager/leaving.py",
+        "manager/release.py",
         "kept = min(run.kv.kv_committed_len, len(tokens))",
         "kept = run.kv.kv_committed_len",
     ),
@@ -144,37 +144,37 @@ MUTANTS = [
     # Ways out, and sessions
     Mutant(
         "a retracted chunk still counts as the one in the middle of its prefill",
-        "manager/leaving.py",
+        "manager/release.py",
         "        self.chunked.discard(run.name)\n",
         "",
     ),
     Mutant(
         "an abort wipes what a running turn has overwritten, not what one did that waits again",
-        "manager/leaving.py",
+        "manager/release.py",
         "            if request.extended:\n",
         "            if run is not None:\n",
     ),
     Mutant(
         "a turn that was lent the slot and is aborted holds it on",
-        "manager/leaving.py",
+        "manager/release.py",
         "self.holders.pop(req, None)",
         "self.holders.get(req)",
     ),
     Mutant(
         "a slot that is lent can be preempted",
-        "manager/leaving.py",
+        "manager/release.py",
         "if slot.kv is None or slot.lent:",
         "if slot.kv is None:",
     ),
     Mutant(
         "a retracted turn is its session's no longer",
-        "manager/leaving.py",
+        "manager/release.py",
         "            self.session_cache.save(slot, run)\n        return",
         "            self.session_cache.save(slot, run)\n            slot.turn = None\n        return",
     ),
     Mutant(
         "a finished turn's tokens are not the session's history",
-        "manager/leaving.py",
+        "manager/release.py",
         "            slot.history = run.tokens\n",
         "",
     ),
@@ -205,7 +205,7 @@ MUTANTS = [
     # Figures
     Mutant(
         "a waiting turn's row is counted for nobody",
-        "manager/looking.py",
+        "manager/inspection.py",
         "rows_requests=len(of_requests)",
         "rows_requests=len(self.running)",
     ),
@@ -230,7 +230,7 @@ MUTANTS = [
     ),
     Mutant(
         "a turn that is retracted computes its last token again behind a window that is gone",
-        "manager/leaving.py",
+        "manager/release.py",
         "next_position = min(run.launched_len, len(run.tokens) - 1)",
         "next_position = run.launched_len",
     ),
@@ -353,7 +353,7 @@ MUTANTS = [
     ),
     Mutant(
         "a session's history stays that of its first turn",
-        "manager/leaving.py",
+        "manager/release.py",
         "            slot.history = run.tokens\n",
         "            slot.history = slot.history if slot.history.pages else run.tokens.copy()\n",
     ),

@@ -1,4 +1,4 @@
-"""What the tests of the reference share: the reference beside the model, and traffic for both."""
+"""Helpers for the tests of the reference: the reference beside the model, and traffic for both."""
 
 import copy
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SESSIONS = ["s0", "s1"]
 
 
 def carry_out(manager: Manager, op: Event) -> None:
-    """Let the reference carry an operation out and write down what it says."""
+    """Let the reference carry out an operation, and record its answer or refusal in it."""
     arguments = [getattr(op, field) for field in op.__struct_fields__ if field not in ("obs", "refused")]
     try:
         op.obs = getattr(manager, str(op.__struct_config__.tag))(*arguments)
@@ -30,7 +30,7 @@ def carry_out(manager: Manager, op: Event) -> None:
 
 
 class Pair:
-    """The reference and the model, side by side: the model judges each answer of the reference."""
+    """The reference and the model, side by side: the model checks each answer of the reference."""
 
     def __init__(self, config: Config) -> None:
         self.manager = Manager(config)
@@ -38,7 +38,7 @@ class Pair:
         self.done: list[Event] = []
 
     def step(self, op: Event) -> None:
-        """Carry one operation out and judge the answer; a refused one must have changed nothing."""
+        """Carry out an operation and check its answer; a refused one must have changed nothing."""
         before = self.manager.snapshot()
         self.done.append(op)
         carry_out(self.manager, op)
@@ -59,23 +59,23 @@ class Pair:
             return True
         return False
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Compare the whole state and the figures, and check every rule on the state that both agree on.
 
-        Each would tell the same by itself: a part that one leaves out is not judged, but is not the same either.
+        Both must answer the same parts: the model does not check a part that the reference omits, but it differs.
         """
-        for asked, told in (
+        for asked, answered in (
             (events.Snapshot(), events.Snapshot(obs=self.manager.snapshot())),
             (events.Report(), events.Report(obs=self.manager.report())),
         ):
-            self.model.step(told)
+            self.model.step(answered)
             self.model.step(asked)
-            assert _expanded(asked.obs) == _expanded(told.obs)
+            assert _expanded(asked.obs) == _expanded(answered.obs)
         invariants.check(self.model.state)
 
 
 def _expanded(answer: Answer | HolderView | None) -> object:
-    """All that an answer tells, its runs as the numbers that are in them."""
+    """All parts of an answer, with runs as numbers."""
     return {name: _numbers(part) for name, part in msgspec.structs.asdict(answer).items()} if answer else None
 
 
@@ -91,7 +91,7 @@ def _numbers(part: Any) -> object:
 
 
 class Traffic:
-    """Draws operations: mostly such that make sense in the manager's state, a tenth on any request at all."""
+    """Draws operations: most fit the manager's state, a tenth are on any request at all."""
 
     def __init__(self, random: Random, manager: Manager) -> None:
         self.random = random
@@ -122,7 +122,7 @@ class Traffic:
             kinds[self.swa_evict] = 4
         if self.manager.config.num_states:
             kinds |= {self.take_state: 2, self.free_state: 1}
-        if self.rarely():  # whatever pools there are
+        if self.rarely():  # in any configuration
             kinds |= {self.swa_evict: 1, self.take_state: 1, self.free_state: 1}
         kind = self.random.choices(list(kinds), list(kinds.values()))[0]
         return kind() or self.op()
@@ -132,15 +132,15 @@ class Traffic:
 
     def some(self, able: list[str]) -> list[str]:
         """A few of those that are able, rarely a few of all; none if there are none."""
-        able = self.everybody() if self.rarely() else able
+        able = self.all_names() if self.rarely() else able
         return self.random.sample(able, self.random.randint(min(1, len(able)), min(3, len(able))))
 
     def one(self, able: list[str]) -> str | None:
-        able = self.everybody() if self.rarely() else able
+        able = self.all_names() if self.rarely() else able
         return self.random.choice(able) if able else None
 
-    def everybody(self) -> list[str]:
-        return [*self.manager.requests, "nobody"]
+    def all_names(self) -> list[str]:
+        return [*self.manager.requests, "unknown"]
 
     def runs(self) -> list[Run]:
         return list(self.manager.running.values())
@@ -199,7 +199,7 @@ class Traffic:
         if not in_flight:
             return None
         launch = in_flight[-1 if self.rarely() else 0]
-        reqs = self.everybody() if self.rarely() else list(launch.sampled)
+        reqs = self.all_names() if self.rarely() else list(launch.sampled)
         return events.Complete(launch.number, {req: self.token() for req in reqs})
 
     def verify(self) -> Event | None:

@@ -1,4 +1,4 @@
-"""Schedulers that run on the reference, where the model judges every operation and answer; and their traffic."""
+"""Schedulers on the reference, where the model checks every operation and answer; and their traffic."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -62,7 +62,7 @@ def run(memory: Config, requests: Iterable[GenerateReq], config: SchedulerConfig
 
 
 def request(name: str, prompt_len: int, output_len: int, **more: Any) -> GenerateReq:
-    """A request whose tokens nobody shares."""
+    """A request that shares no tokens with others."""
     first = 1_000_000 * (1 + sum(ord(char) * 131**place for place, char in enumerate(name)))
     return GenerateReq(
         name, [*range(first, first + prompt_len)], range(first + 500_000, first + 500_000 + output_len), **more

@@ -1,4 +1,4 @@
-"""Pages: every one is free or in use, never both, whatever is taken and given back (PAGE-1)."""
+"""Pages: each is free or in use, never both, in any order of allocations and frees (PAGE-1)."""
 
 import re
 from random import Random
@@ -44,7 +44,7 @@ def test_asking_for_more_than_is_free_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("twice", [[1], [1, 1], [2, 1, 2], [3], [0]])
-def test_freeing_what_nobody_has_is_an_error(twice: list[int]) -> None:
+def test_free_of_a_free_page_is_an_error(twice: list[int]) -> None:
     allocator = TokenAllocator(3)
     allocator.alloc(2)
     if twice == [1]:

@@ -1,4 +1,4 @@
-"""What the reference remembers is always of one type, and `None` only where that means something."""
+"""Fields of the reference's records have one type each, and are `None` only where that has a meaning."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -37,26 +37,26 @@ def remembered(manager: Manager) -> Iterator[KvRecord | Launch | Request | Run |
     yield from (manager.tree_cache.root, *manager.tree_cache.all_nodes())
 
 
-def test_what_is_remembered_and_what_is_told_has_one_type_and_is_none_only_where_that_means_something() -> None:
+def test_fields_of_records_and_answers_have_one_type_and_are_none_only_with_a_meaning() -> None:
     types: dict[tuple[type, str], set[type]] = defaultdict(set)
-    untold: set[str] = set()
+    omitted: set[str] = set()
     for config in CONFIGS.values():
         manager = Manager(config)
         traffic = Traffic(Random(7), manager)
         for _ in range(300):
             op: Any = traffic.op()
             carry_out(manager, op)
-            untold.update(_untold(op, config))
+            omitted.update(_omitted(op, config))
             for one in remembered(manager):
                 for field in type(one).__slots__:
                     types[type(one), field].add(type(getattr(one, field)))
     assert {field for field, seen in types.items() if NoneType in seen} == MAY_BE_NONE
-    assert untold == set()
+    assert omitted == set()
     assert {field: seen for field, seen in types.items() if len(seen - {NoneType}) != 1} == {}
 
 
-def _untold(op: Any, config: Config) -> Iterator[str]:
-    """What an answer tells of a pool that is not there, or does not tell of one that is."""
+def _omitted(op: Any, config: Config) -> Iterator[str]:
+    """The parts of an answer that have a value for a pool that does not exist, or none for one that does."""
     for part, value in asdict(op.obs).items() if op.obs is not None else ():
         there = ("window" not in part or config.sliding_window) and ("state" not in part or config.num_states)
         if part not in ("state_cached", "state_taken", "tokens", "evicted_len") and (value is None) == bool(there):

@@ -1,4 +1,4 @@
-"""The reference and the model are two voices: whatever happens, both must say the same."""
+"""The reference and the model are independent: in any traffic, both must answer the same."""
 
 import copy
 from random import Random
@@ -39,7 +39,7 @@ def check_traffic(config: Config, random: Random, steps: int) -> None:
     traffic = Traffic(random, pair.manager)
     for _ in range(steps):
         pair.step(traffic.op())
-        pair.look()
+        pair.compare()
         anything = random.choice([*tries.operations(pair.model.state)])
         if pair.refuses(anything):
             pair.step(anything)
@@ -47,7 +47,7 @@ def check_traffic(config: Config, random: Random, steps: int) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
-def test_reference_and_model_agree_on_whatever_happens(config: Config, random: Random, steps: int) -> None:
+def test_reference_and_model_agree_on_any_traffic(config: Config, random: Random, steps: int) -> None:
     check_traffic(config, random, steps)
 
 
@@ -62,12 +62,12 @@ def test_reference_and_model_agree_over_long_traffic(config: Config, seed: int) 
 @pytest.mark.parametrize("name", [name for name in names() if "blind" not in name])
 def test_reference_and_model_refuse_the_same_for_the_same_rule(name: str) -> None:
     """Operations of every kind, tried now and then on the way through a vector or a walk."""
-    told = source(name)
-    manager = Manager(told.model.state.config)
-    for step, op in enumerate(told.operations):
+    recorded = source(name)
+    manager = Manager(recorded.model.state.config)
+    for step, op in enumerate(recorded.operations):
         if step % STRIDE == STRIDE - 1:
-            for attempt in tries.operations(told.model.state):
-                due = _refusal(told.model, attempt)
+            for attempt in tries.operations(recorded.model.state):
+                due = _refusal(recorded.model, attempt)
                 if due is not None:
                     carry_out(manager, attempt)
                     assert attempt.refused is not None, attempt
@@ -75,7 +75,7 @@ def test_reference_and_model_refuse_the_same_for_the_same_rule(name: str) -> Non
                     assert replace(attempt.refused, reason="") == replace(due, reason=""), attempt
         following: Any = replace(op, obs=None, refused=None)
         carry_out(manager, following)
-        told.model.step(following)
+        recorded.model.step(following)
 
 
 def _refusal(model: Model, op: Event) -> Any:

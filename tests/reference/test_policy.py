@@ -1,4 +1,4 @@
-"""What the scheduler decides."""
+"""The decisions of the scheduler."""
 
 import pytest
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ def test_a_request_fits_up_to_the_last_position_of_the_context_and_not_beyond() 
         (5, 4, False, 0),
     ],
 )
-def test_a_prompt_is_cut_only_if_nobody_else_is_mid_prefill(
+def test_a_prompt_is_cut_only_if_no_other_is_mid_prefill(
     remaining: int, budget: int, may_chunk: bool, count: int
 ) -> None:
     config = SchedulerConfig(chunked_prefill_size=8)

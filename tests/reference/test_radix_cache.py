@@ -48,7 +48,7 @@ class Tree:
             self.naive.pages[key[: i + 1]] = pages[i]
 
     def insert_below_a_lock(self, position: int, more: Prefix) -> None:
-        """What a holder does that publishes its next chunk."""
+        """Publish a holder's next chunk."""
         locked, node = self.locked[position]
         pages = self.allocator.alloc(len(more))
         known, last_node = self.cache.insert(node, list(more), pages)
@@ -116,7 +116,7 @@ def test_the_radix_tree_is_the_naive_map_at_every_step(random: Random, steps: in
         tree.check()
 
 
-def test_everything_leaves_once_nobody_holds_a_lock() -> None:
+def test_everything_is_evicted_without_locks() -> None:
     tree = Tree()
     for key in ("aaaa", "aabb", "ab", "b"):
         tree.insert(tuple(key))

@@ -1,4 +1,4 @@
-"""What a refusal says: the figures and names of what is wrong, word for word."""
+"""The content of refusals: the figures and names of what is wrong, word for word."""
 
 from collections.abc import Callable
 
@@ -80,7 +80,7 @@ def test_who_has_grown_past_the_context_cannot_prefill_all_of_it() -> None:
     assert caught.value.refused.rule == "LEN-1"
 
 
-def test_what_does_not_fit_is_told_by_pool() -> None:
+def test_shortage_is_reported_by_pool() -> None:
     manager = Manager(Config(4, 4, 2, 64, sliding_window=3, num_window_pages=3))
     for req in ("a", "b", "c"):
         manager.submit(req, [*range(8)])

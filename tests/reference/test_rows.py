@@ -31,7 +31,7 @@ def test_a_capacity_miss_takes_no_row_at_all() -> None:
     assert sorted([kept, *alloc(pool, None, None)]) == [0, 1, 2]
 
 
-def test_a_released_row_is_free_at_once_when_nobody_reads_it() -> None:
+def test_a_released_row_is_free_at_once_if_no_launch_reads_it() -> None:
     pool = ReqToTokenPool(1)
     (row,) = alloc(pool, None)
     pool.begin_read({row: 4})
@@ -80,7 +80,7 @@ def test_the_positions_in_flight_are_those_of_the_launch_that_reads_furthest() -
     assert pool.read_len(row) == 6
 
 
-def test_without_state_slots_nobody_needs_one() -> None:
+def test_without_state_slots_no_request_needs_one() -> None:
     pool = ReqToTokenPool(1)
     assert pool.states.available == 0
     assert pool.states.states_missing(Request("r", Tokens(1, [1]), None)) == 0

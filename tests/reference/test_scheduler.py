@@ -1,4 +1,4 @@
-"""What the scheduler promises. It runs on the reference, and the model judges every operation and answer."""
+"""The promises of the scheduler. It runs on the reference, and the model checks every operation and answer."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -240,7 +240,7 @@ def test_idle_sessions_that_pin_all_rows_are_preempted_least_recently_used_first
 
 @pytest.mark.parametrize("seed", range(12))
 def test_memory_that_a_waiting_turn_was_lent_is_taken_back_when_nothing_else_is_left(seed: int) -> None:
-    """Two rows and hardly more pages than the largest request: whoever goes on needs all that the others hold."""
+    """Two rows and few more pages than the largest request: one that goes on needs all memory of the others."""
     memory = Config(page_size=2, num_pages=40, num_rows=3, max_context_len=1000)
     config = SchedulerConfig(max_prefill_tokens=7, chunked_prefill_size=5, schedule_conservativeness=0)
     _, scheduler = run(memory, traffic(60, seed, 2), config)
@@ -263,7 +263,7 @@ def test_requests_are_drawn_only_while_few_wait() -> None:
     assert scheduler.finished > MIN_WAITING
 
 
-def test_an_engine_that_tells_no_figures_is_asked_by_trying() -> None:
+def test_without_figures_room_is_found_by_trying() -> None:
     memory = Config(page_size=4, num_pages=40, num_rows=4, max_context_len=1000)
     watched = Watched(memory)
 
@@ -277,7 +277,7 @@ def test_an_engine_that_tells_no_figures_is_asked_by_trying() -> None:
     assert any(isinstance(op, Extend) and op.refused for op in watched.done)
 
 
-def test_an_engine_that_does_not_tell_the_length_of_a_match_cannot_be_scheduled() -> None:
+def test_an_engine_that_omits_the_length_of_a_match_cannot_be_scheduled() -> None:
     watched = Watched(ROOMY)
 
     def step(op: Operation[A], /) -> A:

@@ -1,4 +1,4 @@
-"""What the scheduler promises with hybrid pools: windows that slide, states that are taken early."""
+"""The promises of the scheduler with hybrid pools: windows that slide, states that are taken early."""
 
 from collections import Counter
 from dataclasses import replace

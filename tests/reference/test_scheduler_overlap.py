@@ -1,4 +1,4 @@
-"""The scheduler overlaps, and completions come late and in any order; below it lies a host tier. The law judges it."""
+"""The scheduler overlaps over a host tier, completions come late and in any order, and the memory checker checks it."""
 
 from itertools import accumulate
 
@@ -27,7 +27,7 @@ def test_random_completion_conforms_and_changes_no_token(seed: int, overlap: int
         max_prefill_tokens=40,
         chunked_prefill_size=13,
         overlap=overlap,
-        looks=seed + 1,
+        completion_seed=seed + 1,
         retract_interval=interval,
         close_interval=interval,
     )
@@ -37,7 +37,7 @@ def test_random_completion_conforms_and_changes_no_token(seed: int, overlap: int
 
 
 def test_deep_overlap_has_several_launches_in_flight() -> None:
-    watched, _ = run(ROOMY, traffic(20, 4, 4), SchedulerConfig(overlap=3, looks=1))
+    watched, _ = run(ROOMY, traffic(20, 4, 4), SchedulerConfig(overlap=3, completion_seed=1))
     in_flight = accumulate(isinstance(op, Launch) - isinstance(op, Complete) for op in watched.done)
     assert {1, 2, 3, 4} <= set(in_flight)
 
@@ -67,7 +67,7 @@ def test_runs_with_a_host_tier_overlap_and_transfer() -> None:
 
 
 def rules_found(engine: type[RowedEngine]) -> set[str]:
-    """What the first run names in which the law finds something."""
+    """The rules of the first run with a finding."""
     for seed in SEEDS:
         found = scheduled(seed, engine).findings
         if found:
@@ -127,21 +127,21 @@ class LaunchesEarly(RowedEngine):
     transfers_type = _NoFenceBeforePasses
 
 
-class DoesNotLook(RowedEngine):
-    """A pass is taken for complete, and nobody has looked."""
+class AssumesCompletion(RowedEngine):
+    """A pass counts as complete before the host has seen it."""
 
     def computed(self, id: int) -> list[tuple[Part, Request]]:
-        tell = self.tell
+        emit = self.emit
 
         def blind(event: Event) -> object:
-            return None if isinstance(event, End) else tell(event)
+            return None if isinstance(event, End) else emit(event)
 
-        self.tell = blind
+        self.emit = blind
         still = super().computed(id)
-        self.tell = tell
+        self.emit = emit
         return still
 
 
-@pytest.mark.parametrize("engine", [HandsRowsOn, RewritesRows, LaunchesEarly, DoesNotLook])
+@pytest.mark.parametrize("engine", [HandsRowsOn, RewritesRows, LaunchesEarly, AssumesCompletion])
 def test_wrong_protocol_of_rows_and_passes_is_found(engine: type[RowedEngine]) -> None:
     assert "MEM-RACE" in rules_found(engine)

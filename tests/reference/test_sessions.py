@@ -63,7 +63,7 @@ def test_restoring_a_session_is_repeatable(manager: Manager) -> None:
     prefill(manager, "t2")
     manager.finish("t2")
     manager.close_session("s")
-    assert manager.report().protected == 0, "a second match has taken a lock that nobody releases"
+    assert manager.report().protected == 0, "a second match has taken a lock that is never released"
 
 
 def test_a_retried_turn_frees_the_page_that_it_would_orphan(manager: Manager) -> None:

@@ -1,4 +1,4 @@
-"""What an operation lacked, pool by pool."""
+"""The shortage of an operation, pool by pool."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kvref.scheduler.shortage import NOTHING, Shortage, evicted, released, short
 from kvspec.events import EvictAnswer, Refusal, ReleaseAnswer
 
 
-def test_a_refusal_tells_what_is_short_or_at_least_that_something_is() -> None:
+def test_a_refusal_reports_the_shortage_or_counts_as_one_page() -> None:
     refusal = Refusal("CAP-1", "full", pages_short=1, rows_short=2, window_short=3, states_short=4)
     assert shortage(refusal) == (1, 2, 3, 4)
     assert shortage(Refusal(None, "full", states_short=1)) == (0, 0, 0, 1)
@@ -28,6 +28,6 @@ def test_it_is_over_when_nothing_is_short_in_any_pool() -> None:
     assert not short.is_left
 
 
-def test_what_an_answer_does_not_tell_was_not_given_up() -> None:
+def test_parts_that_an_answer_omits_count_as_nothing_freed() -> None:
     assert evicted(EvictAnswer([])) == NOTHING
     assert released(ReleaseAnswer()) == Shortage(rows=1)

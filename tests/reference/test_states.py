@@ -49,19 +49,19 @@ def test_a_turn_resumes_where_a_state_is() -> None:
     assert resumable_len(kv, 3) == 2, "the store has kept the state at the end of what is locked"
     rewind(kv, 7)
     assert list(kv.tracked) == [4]
-    assert source_of_state(kv, 4) == kv.tracked[4], "the one computed in stands past it"
+    assert source_of_state(kv, 4) == kv.tracked[4], "the current state is past it"
     assert source_of_state(kv, 9) == kv.states[0]
     assert source_of_state(kv, 2) == 1, "the store's"
 
 
 def sums(manager: Manager) -> int:
-    told = manager.report()
+    report = manager.report()
     figures = (
-        told.states_available,
-        told.states_evictable,
-        told.states_protected,
-        told.states_sessions,
-        told.states_requests,
+        report.states_available,
+        report.states_evictable,
+        report.states_protected,
+        report.states_sessions,
+        report.states_requests,
     )
     return sum(figure or 0 for figure in figures)
 
@@ -201,9 +201,7 @@ def test_a_turn_that_was_retracted_past_its_last_token_goes_back_to_a_border() -
         manager.extend([("t", end)])
         manager.launch(launch, ["t"])
     manager.retract("t")
-    assert manager.match_prefix("t").prefix_len == 4, (
-        "the state stands at 8, and of those kept only that at 4 is of use"
-    )
+    assert manager.match_prefix("t").prefix_len == 4, "the current state is at 8, and only the kept one at 4 is of use"
     kv = manager.holders["t"]
     assert list(kv.tracked) == [4] and source_of_state(kv, 4) == kv.tracked[4]
 

@@ -1,4 +1,4 @@
-"""Window sides: taken with their pages or not at all, given back once, wherever the cursor stands (SWA-1 to SWA-3)."""
+"""Window sides: taken with their pages or not at all, freed once, at any position of the cursor (SWA-1 to SWA-3)."""
 
 from random import Random
 
@@ -59,13 +59,13 @@ def run(manager: Manager, req: str, tokens: list[int], steps: int = 0, session: 
 
 def window_sum(manager: Manager) -> int:
     """All window pages, counted by the figures."""
-    told = manager.report()
+    report = manager.report()
     figures = (
-        told.window_available,
-        told.window_evictable,
-        told.window_protected,
-        told.window_session_held,
-        told.window_uncached,
+        report.window_available,
+        report.window_evictable,
+        report.window_protected,
+        report.window_session_held,
+        report.window_uncached,
     )
     return sum(figure or 0 for figure in figures) // manager.config.page_size
 
@@ -100,9 +100,9 @@ def test_a_publish_past_the_cursor_leaves_tombstones_which_cannot_be_matched() -
     manager.finish("r")
     assert (manager.report().evictable, manager.report().window_evictable) == (10, 6)
     manager.submit("long", [1, 2, 3, 100, 101, 102, 103, 104, 105, 106, 9])
-    assert manager.match_prefix("long").prefix_len == 10, "two live pages stand at the end"
+    assert manager.match_prefix("long").prefix_len == 10, "two live pages at the end"
     manager.submit("short", [1, 2, 3, 100, 101, 102, 9])
-    assert manager.match_prefix("short").prefix_len == 2, "two tombstones stand at the end"
+    assert manager.match_prefix("short").prefix_len == 2, "two tombstones at the end"
 
 
 def test_a_tombstone_is_revived_by_the_side_of_a_duplicate_and_keeps_its_page() -> None:

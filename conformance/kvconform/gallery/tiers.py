@@ -152,7 +152,7 @@ class _HostNameKept(TieredEngine):
 @_defect("backup-published-early", "the host page of a backup has a name before it is taken", "MEM-NAME")
 class _BackupPublishedEarly(Transfers):
     def backup(self, id: int, node: Node) -> None:
-        self.tell(Publish(HOST, [self.free.pages[0]], [node.key], [node.label]))
+        self.emit(Publish(HOST, [self.free.pages[0]], [node.key], [node.label]))
         super().backup(id, node)
 
 
@@ -163,7 +163,7 @@ class _PrefetchPublishedEarly(Transfers):
     def prefetch(self, id: int, node: Node) -> None:
         super().prefetch(id, node)
         target = self.in_flight[id].target
-        self.tell(Publish(HOST, [target], [node.key], [node.label], planned=True))
+        self.emit(Publish(HOST, [target], [node.key], [node.label], planned=True))
 
 
 @_defect("failed-load-keeps-name", "the name of a failed load stays", "MEM-NAME", "MEM-COUNT")
@@ -171,7 +171,7 @@ class _FailedLoadKeepsItsName(Transfers):
     def forget_failed(self, id: int, transfer: Transfer) -> None:
         if transfer.kind == "load":
             self.unpin(id, HOST, transfer.source)
-            self.tell(Release(holder(id), DEVICE, [transfer.target]))
+            self.emit(Release(holder(id), DEVICE, [transfer.target]))
         else:
             super().forget_failed(id, transfer)
 
@@ -193,7 +193,7 @@ class _ReadersOfAFailedLoadGoOn(TieredEngine):
         transfer = self.transfers.in_flight[id]
         if failed and transfer.kind == "load":
             transfer = self.transfers.in_flight.pop(id)
-            self.tell(End(id, unwritten=[Use(pool=DEVICE, pages=[transfer.target], holder=holder(id))]))
+            self.emit(End(id, unwritten=[Use(pool=DEVICE, pages=[transfer.target], holder=holder(id))]))
             transfer.node.moving -= 1
             self.transfers.after_load(id, transfer)
         else:
@@ -208,7 +208,7 @@ class _ResultsOfAFailedLoadDelivered(TieredEngine):
         for run, _, _, samples in self.passes[id]:
             request = self.requests.get(run.request)
             if samples and request is not None and request.run != run:
-                self.tell(Deliver(id, run.name))
+                self.emit(Deliver(id, run.name))
         super().see_pass(id)
 
 
@@ -216,7 +216,7 @@ class _ResultsOfAFailedLoadDelivered(TieredEngine):
 class _CompletionTakenTwice(TieredEngine):
     def see_pass(self, id: int) -> None:
         super().see_pass(id)
-        self.tell(End(id))
+        self.emit(End(id))
 
 
 @_defect("duplicate-kept", "a duplicate is neither used nor freed", "MEM-LEAK")
@@ -228,7 +228,7 @@ class _DuplicateKept(TieredEngine):
         self.share(request.run, node)
         request.table[index] = self.page_of(node)
         request.loads += self.loads_of(node)
-        self.tell(Map(request.run.name, request.run.name, DEVICE, index, [request.table[index]], [node.label]))
+        self.emit(Map(request.run.name, request.run.name, DEVICE, index, [request.table[index]], [node.label]))
 
 
 @_defect("duplicate-in-table", "a freed duplicate stays in the table", "MEM-USE", "MEM-CONTENT")
@@ -240,7 +240,7 @@ class _DuplicateStaysInTheTable(TieredEngine):
         own = request.table[index]
         self.share(request.run, node)
         request.table[index] = self.page_of(node)
-        self.tell(Release(request.run.name, DEVICE, [own]))
+        self.emit(Release(request.run.name, DEVICE, [own]))
         self.free.give_back(own)
 
 
@@ -319,7 +319,7 @@ class _LeavesBeforeItReleases(TieredEngine):
     def retract(self, name: str) -> None:
         request = self.requests[name]
         if request.run is not None:
-            self.tell(EndHolder(request.run.name))
+            self.emit(EndHolder(request.run.name))
         super().retract(name)
 
 
@@ -351,14 +351,14 @@ class _LearnedWrongly(TieredEngine):
     """Tokens that were rejected stay in the page that is published."""
 
     def publish(self, request: Request) -> None:
-        tell = self.tell
+        emit = self.emit
 
         def forgetful(event: Any) -> object:
-            return None if isinstance(event, Unify) and event.label.endswith("/1") else tell(event)
+            return None if isinstance(event, Unify) and event.label.endswith("/1") else emit(event)
 
-        self.tell = forgetful
+        self.emit = forgetful
         super().publish(request)
-        self.tell = tell
+        self.emit = emit
 
 
 @_defect("page-missing", "the last position of a pass has no page", "MEM-USE")
@@ -371,8 +371,8 @@ class _PageMissing(TieredEngine):
             return part
         assert request.run is not None
         page = request.table.pop()
-        self.tell(Unmap(request.run.name, len(request.table)))
-        self.tell(Release(request.run.name, DEVICE, [page]))
+        self.emit(Unmap(request.run.name, len(request.table)))
+        self.emit(Release(request.run.name, DEVICE, [page]))
         self.free.give_back(page)
         return part
 
@@ -386,8 +386,8 @@ class _HandsOutWithoutTaking(FreeList):
 
 @_defect("handed-out-twice", "the allocator hands a page out twice", "MEM-COUNT", "MEM-TAKE")
 class _PageHandedOutTwice(TieredEngine):
-    def __init__(self, sizes: Any, tell: Any) -> None:
-        super().__init__(sizes, tell)
+    def __init__(self, sizes: Any, emit: Any) -> None:
+        super().__init__(sizes, emit)
         self.free = _HandsOutWithoutTaking(sizes.device_pages)
 
 
@@ -397,7 +397,7 @@ class _TargetNotReleased(Transfers):
         self.unpin(id, DEVICE, transfer.source)
         if transfer.node.host is None:
             transfer.node.host = int(transfer.target)
-            self.tell(Publish(HOST, [transfer.target], [transfer.node.key], [transfer.node.label]))
+            self.emit(Publish(HOST, [transfer.target], [transfer.node.key], [transfer.node.label]))
 
 
 @_defect("pin-forgotten", "a transfer's host page stays pinned", "MEM-LEAK", "MEM-COUNT", "MEM-TAKE")
@@ -420,7 +420,7 @@ class _HostPageLostAfterLoad(Transfers):
 
     def after_load(self, id: int, transfer: Transfer) -> None:
         super().after_load(id, transfer)
-        self.tell(Drop(HOST, [transfer.source], [transfer.node.key]))
+        self.emit(Drop(HOST, [transfer.source], [transfer.node.key]))
         transfer.node.host = None
 
 
@@ -435,8 +435,8 @@ class _TargetTakenLate(Transfers):
 
     def backup(self, id: int, node: Node) -> None:
         super().backup(id, node)
-        self.tell(self.late)
+        self.emit(self.late)
 
     def prefetch(self, id: int, node: Node) -> None:
         super().prefetch(id, node)
-        self.tell(self.late)
+        self.emit(self.late)

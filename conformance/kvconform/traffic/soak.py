@@ -25,7 +25,7 @@ from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config
 
 SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
-    "overlap": ({}, {"overlap": 1}, {"overlap": 3, "looks": 1}),
+    "overlap": ({}, {"overlap": 1}, {"overlap": 3, "completion_seed": 1}),
     "mixed chunk": ({}, {"mixed_chunk": True}),
     "speculative": ({}, {"drafts": 1}, {"drafts": 3}),
     "chunks": ({}, {"max_prefill_tokens": 24, "chunked_prefill_size": 7}),

@@ -1,4 +1,4 @@
-"""Prefill: a batch of requests gets rows, pages and locks, or nothing of it happens."""
+"""Prefill: a whole batch of requests gets rows, pages and locks, or nothing happens."""
 
 from typing import NamedTuple
 
@@ -19,13 +19,13 @@ class Prefill(NamedTuple):
     run: Run | None
     """Its run, if an earlier chunk has begun it."""
     base: KvRecord | MatchResult
-    """What it goes on from: a record, its run's or lent by a slot, or what it matched in the prefix store."""
+    """Its prefix: a record, of its run or lent by a slot, or a match in the prefix store."""
     prefix_len: int
     seq_len: int
 
     @property
     def row(self) -> int | None:
-        """The row that it brings."""
+        """The row that it brings; `None` if it needs one."""
         return self.base.req_pool_idx if isinstance(self.base, KvRecord) else None
 
     @property
@@ -35,7 +35,7 @@ class Prefill(NamedTuple):
 
 
 class Prefilling(ManagerState):
-    """`extend`, and what it asks before it changes anything."""
+    """`extend`, and its checks before it changes anything."""
 
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """Prefill each request up to its `seq_len`: rows, pages and locks for the whole batch, or nothing (17850).
@@ -92,7 +92,7 @@ class Prefilling(ManagerState):
         return Prefill(request, run, base, prefix_len, seq_len)
 
     def _check_chunking(self, batch: list[Prefill]) -> None:
-        """Refuse an empty batch, a request that is named twice, and what BATCH-1 and BATCH-2 forbid (20476)."""
+        """Refuse an empty batch, a request that is named twice, and a batch that breaks BATCH-1 or BATCH-2 (20476)."""
         names = [prefill.request.name for prefill in batch]
         check_batch(names)
         chunks = [prefill for prefill in batch if prefill.is_chunk]
@@ -124,7 +124,7 @@ class Prefilling(ManagerState):
         return rows
 
     def _source_of_state(self, prefill: Prefill) -> int:
-        """The slot with the recurrent state that a request goes on from (17850)."""
+        """The slot with the recurrent state that a request continues (17850)."""
         if prefill.run is not None:
             return prefill.run.kv.states[0]
         if isinstance(prefill.base, KvRecord):
@@ -136,7 +136,7 @@ class Prefilling(ManagerState):
     def _prefill(self, prefill: Prefill, row: int) -> list[int]:
         """Extend one request of a batch that fits, and return its new pages.
 
-        [0, prefix_len)         matched, lent, or written by an earlier chunk: stays
+        [0, prefix_len)         matched, lent, or written by an earlier chunk: kept
         [prefix_len, seq_len)   gets slots: first in the page that prefix_len cuts, then in new pages
         """
         request, run, base, prefix_len, seq_len = prefill

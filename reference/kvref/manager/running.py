@@ -1,4 +1,4 @@
-"""Decode steps, and launches with what they bring."""
+"""Decode steps, launches, and their results."""
 
 from kvref.launch import Launch
 from kvref.manager.state import ManagerState, check_batch, given
@@ -13,7 +13,7 @@ class Running(ManagerState):
     def decode(self, reqs: list[str], n: int = 1) -> DecodeAnswer:
         """Make room for `n` tokens of each request past its committed ones; one alone is committed at once (994).
 
-        The step's tokens need not be there yet: with overlap the launch in flight is about to bring them.
+        With overlap, the launch in flight may still be computing the step's tokens.
 
         Raises:
             Refusal: `n` is no number of tokens, some request cannot decode now, or the batch does not fit.
@@ -69,7 +69,7 @@ class Running(ManagerState):
         )
 
     def launch(self, launch: int, reqs: list[str]) -> Done:
-        """Hand what was prepared to the device, which reads the rows from now on (17850).
+        """Launch the prepared positions on the device, which reads the rows from now on (17850).
 
         Raises:
             Refusal: a launch of this number is in flight, or some request has nothing prepared.
@@ -104,7 +104,7 @@ class Running(ManagerState):
         return Done()
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
-        """The oldest launch in flight has completed and brought `tokens` (17850).
+        """The oldest launch in flight has completed and sampled `tokens` (17850).
 
         Raises:
             Refusal: another launch is older, or `tokens` are not for exactly the runs that it sampled.
@@ -143,7 +143,7 @@ class Running(ManagerState):
         run.kv.lengths = lengths.verify(run.kv.lengths, accepted, self.config.page_size)
         for token in tokens:
             run.tokens.append(token)
-        if len(tokens) < accepted:  # it has stopped: nobody asks what its next step has brought
+        if len(tokens) < accepted:  # it has stopped: the result of its next step is dropped
             run.unverified.clear()
             run.verifiable = 0
             for launch in self.launches:
@@ -153,10 +153,10 @@ class Running(ManagerState):
         return Done()
 
     def _verified(self, run: Run) -> None:
-        """The oldest speculative step of a run is not waited for any longer."""
+        """Remove a run's oldest speculative step."""
         run.unverified.popleft()
         run.verifiable -= 1
 
     def _room_end(self, run: Run, n: int) -> int:
-        """Where a step of `n` positions ends at most: it begins at the latest past all that is not verified (28754)."""
+        """The latest end of a step of `n` positions: at the latest it begins past all unverified positions (28754)."""
         return run.kv.kv_committed_len + sum(run.unverified) + n

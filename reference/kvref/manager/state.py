@@ -1,4 +1,4 @@
-"""What the manager knows, and what several operations ask of it."""
+"""The state of the manager, and checks that several operations share."""
 
 from collections import deque
 from itertools import count
@@ -13,10 +13,10 @@ from kvspec.pages import Runs, compress
 
 
 class ManagerState:
-    """The parts of a manager, and who waits and who runs."""
+    """The parts of a manager, and its waiting and running requests."""
 
     def __init__(self, config: Config) -> None:
-        """Everything is free and nobody is there."""
+        """Everything is free, and there are no requests."""
         self.config = config
         self.allocator = make_allocator(config)
         self.pool = make_pool(config)
@@ -29,7 +29,7 @@ class ManagerState:
         )
 
         self._unkept = count(-1, -1)
-        """Stand-ins for tokens that were accepted past a request's stop: nobody else has these."""
+        """Unique ids in place of tokens that were accepted past a request's stop."""
         self.requests: dict[str, Request] = {}
         self.running: dict[str, Run] = {}
         self.holders: dict[str, KvRecord] = {}
@@ -39,7 +39,7 @@ class ManagerState:
         self.launches: deque[Launch] = deque()
         """The launches in flight, oldest first."""
 
-    # Who is named
+    # Look-ups
 
     def _request(self, req: str) -> Request:
         """The request, or a refusal."""
@@ -69,10 +69,10 @@ class ManagerState:
             raise Refusal("OP-1", f"there is no session {session}")
         return slot
 
-    # What is free
+    # Room
 
     def _check_room(self, *, pages: int = 0, rows_short: int = 0, states: int = 0) -> None:
-        """Refuse what needs more than is free: rows, state slots, and pages with a window side behind each (17850)."""
+        """Refuse an operation that lacks rows, state slots, pages, or the window sides behind these pages (17850)."""
         swa = self._swa
         pages_short = self.allocator.short_of(pages)
         window_short = 0 if swa is None else swa.window.short_of(pages)
@@ -88,7 +88,7 @@ class ManagerState:
                 states_short=states_short,
             )
 
-    # What an answer tells
+    # Parts of answers
 
     @property
     def _swa(self) -> SWAAllocator | None:
@@ -121,5 +121,5 @@ def check_batch(reqs: list[str]) -> None:
 
 
 def given(numbers: dict[str, list[int]]) -> dict[str, Runs]:
-    """What each request was given, as an answer tells it; who was given nothing is not named."""
+    """The new numbers of each request, as an answer names them; requests without new ones are omitted."""
     return {req: compress(new) for req, new in numbers.items() if new}

@@ -21,7 +21,7 @@ class Waiting(ManagerState):
         return Done()
 
     def submit(self, req: str, tokens: list[Element], session: str | None = None) -> Done:
-        """Take a request in; nothing is matched or owned yet.
+        """Queue a request; it has matched nothing and holds nothing yet.
 
         Raises:
             Refusal: the name is taken, the tokens are none, too many or malformed, or no turn of the session.
@@ -54,7 +54,7 @@ class Waiting(ManagerState):
         return slot
 
     def match_prefix(self, req: str) -> MatchAnswer:
-        """How much of a waiting request is cached already. Repeatable (20476).
+        """Match a waiting request's prefix; it may be matched again (20476).
 
         Raises:
             Refusal: the request is not waiting.
@@ -72,7 +72,7 @@ class Waiting(ManagerState):
         )
 
     def take_state(self, req: str) -> StateAnswer:
-        """A matched request that waits takes the state slot that it will compute in (17850).
+        """Give a matched, waiting request the state slot that it will compute in (17850).
 
         Raises:
             Refusal: there are no states, or the request has one, runs or has not matched, or no slot is free.
@@ -88,10 +88,10 @@ class Waiting(ManagerState):
         return StateAnswer(self.pool.states.alloc_early(request))
 
     def free_state(self, req: str) -> StateAnswer:
-        """A waiting request that was not admitted gives its state slot back (17850).
+        """Free the state slot of a waiting request that was not admitted (17850).
 
         Raises:
-            Refusal: it has taken none.
+            Refusal: the request has none.
         """
         request = self._request(req)
         if request.state is None:

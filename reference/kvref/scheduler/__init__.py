@@ -1,28 +1,28 @@
-"""Continuous batching: turns requests into operations, and drives whatever carries them out.
+"""Continuous batching: turns requests into operations, and drives any implementation of them.
 
 A cycle, in order:
 
     receive             requests come in while few wait; a turn only after the turn before it
-    prefill             the request that is in the middle of its prefill, then new ones while tokens and room last
-    or decode           one step for everything that runs; with `mixed_chunk` both share a launch
-    launch, complete    with `overlap` launches before this one complete only now, or later still
+    prefill             the request in the middle of its prefill, then new ones while tokens and room last
+    or decode           one step for all running requests; with `mixed_chunk` both share a launch
+    launch, complete    with `overlap` earlier launches complete only now, or later
     process             tokens arrive; prompts are published, finished requests leave
 
-A refusal for lack of room (CAP-1) is answered by making room, what costs least first: window sides that are left
-behind, what the prefix store has and nobody has locked, idle sessions (least recently used first), KV lent to turns
-that wait. If that is not enough, a prefill waits and a decode retracts the request that was admitted last, but never
-the only one. So the oldest request always goes on, and everything ends (LIVE-1).
+After a refusal for lack of room (CAP-1) the scheduler makes room, the cheapest first: window sides behind the window,
+unlocked prefixes, idle sessions (least recently used first), KV lent to waiting turns. If that is not enough, a prefill
+waits, and a decode retracts the request that was admitted last, but never the only one. So the oldest request always
+goes on, and every request ends (LIVE-1).
 
-A layer for each concern, each built on those before it:
+One layer for each concern, each built on those before it:
 
-    state      who waits, who runs, what is in flight
-    leaving    finished, retracted, aborted
-    room       what is given up when room is short
-    batches    whom to admit, how much to prefill, what to decode
+    state      waiting and running requests, launches in flight
+    release    requests that finish, are retracted or aborted
+    room       what to evict, preempt or retract if room is short
+    batches    admission, prefill lengths, decode batches
     Scheduler  the cycle, here
 
-`policy` has the decisions as functions of a few integers, `shortage` what is short and what is left of that, `req`
-requests, sessions and launches, `sessions` the order of their turns, `hybrid` window pages and state slots.
+`policy` has the decisions as functions of a few integers, `shortage` the shortage of each pool, `req` requests,
+sessions and launches, `sessions` the order of their turns, `hybrid` window pages and state slots.
 """
 
 import contextlib
@@ -39,18 +39,18 @@ __all__ = ["MAX_RECEIVED_PER_ROW", "MIN_WAITING", "NotObserved", "Scheduler"]
 MIN_WAITING = 16
 """Requests are received while fewer wait."""
 MAX_RECEIVED_PER_ROW = 4
-"""Requests that are received and not done, turns behind their session's other turns included, for each row."""
+"""Received and unfinished requests for each row, queued turns of sessions included."""
 
 
 class Scheduler(Batching):
-    """Runs requests to their end on any implementation, through nothing but `step`."""
+    """Runs requests to their end on any implementation, through `step` alone."""
 
     def run(self) -> None:
         """Run all requests to their end.
 
         Raises:
-            NotObserved: the implementation does not say how long a matched prefix is.
-            Violation: LIVE-1, nothing can go on although everything was given up that can be.
+            NotObserved: the implementation does not answer the length of a match.
+            Violation: LIVE-1, no request can go on, and nothing is left to evict, preempt or retract.
         """
         while self.cycle():
             pass
@@ -59,8 +59,8 @@ class Scheduler(Batching):
         """Do one cycle, and return whether there was anything to do.
 
         Raises:
-            NotObserved: the implementation does not say how long a matched prefix is.
-            Violation: LIVE-1, nothing can go on although everything was given up that can be.
+            NotObserved: the implementation does not answer the length of a match.
+            Violation: LIVE-1, no request can go on, and nothing is left to evict, preempt or retract.
         """
         self._disturb()
         self._receive()
@@ -71,20 +71,21 @@ class Scheduler(Batching):
             self._launch(prefill, decode)
         elif not self._flights and self._has_work():
             raise Violation("LIVE-1", "requests wait, but neither prefill nor decode finds room in the empty memory")
-        # With nothing to launch, what is in flight may hold the rows, or the results, that all the others wait for.
+        # With nothing to launch, launches in flight may hold the rows, or the results, that all requests wait for.
         unseen = self._unseen() if prefill or decode else 0
         while len(self._flights) > unseen:
             self._process(self._flights.popleft())
         return True
 
     def _unseen(self) -> int:
-        """How many launches stay in flight while the next one is prepared."""
-        return self._looks.randint(0, self.config.overlap) if self.config.looks else self.config.overlap
+        """The number of launches that stay in flight while the next one is prepared."""
+        overlap = self.config.overlap
+        return self._completions.randint(0, overlap) if self.config.completion_seed else overlap
 
     def _has_work(self) -> bool:
         return bool(self.waiting_queue or self.running_batch or self.chunked_req)
 
-    # Requests come in
+    # Arrival
 
     def _receive(self) -> None:
         while len(self.waiting_queue) < MIN_WAITING and self._received < MAX_RECEIVED_PER_ROW * self.memory.num_rows:
@@ -116,7 +117,7 @@ class Scheduler(Batching):
     # Launches
 
     def _launch(self, prefill: list[tuple[Req, int]], decode: list[Req]) -> None:
-        """Hand the batch over, and publish the chunk in it before its next one is prepared."""
+        """Launch the batch, and publish its chunk before the next chunk is prepared."""
         self._launches += 1
         names = [req.name for req, _ in prefill]
         self.step(Launch(self._launches, names + [req.name for req in decode]))
@@ -127,7 +128,7 @@ class Scheduler(Batching):
             self._hybrid.slide(self.chunked_req, self.chunked_req.seq_len)
 
     def _process(self, flight: Flight) -> None:
-        """A launch has completed: tokens arrive, and what they end leaves (994)."""
+        """Process a completed launch: tokens arrive, and finished requests leave (994)."""
         ending, decoding = flight.still(flight.prefill), flight.still(flight.decode)
         sampling = ending if self.config.drafts else ending + decoding
         tokens = {req.name: req.outputs[req.produced] for req in sampling}
@@ -147,14 +148,14 @@ class Scheduler(Batching):
             self._finish(done)
 
     def _verify(self, req: Req) -> bool:
-        """Commit what the draft model got right, keep what is not past the end (22862); whether the request is done."""
+        """Commit the accepted drafts, and keep those before the request's end (22862). Returns whether it is done."""
         count = policy.accepted(req.length, self.config.drafts)
         tokens = list(req.outputs[req.produced : req.produced + count])
         self.step(Verify(req.name, count, tokens))
         req.produced += len(tokens)
         return req.produced == req.output_len
 
-    # Events that no request asks for, to exercise every way out at every moment
+    # Unrequested events, to exercise every release in every phase
 
     def _disturb(self) -> None:
         config, now = self.config, self._launches
@@ -186,6 +187,6 @@ class Scheduler(Batching):
             if req is not None:
                 self._abort(req)
         elif self._last_finished:
-            # The engine does not know yet that the client has its answer: refused, and nothing changes (OP-1).
+            # An abort after the finish is refused and changes nothing (OP-1).
             with contextlib.suppress(Refusal):
                 self.step(Abort(self._last_finished))

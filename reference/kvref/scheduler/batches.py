@@ -1,4 +1,4 @@
-"""What to run next: whom to admit, how much to prefill, what to decode."""
+"""The next batch: admission, prefill lengths, decode batches."""
 
 from kvref.scheduler import policy
 from kvref.scheduler.req import Req
@@ -8,14 +8,14 @@ from kvspec.pages import ceil_pages
 
 
 class NotObserved(Exception):
-    """The implementation leaves something out of an answer that the scheduler cannot do without."""
+    """The implementation omits a part of an answer that the scheduler needs."""
 
 
 class Batching(MakingRoom):
     """Prepares prefill and decode batches, as large as tokens and room allow."""
 
     def _get_next_batch_to_run(self) -> tuple[list[tuple[Req, int]], list[Req]]:
-        """Requests to prefill, each with the length it will have reached, and requests to decode; both are prepared."""
+        """The requests to prefill, each with its new length, and the requests to decode; both are prepared."""
         if self.config.mixed_chunk:
             decode = self._prepare_decode()
             return self._prepare_prefill(), decode
@@ -23,7 +23,7 @@ class Batching(MakingRoom):
         return prefill, [] if prefill else self._prepare_decode()
 
     def _prepare_prefill(self) -> list[tuple[Req, int]]:
-        """Extend as many requests as tokens and room allow. Those that are not admitted match again next time."""
+        """Extend as many requests as tokens and room allow. The others match again next time."""
         if self._decode_due and self.running_batch:
             return []
         limit = self.memory.num_rows - len(self.running_batch)
@@ -38,8 +38,8 @@ class Batching(MakingRoom):
             try:
                 self.step(Extend([(req.name, seq_len) for req, seq_len in batch]))
             except Refusal as refusal:
-                # What is evicted may be what was matched, so all of the batch is matched again (STORE-5). But nothing
-                # else is: a turn whose lend was ended to make room would only take it again.
+                # An eviction may take a matched prefix, so the whole batch matches again (STORE-5), and no other
+                # request: a turn whose lend was ended to make room would only take it again.
                 limit = len(batch) if self._make_room(refusal, batch) else len(batch) - 1
                 continue
             self._admit(batch)
@@ -65,11 +65,11 @@ class Batching(MakingRoom):
             if not budget or len(batch) == limit:
                 break
             if req.session is not None and req.session.busy_until > self._completed:
-                continue  # a launch in flight still reads the row that it would write (RACE-1)
+                continue  # a launch in flight still reads the row that the turn would write (RACE-1)
             self._match(req)
             growth = policy.expected_growth(req.remaining, self.new_token_ratio)
             need = ceil_pages(req.length + growth, self.memory.page_size)
-            if not req.lent:  # a slot's pages were counted as room before they were lent
+            if not req.lent:  # the pages of a slot counted as room before they were lent
                 need -= req.prefix_len // self.memory.page_size
             if not (self._hybrid.plan(req) and need <= room) and (batch or self.running_batch):
                 self._batch_is_full = True
@@ -85,10 +85,10 @@ class Batching(MakingRoom):
         return batch
 
     def _room(self) -> int:
-        """Pages for new requests: what is free or can be given up, less what the admitted ones will still need.
+        """Pages for new requests: free and evictable pages, less the growth of the admitted requests.
 
-        Two counts of the former, each too low: the report does not tell what only idle sessions have locked, and
-        what the admitted ones hold is less where they share it. The larger one is taken.
+        The free and evictable pages are counted in two ways, each too low: the report omits prefixes that only idle
+        sessions have locked, and admitted requests hold fewer pages if they share some. The larger count is used.
         """
         figures = self.step(Report("busy"))
         admitted = self.running_batch if self.chunked_req is None else [*self.running_batch, self.chunked_req]
@@ -96,7 +96,7 @@ class Batching(MakingRoom):
         known = (figures.available, figures.evictable, figures.session_held)
         tokens = [figure for figure in known if figure is not None]
         if len(tokens) < len(known):
-            return self.memory.num_pages  # an engine that does not tell is asked by trying
+            return self.memory.num_pages  # without figures, room is found by trying
         page_size = self.memory.page_size
         remaining = sum([req.output_len - req.produced for req in self.running_batch])
         committed = [req.prompt_len + req.produced - 1 for req in self.running_batch]
@@ -113,13 +113,13 @@ class Batching(MakingRoom):
     def _match(self, req: Req) -> None:
         prefix_len = self.step(MatchPrefix(req.name)).prefix_len
         if prefix_len is None:
-            raise NotObserved(f"match_prefix of {req.name} does not tell prefix_len, and scheduling needs it")
+            raise NotObserved(f"match_prefix of {req.name} has no prefix_len in its answer, and scheduling needs it")
         req.prefix_len = prefix_len
         if req.session is not None:
             self._sessions.lend(req)
 
     def _admit(self, batch: list[tuple[Req, int]]) -> None:
-        """The batch was extended."""
+        """Record that the batch was extended."""
         chunked_req = None
         ending = []
         self._hybrid.admitted(batch)
@@ -139,10 +139,10 @@ class Batching(MakingRoom):
         self.running_batch = self.running_batch + ending
 
     def _prepare_decode(self) -> list[Req]:
-        """Make room for one decode step of everything that runs, retracting as few as need be."""
+        """Make room for one decode step of all running requests; retract as few as possible."""
         n = self.config.decode_len
         if n > 1 and any(flight.decode for flight in self._flights):
-            return []  # a speculative step begins where the one before it was verified to
+            return []  # a speculative step begins where the verify of the one before it ends
         if self.memory.sliding_window:
             for req in self.running_batch:
                 self._hybrid.slide(req, req.length - 1)
@@ -154,7 +154,7 @@ class Batching(MakingRoom):
                     continue
                 self._decode_due = True
                 if self._flights:
-                    return []  # whoever finishes in a launch in flight needs no retract
+                    return []  # a request that finishes in a launch in flight needs no retract
                 self._retract_last(refusal)
             else:
                 self._decode_due = False

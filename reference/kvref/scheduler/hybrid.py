@@ -1,4 +1,4 @@
-"""What the scheduler does for hybrid pools: windows that slide, states that are taken early, and the room for both."""
+"""The scheduler's part for hybrid pools: sliding windows, early state slots, and the room for both."""
 
 from collections.abc import Iterable
 
@@ -10,13 +10,13 @@ from kvspec.window import evictable_until
 
 
 class HybridPools:
-    """The window pool and the state slots as the scheduler sees them. Without them everything fits and nothing is done.
+    """The scheduler's view of the window pool and the state slots. Without them everything fits.
 
-    An engine that does not tell its figures is asked by trying.
+    If an engine reports no figures, room is found by trying.
     """
 
     def __init__(self, step: Step, memory: Config, config: policy.SchedulerConfig) -> None:
-        """Do what is to be done through `step`."""
+        """Carry out operations through `step`."""
         self._step = step
         self._memory = memory
         self._config = config
@@ -29,10 +29,10 @@ class HybridPools:
     # Room
 
     def measure(self, figures: Figures, running: list[Req]) -> None:
-        """Take in the figures: what is free or can be given up, less what the admitted ones need for their next step.
+        """Take in the figures: the room is free and evictable memory, less the next step of the admitted requests.
 
-        As for pages there are two counts, each too low, and the larger one is taken: the figures do not tell what only
-        idle sessions have locked, and what the admitted ones hold and lock is less where they share it.
+        As for pages there are two counts, each too low, and the larger one is used: the figures omit memory that only
+        idle sessions have locked, and admitted requests hold and lock less if they share some.
         """
         memory = self._memory
         if memory.sliding_window:
@@ -48,25 +48,25 @@ class HybridPools:
             self._states_room = max(_sum(known, memory.num_states), memory.num_states - held)
 
     def begin_plan(self) -> None:
-        """Nobody is planned for the next batch."""
+        """Begin the plan of the next batch."""
         self._window_planned = self._states_planned = 0
 
     def plan(self, req: Req) -> bool:
-        """Plan one more request; whether there is room for all that are planned."""
+        """Plan one more request. Returns whether all planned requests fit."""
         if self._memory.sliding_window:
             self._window_planned += self._window_pages(req.length)
         self._states_planned += self._states_each
         return self._window_planned <= self._window_room and self._states_planned <= self._states_room
 
     def _window_pages(self, length: int) -> int:
-        """Window pages that a request of `length` tokens holds or has locked at most, once its window slides."""
+        """The most window pages that a request of `length` tokens holds or has locked, once its window slides."""
         memory = self._memory
         return min(ceil_pages(length, memory.page_size), policy.window_pages_alone(self._config.ahead, memory))
 
     # Windows
 
     def slide(self, req: Req, position: int) -> None:
-        """Give back the window sides behind a request, once they are worth an operation; it goes on at `position`."""
+        """Free the window sides behind a request, once they are worth an operation; its next step is at `position`."""
         memory = self._memory
         if memory.sliding_window:
             behind = evictable_until(position, memory.sliding_window, memory.page_size) - req.swa_evicted_seqlen
@@ -74,7 +74,7 @@ class HybridPools:
                 self._swa_evict(req, position)
 
     def slide_all(self, running: Iterable[Req], chunked: Req | None) -> int:
-        """Give back all window sides that are left behind, because some are short, and return how many they were."""
+        """Free all window sides behind the windows, because some are short. Returns their number."""
         freed = sum(self._swa_evict(req, req.length - 1) for req in running)
         return freed if chunked is None else freed + self._swa_evict(chunked, chunked.seq_len)
 
@@ -89,9 +89,9 @@ class HybridPools:
     # States
 
     def take_state(self, req: Req) -> None:
-        """A request that has matched takes the slot into which the store's state is copied, before that is evicted.
+        """Take the slot for a copy of the matched state, before that is evicted.
 
-        If none is free it takes all it needs with its row.
+        If no slot is free, the request takes all of its slots with its row.
         """
         if self._states_each and req.prefix_len and not req.lent and req not in self._early:
             try:
@@ -103,12 +103,12 @@ class HybridPools:
                 self._early.add(req)
 
     def admitted(self, batch: list[tuple[Req, int]]) -> None:
-        """Requests have got their rows: the slots that they took early are their records' now."""
+        """Record that requests have their rows: their early slots are now their records'."""
         if self._early:
             self._early.difference_update(req for req, _ in batch)
 
     def give_back(self, batch: list[tuple[Req, int]]) -> None:
-        """Who is not in the batch is not admitted now, and gives the slot back that it took early (17850)."""
+        """Free the early slots of all requests that are not in the batch, which are not admitted now (17850)."""
         if self._early:
             for req in self._early.difference(req for req, _ in batch):
                 self._step(FreeState(req.name))
@@ -116,6 +116,6 @@ class HybridPools:
 
 
 def _sum(known: tuple[int | None, ...], otherwise: int) -> int:
-    """The sum of figures, or `otherwise` if one is not told."""
-    told = [figure for figure in known if figure is not None]
-    return sum(told) if len(told) == len(known) else otherwise
+    """The sum of figures, or `otherwise` if one was not reported."""
+    reported = [figure for figure in known if figure is not None]
+    return sum(reported) if len(reported) == len(known) else otherwise

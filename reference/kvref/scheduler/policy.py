@@ -1,4 +1,4 @@
-"""What the scheduler decides, as functions of a few integers: whom to admit, how much to prefill, what to reserve."""
+"""The scheduler's decisions as functions of a few integers: admission, prefill lengths, reservations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,13 +7,13 @@ from kvspec.events import Config
 from kvspec.pages import ceil_pages
 
 INIT_NEW_TOKEN_RATIO = 0.7
-"""The share of the tokens still to come that is reserved at first, and again after a retract."""
+"""The share of the remaining output tokens that is reserved at first, and again after a retract."""
 MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
-"""What is left of that share in the long run: most of what runs ends before most of the rest has grown."""
+"""The factor of that share in the long run: most requests end before most of the others have grown."""
 NEW_TOKEN_RATIO_DECAY_STEPS = 600
-"""Decode steps from the first of these shares to the second."""
+"""Decode steps from the first share to the long run's."""
 WINDOW_SHARE_LEFT = 4
-"""A window slides once it has left a page, and this fraction of itself, behind: not at every step (20070)."""
+"""A window slides once a page, and this fraction of the window, is behind it: not at every step (20070)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,24 +25,24 @@ class SchedulerConfig:
     chunked_prefill_size: int = 8192
     """Tokens of one request that one launch may prefill; a longer prompt is prefilled in chunks."""
     schedule_conservativeness: float = 1.0
-    """Scales the room that is kept for the growth of what runs. With less, more is admitted, and retracted later."""
+    """Scales the room for the growth of running requests. Less of it admits more requests, and retracts more later."""
     overlap: int = 0
-    """So many launches may still be in flight when the next one is handed over (17850); engines have one."""
-    looks: int = 0
-    """Seed of when the host looks: how many of these it sees complete is drawn each time. 0: as few as it may."""
+    """Launches that may still be in flight at the next launch (17850); engines have one."""
+    completion_seed: int = 0
+    """Seed for the number of these launches that have completed by then, drawn each time. 0: as few as possible."""
     mixed_chunk: bool = False
-    """A prefill launch decodes what runs as well (22213)."""
+    """A prefill launch also decodes the running requests (22213)."""
     drafts: int = 0
-    """Speculative decoding: draft tokens a step (22862)."""
+    """Speculative decoding: draft tokens of a step (22862)."""
     retract_interval: int = 0
-    """Retract a request every so many launches, needed or not (994); 0 is never."""
+    """Launches between two retracts, needed or not (994); 0 is never."""
     abort_interval: int = 0
-    """Abort a request every so many launches; 0 is never."""
+    """Launches between two aborts; 0 is never."""
     close_interval: int = 0
-    """Close a session that has turns to come, every so many launches; 0 is never."""
+    """Launches between two closes of a session that has turns to come; 0 is never."""
 
     def __post_init__(self) -> None:
-        """Refuse budgets with which nothing could ever run.
+        """Refuse budgets that would let no request run.
 
         Raises:
             ValueError: a budget is less than 1, or another number less than 0.
@@ -51,13 +51,13 @@ class SchedulerConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, less than 1")
         intervals = ("retract_interval", "abort_interval", "close_interval")
-        for name in ("schedule_conservativeness", "overlap", "looks", "drafts", *intervals):
+        for name in ("schedule_conservativeness", "overlap", "completion_seed", "drafts", *intervals):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, less than 0")
 
     @property
     def init_new_token_ratio(self) -> float:
-        """The share of the tokens still to come that is reserved at first."""
+        """The share of the remaining output tokens that is reserved at first."""
         return min(1.0, INIT_NEW_TOKEN_RATIO * self.schedule_conservativeness)
 
     @property
@@ -67,7 +67,7 @@ class SchedulerConfig:
 
     @property
     def ahead(self) -> int:
-        """Positions past a request's end that may be computed for it: drafts, and steps whose results are dropped."""
+        """Positions past a request's end that may be computed: drafts, and steps whose results are dropped."""
         return self.drafts + max(0, self.overlap - 1)
 
     @property
@@ -77,10 +77,10 @@ class SchedulerConfig:
 
 
 def fitted(config: SchedulerConfig, memory: Config) -> SchedulerConfig:
-    """The switches as this memory allows them: a chunk leaves room in the window pool for the window before it.
+    """The switches for this memory: a chunk leaves room in the window pool for the window before it.
 
     Raises:
-        ValueError: nothing could ever run.
+        ValueError: no request could ever run.
     """
     if memory.num_states and config.drafts:
         raise ValueError("speculative decoding does not go with recurrent states: they cannot take drafts back")
@@ -99,10 +99,10 @@ def window_reach(memory: Config) -> int:
 
 
 def window_pages_alone(ahead: int, memory: Config) -> int:
-    """Window pages with which the longest request gets on, all others being given up, in chunks of a page (20070).
+    """Window pages that the longest request needs to go on alone, in chunks of a page (20070).
 
-    The window at the end of what it has locked; besides that the window before its next step, which may cut a page
-    more, and the pages of that step: a chunk, or one step's positions and, with overlap, the next ones'.
+    The window at the end of its locked prefix; the window before its next step, which may cut one more page; and the
+    pages of that step: a chunk, or one step's positions and, with overlap, the next ones'.
     """
     reach = window_reach(memory)
     step = ceil_pages(memory.sliding_window + ahead + 1, memory.page_size)
@@ -112,7 +112,7 @@ def window_pages_alone(ahead: int, memory: Config) -> int:
 def never_fits(prompt_len: int, output_len: int, ahead: int, memory: Config) -> str | None:
     """Why a request could not run even with all the memory to itself, or `None` if it could. Lengths in tokens.
 
-    Besides its tokens it may need room for a step whose result is dropped, and `ahead` further positions past its end.
+    It needs room for its tokens, for a step whose result is dropped, and for `ahead` positions past its end.
     """
     peak = prompt_len + output_len + ahead
     if peak > memory.max_context_len:
@@ -127,10 +127,10 @@ def never_fits(prompt_len: int, output_len: int, ahead: int, memory: Config) -> 
 
 
 def prefill_len(remaining: int, budget: int, config: SchedulerConfig, *, may_chunk: bool) -> int:
-    """How many of the `remaining` tokens of a prompt to prefill now; 0 means that the request is not admitted.
+    """The number of the `remaining` tokens of a prompt to prefill now; 0 means that the request is not admitted.
 
-    `budget` is what is left of the launch's. At most one request may be in the middle of its prefill afterwards
-    (BATCH-2), so a prompt is cut only if `may_chunk`; else it goes in whole or waits (20476).
+    `budget` is the rest of the launch's tokens. At most one request may be in the middle of its prefill afterwards
+    (BATCH-2), so a prompt is cut only if `may_chunk`; else it is prefilled whole or waits (20476).
     """
     room = min(budget, config.chunked_prefill_size)
     if remaining <= room:
@@ -139,15 +139,15 @@ def prefill_len(remaining: int, budget: int, config: SchedulerConfig, *, may_chu
 
 
 def expected_growth(remaining: int, new_token_ratio: float) -> int:
-    """How many of the `remaining` output tokens to keep room for."""
+    """The number of the `remaining` output tokens to reserve room for."""
     return int(remaining * new_token_ratio)
 
 
 def next_decode_pages(committed: Iterable[int], decode_len: int, page_size: int) -> int:
     """Pages that the next decode step takes: one for each page border that a request crosses.
 
-    It counts from the committed lengths. Counted from the lengths of the tokens, requests at a border are missed, and
-    decode runs out of pages that admission has given away (994).
+    It counts from the committed lengths. A count from the token lengths would miss requests at a border, and decode
+    would run out of pages that admission has given away (994).
     """
     return sum([-(-(length + decode_len) // page_size) + -length // page_size for length in committed])
 
@@ -159,13 +159,13 @@ def decayed(new_token_ratio: float, config: SchedulerConfig) -> float:
 
 
 def is_due(launches: int, last: int, interval: int) -> bool:
-    """Whether something that happens every `interval` launches, last at `last`, is to happen now; 0 is never."""
+    """Whether an event of every `interval` launches, last at `last`, is due now; an interval of 0 is never."""
     return interval > 0 and launches - last >= interval
 
 
 def accepted(position: int, drafts: int) -> int:
-    """How many positions a speculative step from `position` on commits, 1 to drafts + 1: the oracle of a draft model.
+    """The positions that a speculative step from `position` on commits, 1 to drafts + 1: the oracle of a draft model.
 
-    Any fixed rule will do that yields every count, at page borders and elsewhere.
+    Any fixed rule will do if it yields every count, at page borders and elsewhere.
     """
     return 1 + (position * 2654435761 >> 7) % (drafts + 1)

@@ -1,4 +1,4 @@
-"""What the scheduler knows of a request, of its session, and of a launch that is in flight."""
+"""The scheduler's records of a request, of its session, and of a launch in flight."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ class GenerateReq(NamedTuple):
     """A request as a client sends it."""
 
     name: str
-    """No other request ever has it."""
+    """Unique among all requests."""
     tokens: list[Element]
-    """The prompt. A turn's prompt begins with all that its session saw and sampled before."""
+    """The prompt. A turn's prompt begins with its session's history, sampled tokens included."""
     outputs: Sequence[int]
-    """The tokens that will be sampled for it, at least one. A `range` costs nothing."""
+    """The tokens that will be sampled, at least one. A `range` costs nothing."""
     session: str | None = None
     last_turn: bool = True
     """Whether its session is closed after it."""
@@ -27,15 +27,15 @@ class Session:
     __slots__ = ("busy_until", "closing", "complete", "is_open", "name", "turn", "turns")
 
     def __init__(self, name: str) -> None:
-        """A session that nobody has opened yet."""
+        """A session that is not open yet."""
         self.name = name
         self.turns: deque[Req] = deque()
-        """Turns that wait for the one before them to end (SESS-1)."""
+        """Turns that wait for the end of the one before (SESS-1)."""
         self.turn: Req | None = None
         """The turn in flight."""
         self.is_open = False
         self.closing = False
-        """Closed while its turn is in flight: it goes when the turn ends (SESS-4)."""
+        """Closed while its turn is in flight: it is released when the turn ends (SESS-4)."""
         self.complete = False
         """No further turn will come."""
         self.busy_until = 0
@@ -61,7 +61,7 @@ class Req:
     )
 
     def __init__(self, request: GenerateReq, prompt_len: int, session: Session | None) -> None:
-        """Take a request in."""
+        """A request that nothing was done for yet."""
         self.name = request.name
         self.tokens = request.tokens
         self.outputs = request.outputs
@@ -71,15 +71,15 @@ class Req:
         self.produced = 0
         """Tokens sampled so far; a retracted request keeps them."""
         self.prefix_len = 0
-        """The answer of its last match."""
+        """The length of its last match."""
         self.seq_len = 0
-        """Where its last extend ended."""
+        """The end of its last extend."""
         self.swa_evicted_seqlen = 0
-        """How far its window sides were given back in this run, as far as it was told."""
+        """The end of the window sides that were freed in this run, as far as answers report it."""
         self.lent = False
-        """It waits, and its session's slot has lent it the session's KV."""
+        """Whether it waits with its session's KV, which the slot has lent it."""
         self.ran = False
-        """It was extended since it was submitted, so that an abort wipes its session's KV (22862)."""
+        """Whether it was extended since its submission, so that an abort wipes its session's KV (22862)."""
 
     @property
     def length(self) -> int:
@@ -92,19 +92,19 @@ class Req:
         return self.output_len - self.produced
 
     def tokens_so_far(self) -> list[Element]:
-        """The prompt and what was sampled."""
+        """The prompt and the sampled tokens."""
         return [*self.tokens, *self.outputs[: self.produced]]
 
 
 class Flight(NamedTuple):
-    """A launch in flight, and what is due when it completes."""
+    """A launch in flight, and its expected results."""
 
     launch: int
     prefill: list[Req]
-    """Requests whose prompt it completes: each brings its first token (CHUNK-1)."""
+    """Requests whose prompt it completes: each samples its first token (CHUNK-1)."""
     decode: list[Req]
     left: set[Req]
-    """Requests that ended or were retracted since: what it computed for them is dropped."""
+    """Requests that ended or were retracted since: their results are dropped."""
 
     def still(self, reqs: list[Req]) -> list[Req]:
         """Those of `reqs` whose results are still wanted."""

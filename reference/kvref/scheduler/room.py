@@ -1,19 +1,19 @@
-"""What is given up, and in which order, when an operation lacks room."""
+"""Making room: the order in which memory is freed if an operation lacks room."""
 
 from collections.abc import Iterable
 
-from kvref.scheduler.leaving import Leaving
+from kvref.scheduler.release import Release
 from kvref.scheduler.req import Req
 from kvref.scheduler.shortage import NOTHING, Shortage, evicted, released, shortage
 from kvspec.events import Abort, Evict, Refusal, Submit
 from kvspec.rules import Violation
 
 
-class MakingRoom(Leaving):
-    """The answers to a refusal for lack of room (CAP-1), what costs least first."""
+class MakingRoom(Release):
+    """The answers to a refusal for lack of room (CAP-1), the cheapest first."""
 
     def _make_room(self, refusal: Refusal, batch: Iterable[tuple[Req, int]] = ()) -> bool:
-        """Give up what costs least until `refusal` is answered; whether anything was. Spares the turns of `batch`."""
+        """Free the cheapest memory until `refusal` is answered, but not that of `batch`. Returns whether any was."""
         short = shortage(refusal)
         made = False
         if short.window > 0:
@@ -35,16 +35,16 @@ class MakingRoom(Leaving):
         return made
 
     def _evict(self, short: Shortage) -> Shortage:
-        """Evict what is short, and a page for each request that runs: the next shortage is a page's growth away."""
+        """Evict the shortage, and a page for each running request: otherwise the next page border is short again."""
         growth = len(self.running_batch)
         pages = short.pages + growth if short.pages > 0 else 0
         window = short.window + growth if short.window > 0 else 0
         return evicted(self.step(Evict(pages, window, max(0, short.states))))
 
     def _end_lend(self, spared: set[Req]) -> bool:
-        """Send a turn that waits with its session's KV back to the state before it matched; whether there was one.
+        """End the lend of a waiting turn: back to the state before its match. Returns whether there was one.
 
-        The abort ends the lend, and the slot can be preempted then.
+        After the abort that ends the lend, the slot can be preempted.
         """
         for req in self.waiting_queue:
             if req.lent and req not in spared:
@@ -52,7 +52,7 @@ class MakingRoom(Leaving):
         else:
             return False
         assert req.session is not None
-        if req.session.closing:  # which has no slot to go back to: the client is gone
+        if req.session.closing:  # its slot goes with the turn: the client is gone
             self._abort(req)
             return True
         self.step(Abort(req.name))
@@ -71,4 +71,4 @@ class MakingRoom(Leaving):
             self._retract(self.running_batch[-1])
         else:
             name = self.running_batch[0].name
-            raise Violation("LIVE-1", f"{name} runs alone and all else was given up, but it cannot go on: {refusal}")
+            raise Violation("LIVE-1", f"{name} runs alone with all other memory free, but it cannot go on: {refusal}")

@@ -1,4 +1,4 @@
-"""The streaming sessions as the scheduler sees them: turns in order, and whose idle KV to give up first."""
+"""The scheduler's streaming sessions: turns in order, and idle KV in the order of preemption."""
 
 from kvref.scheduler.req import Req, Session
 from kvspec.events import CloseSession, OpenSession, Preempt, ReleaseAnswer, Step, Submit
@@ -15,7 +15,7 @@ class SessionController:
         """Sessions whose slot holds KV that is not lent, least recently used first."""
 
     def get(self, name: str) -> Session:
-        """The session `name`, which is opened with its next turn."""
+        """The session `name`; its next turn opens it."""
         return self._sessions.setdefault(name, Session(name))
 
     def next_turn(self, session: Session) -> Req | None:
@@ -36,23 +36,23 @@ class SessionController:
         return None
 
     def lend(self, req: Req) -> None:
-        """The turn has matched: what the slot had is the turn's now. A match of nothing has emptied the slot."""
+        """Record that a turn has matched: the slot's KV is now the turn's. An empty match has emptied the slot."""
         assert req.session is not None
         had_kv = req.session in self._idle
         self._idle.pop(req.session, None)
         req.lent = (req.lent or had_kv) and req.prefix_len > 0
 
     def take_back(self, session: Session, newest_launch: int) -> None:
-        """The slot holds the session's KV again, and launches up to `newest_launch` may read its row."""
+        """Record that the slot holds the session's KV again; launches up to `newest_launch` may read its row."""
         session.busy_until = newest_launch
         self._idle[session] = None
 
     def forget_kv(self, session: Session) -> None:
-        """The session's KV is gone."""
+        """Record that the session's KV was released."""
         self._idle.pop(session, None)
 
     def end_turn(self, session: Session) -> None:
-        """The turn has left the system. A session that was closed meanwhile is gone with it."""
+        """End the turn. A session that was closed meanwhile ends with it."""
         session.turn = None
         if session.closing:
             session.closing = session.is_open = False
@@ -75,9 +75,10 @@ class SessionController:
         return None
 
     def preempt_oldest(self, completed: int) -> ReleaseAnswer | None:
-        """Give up the KV of the least recently used idle slot whose row nobody reads; `None` if there is none.
+        """Preempt the least recently used idle slot whose row no launch reads; `None` if there is none.
 
-        The row of a slot that a launch after `completed` reads would be withheld, and its turn is the freshest anyway.
+        The row of a slot that a launch after `completed` reads would be withheld, and such a slot is the most recently
+        used anyway.
         """
         for session in self._idle:
             if session.busy_until <= completed:

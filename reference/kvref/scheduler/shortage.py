@@ -1,4 +1,4 @@
-"""What an operation lacked, and what is left of that after something was given up."""
+"""The shortage of an operation, and its rest after memory was freed."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from kvspec.pages import Runs, expand
 
 
 class Shortage(NamedTuple):
-    """How much is short, or was given up, of each pool. None or less is enough."""
+    """The amount of each pool that is short, or was freed. 0 or less is enough."""
 
     pages: int = 0
     rows: int = 0
@@ -22,11 +22,11 @@ class Shortage(NamedTuple):
 
     @property
     def is_evictable(self) -> bool:
-        """Whether anything is short that the prefix store may have."""
+        """Whether a pool is short that the prefix store has memory of."""
         return max(self.pages, self.window, self.states) > 0
 
     def less(self, given: "Shortage") -> "Shortage":
-        """What is short still."""
+        """The rest of the shortage."""
         return Shortage(*(short - more for short, more in zip(self, given, strict=True)))
 
 
@@ -34,7 +34,7 @@ NOTHING = Shortage()
 
 
 def shortage(refusal: Refusal) -> Shortage:
-    """What is short; a refusal for another reason is raised again."""
+    """The shortage of a refusal; a refusal for another reason is raised again."""
     refused = refusal.refused
     short = Shortage(refused.pages_short, refused.rows_short, refused.window_short, refused.states_short)
     if refused.rule != "CAP-1" and not short.is_left:
@@ -43,12 +43,12 @@ def shortage(refusal: Refusal) -> Shortage:
 
 
 def evicted(answer: EvictAnswer) -> Shortage:
-    """What an eviction has freed, as far as the answer tells."""
+    """The memory that an eviction has freed, as far as its answer reports it."""
     return Shortage(_count(answer.evicted), 0, _count(answer.window_evicted), _count(answer.states_evicted))
 
 
 def released(answer: ReleaseAnswer) -> Shortage:
-    """What the release of a record has freed, as far as the answer tells."""
+    """The memory that a record's release has freed, as far as its answer reports it."""
     return Shortage(_count(answer.freed), 1, _count(answer.window_freed), _count(answer.states_freed))
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler knows: who waits, who runs, and what is in flight."""
+"""The scheduler's state: waiting and running requests, and launches in flight."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -22,17 +22,17 @@ class SchedulerState:
         requests: Iterable[GenerateReq],
         config: SchedulerConfig = SchedulerConfig(),  # noqa: B008 - it is immutable
     ) -> None:
-        """Schedule `requests`, which are drawn one by one, on an implementation of the size `memory`.
+        """Schedule `requests`, which are taken one by one, on an implementation of the size `memory`.
 
         Raises:
-            ValueError: with these switches nothing could ever run in this memory.
+            ValueError: with these switches no request could ever run in this memory.
         """
         self.step = step
         self.memory = memory
         self.config = config = policy.fitted(config, memory)
         self.waiting_queue: deque[Req] = deque()
         self.running_batch: list[Req] = []
-        """What decodes, in the order of admission."""
+        """The decode batch, in the order of admission."""
         self.chunked_req: Req | None = None
         """The request in the middle of its prefill: the one admitted last."""
         self.new_token_ratio = config.init_new_token_ratio
@@ -48,14 +48,14 @@ class SchedulerState:
         self._sessions = SessionController(step)
         self._hybrid = HybridPools(step, memory, config)
         self._flights: deque[Flight] = deque()
-        self._looks = Random(config.looks)
+        self._completions = Random(config.completion_seed)
         self._launches = 0
         self._completed = 0
         self._batch_is_full = False
-        """There was no room for another request, and nothing has left since."""
+        """Whether another request had no room, and no request has left since."""
         self._decode_due = False
-        """A request was retracted: what runs must decode before anything is prefilled, or the request comes straight
-        back, is retracted again, and this never ends (994)."""
+        """Whether a request was retracted: running requests must decode before a prefill, or the request is admitted at
+        once, retracted again, and so on forever (994)."""
         self._last_finished = ""
         self._last_retract = self._last_abort = self._last_close = 0
         self._aborts = self._closes = 0

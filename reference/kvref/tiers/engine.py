@@ -1,13 +1,14 @@
-"""The tiered engine: requests are matched, prefilled, decoded and let go; prefixes lie on the device and on the host.
+"""The tiered engine: requests are matched, prefilled, decoded and released; prefixes are on the device and on the host.
 
-Forward passes run on one stream and are queued before the last one was seen (overlap). Where a page is handed on while
-a pass in flight still uses it, the next pass comes later on the same stream, and a transfer waits for that stream.
+Forward passes run on one stream and are queued before the host has seen the last one complete (overlap). If a page is
+handed on while a pass in flight still uses it, the next pass comes later on the same stream, and a transfer waits for
+that stream.
 """
 
 from hashlib import blake2b
 from typing import NamedTuple
 
-from kvref.tiers.state import DEVICE, FORWARD, HOST, FreeList, Node, Request, Run, Sizes, Tell
+from kvref.tiers.state import DEVICE, FORWARD, HOST, Emit, FreeList, Node, Request, Run, Sizes
 from kvref.tiers.transfers import Transfers
 from kvspec.memory.events import (
     Begin,
@@ -34,7 +35,7 @@ class Part(NamedTuple):
     start: int
     end: int
     samples: bool
-    """Whether a token comes out."""
+    """Whether it samples a token."""
 
 
 class TieredEngine:
@@ -42,10 +43,10 @@ class TieredEngine:
 
     transfers_type = Transfers
 
-    def __init__(self, sizes: Sizes, tell: Tell) -> None:
-        """Nothing is cached; `tell` is given each event of memory as it happens."""
-        self.sizes, self.tell = sizes, tell
-        self.transfers = self.transfers_type(sizes, tell)
+    def __init__(self, sizes: Sizes, emit: Emit) -> None:
+        """Nothing is cached; memory events go to `emit`."""
+        self.sizes, self.emit = sizes, emit
+        self.transfers = self.transfers_type(sizes, emit)
         self.free = FreeList(sizes.device_pages)
         self.root = Node("", None, "")
         self.requests: dict[str, Request] = {}
@@ -54,16 +55,16 @@ class TieredEngine:
         self._runs = 0
 
     def submit(self, name: str, tokens: list[int], target: int) -> None:
-        """Take a request in; it is finished with `target` tokens."""
+        """Queue a request; it finishes with `target` tokens."""
         self.requests[name] = Request(list(tokens), target)
 
     def admit(self, name: str, length: int | None = None) -> bool:
-        """Match a waiting request's prefix, load what lies on the host only, and let it run; false if there is no room.
+        """Match a waiting request's prefix, load its host pages, and let it run; false if there is no room.
 
-        The last token is computed in any case, so it is not matched; nor is anything past `length`, if that is told.
+        The last token is always computed, so it is not matched; nor is any token past `length`, if that is given.
 
         [0, device)        on the device: shared
-        [device, matched)  on the host: loaded into new pages; passes that read them wait for that
+        [device, matched)  on the host: loaded into new pages; passes that read them wait for the load
         [matched, tokens)  computed
         """
         request = self.requests[name]
@@ -85,13 +86,13 @@ class TieredEngine:
         request.locked = nodes
         request.queued = request.computed = len(nodes) * self.sizes.page_size
         labels = [self.content(request.tokens, index) for index in range(len(nodes))]
-        self.tell(Map(run.name, run.name, DEVICE, 0, [*request.table], labels))
+        self.emit(Map(run.name, run.name, DEVICE, 0, [*request.table], labels))
         return True
 
     def queue_pass(self, names: list[str]) -> int | None:
-        """Queue a forward pass over those of the requests that have something to compute and room for it.
+        """Queue a forward pass over those of the requests that have tokens to compute and room for them.
 
-        Returns its number; `None` if there is nothing to do, or enough is in flight.
+        Returns its number; `None` if there are none, or `overlap` passes are in flight.
         """
         parts = []
         for name in names if len(self.passes) < self.sizes.overlap else ():
@@ -106,18 +107,18 @@ class TieredEngine:
         """Queue a forward pass; returns its number."""
         id = self.new_id()
         writes = [Use(table=part.run.name, start=part.start, stop=part.end) for part in parts]
-        self.tell(Begin(id, FORWARD, self.reads(parts), writes, after=self.awaited(parts), at="forward"))
+        self.emit(Begin(id, FORWARD, self.reads(parts), writes, after=self.awaited(parts), at="forward"))
         for part in parts:
             self.requests[part.run.request].queued = part.end
         self.passes[id] = parts
         return id
 
     def reads(self, parts: list[Part]) -> list[Use]:
-        """What a pass reads."""
+        """The reads of a pass."""
         return [Use(table=part.run.name, stop=part.end) for part in parts]
 
     def plan(self, request: Request) -> Part | None:
-        """What the next pass computes of a request: a chunk of its prompt, or one position; `None` without room."""
+        """A request's part of the next pass: a chunk of its prompt, or one position; `None` without room."""
         if request.run is None or request.queued >= request.target:
             return None
         start, known = request.queued, len(request.tokens)
@@ -128,17 +129,17 @@ class TieredEngine:
         return Part(request.run, start, end, samples=end >= known)
 
     def missing(self, request: Request, end: int) -> int:
-        """How many pages a request lacks for positions up to `end`."""
+        """The number of pages that a request lacks for positions up to `end`."""
         return max(0, -(-end // self.sizes.page_size) - len(request.table))
 
     def grow(self, run: Run, request: Request, end: int) -> None:
-        """Free pages, of which there must be enough, for positions up to `end`."""
+        """Take free pages for positions up to `end`; the caller has checked that there are enough."""
         pages = [self.free.take() for _ in range(self.missing(request, end))]
         if pages:
             first = len(request.table)
-            self.tell(Take(run.name, DEVICE, [*pages]))
+            self.emit(Take(run.name, DEVICE, [*pages]))
             labels = [f"{run.name}/{index}" for index in range(first, first + len(pages))]
-            self.tell(Map(run.name, run.name, DEVICE, first, [*pages], labels))
+            self.emit(Map(run.name, run.name, DEVICE, first, [*pages], labels))
             request.table += pages
 
     def awaited(self, parts: list[Part]) -> list[int | str]:
@@ -147,7 +148,7 @@ class TieredEngine:
         return sorted(loads & self.transfers.in_flight.keys())
 
     def see_pass(self, id: int) -> None:
-        """The host has seen a pass complete: tokens leave the engine, whole pages are published, requests finish."""
+        """Process a completed pass: deliver tokens, publish whole pages, finish requests."""
         for part, request in self.computed(id):
             if part.samples:
                 self.deliver(id, part, request, _sample(request.tokens))
@@ -156,9 +157,9 @@ class TieredEngine:
                 self.leave(part.run.request)
 
     def computed(self, id: int) -> list[tuple[Part, Request]]:
-        """A pass has completed: its parts, and the requests that are there still."""
+        """Take in a completed pass. Returns its parts whose requests still run, with these requests."""
         parts = self.passes.pop(id)
-        self.tell(End(id))
+        self.emit(End(id))
         found = [(part, self.requests[part.run.request]) for part in parts if part.run.request in self.requests]
         still = [(part, request) for part, request in found if request.run == part.run]
         for part, request in still:
@@ -166,12 +167,12 @@ class TieredEngine:
         return still
 
     def deliver(self, id: int, part: Part, request: Request, token: int) -> None:
-        """A token leaves the engine."""
-        self.tell(Deliver(id, part.run.name))
+        """Deliver a token to the client."""
+        self.emit(Deliver(id, part.run.name))
         request.tokens.append(token)
 
     def see_transfer(self, id: int, failed: bool = False) -> None:
-        """The host has seen a transfer complete, or fail."""
+        """Process a transfer that has completed or failed."""
         transfer = self.transfers.complete(id, failed)
         node = transfer.node
         if failed and transfer.kind == "load":
@@ -187,10 +188,10 @@ class TieredEngine:
         self.prune(node)
 
     def publish(self, request: Request) -> None:
-        """Whole pages that are computed can be found by others; where others were first, theirs is used instead.
+        """Publish a request's whole computed pages; if a prefix is cached already, use the cached page instead.
 
         [0, locked)          cached already
-        [locked, computed)   whole pages: published, or exchanged for the page that has the name
+        [locked, computed)   whole pages: published, or exchanged for the cached page
         """
         assert request.run is not None
         run, size = request.run, self.sizes.page_size
@@ -198,48 +199,48 @@ class TieredEngine:
             parent = request.locked[-1] if request.locked else self.root
             key = self.key(parent.key, request.tokens[index * size : (index + 1) * size])
             label = self.content(request.tokens, index)
-            self.tell(Unify(f"{run.name}/{index}", label))
+            self.emit(Unify(f"{run.name}/{index}", label))
             node = parent.children.setdefault(key, Node(key, parent, label))
             node.locks += 1
             request.locked.append(node)
             own = request.table[index]
             if node.device is None:
                 node.device = own
-                self.tell(Publish(DEVICE, [own], [key], [label]))
+                self.emit(Publish(DEVICE, [own], [key], [label]))
                 if self.sizes.write_through:
                     self.back_up(node)
             else:
                 self.exchange(request, index, node)
 
     def exchange(self, request: Request, index: int, node: Node) -> None:
-        """Use a cached page in place of one's own with the same content, and free that."""
+        """Replace a request's own page by the cached page with the same content, and free it."""
         assert request.run is not None
         own, run = request.table[index], request.run
         self.share(run, node)
         request.table[index] = self.page_of(node)
         request.loads += self.loads_of(node)
         label = self.content(request.tokens, index)
-        self.tell(Map(run.name, run.name, DEVICE, index, [request.table[index]], [label]))
-        self.tell(Release(run.name, DEVICE, [own]))
+        self.emit(Map(run.name, run.name, DEVICE, index, [request.table[index]], [label]))
+        self.emit(Release(run.name, DEVICE, [own]))
         self.free.give_back(own)
 
     def leave(self, name: str) -> None:
-        """A request is finished, or aborted: it lets go of all that it has."""
+        """End a request, finished or aborted, and release its memory."""
         self.retract(name)
         del self.requests[name]
 
     def retract(self, name: str) -> None:
-        """A request lets go of all that it has, and waits again with its tokens."""
+        """Release a request's memory; it waits again with its tokens."""
         request = self.requests[name]
         if request.run is None:
             return
-        self.tell(Unmap(request.run.name))
+        self.emit(Unmap(request.run.name))
         for node in request.locked:
             node.locks -= 1
-        self.tell(Release(request.run.name, DEVICE, [*request.table]))
+        self.emit(Release(request.run.name, DEVICE, [*request.table]))
         for page in request.table[len(request.locked) :]:
             self.free.give_back(page)
-        self.tell(EndHolder(request.run.name))
+        self.emit(EndHolder(request.run.name))
         self.requests[name] = Request(request.tokens, request.target)
 
     def match(self, tokens: list[int]) -> list[Node]:
@@ -254,14 +255,14 @@ class TieredEngine:
         return nodes
 
     def make_room(self, pages: int) -> bool:
-        """Evict until so many device pages are free; false if that cannot be had now."""
+        """Evict until so many device pages are free; false if that is impossible now."""
         while len(self.free.pages) < pages:
             if not self.evict():
                 return False
         return True
 
     def evict(self) -> bool:
-        """Let one cached page leave the device; by write-back, what the host lacks is copied first."""
+        """Evict one cached page from the device; with write-back, it is first copied to the host if it is not there."""
         for node in list(self.root.below()):
             if self.may_leave_device(node):
                 if node.host is not None or self.sizes.write_through or not self.back_up(node):
@@ -271,30 +272,30 @@ class TieredEngine:
         return False
 
     def may_leave_device(self, node: Node) -> bool:
-        """Whether nobody uses a device page, and no longer prefix is on the device."""
+        """Whether a device page is unused, and no longer prefix is on the device."""
         alone = all(child.device is None for child in node.children.values())
         return node.device is not None and not node.locks and not node.moving and alone
 
     def drop_device(self, node: Node) -> None:
-        """A cached page leaves the device."""
+        """Free the device page of a cached prefix."""
         page = self.page_of(node)
-        self.tell(Drop(DEVICE, [page], [node.key]))
+        self.emit(Drop(DEVICE, [page], [node.key]))
         self.free.give_back(page)
         node.device = None
         self.prune(node)
 
     def back_up(self, node: Node) -> bool:
-        """Copy a page to the host, if it is not there and there is room."""
+        """Start the copy of a page to the host, if it is not there and there is room."""
         if node.host is not None or node.moving or not (self.transfers.free.pages or self.evict_host()):
             return False
         self.transfers.backup(self.new_id(), node)
         return True
 
     def evict_host(self) -> bool:
-        """Let one cached page leave the host tier."""
+        """Evict one cached page from the host tier."""
         for node in list(self.root.below()):
             if self.may_leave_host(node):
-                self.tell(Drop(HOST, [node.host or 0], [node.key]))
+                self.emit(Drop(HOST, [node.host or 0], [node.key]))
                 self.transfers.free.give_back(node.host or 0)
                 node.host = None
                 self.prune(node)
@@ -302,12 +303,12 @@ class TieredEngine:
         return False
 
     def may_leave_host(self, node: Node) -> bool:
-        """Whether no transfer uses a host page, and no longer prefix is on the host."""
+        """Whether a host page is unused, and no longer prefix is on the host."""
         alone = all(child.host is None for child in node.children.values())
         return node.host is not None and not node.moving and not (node.locks and node.device is None) and alone
 
     def store(self) -> bool:
-        """Copy a host page to the storage, if one is not there."""
+        """Start the copy of a host page to the storage, if one is not there."""
         for node in self.root.below() if self.sizes.storage else ():
             if node.host is not None and not node.moving and node.key not in self.transfers.stored:
                 self.transfers.store(self.new_id(), node)
@@ -315,7 +316,7 @@ class TieredEngine:
         return False
 
     def prefetch(self, tokens: list[int]) -> bool:
-        """Bring the first page of a prompt that is nowhere else from the storage to the host."""
+        """Start the copy of a prompt's first uncached page from the storage to the host."""
         nodes, size = self.match(tokens), self.sizes.page_size
         parent, rest = nodes[-1] if nodes else self.root, tokens[len(nodes) * size :][:size]
         key = self.key(parent.key, rest)
@@ -330,21 +331,21 @@ class TieredEngine:
         return True
 
     def prune(self, node: Node) -> None:
-        """Forget nodes that are nowhere and lead nowhere."""
+        """Remove nodes without a page, a child, a lock or a transfer."""
         while node.parent is not None and not (node.device or node.host or node.children or node.locks or node.moving):
             del node.parent.children[node.key]
             node = node.parent
 
     def share(self, run: Run, node: Node) -> None:
-        """A run refers to a cached page."""
-        self.tell(Share(run.name, DEVICE, [self.page_of(node)], [node.key]))
+        """Let a run share a cached page."""
+        self.emit(Share(run.name, DEVICE, [self.page_of(node)], [node.key]))
 
     def key(self, parent: str, page: list[int]) -> str:
         """The name of the prefix that ends with a page of tokens."""
         return blake2b(f"{parent}/{page}".encode(), digest_size=4).hexdigest()
 
     def content(self, tokens: list[int], index: int) -> str:
-        """What page `index` of a request with these tokens holds: all up to its end, whatever the page is named."""
+        """The content label of page `index` of a request with these tokens: all tokens up to its end."""
         return " ".join(map(str, tokens[: (index + 1) * self.sizes.page_size]))
 
     def page_of(self, node: Node) -> int:
@@ -358,18 +359,18 @@ class TieredEngine:
         return [id for id, transfer in flying if transfer.kind == "load" and transfer.node is node]
 
     def count(self) -> None:
-        """Tell what is free, and what is cached and used by nobody."""
+        """Emit the counts of free pages, and of unused cached pages."""
         used, nodes = self.transfers.used(), list(self.root.below())
         device = [node.device for node in nodes if node.device and not node.locks and node.device not in used[DEVICE]]
         host = [node.host for node in nodes if node.host and node.host not in used[HOST]]
-        self.tell(Count(DEVICE, free=[*self.free.pages], cached=[*device]))
-        self.tell(Count(HOST, free=[*self.transfers.free.pages], cached=[*host]))
+        self.emit(Count(DEVICE, free=[*self.free.pages], cached=[*device]))
+        self.emit(Count(HOST, free=[*self.transfers.free.pages], cached=[*host]))
 
     def check_evicted(self) -> None:
-        """Once all has been evicted, nothing is cached.
+        """Check that nothing is cached after everything was evicted.
 
         Raises:
-            AssertionError: what nobody uses is never evicted.
+            AssertionError: an unused prefix is never evicted.
         """
         left = len(list(self.root.below()))
         assert not left, f"{left} cached prefixes are never evicted"
@@ -381,5 +382,5 @@ class TieredEngine:
 
 
 def _sample(tokens: list[int]) -> int:
-    """The next token: some function of all before it."""
+    """The next token: a function of all tokens before it."""
     return sum(tokens) % 3

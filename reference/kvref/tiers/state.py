@@ -1,4 +1,4 @@
-"""Sizes, free pages, and the nodes of the prefix tree: what the tiered engine remembers."""
+"""The state of the tiered engine: sizes, free pages, requests, and the nodes of the prefix tree."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 from kvspec.memory.events import Event, Pool
 
-Tell = Callable[[Event], object]
+Emit = Callable[[Event], object]
+"""Takes each memory event as it happens."""
 DEVICE, HOST, STORAGE = "device", "host_tier", "storage"
 FORWARD = "forward"
 """The stream of forward passes; each kind of transfer has its own, or shares one."""
 
 
 class Sizes(NamedTuple):
-    """How large the engine is, in tokens, pages and launches, and which policies it has."""
+    """The sizes of the engine, in tokens, pages and launches, and its policies."""
 
     page_size: int = 2
     device_pages: int = 10
@@ -22,25 +23,25 @@ class Sizes(NamedTuple):
     overlap: int = 2
     """Forward passes that may be in flight."""
     chunk: int = 5
-    """Tokens that a pass prefills of one request at most."""
+    """The most tokens that a pass prefills of one request."""
     write_through: bool = True
-    """Whether pages are copied to the host when they are published; else when they are evicted (write-back)."""
+    """Whether pages are copied to the host at their publication; else at their eviction (write-back)."""
     storage: bool = True
 
     def pools(self) -> dict[str, Pool]:
-        """The pools, as the header of a trace names them."""
+        """The pools, as in the header of a trace."""
         pools = {DEVICE: Pool(self.page_size, self.device_pages), HOST: Pool(self.page_size, self.host_pages)}
         return pools | ({STORAGE: Pool(self.page_size, keyed=True)} if self.storage else {})
 
 
 @dataclass(eq=False)
 class Node:
-    """One cached page of tokens: the prefix that ends with it is named by `key`."""
+    """One cached page of tokens; `key` names the prefix that ends with it."""
 
     key: str
     parent: "Node | None"
     label: str
-    """What the page holds."""
+    """The content of the page."""
     device: int | None = None
     """Its page on the device."""
     host: int | None = None
@@ -51,7 +52,7 @@ class Node:
     children: "dict[str, Node]" = field(default_factory=dict)
 
     def path(self) -> "list[Node]":
-        """From the root's child to this node."""
+        """The nodes from the root's child to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
@@ -60,14 +61,14 @@ class Node:
         return nodes[::-1]
 
     def below(self) -> "Iterator[Node]":
-        """Every longer prefix."""
+        """All longer prefixes."""
         for child in self.children.values():
             yield child
             yield from child.below()
 
 
 class Run(NamedTuple):
-    """A stretch of work for one request: what it computes is labelled with its name until it is known."""
+    """One residency of a request: its name labels the pages that it computes, until their content is known."""
 
     name: str
     request: str
@@ -79,13 +80,13 @@ class Request:
 
     tokens: list[int]
     target: int
-    """It is finished with so many tokens."""
+    """Its length when it finishes."""
     run: Run | None = None
     table: list[int] = field(default_factory=list)
     locked: list[Node] = field(default_factory=list)
     """The cached pages at the beginning of its table."""
     queued: int = 0
-    """Positions that are computed, or queued to be."""
+    """Positions that are computed or queued."""
     computed: int = 0
     """Positions that the host has seen computed."""
     loads: list[int] = field(default_factory=list)
@@ -100,9 +101,9 @@ class FreeList:
         self.pages = deque(range(1, pages + 1))
 
     def take(self) -> int:
-        """Hand the page out that has been free for longest."""
+        """Take the page that has been free for the longest time."""
         return self.pages.popleft()
 
     def give_back(self, page: int) -> None:
-        """A page is free again."""
+        """Free a page."""
         self.pages.append(page)

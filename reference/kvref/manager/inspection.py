@@ -10,7 +10,7 @@ from kvspec.pages import Runs, compress, slots_of
 from kvspec.window import window_held_tokens
 
 
-class Looking(ManagerState):
+class Inspection(ManagerState):
     """The figures, and the whole state."""
 
     def report(self, mode: Literal["idle", "busy"] = "busy") -> Figures:
@@ -54,11 +54,11 @@ class Looking(ManagerState):
         return figures
 
     def _held_tokens(self, kv: KvRecord) -> int:
-        """Tokens of a holder's private pages, a page that is held in part counted whole (20070)."""
+        """Tokens of a holder's private pages; a page that is held in part counts whole (20070)."""
         return lengths.held_tokens(kv.lengths, self.config.page_size)
 
     def _window_held_tokens(self, kv: KvRecord) -> int:
-        """The same of the window pool: the pages before the cursor have given their window side back (20070)."""
+        """The same for the window pool: the pages before the cursor have lost their window side (20070)."""
         return window_held_tokens(kv.lengths, kv.swa_evicted_seqlen, self.config.page_size)
 
     def snapshot(self) -> SnapshotAnswer:
@@ -80,7 +80,7 @@ class Looking(ManagerState):
         )
 
     def _locks(self) -> dict[str, dict[int, int]]:
-        """How many locks cover each page, window page and state of the prefix store that some cover."""
+        """The number of locks on each locked page, window page and state of the prefix store."""
         nodes, swa = list(self.tree_cache.all_nodes()), self._swa
         locks = {"locks": {page: node.lock_ref for node in nodes for page in node.value if node.lock_ref}}
         if swa is not None:

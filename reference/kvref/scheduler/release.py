@@ -1,12 +1,12 @@
-"""How requests leave what runs: finished, retracted, aborted."""
+"""The end of a run: requests finish, are retracted or aborted."""
 
 from kvref.scheduler.req import Req, Session
 from kvref.scheduler.state import SchedulerState
 from kvspec.events import Abort, Finish, Retract
 
 
-class Leaving(SchedulerState):
-    """The operations that take a request away, and what must be noted of each."""
+class Release(SchedulerState):
+    """The operations that end a run, and the bookkeeping of each."""
 
     def _finish(self, done: set[Req]) -> None:
         finished = [req for req in self.running_batch if req in done]
@@ -18,7 +18,7 @@ class Leaving(SchedulerState):
             self._end(req, keeps_kv=True)
 
     def _abort(self, req: Req) -> None:
-        """A client is gone. A turn that ran takes its session's KV with it (22862)."""
+        """Abort a request whose client is gone. A turn that ran takes its session's KV with it (22862)."""
         self.step(Abort(req.name))
         self.aborted.append(req.name)
         if req in self.waiting_queue:
@@ -39,7 +39,7 @@ class Leaving(SchedulerState):
         self._decode_due = True
 
     def _leave(self, reqs: set[Req]) -> None:
-        """Requests stop running."""
+        """Remove requests from the running batch."""
         self.running_batch = [req for req in self.running_batch if req not in reqs]
         if self.chunked_req in reqs:
             self.chunked_req = None
@@ -48,7 +48,7 @@ class Leaving(SchedulerState):
             flight.left.update(reqs)
 
     def _end(self, req: Req, *, keeps_kv: bool) -> None:
-        """The request is no more; its session goes on with its next turn, if there is one."""
+        """Forget a request; its session goes on with its next turn, if there is one."""
         self._received -= 1
         session = req.session
         if session is not None:

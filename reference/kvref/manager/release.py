@@ -1,4 +1,4 @@
-"""Operations by which memory moves to the prefix store, to a session's slot, or back to the free pages."""
+"""Operations that move memory to the prefix store, to a session's slot, or back to the free pages."""
 
 from kvref.manager.state import ManagerState
 from kvref.release import evict_swa, release_kv_cache
@@ -7,8 +7,8 @@ from kvspec.events import EvictAnswer, PublishAnswer, Refusal, ReleaseAnswer, Sw
 from kvspec.tokens import Tokens
 
 
-class Leaving(ManagerState):
-    """Operations on what somebody holds, and on what the prefix store keeps."""
+class Release(ManagerState):
+    """Operations on held memory, and on the prefix store."""
 
     # Ways out. Each ends in `release_kv_cache`, or in a session's slot.
 
@@ -28,7 +28,7 @@ class Leaving(ManagerState):
         return self._released()
 
     def _end_run(self, run: Run) -> None:
-        """Nothing that a launch in flight samples comes to a run that has ended, and it holds its row no longer."""
+        """End a run: it no longer holds its row, and samples of launches in flight are dropped."""
         del self.running[run.name], self.holders[run.name]
         self.chunked.discard(run.name)
         for launch in self.launches:
@@ -69,7 +69,7 @@ class Leaving(ManagerState):
         return answer
 
     def _published_tokens(self, run: Run) -> Tokens:
-        """The tokens of a request that finishes, and those accepted past its stop where their pages are published."""
+        """The tokens of a finished request, and those accepted past its stop if their pages are published."""
         beyond = run.kv.kv_committed_len - len(run.tokens)
         if self.config.overshoot == "freed" or beyond <= 0:
             return run.tokens
@@ -78,10 +78,10 @@ class Leaving(ManagerState):
         return tokens
 
     def abort(self, req: str) -> ReleaseAnswer:
-        """The request leaves without a result, wherever it is (22862).
+        """End a request without a result, in any phase (22862).
 
-        A turn that ran has overwritten its session's KV with tokens that the client never got: the KV is wiped. One
-        that never ran leaves the slot as it was.
+        A turn that ran has overwritten its session's KV with tokens that the client never got, so the KV is wiped. A
+        turn that never ran leaves the slot unchanged.
 
         Raises:
             Refusal: there is no such request.
@@ -131,7 +131,7 @@ class Leaving(ManagerState):
         self.session_cache.wipe(slot)
         return self._released()
 
-    # To the prefix store, out of it, out of the window
+    # Publication and eviction
 
     def cache_unfinished(self, req: str, chunked: bool = False) -> PublishAnswer:
         """Publish what a launched prefill wrote, so that others can match it while the request still runs (20476).
@@ -157,7 +157,7 @@ class Leaving(ManagerState):
         """Free at least `n` pages, `window` window sides and `states` states of the prefix store, or all unlocked ones.
 
         Raises:
-            Refusal: that asks for nothing, or for what there is no pool of.
+            Refusal: all counts are 0, one is negative, or its pool does not exist.
         """
         if min(n, window, states) < 0 or n + window + states < 1:
             raise Refusal("OP-1", f"{n} pages, {window} window sides and {states} states are nothing to evict")
@@ -171,7 +171,7 @@ class Leaving(ManagerState):
     def swa_evict(self, req: str) -> SwaEvictAnswer:
         """Give back the window sides that a running request has left behind (20070).
 
-        Its next step stands at its last token at the earliest: a turn that is retracted computes that one again.
+        Its next step begins at its last token at the earliest: a retracted turn computes that token again.
 
         Raises:
             Refusal: there is no sliding window, or the request is not running.
