@@ -4,7 +4,8 @@ canary, pools       the engine's side: its pools once, each forward pass before 
 violations          the violations that the host reads
 chain               labels, on the host
 perturb             injected faults, for the self-test
-words, kernels      below: the layout of the words that travel, and the kernels
+words, kernels      below: the layout of the words that travel, and the kernels, with their parts: `slots`,
+                    `verification`, `stamping`
 """
 
 from kvcuda.canary.canary import Canary
