@@ -7,11 +7,11 @@ import torch
 from benchmarks.sglang_paged import PagedPool, Release
 
 from kvcuda.arena import Run
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.memory import DeviceMemory
 from kvcuda.row_table import ints
 from kvcuda.streams import default_streams
-from kvcuda.tensors import Ints
 from kvspec.events import Config
 from kvspec.pages import ceil_pages
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 
 from kvcuda import digest_kernels
+from kvcuda.arrays import Ints, Words
 from kvcuda.backend import DEVICE
 from kvcuda.forward import ForwardBatch
 from kvcuda.memory import DeviceMemory
 from kvcuda.memory_events import Listener, Uses
 from kvcuda.staging import Slot, Staging
 from kvcuda.streams import Event
-from kvcuda.tensors import Ints
 from kvspec.events import Config
 from kvspec.memory.events import Use
 
@@ -137,7 +137,7 @@ class DigestModel:
             self._lookup_readers[self._lookups % LOOKUP_BUFFERS] = done = self._memory.streams.event()
             stream.record(done)
 
-    def _look_up(self, slot: Slot, entries: Any, batch: ForwardBatch) -> None:
+    def _look_up(self, slot: Slot, entries: Words, batch: ForwardBatch) -> None:
         """Look a batch's window slots up on the scheduler's stream, and let the forward stream wait for that.
 
         A page's window side changes when the page is freed, even while a launch that reads it waits on its stream.
@@ -185,7 +185,7 @@ class DigestModel:
             self._take_lookups(entries, batch)
         return slot
 
-    def _fill(self, slot: Slot, batch: ForwardBatch) -> Any:
+    def _fill(self, slot: Slot, batch: ForwardBatch) -> Words:
         """Write a batch's rows, lengths and states to a slot's entries, which are returned."""
         entries = slot.words[: len(batch.rows) * FIELDS].reshape(-1, FIELDS)
         entries[:, 0] = batch.rows
@@ -200,9 +200,10 @@ class DigestModel:
     def _lookup_lengths(self, batch: ForwardBatch) -> Ints:
         """Positions that each request uses in window layers: its new ones, and those that their window reads."""
         window = self.layers.window
-        return (batch.ends - (batch.starts - window).clip(min=0)) * bool(window)
+        lengths: Ints = (batch.ends - (batch.starts - window).clip(min=0)) * bool(window)
+        return lengths
 
-    def _take_lookups(self, entries: Any, batch: ForwardBatch) -> None:
+    def _take_lookups(self, entries: Words, batch: ForwardBatch) -> None:
         """Assign a batch's window slots to the next buffer, once its last reader is done."""
         self._lookups += 1
         buffer = self._lookups % LOOKUP_BUFFERS

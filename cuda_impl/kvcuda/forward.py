@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kvcuda.tensors import Ints
+from kvcuda.arrays import Ints
 
 
 class StateBatch(NamedTuple):

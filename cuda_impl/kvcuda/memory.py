@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from kvcuda import kernels
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.moves import PageMoves
 from kvcuda.staging import Slot
 from kvcuda.streams import Event, Streams
-from kvcuda.tensors import EXTEND_BLOCK, MAX_JOBS, Ints
+from kvcuda.tensors import EXTEND_BLOCK, MAX_JOBS
 from kvcuda.words import FIELDS, Fault
 from kvspec.events import Config, Refusal
 

@@ -14,6 +14,7 @@ K/V pages have no events here: only forward passes use them, on one stream, and 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from kvcuda.arrays import Ints, Words
 from kvcuda.words import FIELDS, OF_ARENA, REWRITES, Move
 from kvspec.events import Config
 from kvspec.memory.events import Begin, Event, Pool, Release, Take, Use
@@ -153,7 +154,7 @@ class Listener:
                 uses.writes.append(self._row(row, first * size, (first + pages) * size))
         return uses
 
-    def forward(self, rows: Any, starts: Any, ends: Any, outs: Any, out_cache_loc: Any) -> Uses:
+    def forward(self, rows: Ints, starts: Ints, ends: Ints, outs: Ints, out_cache_loc: Any) -> Uses:
         """A forward pass reads rows up to where its requests end, and the slots of their new positions."""
         uses = Uses([], [])
         for row, start, end, out in zip(*map(_ints, (rows, starts, ends, outs)), strict=True):
@@ -161,12 +162,12 @@ class Listener:
             uses.reads.append(self._buffer("out", out_cache_loc, out, out + end - start))
         return uses
 
-    def noted(self, loc: Any, starts: Any, lengths: Any) -> list[Use]:
+    def noted(self, loc: Any, starts: Ints | Words, lengths: Ints) -> list[Use]:
         """Spans of a forward pass's own buffer, which keeps the window slots of its positions."""
         pairs = zip(_ints(starts), _ints(lengths), strict=True)
         return [self._buffer("window_loc", loc, start, start + length) for start, length in pairs if length]
 
-    def look_up(self, slot: Any, rows: Any, ends: Any, noted: list[Use]) -> Uses:
+    def look_up(self, slot: Any, rows: Ints, ends: Ints, noted: list[Use]) -> Uses:
         """The window pages behind a forward pass's pages are looked up and written to `noted`."""
         reads = [self._row(row, 0, end) for row, end in zip(_ints(rows), _ints(ends), strict=True)]
         return self.words(slot).joined(Uses([_TENSORS, *reads], noted))
@@ -185,7 +186,7 @@ class Listener:
         return Use(None, BUFFERS, [name], start, stop)
 
 
-def _ints(numbers: Any) -> list[int]:
+def _ints(numbers: Ints | Words) -> list[int]:
     listed: list[int] = numbers.tolist()
     return listed
 

@@ -1,15 +1,15 @@
 """Moves of whole pages: queued when they happen, and carried out together before the next batch needs their result."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from kvcuda import kernels
 from kvcuda.arena import Run
+from kvcuda.arrays import Ints, Words
 from kvcuda.staging import Slot
 from kvcuda.streams import Event, Streams
-from kvcuda.tensors import MAX_BLOCKS, MAX_JOBS, MOVE_BLOCK, DeviceTensors, Ints
+from kvcuda.tensors import MAX_BLOCKS, MAX_JOBS, MOVE_BLOCK, DeviceTensors
 from kvcuda.words import FIELDS, OF_ARENA, REWRITES, Move
 from kvspec.events import Config
 
@@ -172,7 +172,7 @@ class PageMoves(DeviceTensors):
         if self.available + count > self.config.num_pages:
             raise ValueError(f"{count} pages go back, but only {self.config.num_pages - self.available} are in use")
 
-    def _open_moves(self) -> Any:
+    def _open_moves(self) -> Words:
         if self._moves is None:
             self._moves = self._staging.take()
         return self._moves.words.reshape(-1, FIELDS)

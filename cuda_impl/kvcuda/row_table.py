@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvcuda.arrays import Ints
 from kvcuda.memory_events import Listener
-from kvcuda.tensors import Ints
 from kvspec.lengths import Lengths
 
 

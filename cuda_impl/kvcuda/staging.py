@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from kvcuda.arrays import Words
 from kvcuda.streams import Streams
 
 
@@ -20,7 +21,7 @@ class Slot:
     def __init__(self, num_words: int, device: str, passed: Any) -> None:
         """Make both, zeroed; `num_words` is a power of two."""
         pinned = torch.zeros(num_words, dtype=torch.int32, pin_memory=device == "cuda")
-        self.words: Any = pinned.numpy()
+        self.words: Words = pinned.numpy()
         """The host's side, int32 [num_words]."""
         self.device: Any = torch.zeros(num_words, dtype=torch.int32, device=device)
         """The device's side, int32 [num_words]."""

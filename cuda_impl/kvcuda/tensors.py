@@ -5,11 +5,12 @@ knows their numbers.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.memory_events import Uses
 from kvcuda.staging import Slot, Staging
@@ -17,9 +18,6 @@ from kvcuda.streams import Streams
 from kvcuda.window_pool import WindowPool
 from kvcuda.words import FIELDS
 from kvspec.events import Config
-
-Ints: TypeAlias = Any
-"""A numpy array of int64. Types of numpy, torch and triton are not checked: they need not be installed."""
 
 MAX_PAGE_SIZE = 256
 MAX_JOBS = 2048

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.canary import Canary, Known, Pass, Places, Pool, Violation
 from kvcuda.canary.chain import extended
-from kvcuda.tensors import Ints
 
 
 def ints(*numbers: int) -> Ints:

@@ -25,7 +25,8 @@ class HandsRowsOutEarly(DeviceManager):
 
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(config, **options)
-        self.rows._readers = _NeverRead()
+        never: Any = _NeverRead()
+        self.rows._readers = never
 
 
 class _NeverRead:

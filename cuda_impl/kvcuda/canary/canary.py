@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.canary import kernels
 from kvcuda.canary import words as layout
@@ -18,7 +19,6 @@ from kvcuda.canary.words import ViolationKind
 from kvcuda.memory_events import Listener, Uses
 from kvcuda.staging import Slot, Staging, padded
 from kvcuda.streams import EagerStreams, Event, Stream, Streams
-from kvcuda.tensors import Ints
 
 BLOCK = 512
 """Positions that a program verifies together."""

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvcuda.arrays import Ints
 from kvcuda.canary.words import Kind
-from kvcuda.tensors import Ints
 
 WORD = 8
 """Bytes of a word: bytes are digested in words."""

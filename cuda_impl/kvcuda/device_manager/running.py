@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvcuda.arrays import Ints
 from kvcuda.device_manager.state import ManagerState
 from kvcuda.forward import Forward, ForwardBatch, StateBatch
 from kvcuda.memory import OUT_BUFFERS
@@ -9,7 +10,6 @@ from kvcuda.records import Flight, Run
 from kvcuda.row_table import ints
 from kvcuda.staging import Slot
 from kvcuda.streams import Event
-from kvcuda.tensors import Ints
 from kvspec import lengths
 from kvspec.events import CompleteAnswer, DecodeAnswer, Done, Refusal
 

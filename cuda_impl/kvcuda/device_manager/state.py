@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.forward import Forward
 from kvcuda.holdings import Holdings
@@ -11,7 +12,6 @@ from kvcuda.records import Flight, KvRecord, Request, Run
 from kvcuda.row_table import ints
 from kvcuda.sessions import Sessions
 from kvcuda.streams import Streams, default_streams
-from kvcuda.tensors import Ints
 from kvspec.events import Config, Refusal
 
 
