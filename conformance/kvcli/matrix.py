@@ -16,8 +16,8 @@ from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Output
 from kvconform.signals import caught, until_interrupted
 
 if TYPE_CHECKING:
-    from kvlab.matrix.memory.report import DrivenReport
-    from kvlab.matrix.requests.findings import ReleaseReport
+    from kvlab.matrix.report import AnyReport
+    from kvlab.matrix.report import Level as OneLevel
 
 
 BEHIND_THE_PROTOCOL = ("sglang", "sglang-jax")
@@ -79,72 +79,45 @@ def matrix(
 
         kvspec matrix mini-sglang ../mini-sglang
     """
-    from kvlab.matrix.memory.check import driven
-    from kvlab.matrix.memory.report import line
+    from kvlab.matrix.check import checked
+    from kvlab.matrix.report import line
+    from kvlab.matrix.table import show
     from kvlab.trial import ATTACHED
 
     if engine not in ATTACHED:
         raise typer.BadParameter(f"no engine {engine!r}; these are known: {', '.join(ATTACHED)}")
     if level is Level.requests and engine not in BEHIND_THE_PROTOCOL:
         raise typer.BadParameter(f"{engine} is not behind the protocol: only {' and '.join(BEHIND_THE_PROTOCOL)} are")
-    checked_reports: list[ReleaseReport] = []
-    driven_reports: list[DrivenReport] = []
-    unchecked: dict[str, str] = {}
+    reports: list[AnyReport] = []
     console = Output()
     each = Console(quiet=True) if as_json else console
     with until_interrupted():
         for release in releases:
-            if engine in BEHIND_THE_PROTOCOL and level is not Level.memory:
-                with _waiting(f"{engine} {release}, requests"):
-                    report = _requests(engine, release, seconds, seed, out, cache, again=again)
-                if isinstance(report, str):
-                    unchecked[release] = report
-                else:
-                    checked_reports.append(report)
-                each.print(Text(_line(engine, release, report)), soft_wrap=True)
-            if level is not Level.requests:
-                with _waiting(f"{engine} {release}, as it runs"):
-                    run = driven(engine, release, seconds, seed, out, cache, again=again)
-                driven_reports.append(run)
-                each.print(Text(line(run)), soft_wrap=True)
+            for one in _levels(engine, level):
+                with _waiting(f"{engine} {release}, {'requests' if one == 'requests' else 'as it runs'}"):
+                    reports.append(checked(one, engine, release, seconds, seed, out, cache, again=again))
+                each.print(Text(line(reports[-1])), soft_wrap=True)
     if as_json or junit or sarif or html:
         from kvconform.findings.formats import to_json, write
         from kvlab.matrix.outcome import report_of
 
-        told = report_of(engine, checked_reports, driven_reports, unchecked)
-        write(told, junit=junit, sarif=sarif, html=html)
+        outcome = report_of(engine, reports)
+        write(outcome, junit=junit, sarif=sarif, html=html)
         if as_json:
-            console.print(to_json(told), markup=False, highlight=False, soft_wrap=True)
+            console.print(to_json(outcome), markup=False, highlight=False, soft_wrap=True)
     if not as_json:
-        _show(checked_reports, driven_reports, out)
-    supported = bool(checked_reports) or any(run.not_supported is None for run in driven_reports)
-    explained = all(found.explanation for report in checked_reports for found in report.found)
-    explained = explained and all(run.explained for run in driven_reports)
-    if not supported and not caught():
+        show(Output(), reports)
+        console.print(Text(f"The shortest traces and their stories are in {out}."), soft_wrap=True)
+    if all(report.not_supported is not None for report in reports) and not caught():
         raise typer.Exit(UNUSABLE)
-    raise typer.Exit(CONFORMS if explained else BROKEN)
+    raise typer.Exit(CONFORMS if all(report.explained for report in reports) else BROKEN)
 
 
-def _requests(
-    engine: str, release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
-) -> "ReleaseReport | str":
-    """What is found in a release behind the protocol, or why it is not supported."""
-    from kvlab.matrix.requests.check import NotChecked, checked
-
-    try:
-        return checked(engine, release, seconds, seed, out, cache, again=again)
-    except NotChecked as error:
-        return str(error)
-
-
-def _line(engine: str, release: str, report: "ReleaseReport | str") -> str:
-    """What is printed of a release behind the protocol when it is done."""
-    if isinstance(report, str):
-        return f"{engine} {release}, requests: not supported: {report}"
-    found = sum(one.explanation is None for one in report.found)
-    told = f"{engine} {release}, requests: {len(report.conform)} vectors conform, {len(report.fail)} fail, "
-    told += f"{len(report.not_supported)} are not supported; {report.operations:,} operations; "
-    return told + f"{len(report.found)} findings, {found or 'none'} not explained"
+def _levels(engine: str, level: Level) -> "list[OneLevel]":
+    """The levels to check an engine at; only those that have an adapter have requests."""
+    of_requests: list[OneLevel] = ["requests"] if engine in BEHIND_THE_PROTOCOL and level is not Level.memory else []
+    of_memory: list[OneLevel] = ["memory"] if level is not Level.requests else []
+    return of_requests + of_memory
 
 
 @contextmanager
@@ -156,18 +129,3 @@ def _waiting(for_: str) -> Iterator[None]:
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         progress.add_task(for_, total=None)
         yield
-
-
-def _show(checked_reports: "list[ReleaseReport]", driven_reports: "list[DrivenReport]", out: Path) -> None:
-    """The tables. A release's column must not be cut off; a terminal that is narrower wraps the lines."""
-    from kvlab.matrix.memory.table import show_driven
-    from kvlab.matrix.requests.table import show_matrix
-
-    console = Output()
-    if checked_reports:
-        wide = Console(width=max(console.width, 24 + 9 * len(checked_reports)))
-        show_matrix(wide, checked_reports)
-    if driven_reports:
-        wide = Console(width=max(console.width, 32 + 10 * len(driven_reports)))
-        show_driven(wide, driven_reports)
-    console.print(Text(f"The shortest traces and their stories are in {out}."), soft_wrap=True)

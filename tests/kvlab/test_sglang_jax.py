@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from kvlab.checkout import checkout_of
-from kvlab.matrix.requests.findings import Found, ReleaseReport, explanations
-from kvlab.matrix.requests.task import Task
+from kvlab.matrix.findings import explanations
+from kvlab.matrix.report import Found, RequestReport, Task
 from kvlab.stubs import EngineError
 
 ROWS = {f"row_kept_over_chunks_p{size}" for size in (1, 4, 16, 64)}
@@ -20,17 +20,17 @@ CHUNKS = {"middle_chunk_samples_nothing"}
 ROOM = {"decode_capacity_miss", "decode_up_to_page_border"}
 
 
-def checked(commit: str, out: Path) -> ReleaseReport:
+def checked(commit: str, out: Path) -> RequestReport:
     """What the vectors find in a checkout, in a process of its own; without it the test is skipped, and says why."""
     try:
         folder = checkout_of(f"sglang-jax-{commit}")
     except EngineError as error:
         pytest.skip(str(error))
-    task = Task("sglang-jax", commit, str(folder), str(out), seconds=0, seed=0)
-    command = [sys.executable, "-m", "kvlab.matrix.requests.worker", msgspec.json.encode(task).decode()]
+    task = Task("requests", "sglang-jax", commit, str(folder), str(out), seconds=0, seed=0)
+    command = [sys.executable, "-m", "kvlab.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-    return msgspec.json.decode(done.stdout, type=ReleaseReport)
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=RequestReport)
 
 
 @pytest.mark.parametrize(

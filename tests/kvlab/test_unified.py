@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvlab.matrix.requests.findings import ReleaseReport
-from kvlab.matrix.requests.task import Task
+from kvlab.matrix.report import RequestReport, Task
 from kvlab.releases import folder_of
 from kvlab.sglang.adapter.between import is_between
 from kvlab.sglang.adapter.unified import is_unified
@@ -35,11 +34,11 @@ def test_what_the_vectors_find_in_it_is_explained(release: str, tmp_path: Path) 
         pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
     if any(importlib.util.find_spec(needed) is None for needed in ("torch", "triton", "numpy")):
         pytest.skip("torch, triton or numpy is not installed; SGLang's classes need them")
-    task = Task("sglang", release, str(folder), str(tmp_path), seconds=0, seed=0)
-    command = [sys.executable, "-m", "kvlab.matrix.requests.worker", msgspec.json.encode(task).decode()]
+    task = Task("requests", "sglang", release, str(folder), str(tmp_path), seconds=0, seed=0)
+    command = [sys.executable, "-m", "kvlab.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-    report = msgspec.json.decode(done.stdout, type=ReleaseReport)
+    report = msgspec.json.decode(done.stdout.splitlines()[-1], type=RequestReport)
     explained = {one.explanation for one in report.found}
     assert explained == RELEASES[release]
     assert len(report.conform) > 60

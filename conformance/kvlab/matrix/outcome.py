@@ -1,6 +1,6 @@
 """`kvspec matrix` as a report: a case for each release and level, and the findings that nothing explains."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -10,33 +10,34 @@ from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.wording import counted, origin
 from kvconform.runs.traces import report_of as report_of_trace
-from kvlab.matrix.memory.report import DrivenReport, Group
-from kvlab.matrix.requests.findings import ReleaseReport
+from kvlab.matrix.report import AnyReport, Group, MemoryReport, RequestReport
 from kvspec.rules import MEMORY_RULES
 
 
-def report_of(
-    engine: str, checked: Iterable[ReleaseReport], driven: Iterable[DrivenReport], unchecked: Mapping[str, str]
-) -> Report:
-    """What came out of releases, at both levels. `unchecked`: release -> why it cannot be had behind the protocol."""
-    report = Report("matrix", engine)
-    for requests in checked:
-        found = [one.finding for one in requests.found if one.explanation is None and one.finding is not None]
-        known = f"{counted(len(requests.found), 'finding')}, all explained" if requests.found and not found else ""
-        case = Case(f"{engine} {requests.release}, requests", "conforms", events=requests.operations)
-        _add(report, case, found, known)
-    for release, reason in unchecked.items():
-        report.cases.append(Case(f"{engine} {release}, requests", "not supported", reason=reason))
-    for run in driven:
-        case = Case(f"{engine} {run.release}, as it runs", "conforms", level="memory", events=run.events)
-        if run.not_supported is not None:
-            case.verdict, case.reason = "not supported", run.not_supported
-            report.cases.append(case)
-            continue
-        has = [f"{name} ({shown.rule})" for name, shown in run.known.items() if shown is not None]
-        known = f"known defects: {', '.join(has)}" if has else ""
-        _add(report, case, [_told(run, group) for group in run.unexplained], known)
-    return report
+def report_of(engine: str, reports: Iterable[AnyReport]) -> Report:
+    """The results of releases, at both levels."""
+    outcome = Report("matrix", engine)
+    for report in reports:
+        if isinstance(report, MemoryReport):
+            case = Case(f"{engine} {report.release}, as it runs", "conforms", level="memory", events=report.events)
+        else:
+            case = Case(f"{engine} {report.release}, requests", "conforms", events=report.operations)
+        if report.not_supported is not None:
+            case.verdict, case.reason = "not supported", report.not_supported
+            outcome.cases.append(case)
+        elif isinstance(report, MemoryReport):
+            has = [f"{name} ({shown.rule})" for name, shown in report.known.items() if shown is not None]
+            known = f"known defects: {', '.join(has)}" if has else ""
+            _add(outcome, case, [_told(report, group) for group in report.unexplained], known)
+        else:
+            _add(outcome, case, *_of_requests(report))
+    return outcome
+
+
+def _of_requests(report: RequestReport) -> tuple[list[Finding], str]:
+    """The findings that nothing explains, and a line about the others."""
+    found = [one.finding for one in report.found if one.explanation is None and one.finding is not None]
+    return found, f"{counted(len(report.found), 'finding')}, all explained" if report.found and not found else ""
 
 
 def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
@@ -47,7 +48,7 @@ def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
     report.findings += found
 
 
-def _told(run: DrivenReport, group: Group) -> Finding:
+def _told(run: MemoryReport, group: Group) -> Finding:
     """What was found as the engine runs, by the trace that was written of it; without one its rule and its words."""
     if group.file:
         told = report_of_trace(Path(group.file), Accepted(), "causes").findings

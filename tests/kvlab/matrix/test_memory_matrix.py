@@ -13,10 +13,11 @@ from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.drives import Known, Trial, judged
 from kvlab.injection import Defect
-from kvlab.matrix.memory import check, worker
-from kvlab.matrix.memory.report import DrivenReport, Group, Shown, Task, line
-from kvlab.matrix.memory.table import show_driven
-from kvlab.matrix.requests.kept import keep, recall
+from kvlab.matrix import check, memory, worker
+from kvlab.matrix.check import checked
+from kvlab.matrix.kept import keep, recall
+from kvlab.matrix.report import AnyReport, Group, MemoryReport, Shown, Task, line
+from kvlab.matrix.table import show
 from kvspec.memory import Pool
 from kvspec.memory.events import EndHolder, Failed, Idle, Release, Take
 
@@ -62,12 +63,14 @@ class Engine:
         return Trial("engine", attach, run, [], mend if mends else None, known)
 
 
-def drive(trial: Trial, out: Path, monkeypatch: pytest.MonkeyPatch, release: str = "0.1.0") -> DrivenReport:
+def drive(trial: Trial, out: Path, monkeypatch: pytest.MonkeyPatch, release: str = "0.1.0") -> MemoryReport:
     def chosen(*_: Any) -> Trial:
         return trial
 
-    monkeypatch.setattr(worker, "trial_of", chosen)
-    return worker.drive(Task("engine", release, None, str(out), 0.05, 0))
+    monkeypatch.setattr(memory, "trial_of", chosen)
+    report = worker.work(Task("memory", "engine", release, None, str(out), 0.05, 0))
+    assert isinstance(report, MemoryReport)
+    return report
 
 
 def test_a_known_defect_is_looked_for_alone_and_taken_away_elsewhere(
@@ -135,13 +138,13 @@ def test_an_engine_that_the_driver_does_not_fit_is_no_finding(
 def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() -> None:
     group = Group("MEM-RELEASE", "kv", "", 3, 40, "page 1 is released twice", 7, "out/x.jsonl")
     reports = [
-        DrivenReport("engine", "0.1.0", runs=5, events=1234, known={"leak": Shown("MEM-LEAK", 1015, "")}),
-        DrivenReport("engine", "0.2.0", runs=5, events=99, known={"leak": None}, unexplained=[group]),
-        DrivenReport("engine", "0.3.0", "it is of another kind"),
+        MemoryReport("engine", "0.1.0", runs=5, events=1234, known={"leak": Shown("MEM-LEAK", 1015, "")}),
+        MemoryReport("engine", "0.2.0", runs=5, events=99, known={"leak": None}, unexplained=[group]),
+        MemoryReport("engine", "0.3.0", "it is of another kind"),
     ]
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        show_driven(console, reports)
+        show(console, reports)
     rows = {row.split()[0]: row.split()[1:] for row in capture.get().splitlines() if row.strip()}
     assert rows["leak"] == ["1,015", "·"]
     assert rows["events"] == ["1,234", "99"]
@@ -151,31 +154,31 @@ def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() ->
 
 
 def test_what_is_kept_counts_for_the_same_key_only(tmp_path: Path) -> None:
-    path, report = tmp_path / "kept" / "one.json", DrivenReport("engine", "0.1.0", runs=5)
+    path, report = tmp_path / "kept" / "one.json", MemoryReport("engine", "0.1.0", runs=5)
     keep(path, {"seed": 0}, report)
-    assert recall(path, {"seed": 0}, DrivenReport) == report
-    assert recall(path, {"seed": 1}, DrivenReport) is None
-    assert recall(tmp_path / "none.json", {"seed": 0}, DrivenReport) is None
+    assert recall(path, {"seed": 0}, MemoryReport) == report
+    assert recall(path, {"seed": 1}, MemoryReport) is None
+    assert recall(tmp_path / "none.json", {"seed": 0}, MemoryReport) is None
     path.write_text('{"key": {"seed": 0}, "report": {"')
-    assert recall(path, {"seed": 0}, DrivenReport) is None
+    assert recall(path, {"seed": 0}, MemoryReport) is None
 
 
 def test_a_second_run_does_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driven: list[str] = []
 
-    def once(task: Task) -> DrivenReport:
+    def once(task: Task) -> AnyReport:
         driven.append(task.release)
-        return DrivenReport(task.engine, task.release, runs=1)
+        return MemoryReport(task.engine, task.release, runs=1)
 
-    monkeypatch.setattr(check, "_drive", once)
+    monkeypatch.setattr(check, "_run", once)
     checkout = tmp_path / "nano-vllm"
     checkout.mkdir()
     (checkout / "scheduler.py").write_text("one")
     for again in (False, False, True):
-        check.driven("nano-vllm", str(checkout), 1.0, 0, tmp_path / "out", None, again=again)
+        checked("memory", "nano-vllm", str(checkout), 1.0, 0, tmp_path / "out", None, again=again)
     assert driven == ["nano-vllm"] * 2
     (checkout / "scheduler.py").write_text("another")
-    check.driven("nano-vllm", str(checkout), 1.0, 0, tmp_path / "out", None, again=False)
+    checked("memory", "nano-vllm", str(checkout), 1.0, 0, tmp_path / "out", None, again=False)
     assert driven == ["nano-vllm"] * 3
 
 
@@ -188,15 +191,15 @@ def test_a_second_run_does_only_what_is_new(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_release_that_is_not_there_says_why(engine: str, release: str, reason: str, tmp_path: Path) -> None:
-    report = check.driven(engine, release, 1.0, 0, tmp_path, None, again=False)
+    report = checked("memory", engine, release, 1.0, 0, tmp_path, None, again=False)
     assert report.not_supported is not None
     assert reason in report.not_supported
 
 
 def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> None:
-    report = check.driven("nano-vllm", str(tmp_path), 1.0, 0, tmp_path / "out", None, again=False)
+    report = checked("memory", "nano-vllm", str(tmp_path), 1.0, 0, tmp_path / "out", None, again=False)
     assert report.not_supported == f"{tmp_path} holds no nano-vllm"
-    assert msgspec.json.decode(msgspec.json.encode(report), type=DrivenReport) == report
+    assert msgspec.json.decode(msgspec.json.encode(report), type=MemoryReport) == report
 
 
 def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsewhere() -> None:

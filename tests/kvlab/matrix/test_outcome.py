@@ -15,9 +15,9 @@ from kvconform.gallery.finders import find_by_vectors, shorten
 from kvconform.gallery.mutants import BUGS
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file
-from kvlab.matrix.memory.report import DrivenReport, Group, Shown
+from kvlab.matrix.findings import Findings
 from kvlab.matrix.outcome import report_of
-from kvlab.matrix.requests.findings import Findings, ReleaseReport
+from kvlab.matrix.report import AnyReport, Group, MemoryReport, RequestReport, Shown
 from tests.conformance.helpers import write
 
 BUG = BUGS["retract-tail-orphaned"]
@@ -31,13 +31,15 @@ def test_a_release_is_a_case_and_what_is_not_explained_a_finding(tmp_path: Path)
     findings.add(shown.demonstration, shown.config, "vector tail_freed_after_retract_p1")
     written = findings.write(tmp_path)
     written[0].explanation = None
-    requests = ReleaseReport("9.9", [], [], ["tail"], {}, 0, 17, {}, {}, written)
+    requests = RequestReport("sglang", "9.9", fail=["tail"], operations=17, found=written)
     group = Group("MEM-RACE", "kv", "load", 3, 7, "operation 2 writes page 1", 0)
-    driven = [
-        DrivenReport("sglang", "9.9", runs=1, events=100, unexplained=[group]),
-        DrivenReport("sglang", "1.0", not_supported="too old"),
+    reports: list[AnyReport] = [
+        requests,
+        RequestReport("sglang", "0.1", "not there"),
+        MemoryReport("sglang", "9.9", runs=1, events=100, unexplained=[group]),
+        MemoryReport("sglang", "1.0", not_supported="too old"),
     ]
-    report = report_of("sglang", [requests], driven, {"0.1": "not there"})
+    report = report_of("sglang", reports)
     assert [case.verdict for case in report.cases] == ["fails", "not supported", "fails", "not supported"]
     assert [one.rule and one.rule.id for one in report.findings] == ["TAIL-1", "MEM-RACE"]
     assert report.findings[0].trace.total == shown.events
@@ -61,8 +63,8 @@ def test_what_an_engine_did_is_told_by_its_trace(tmp_path: Path) -> None:
     trace = write(tmp_path / "MEM-RELEASE-1.jsonl", header, release | {"op": "take"}, release, release)
     group = Group("MEM-RELEASE", "kv", "free", 5, 900, "page 812 is released twice", 0, str(trace))
     known: dict[str, Shown | None] = {"leak": Shown("MEM-LEAK", 4, "it leaks"), "gone": None}
-    runs = [DrivenReport("e", "9.9", unexplained=[group]), DrivenReport("e", "9.8", known=known)]
-    report = report_of("e", [], runs, {})
+    runs: list[AnyReport] = [MemoryReport("e", "9.9", unexplained=[group]), MemoryReport("e", "9.8", known=known)]
+    report = report_of("e", runs)
     assert [(case.verdict, case.reason) for case in report.cases] == [
         ("fails", f"{trace}:4"),
         ("accepted", "known defects: leak (MEM-LEAK)"),

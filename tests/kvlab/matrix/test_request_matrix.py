@@ -14,11 +14,11 @@ from kvconform.fuzzing.walks import Walker, supported
 from kvconform.proxy import RuleBroken
 from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace
-from kvlab.matrix.requests import check
-from kvlab.matrix.requests.check import NotChecked, checked
-from kvlab.matrix.requests.findings import RAISES, Found, ReleaseReport, explanations, told
-from kvlab.matrix.requests.table import MARKS, show_matrix
-from kvlab.matrix.requests.task import Task
+from kvlab.matrix import check
+from kvlab.matrix.check import checked
+from kvlab.matrix.findings import RAISES, explanations, told
+from kvlab.matrix.report import AnyReport, Found, RequestReport, Task
+from kvlab.matrix.table import MARKS, show
 from kvlab.releases import NotFetched, fetch
 from kvref.manager import Manager
 from kvspec.events import Config, Decode, OpenSession, RowsRead, Submit
@@ -103,13 +103,14 @@ def test_a_finding_without_an_explanation_says_whom_to_suspect() -> None:
 def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> None:
     explained = found("ACC-1", "report", ["report"])
     explained.explanation = "double-count"
+    lacks, one = ["late_publish", "rowless"], found("ROW-1", "extend", ["extend"])
     reports = [
-        ReleaseReport("0.5.10", ["late_publish", "rowless"], ["a"], ["b"], {}, 5, 9, {"ROW-1": 3}, {}, [explained]),
-        ReleaseReport("0.5.11", [], ["a", "b"], [], {}, 5, 9, {"ACC-1": 1}, {}, [found("ROW-1", "extend", ["extend"])]),
+        RequestReport("sglang", "0.5.10", lacks=lacks, checked={"ROW-1": 3}, found=[explained]),
+        RequestReport("sglang", "0.5.11", checked={"ACC-1": 1}, found=[one]),
     ]
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        show_matrix(console, reports)
+        show(console, reports)
     rows = {line.split()[0]: line.split()[1:] for line in capture.get().splitlines() if line.strip()}
     assert rows["ROW-1"] == ["·", "?"]
     assert rows["ACC-1"] == ["A", "·"]
@@ -147,7 +148,7 @@ def test_operations_that_need_what_is_lacking_are_not_supported() -> None:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> ReleaseReport:
+def report(tmp_path_factory: pytest.TempPathFactory) -> RequestReport:
     """What the vectors find in one release, in a process of its own."""
     for needed in ("torch", "triton", "numpy"):
         if importlib.util.find_spec(needed) is None:
@@ -156,55 +157,55 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> ReleaseReport:
         folder = fetch(RELEASE)  # kept in the user's cache folder, where kvspec keeps releases
     except NotFetched as error:
         pytest.skip(str(error))
-    task = Task("sglang", RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
-    command = [sys.executable, "-m", "kvlab.matrix.requests.worker", msgspec.json.encode(task).decode()]
+    task = Task("requests", "sglang", RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
+    command = [sys.executable, "-m", "kvlab.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-    return msgspec.json.decode(done.stdout, type=ReleaseReport)
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=RequestReport)
 
 
-def test_the_seeds_bugs_show_in_the_release_that_has_them(report: ReleaseReport) -> None:
+def test_the_seeds_bugs_show_in_the_release_that_has_them(report: RequestReport) -> None:
     by_rule = {(one.rule, one.explanation) for one in report.found}
     assert ("SESS-3", "double-count") in by_rule
     assert ("TAIL-1", "tail-leak") in by_rule
     assert ("SESS-2", "reserve-twice") in by_rule
 
 
-def test_what_is_wrong_with_its_hybrid_pools_shows(report: ReleaseReport) -> None:
+def test_what_is_wrong_with_its_hybrid_pools_shows(report: RequestReport) -> None:
     by_rule = {(one.rule, one.explanation) for one in report.found}
     assert ("SWA-6", "locked-tombstone") in by_rule
     assert ("MAMBA-2", "session-states") in by_rule, "a double count in the figures comes before it in its vectors"
-    assert {"SWA-1", "SWA-2", "SWA-3", "SWA-4", "SWA-5", "SWA-6", "ACC-2"} <= report.judged.keys()
-    assert {"MAMBA-1", "MAMBA-2", "MAMBA-3", "MAMBA-4", "MAMBA-5", "ACC-3"} <= report.judged.keys()
+    assert {"SWA-1", "SWA-2", "SWA-3", "SWA-4", "SWA-5", "SWA-6", "ACC-2"} <= report.checked.keys()
+    assert {"MAMBA-1", "MAMBA-2", "MAMBA-3", "MAMBA-4", "MAMBA-5", "ACC-3"} <= report.checked.keys()
 
 
-def test_a_release_may_do_less_than_a_vector_works_out(report: ReleaseReport) -> None:
+def test_a_release_may_do_less_than_a_vector_works_out(report: RequestReport) -> None:
     """It evicts a whole node where one state was asked for: allowed, but not what the vector expects."""
     assert "state_capacity_miss" in report.conform
 
 
-def test_all_that_is_found_in_the_release_is_explained(report: ReleaseReport) -> None:
+def test_all_that_is_found_in_the_release_is_explained(report: RequestReport) -> None:
     assert not [one for one in report.found if one.explanation is None]
 
 
-def test_a_chunked_request_keeps_its_row_in_this_release(report: ReleaseReport) -> None:
+def test_a_chunked_request_keeps_its_row_in_this_release(report: RequestReport) -> None:
     kept = [name for name in report.conform if name.startswith("row_kept_over_chunks")]
     assert len(kept) == 4
-    assert report.judged["ROW-2"] > 0
+    assert report.checked["ROW-2"] > 0
 
 
-def test_vectors_that_need_what_the_release_lacks_are_not_run(report: ReleaseReport) -> None:
+def test_vectors_that_need_what_the_release_lacks_are_not_run(report: RequestReport) -> None:
     assert "late_publish" in report.lacks
-    assert report.not_supported["state_of_the_prompt_is_gone"] == ["late_publish"]
+    assert report.skipped["state_of_the_prompt_is_gone"] == ["late_publish"]
 
 
-def test_a_row_is_judged_as_the_release_has_launches_read_it(report: ReleaseReport) -> None:
+def test_a_row_is_judged_as_the_release_has_launches_read_it(report: RequestReport) -> None:
     assert "row_withheld_until_launch_completes" in report.conform
-    assert report.not_supported["row_free_under_a_launch_that_copied_it"] == ["rows_at_launch"]
+    assert report.skipped["row_free_under_a_launch_that_copied_it"] == ["rows_at_launch"]
     assert report.reached["row not withheld"] > 0
 
 
-def test_a_written_trace_shows_the_same_finding_again(report: ReleaseReport) -> None:
+def test_a_written_trace_shows_the_same_finding_again(report: RequestReport) -> None:
     for one in report.found:
         with TraceReader(Path(one.file)) as trace:
             outcome = check_trace(trace, lambda: None)
@@ -216,8 +217,8 @@ def test_a_written_trace_shows_the_same_finding_again(report: ReleaseReport) -> 
 
 
 def test_a_folder_without_sglang_is_said_to_hold_none(tmp_path: Path) -> None:
-    with pytest.raises(NotChecked, match="holds no SGLang"):
-        checked("sglang", f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
+    report = checked("requests", "sglang", f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
+    assert report.not_supported == f"{tmp_path} holds no SGLang release"
 
 
 def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,12 +226,12 @@ def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatc
     (tmp_path / "mine" / "sglang").mkdir(parents=True)
     asked: list[Task] = []
 
-    def once(task: Task) -> ReleaseReport:
+    def once(task: Task) -> AnyReport:
         asked.append(task)
-        return ReleaseReport(task.release, [], [], [], {}, 1, 1, {}, {}, [])
+        return RequestReport(task.engine, task.release)
 
-    monkeypatch.setattr(check, "_check", once)
+    monkeypatch.setattr(check, "_run", once)
     for again in (False, False, True):
-        report = checked("sglang", f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
+        report = checked("requests", "sglang", f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
         assert report.release == "mine"
     assert [task.release for task in asked] == ["mine", "mine"]

@@ -18,6 +18,7 @@ from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Demonstration
+from kvlab.matrix.report import Found
 from kvlab.releases import version_key
 from kvspec.events import Config, Operation
 from kvspec.rules import Violation
@@ -39,7 +40,7 @@ class Symptom(msgspec.Struct, forbid_unknown_fields=True, rename={"with_": "with
     says: str = ""
     pool: Literal["window", "states"] | None = None
 
-    def fits(self, found: "Found") -> bool:
+    def fits(self, found: Found) -> bool:
         """Whether a finding shows it."""
         if found.rule not in self.rules or self.says not in found.what:
             return False
@@ -65,7 +66,7 @@ class Explained(msgspec.Struct, forbid_unknown_fields=True):
     engine: str = "sglang"
 
     def covers(
-        self, found: "Found", release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()
+        self, found: Found, release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()
     ) -> bool:
         """Whether it explains this finding; a release without a version number is taken for the newest.
 
@@ -81,44 +82,6 @@ class Explained(msgspec.Struct, forbid_unknown_fields=True):
         if self.before is not None and not (version and version < version_key(self.before)):
             return False
         return any(symptom.fits(found) for symptom in self.when)
-
-
-class Found(msgspec.Struct):
-    """One finding, by the shortest operations that show it."""
-
-    rule: str
-    operation: str
-    what: str
-    source: str
-    """The vector, or a random walk."""
-    trace: list[str]
-    """The operations, by their names."""
-    pool: Literal["window", "states"] | None = None
-    """The second pool, if there is one."""
-    explanation: str | None = None
-    """The id of what explains it."""
-    file: str = ""
-    """Where the trace was written; the story stands beside it."""
-    finding: Finding | None = None
-    """All that is told of it."""
-
-
-class ReleaseReport(msgspec.Struct):
-    """What was found in one release."""
-
-    release: str
-    lacks: list[str]
-    conform: list[str]
-    """Vectors."""
-    fail: list[str]
-    not_supported: dict[str, list[str]]
-    """Vector -> what it needs and the release lacks."""
-    walks: int
-    operations: int
-    judged: dict[str, int]
-    reached: dict[str, int]
-    found: list[Found]
-    engine: str = "sglang"
 
 
 @cache

@@ -1,12 +1,6 @@
-"""Checks one release in a process of its own, which `kvspec matrix` starts.
+"""A release's classes behind the protocol: all vectors that it supports, then random walks."""
 
-A process can hold one engine. The result is one JSON object on standard output.
-"""
-
-import sys
 from pathlib import Path
-
-import msgspec
 
 from kvconform.features import lacks, needs, vector_under
 from kvconform.fuzzing.walks import Walker, shortest
@@ -14,15 +8,12 @@ from kvconform.proxy import RuleBroken
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Evidence, ExpectationFailed, Factory, Outcome, run_vector
-from kvlab.matrix.requests.findings import Findings, ReleaseReport
-from kvlab.matrix.requests.task import Task
-from kvlab.stubs import EngineError
+from kvlab.matrix.findings import Findings
+from kvlab.matrix.report import RequestReport, Task
 from kvspec.events import Report
 
-UNUSABLE = 2
 
-
-def check(task: Task) -> ReleaseReport:
+def check(task: Task) -> RequestReport:
     """Run the vectors and the walks, and write what they find.
 
     Raises:
@@ -31,12 +22,12 @@ def check(task: Task) -> ReleaseReport:
     factory = _adapter(task)
     missing = lacks(factory)
     findings = Findings(task.release, task.engine, getattr(factory, "repaired", frozenset()))
-    report = ReleaseReport(task.release, sorted(missing), [], [], {}, 0, 0, {}, {}, [])
+    report = RequestReport(task.engine, task.release, lacks=sorted(missing))
     evidence: list[Evidence] = []
     for vector in (vector_under(factory, vector) for vector in read_vectors()):
         lacking = needs(vector) & missing
         if lacking:
-            report.not_supported[vector.name] = sorted(lacking)
+            report.skipped[vector.name] = sorted(lacking)
             continue
         outcome = _run(vector, factory)
         evidence.append(outcome.evidence)
@@ -57,8 +48,7 @@ def check(task: Task) -> ReleaseReport:
     report.walks = walker.walks
     report.operations += walker.operations
     together = Evidence.together([*evidence, walker.evidence])
-    report.judged, report.reached = dict(together.judged), dict(together.reached)
-    report.engine = task.engine
+    report.checked, report.reached = dict(together.judged), dict(together.reached)
     report.found = findings.write(Path(task.out) / task.release)
     return report
 
@@ -108,23 +98,3 @@ def _shorten(
     shown = shortest(operations, vector.header.config, factory, missing, figures=figures)
     if shown is not None:
         findings.add(shown, vector.header.config, f"vector {vector.name}")
-
-
-def main() -> int:
-    """Carry out one task."""
-    task = msgspec.json.decode(sys.argv[1], type=Task)
-    try:
-        report = check(task)
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return UNUSABLE
-    except (AttributeError, ImportError, IndexError, KeyError, TypeError) as error:
-        # A release that nobody knew when the adapter was written.
-        print(f"the adapter does not fit it: {type(error).__name__}: {error}", file=sys.stderr)
-        return UNUSABLE
-    sys.stdout.write(msgspec.json.encode(report).decode())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,8 +6,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import kvattach
+import kvcheck
 import kvconform
+import kvlab
 import kvspec
+import kvtrace
 
 T = TypeVar("T")
 
@@ -37,7 +41,7 @@ def keep(path: Path, key: dict[str, Any], report: msgspec.Struct) -> None:
 def own_digest() -> str:
     """What changes whenever the specification or the suite does: what an older one found may be found no more."""
     digest = hashlib.blake2b(digest_size=16)
-    for package in (kvspec, kvconform):
+    for package in (kvattach, kvcheck, kvconform, kvlab, kvspec, kvtrace):
         (root,) = package.__path__
         for path in sorted(Path(root).rglob("*")):
             if path.suffix in (".py", ".toml", ".jsonl"):

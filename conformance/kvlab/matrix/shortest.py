@@ -10,7 +10,7 @@ from kvcheck import Checker, Finding
 from kvconform.findings.baseline import Accepted
 from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.memory.minimise import shortest_cuts
-from kvlab.matrix.memory.report import Group as Told
+from kvlab.matrix.report import Group as Told
 from kvspec.memory.events import MemoryEvent, Pool
 from kvtrace.header import VERSION, MemoryHeader
 

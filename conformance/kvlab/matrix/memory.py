@@ -1,26 +1,22 @@
-"""Drives one release in a process of its own, which `kvspec matrix` starts.
+"""A release's own scheduler, driven with hooks.
 
-First each known defect that needs runs of its own is looked for, then the engine is driven without what can be taken
-away of them, until the time is up. The result is one line of JSON at the end of standard output.
+First each known issue that needs runs of its own is looked for, then the engine is driven with all fixes, until the
+time is up.
 """
 
-import logging
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvcheck import Finding
 from kvlab.drives import Judge, Known, Trial
 from kvlab.injection import NotPlanted
-from kvlab.matrix.memory.report import DrivenReport, Group, Shown, Task
-from kvlab.matrix.memory.shortest import write_shortest
+from kvlab.matrix.report import Group, MemoryReport, Shown, Task
+from kvlab.matrix.shortest import write_shortest
 from kvlab.releases import version_key
 from kvlab.stubs import EngineError
 from kvlab.trial import trial_of
@@ -36,7 +32,7 @@ SLOW = 5
 """... but not more than so many times as long."""
 
 
-class NotDriven(Exception):
+class NotDriven(EngineError):
     """A release that the driver or the hooks do not fit; the message is one line that says why."""
 
 
@@ -66,7 +62,7 @@ class Driving:
     def __init__(self, task: Task, trial: Trial) -> None:
         """Nothing was found in it yet."""
         self._task, self._trial = task, trial
-        self.report = DrivenReport(task.engine, task.release)
+        self.report = MemoryReport(task.engine, task.release)
         self._groups: dict[tuple[str, str, str], Group] = {}
 
     def search(self) -> None:
@@ -190,22 +186,13 @@ def _one(hooks: Hooks, run: Callable[[int], None], seed: int) -> None:
         raise NotDriven(f"the hooks do not fit it: {hooks.problem}")
 
 
-def drive(task: Task) -> DrivenReport:
-    """What is found in one release."""
-    logging.disable(logging.CRITICAL)
-    try:
-        trial = trial_of(task.engine, None if task.folder is None else Path(task.folder))
-        driving = Driving(task, trial)
-        driving.search()
-        driving.walk()
-    except (EngineError, NotDriven) as error:
-        return DrivenReport(task.engine, task.release, " ".join(str(error).split()))
-    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
-        # A release that nobody knew when the driver was written.
-        return DrivenReport(task.engine, task.release, f"the hooks do not fit it: {type(error).__name__}: {error}")
+def drive(task: Task) -> MemoryReport:
+    """The findings of one release.
+
+    Raises:
+        EngineError: it cannot be had, or the driver or the hooks do not fit it.
+    """
+    driving = Driving(task, trial_of(task.engine, None if task.folder is None else Path(task.folder)))
+    driving.search()
+    driving.walk()
     return driving.report
-
-
-if __name__ == "__main__":
-    report = drive(msgspec.json.decode(sys.argv[1], type=Task))
-    sys.stdout.write("\n" + msgspec.json.encode(report).decode() + "\n")

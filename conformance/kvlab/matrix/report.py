@@ -1,0 +1,154 @@
+"""The result of one release at one level, and the task that it comes from."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from kvconform.findings.finding import Finding
+
+Level = Literal["requests", "memory"]
+
+
+class Task(msgspec.Struct):
+    """The argument of the worker."""
+
+    level: Level
+    engine: str
+    release: str
+    folder: str | None
+    """Where the wheel is unpacked, or the checkout; `None` for the release that is installed."""
+    out: str
+    seconds: float
+    seed: int
+
+
+class Report(msgspec.Struct):
+    """The result of one release."""
+
+    engine: str
+    release: str
+    not_supported: str | None = None
+    """Why the release cannot be checked: one line."""
+
+
+class Found(msgspec.Struct):
+    """One finding of the request level, by the shortest operations that show it."""
+
+    rule: str
+    operation: str
+    what: str
+    source: str
+    """The vector, or a random walk."""
+    trace: list[str]
+    """The operations, by their names."""
+    pool: Literal["window", "states"] | None = None
+    """The second pool, if there is one."""
+    explanation: str | None = None
+    """The id of what explains it."""
+    file: str = ""
+    """Where the trace was written; the description stands beside it."""
+    finding: Finding | None = None
+
+
+class RequestReport(Report):
+    """The vectors and walks of one release, through its adapter."""
+
+    lacks: list[str] = []
+    """Features."""
+    conform: list[str] = []
+    """Vectors."""
+    fail: list[str] = []
+    """Vectors."""
+    skipped: dict[str, list[str]] = {}
+    """Vector -> the features that it needs and the release lacks."""
+    walks: int = 0
+    operations: int = 0
+    checked: dict[str, int] = {}
+    """Rule -> how often it was checked."""
+    reached: dict[str, int] = {}
+    found: list[Found] = []
+
+    @property
+    def explained(self) -> bool:
+        """Whether every finding is a known one."""
+        return all(one.explanation for one in self.found)
+
+
+class Shown(msgspec.Struct):
+    """A known issue that a release has."""
+
+    rule: str
+    event: int
+    """The number of events until it was found, over all runs that looked for it."""
+    what: str
+
+
+class Group(msgspec.Struct):
+    """Findings of one rule, pool and place that no known issue explains."""
+
+    rule: str
+    pool: str
+    at: str
+    times: int
+    event: int
+    """The number of events until the first one."""
+    what: str
+    seed: int
+    """The run that it was first found in."""
+    file: str = ""
+    """Where the shortest part of that run was written; nothing if it was not written."""
+
+
+class MemoryReport(Report):
+    """The runs of one release, driven with hooks. Events and runs are those without the issues that can be fixed."""
+
+    runs: int = 0
+    events: int = 0
+    reached: dict[str, int] = {}
+    """How many events of each kind there were."""
+    known: dict[str, Shown | None] = {}
+    """Each known issue that was looked for; `None`: it was not found."""
+    searched: dict[str, int] = {}
+    """Each known issue that was looked for alone -> the events until it was found, or given up."""
+    unexplained: list[Group] = []
+
+    @property
+    def explained(self) -> bool:
+        """Whether every finding is a known one."""
+        return not self.unexplained
+
+
+AnyReport = RequestReport | MemoryReport
+
+REPORTS: dict[Level, type[RequestReport] | type[MemoryReport]] = {"requests": RequestReport, "memory": MemoryReport}
+
+
+def line(report: AnyReport) -> str:
+    """One line that sums a release up."""
+    how = "as it runs" if isinstance(report, MemoryReport) else "requests"
+    sums = f"not supported: {report.not_supported}"
+    if report.not_supported is None:
+        sums = _of_memory(report) if isinstance(report, MemoryReport) else _of_requests(report)
+    return f"{report.engine} {report.release}, {how}: {sums}"
+
+
+def _of_requests(report: RequestReport) -> str:
+    found = sum(one.explanation is None for one in report.found)
+    vectors = f"{len(report.conform)} vectors conform, {len(report.fail)} fail, {len(report.skipped)} are not supported"
+    findings = f"{len(report.found)} findings, {found or 'none'} not explained"
+    return f"{vectors}; {report.operations:,} operations; {findings}"
+
+
+def _of_memory(report: MemoryReport) -> str:
+    has = [f"{name} ({shown.rule} at event {shown.event:,})" for name, shown in report.known.items() if shown]
+    parts = [f"{report.events:,} events in {report.runs:,} runs"]
+    parts += [f"known defects: {', '.join(has)}"] if has else ["none of the known defects"] if report.known else []
+    if report.unexplained:
+        parts.append(f"not explained: {', '.join(sorted({group.rule for group in report.unexplained}))}")
+    return "; ".join(parts)
+
+
+def named(reports: Sequence[MemoryReport]) -> list[str]:
+    """The known issues that any of these releases was searched for, in order."""
+    return list(dict.fromkeys(name for report in reports for name in report.known))

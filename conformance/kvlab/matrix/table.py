@@ -1,0 +1,157 @@
+"""The results of all releases of one engine, for a terminal: rules by release, and known issues by release."""
+
+import string
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rich import box
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from kvconform.features import FEATURES
+from kvlab.matrix.findings import RAISES, Explained, explanations
+from kvlab.matrix.report import AnyReport, Found, MemoryReport, RequestReport, named
+from kvspec.rules import RULES
+
+MARKS = string.ascii_letters[26:] + string.ascii_letters[:26]
+
+R = TypeVar("R", bound=AnyReport)
+
+
+def show(console: Console, reports: Sequence[AnyReport]) -> None:
+    """Print a table for each level. A column must not be cut off; a terminal that is narrower wraps the lines."""
+    requests = [one for one in reports if isinstance(one, RequestReport) and one.not_supported is None]
+    memory = [one for one in reports if isinstance(one, MemoryReport)]
+    console.width = max(console.width, 24 + 9 * len(requests), 32 + 10 * len(memory))
+    if requests:
+        _show_requests(console, requests)
+    if memory:
+        _show_memory(console, memory)
+
+
+def _table(
+    first: str,
+    reports: Sequence[R],
+    rows: Sequence[tuple[str, Callable[[R], Text | str]]],
+    sums: Sequence[tuple[str, Callable[[R], Text | str]]],
+    *,
+    justify: JustifyMethod,
+    width: int,
+    title: str | None = None,
+) -> Table:
+    """A column for each release; below the rows the sums."""
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    for report in reports:
+        table.add_column(report.release, justify=justify, overflow="fold", min_width=width)
+    for part in (rows, sums):
+        for name, cell in part:
+            table.add_row(name, *map(cell, reports))
+        table.add_section()
+    return table
+
+
+def _show_requests(console: Console, reports: Sequence[RequestReport]) -> None:
+    marks = _marks(reports)
+    rules = [rule for rule in (*RULES, RAISES) if any(one.checked.get(rule) or _of(one, rule) for one in reports)]
+    rows = [(rule, lambda report, rule=rule: _cell(report, rule, marks)) for rule in rules]
+    sums: list[tuple[str, Callable[[RequestReport], str]]] = [
+        ("vectors: conform", lambda report: str(len(report.conform))),
+        ("vectors: fail", lambda report: str(len(report.fail))),
+        ("vectors: not supported", lambda report: str(len(report.skipped))),
+        ("random walks", lambda report: f"{report.walks:,}"),
+        ("operations", lambda report: f"{report.operations:,}"),
+    ]
+    console.print(_table("rule", reports, rows, sums, justify="center", width=6, title="Rule by release"))
+    console.print(Text("A dot: judged, and it held. Nothing: never judged. A question mark: broken, not explained."))
+    _show_legend(console, marks)
+    for report in reports:
+        for found in report.found:
+            if found.explanation is None:
+                _show_unexplained(console, report, f"{found.operation}: {found.what} ({found.file})")
+    _show_lacking(console, reports)
+
+
+def _show_memory(console: Console, reports: Sequence[MemoryReport]) -> None:
+    if any(report.not_supported is None for report in reports):
+        console.print(Text(f"{reports[0].engine} as it runs: events until a known defect was found"))
+        rows = [(name, lambda report, name=name: _known(report, name)) for name in named(reports)]
+        sums: list[tuple[str, Callable[[MemoryReport], Text | str]]] = [
+            ("not explained", _unexplained),
+            ("runs", lambda report: _number(report, report.runs)),
+            ("events", lambda report: _number(report, report.events)),
+        ]
+        console.print(_table("known defect", reports, rows, sums, justify="right", width=7))
+        console.print(Text("A dot: looked for, and not found. Nothing: not supported."))
+    for report in reports:
+        for group in report.unexplained:
+            first = f"{group.rule} {group.times} times, first at event {group.event:,} (seed {group.seed})"
+            _show_unexplained(console, report, f"{first}: {group.what}" + (f" ({group.file})" if group.file else ""))
+
+
+def _show_unexplained(console: Console, report: AnyReport, what: str) -> None:
+    text = Text(f"Not explained: {report.engine} {report.release}, {what}", "bold red")
+    console.print(text, soft_wrap=True)
+
+
+def _known(report: MemoryReport, name: str) -> Text:
+    if report.not_supported is not None or name not in report.known:
+        return Text("")
+    shown = report.known[name]
+    return Text("·", "green") if shown is None else Text(f"{shown.event:,}", "bold red")
+
+
+def _unexplained(report: MemoryReport) -> Text:
+    if report.not_supported is not None:
+        return Text("")
+    return Text(str(len(report.unexplained)), "bold red" if report.unexplained else "green")
+
+
+def _number(report: MemoryReport, number: int) -> str:
+    return f"{number:,}" if report.not_supported is None else ""
+
+
+def _marks(reports: Sequence[RequestReport]) -> dict[str, str]:
+    """A letter for each explanation that is used, in the order in which they are written down."""
+    used = {found.explanation for report in reports for found in report.found}
+    ids = dict.fromkeys(explained.id for explained in explanations() if explained.id in used)
+    return dict(zip(ids, MARKS, strict=False))
+
+
+def _of(report: RequestReport, rule: str) -> list[Found]:
+    return [found for found in report.found if found.rule == rule]
+
+
+def _cell(report: RequestReport, rule: str, marks: dict[str, str]) -> Text:
+    found = _of(report, rule)
+    if not found:
+        return Text("·" if report.checked.get(rule) else "", "green")
+    letters = sorted({"?" if one.explanation is None else marks[one.explanation] for one in found})
+    return Text(" ".join(letters), "bold red")
+
+
+def _show_legend(console: Console, marks: dict[str, str]) -> None:
+    for explained in explanations():
+        if explained.id in marks:
+            heading = Text.assemble((marks[explained.id], "bold"), f"  {explained.title} ({explained.id})")
+            console.print(heading, soft_wrap=True)
+            whose = "the engine's" if explained.kind == "engine" else "the specification is stricter"
+            fixed = f"; fixed by pull request {explained.fixed}" if explained.fixed else ""
+            console.print(Text(f"   {_releases(explained)}; {whose}{fixed}"), soft_wrap=True)
+            console.print(Text(f"   {explained.since}: {', '.join(explained.lines)}"), soft_wrap=True)
+
+
+def _releases(explained: Explained) -> str:
+    return f"{explained.since} on" if explained.before is None else f"{explained.since} until {explained.before}"
+
+
+def _show_lacking(console: Console, reports: Sequence[RequestReport]) -> None:
+    """Say once what is not supported, and by which releases."""
+    for feature, words in FEATURES.items():
+        lacking = [report.release for report in reports if feature in report.lacks]
+        # Who has rows does not run without them, and misses nothing.
+        if lacking and feature != "rowless":
+            everywhere = len(lacking) == len(reports)
+            who = "all of them" if everywhere else ", ".join(lacking)
+            console.print(Text(f"Not in {who}: {words} ({feature})."), soft_wrap=True)
