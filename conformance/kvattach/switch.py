@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kvattach.hooks import RuleBroken, Trace
 from kvcheck import Checker
+from kvcheck.words import describe
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 from kvtrace.writer import TraceWriter
@@ -91,7 +92,7 @@ class Strict:
         """
         if self._checker is not None:
             for finding in self._checker.step(event):
-                raise RuleBroken(f"{finding.rule}: {finding.what}")
+                raise RuleBroken(f"{finding.rule}: {describe(finding)}")
 
 
 class Followed:

@@ -66,7 +66,7 @@ class Checker:
         _EVENTS[type(event)](state, event)
         if not state.findings:
             return []
-        found, state.findings, state.by_rule = state.findings, [], {}
+        found, state.findings, state.by_code = state.findings, [], {}
         return found
 
     def names(self, pool: str) -> dict[str, Page]:

@@ -1,18 +1,17 @@
 """What the fast law says of a finding besides: what it may follow from, and who else has part in it."""
 
+from typing import NamedTuple
+
 from kvspec import memory
-from kvspec.memory.events import OpId
+from kvspec.memory.events import OpId, Page
 
 
 class Malformed(ValueError):
     """An event that no engine can mean: the file is wrong."""
 
 
-LONGEST = 400
-"""Characters of what a finding says: names may be as long as a line, and an event may have a finding for each page."""
-
 FINDINGS = 1000
-"""Findings of one event and rule that are told one by one; of further ones the number."""
+"""Findings of one event and code that are listed one by one; of further ones the number."""
 
 PAGES_AN_EVENT = 1 << 20
 """An event names at most so many pages one by one: its cost follows what it names."""
@@ -25,17 +24,69 @@ Writer = tuple[OpId, int]
 """An operation, and the number of the event that queued it."""
 
 
+SHOWN = 8
+"""Pages that a finding names one by one."""
+
+OWNERS_SHOWN = 4
+"""Holders that a finding names one by one."""
+
+
+class Owners(NamedTuple):
+    """The owners of a page at a finding."""
+
+    holders: tuple[str, ...]
+    """In order, at most `OWNERS_SHOWN`."""
+    total: int
+    """How many holders there are."""
+    key: str | None
+    """The first key that finds the page."""
+
+
 class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
-    """A rule of the law was broken."""
+    """A finding with the details that its words need."""
 
     about: str = ""
     """`OWNERS`, `CONTENT`, or neither."""
     cause: int | None = None
     """The event of an earlier finding on the same page or holder, of which this may be a consequence."""
+    operation: OpId | None = None
+    """The operation at hand."""
+    expected: str | int | None = None
+    """The label that is expected, or the figure that is right; of a race within one operation its first label."""
+    found: str | int | None = None
+    """The label that is there, or the engine's figure; of a leak the number of pages."""
+    offsets: tuple[int, int] | None = None
+    """The slots of one label that are expected and found."""
+    owners: Owners | None = None
+    """The owners of the page."""
+    key: str | None = None
+    """The key at hand."""
+    table: str | None = None
+    """The table at hand; `slot` is a position of it."""
+    pages: tuple[Page, ...] = ()
+    """Further pages: those of a leak, those that a list misses, or the other page with the same key."""
+    figure: str = ""
+    """Which of the engine's figures: free, cached or held."""
+    message: str = ""
+    """The engine's own words."""
     earlier: str | None = None
     """The place of the earlier of two uses that race."""
+    stream: str = ""
+    """The stream of the earlier of two uses that race."""
+    did: str = ""
+    """What the earlier use does: reads or writes."""
     other: Writer | None = None
     """The operation of the earlier of two uses that race; else the last one that wrote in the page, where that is known
-    and somebody else's content is found there."""
+    and other content is found there."""
+    keyed: bool = False
+    """The page is named by a key."""
     more: int = 0
-    """So many further findings of the same rule the event has, past the first `FINDINGS`: they are not told."""
+    """So many further findings of the same code the event has, past the first `FINDINGS`: they are not listed."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """All that stays when events that have nothing to do with the finding are left out."""
+        return tuple(getattr(self, name) for name in _IDENTITY)
+
+
+_IDENTITY = [name for name in Finding.__struct_fields__ if name not in ("event", "cause", "other", "more")]

@@ -8,7 +8,7 @@ from itertools import chain, islice, pairwise
 import msgspec
 
 from kvcheck import groups
-from kvcheck.finding import OWNERS, Malformed
+from kvcheck.finding import OWNERS_SHOWN, SHOWN, Finding, Malformed, Owners
 from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
@@ -24,14 +24,14 @@ def take(state: State, event: events.Take) -> None:
     for index in chain.from_iterable(groups.take(state, pool, numbers, event.holder)):
         number = numbers[index]
         if number in pool.padding or number not in pool.numbers:
-            what = "is padding" if number in pool.padding else "does not exist"
-            state.find("MEM-TAKE", f"page {number} is handed out, but {what}", pool, number, event.holder)
+            code = "MEM-TAKE/padding" if number in pool.padding else "MEM-TAKE/unknown"
+            state.find(code, pool, number, event.holder)
             continue
         page = pool.page(number)
         if page.kind == "free":
             state.renew(pool, [number])
         else:
-            state.find("MEM-TAKE", f"page {number} is handed out, but {whose(page)}", pool, number, event.holder)
+            state.find(f"MEM-TAKE/{page.kind}", pool, number, event.holder).owners = owners(page)
             _unname(pool, number, page, [*page.keys])
         page.content = ()
         _refer(state, pool, number, page, event.holder)
@@ -53,10 +53,9 @@ def share(state: State, event: events.Share) -> None:
         number, key = numbers[index], keys[index]
         page = pool.page(number)
         if page.kind == "free":
-            state.find("MEM-SHARE", f"page {number} is shared, but it is free", pool, number, event.holder)
+            state.find("MEM-SHARE/free", pool, number, event.holder)
         elif key is not None and key not in page.keys:
-            what = f"page {number} is shared, but key {key} does not find it"
-            state.find("MEM-SHARE", what, pool, number, event.holder)
+            state.find("MEM-SHARE/unnamed", pool, number, event.holder).key = key
         _refer(state, pool, number, page, event.holder, pin=event.pin)
     _check_reserved(state, pool)
 
@@ -71,7 +70,7 @@ def release(state: State, event: events.Release) -> None:
         number = numbers[index]
         page = pages.get(number) or pool.page(number)
         pinned = holder not in page.holders
-        if not _unrefer(state, pool, number, page, holder, "released") or not page.keys:
+        if not _unrefer(state, pool, number, page, holder, "MEM-RELEASE/not-held") or not page.keys:
             state.forget_if_free(pool, number, page)
         elif holder not in page.holders:
             check_plans(state, pool, number, page, None if pinned else holder)
@@ -104,7 +103,7 @@ def _transfer(state: State, pool: PoolState, number: Page, event: events.Transfe
     for _ in range(1 if event.pages else page.holders.get(event.old, 0) + page.pins.get(event.old, 0)):
         state.judged["MEM-RELEASE"] += 1
         pin = event.old not in page.holders
-        if _unrefer(state, pool, number, page, event.old, "passed on"):
+        if _unrefer(state, pool, number, page, event.old, "MEM-RELEASE/transfer"):
             _refer(state, pool, number, page, event.new, pin=pin)
     if event.old not in page.holders and any(promise.writer == event.old for promise in page.keys.values()):
         page.keys = {
@@ -132,8 +131,7 @@ def publish(state: State, event: events.Publish) -> None:
         if not (held or page.keys):
             pool.cached += 1
             if not pool.keyed:
-                what = f"page {number} is published as key {key}, but it is free"
-                state.find("MEM-NAME", what, pool, number, about=OWNERS)
+                state.find("MEM-NAME/free", pool, number).key = key
         if each == 1:
             meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
         else:
@@ -146,7 +144,8 @@ def publish(state: State, event: events.Publish) -> None:
             twin = found[0]
             old = pool.page(twin).keys[key]
             if not old.planned and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
-                state.find("MEM-NAME", f"key {key} names two contents, in pages {twin} and {number}", pool, number)
+                found_twin = state.find("MEM-NAME/ambiguous", pool, number)
+                found_twin.key, found_twin.pages = key, (twin,)
             if number not in found:
                 names[key] = *found, number
         if page.keys:
@@ -169,8 +168,7 @@ def drop(state: State, event: events.Drop) -> None:
         page = pool.page(number)
         named = [*page.keys] if key is None else [key] * (key in page.keys)
         if not (named or (pool.keyed and page.content)):
-            what = f"{pool.named(number)} is not published{' as key ' + key if key else ''}, but the name is withdrawn"
-            state.find("MEM-NAME", what, pool, number, about=OWNERS)
+            state.find("MEM-NAME/unnamed", pool, number).key = key
         _unname(pool, number, page, named)
         if pool.keyed:
             page.content = ()
@@ -189,7 +187,7 @@ def reserve(state: State, event: events.Reserve) -> None:
 
 def end_holder(state: State, event: events.EndHolder) -> None:
     """A holder is gone: nothing of it may be left."""
-    _check_left(state, event.holder, "has left")
+    _check_left(state, event.holder, "MEM-LEAK/ended")
     for pool in state.pools.values():
         pool.reserved.pop(event.holder, None)
 
@@ -198,7 +196,7 @@ def idle(state: State, event: events.Idle) -> None:
     """The engine is idle: only keepers may hold anything."""
     state.judged["MEM-LEAK"] += 1
     for holder in sorted(state.holdings.keys() - state.gone - set(event.keepers)):
-        _check_left(state, holder, "is no keeper at idle")
+        _check_left(state, holder, "MEM-LEAK/idle")
 
 
 def count(state: State, event: events.Count) -> None:
@@ -213,47 +211,47 @@ def count(state: State, event: events.Count) -> None:
         for (first, length), (following, more) in pairwise(runs):
             again[following] += max(0, min(first + length - following, more))
         for following, times in again.items():
-            twice = f"page {following} is twice in the list of {kind} pages"
-            _tell_once(state, pool, "MEM-COUNT", f"{kind} {following}", times, twice, following)
+            if found := _find_once(state, pool, "MEM-COUNT/twice", f"{kind} {following}", times, following):
+                found.figure = kind
             right -= times
         for page_number, there in [*pool.kinds()] if runs else ():
             wrong = there not in (kind, "free") and _listed(runs, page_number)
-            whom = whose(pool.seen(page_number)) if wrong else "that is right"
-            what = f"page {page_number} is in the list of {kind} pages, but {whom}"
-            _tell_once(state, pool, "MEM-COUNT", f"in {kind} {page_number}", wrong, what, page_number)
+            if found := _find_once(state, pool, "MEM-COUNT/listed", f"in {kind} {page_number}", wrong, page_number):
+                found.figure, found.owners = kind, owners(pool.seen(page_number))
             right -= wrong
         if told is not None and due is not None:
-            missing = [] if isinstance(told, int) or right >= due else [*islice(_missing(pool, kind, runs), 8)]
-            what = f"{number} pages of {pool.name} are told to be {kind}, but it is {due}"
-            if missing:
-                shown = ", ".join(map(str, missing)) + ", ..." * (due - right > 8)
-                what = f"{due - right} page(s) of {pool.name} are missing in the list of {kind} pages: {shown}"
-            _tell_once(state, pool, "MEM-COUNT", kind, right - due, what, missing[0] if missing else None)
+            missing = [] if isinstance(told, int) or right >= due else [*islice(_missing(pool, kind, runs), SHOWN)]
+            code = "MEM-COUNT/missing" if missing else "MEM-COUNT/total"
+            if found := _find_once(state, pool, code, kind, right - due, next(iter(missing), None)):
+                found.figure, found.pages = kind, tuple(missing)
+                found.expected, found.found = due, right if missing else number
     for page_number, references in (event.references or {}).items():
         page = pool.page(page_number)
         difference = references - sum(page.holders.values()) - sum(page.pins.values())
-        what = f"page {page_number} is told to have {references} references, but {whose(page)}"
-        _tell_once(state, pool, "MEM-COUNT", f"references {page_number}", difference, what, page_number)
+        if found := _find_once(
+            state, pool, "MEM-COUNT/references", f"references {page_number}", difference, page_number
+        ):
+            found.found, found.owners = references, owners(page)
         state.forget_if_free(pool, page_number, page)
 
 
 def failed(state: State, event: events.Failed) -> None:
     """The engine gave up."""
     state.judged["MEM-FAILED"] += 1
-    state.find("MEM-FAILED", f"{event.kind}: {event.what}")
+    state.find(f"MEM-FAILED/{event.kind}").message = event.what
 
 
-def _tell_once(
-    state: State, pool: PoolState, rule: str, figure: str, difference: int, what: str, number: Page | None = None
-) -> None:
-    """A difference is told when it appears and when it changes."""
-    state.judged[rule] += 1
-    if difference and pool.told.get(figure) != difference:
-        state.find(rule, what, pool, number)
+def _find_once(
+    state: State, pool: PoolState, code: str, figure: str, difference: int, number: Page | None = None
+) -> Finding | None:
+    """A difference is a finding when it appears and when it changes."""
+    state.judged[code.partition("/")[0]] += 1
+    before = pool.told.get(figure, 0)
     if difference:
         pool.told[figure] = difference
     else:
         pool.told.pop(figure, None)
+    return state.find(code, pool, number) if difference not in (0, before) else None
 
 
 def _runs(pages: Pages) -> list[tuple[int, int]]:
@@ -280,14 +278,13 @@ def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterato
         start = max(start, first + length)
 
 
-def _check_left(state: State, holder: str, why: str) -> None:
+def _check_left(state: State, holder: str, code: str) -> None:
     state.judged["MEM-LEAK"] += 1
     for pool in state.pools.values():
         pages = [*state.holdings.get(holder, NOTHING).get(pool.name, ())]
         if pages:
-            shown = ", ".join(map(str, pages[:8])) + (", ..." if len(pages) > 8 else "")
-            what = f"{holder} {why} and still holds {len(pages)} page(s) of {pool.name}: {shown}"
-            state.find("MEM-LEAK", what, pool, pages[0], holder)
+            found = state.find(code, pool, pages[0], holder)
+            found.pages, found.found = tuple(pages[:SHOWN]), len(pages)
             state.gone.add(holder)
 
 
@@ -300,12 +297,13 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
     for piece in page.pieces(0, meant[-1].stop):
         if not isinstance(piece, Content):
             if pool.writes_reported:
-                what = f"key {key} finds {pool.named(number)}, but slot {piece} was never written"
-                state.find("MEM-NAME", what, pool, number)
+                found = state.find("MEM-NAME/unwritten", pool, number)
+                found.key, found.slot = key, piece
                 return
         elif any(state.agree(piece, want) is False for want in meant):
-            what = f"key {key} finds {pool.named(number)}, but that holds {piece.label} from slot {piece.start} on"
-            state.find("MEM-NAME", what, pool, number).other = page.writer
+            found = state.find("MEM-NAME/content", pool, number)
+            found.key, found.slot, found.found, found.other = key, piece.start, piece.label, page.writer
+            found.expected = next(want.label for want in meant if state.agree(piece, want) is False)
             return
         elif piece.label is None or meant[0].label is None:
             pool.unjudged["MEM-NAME"] += 1
@@ -323,12 +321,10 @@ def check_plans(state: State, pool: PoolState, number: Page, page: PageState, go
             check_promise(state, pool, number, page, key)
 
 
-def whose(page: PageState) -> str:
-    """Whose a page is, in words."""
+def owners(page: PageState) -> Owners:
+    """The holders of a page, and the first key that finds it."""
     holders = sorted({*page.holders, *page.pins})
-    if holders:
-        return f"{', '.join(holders[:4])}{', ...' if len(holders) > 4 else ''} hold{'s' * (len(holders) == 1)} it"
-    return f"key {next(iter(page.keys))} finds it" if page.keys else "nobody holds it"
+    return Owners(tuple(holders[:OWNERS_SHOWN]), len(holders), next(iter(page.keys), None))
 
 
 def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, *, pin: bool = False) -> None:
@@ -345,12 +341,12 @@ def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder:
     state.held(holder, pool)[number] = None
 
 
-def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, done: str) -> bool:
+def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, code: str) -> bool:
     """Take one reference back; note a finding, and change nothing, if the holder has none."""
     references = page.holders if holder in page.holders else page.pins
     left = references.get(holder, 0) - 1
     if left < 0:
-        state.find("MEM-RELEASE", f"page {number} is {done} by {holder}, but {whose(page)}", pool, number, holder)
+        state.find(code, pool, number, holder).owners = owners(page)
         return False
     if len(references) > 1:
         references[holder] = left
@@ -394,8 +390,8 @@ def _check_reserved(state: State, pool: PoolState) -> None:
     """What is promised to holders is free or cached."""
     if pool.reserved and pool.total is not None:
         promised, left = sum(pool.reserved.values()), pool.total - pool.held
-        what = f"{promised} pages of {pool.name} are promised, {left} are left"
-        _tell_once(state, pool, "MEM-RESERVE", "reserved", max(0, promised - left), what)
+        if found := _find_once(state, pool, "MEM-RESERVE/exceeded", "reserved", max(0, promised - left)):
+            found.expected, found.found = left, promised
 
 
 def _one_each(keys: list[str] | None, numbers: list[Page]) -> list[str] | list[None]:

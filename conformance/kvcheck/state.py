@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from kvcheck.clocks import Clocks
-from kvcheck.finding import CONTENT, FINDINGS, LONGEST, OWNERS, PAGES_AN_EVENT, Finding, Malformed, Writer
+from kvcheck.finding import CONTENT, FINDINGS, OWNERS, PAGES_AN_EVENT, Finding, Malformed, Writer
 from kvcheck.labels import Labels
 from kvspec.contracts import ensure
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
@@ -22,6 +22,8 @@ MARKS = 10_000
 
 ABOUT = dict.fromkeys(("MEM-TAKE", "MEM-SHARE", "MEM-RELEASE", "MEM-USE", "MEM-LEAK", "MEM-COUNT"), OWNERS)
 ABOUT |= dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), CONTENT)
+ABOUT |= dict.fromkeys(("MEM-NAME/free", "MEM-NAME/unnamed"), OWNERS)
+"""Rules, or codes of a rule, that are about owners or content."""
 
 
 @ensure(lambda start, first, result: result[0] >= start and result[0] >= first and result[0] in (start, first))
@@ -416,8 +418,8 @@ class State:
         self.at: str | None = None
         self.findings: list[Finding] = []
         """Of the event at hand."""
-        self.by_rule: dict[str, list[Finding]] = {}
-        """The same by rule."""
+        self.by_code: dict[str, list[Finding]] = {}
+        """The same by code."""
         self.judged = defaultdict[str, int](int)
         """How often each rule was judged."""
 
@@ -434,31 +436,23 @@ class State:
         return self.holdings.setdefault(holder, {}).setdefault(pool.name, {})
 
     def find(
-        self,
-        rule: str,
-        what: str,
-        pool: PoolState | None = None,
-        number: Page | None = None,
-        holder: str | None = None,
-        *,
-        about: str | None = None,
+        self, code: str, pool: PoolState | None = None, number: Page | None = None, holder: str | None = None
     ) -> Finding:
-        """Note a finding, and mark page and holder, so that what follows from it is told as a consequence.
+        """Note a finding, and mark page and holder: a later finding there may be a consequence of it.
 
-        What is found of contents may follow from what was found of owners, and not the other way round; from what was
-        found of contents for the same holder only within a pool. A race marks nothing, and is nobody's consequence:
-        what hides behind it is a finding of its own. `about`: what it is about, where its rule is about both.
+        A finding about content may follow from one about owners, and not the other way round. It follows from one
+        about content for the same holder only within a pool. A race marks nothing and follows from nothing: a finding
+        hidden behind it is one of its own.
         """
-        if len(what) > LONGEST:
-            what = f"{what[: LONGEST - 55]} ... {what[-50:]}"
-        about, name = about or ABOUT.get(rule, ""), None if pool is None else pool.name
-        found = Finding(rule, what, self.event, self.at, name, number, holder, about)
-        alike = self.by_rule.setdefault(rule, [])
-        if len(alike) < FINDINGS:
-            alike.append(found)
+        about, name = ABOUT.get(code) or ABOUT.get(code.partition("/")[0], ""), None if pool is None else pool.name
+        found = Finding(code, self.event, self.at, name, number, holder, about=about)
+        found.keyed = pool is not None and pool.keyed
+        same = self.by_code.setdefault(code, [])
+        if len(same) < FINDINGS:
+            same.append(found)
             self.findings.append(found)
         else:
-            alike[0].more += 1
+            same[0].more += 1
         if about and holder is not None:
             found.cause = self._mark(about, name if about == CONTENT else None, None, holder)
         if about and number is not None:

@@ -17,7 +17,7 @@ import msgspec
 from kvcheck import groups
 from kvcheck.clocks import Flight
 from kvcheck.finding import Malformed
-from kvcheck.holding import check_plans, whose
+from kvcheck.holding import check_plans, owners
 from kvcheck.races import unordered
 from kvcheck.state import (
     HOLE,
@@ -149,7 +149,7 @@ def unify(state: State, event: events.Unify) -> None:
 def begin(state: State, event: Begin) -> None:
     """An operation is queued: each of its uses is judged, and counts from now on."""
     if event.id in state.clocks.flights:
-        state.find("MEM-ORDER", f"operation {event.id} is begun again while it is in flight")
+        state.find("MEM-ORDER/begun-again").operation = event.id
     flight = state.clocks.begin(event)
     flight.by = event.id, state.event
     state.judged["MEM-ORDER"] += 1
@@ -198,11 +198,11 @@ def end(state: State, event: events.End) -> None:
     state.judged["MEM-ORDER"] += 1
     flight = state.clocks.flights.get(event.id)
     if flight is not None and flight.delivered is not None:
-        _find_early(state, event.id, flight.delivered, "was delivered before it is seen complete")
+        state.find("MEM-DELIVER/incomplete", holder=flight.delivered).operation = event.id
         flight.delivered = None
     queued = state.clocks.end(event.id, event.part)
     if queued is None:
-        state.find("MEM-ORDER", f"operation {event.id} is taken for complete, but is not in flight")
+        state.find("MEM-ORDER/not-in-flight").operation = event.id
     elif event.unwritten:
         _fail(state, event, queued)
     while len(state.spoilt) > _REMEMBERED:
@@ -214,22 +214,17 @@ def deliver(state: State, event: events.Deliver) -> None:
     state.judged["MEM-DELIVER"] += 1
     flight = state.clocks.flights.get(event.id)
     if isinstance(event.id, int) and event.id > state.clocks.latest:
-        _find_early(state, event.id, event.holder, "is delivered before it is begun")
+        state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id
     elif flight is not None and flight.event.stream in state.clocks.told:
-        _find_early(state, event.id, event.holder, "is delivered before it is seen complete")
+        state.find("MEM-DELIVER/incomplete", holder=event.holder).operation = event.id
     elif flight is not None:
         flight.delivered = event.holder
     causes = state.spoilt.get(event.id, NOTHING)
     for holder in (event.holder, None):
         if holder in causes:
-            what = f"what operation {event.id} computed for {event.holder} is delivered, but what it read was not there"
-            state.find("MEM-DELIVER", what, holder=event.holder).cause = causes[holder]
+            found = state.find("MEM-DELIVER/tainted", holder=event.holder)
+            found.operation, found.cause = event.id, causes[holder]
             return
-
-
-def _find_early(state: State, id: events.OpId, holder: str, told: str) -> None:
-    """Something left the engine, and whether it was there nobody had looked."""
-    state.find("MEM-DELIVER", f"what operation {id} computed for {holder} {told}", holder=holder)
 
 
 def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
@@ -241,7 +236,7 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
         table = state.tables.get(use.table)
         if table is None:
             if judge:
-                state.find("MEM-USE", f"table {use.table} is used, but it names no page")
+                state.find("MEM-USE/no-table").table = use.table
             return []
         pool, pages, holder = table.pool, table.pages, table.holder
     elif use.pool is not None:
@@ -258,8 +253,8 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
         raise Malformed(f"{len(labels)} labels for slots {start} to {stop}, {unit} each")
     for beyond in [start] * (start < 0) + [stop - 1] * (stop > room):
         if judge:
-            what = f"position {beyond} of {use.table or 'the pages'} has no page"
-            state.find("MEM-USE", what, pool, holder=holder)
+            found = state.find("MEM-USE/no-page", pool, holder=holder)
+            found.table, found.slot = use.table, beyond
     start, stop = max(start, 0), min(stop, room)
     told: Sequence[Label | None] | None = labels
     if table is not None and labels is None:
@@ -274,8 +269,8 @@ def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
             meant = pool.meant(told, slot, end, position, first)
             parts.append((pool, pages[index], slot, end, position, holder, meant))
         elif judge:
-            what = f"position {start} of {use.table} has no page"
-            state.find("MEM-USE", what, pool, holder=holder)
+            found = state.find("MEM-USE/no-page", pool, holder=holder)
+            found.table, found.slot = use.table, start
         start = position + end
     return parts
 
@@ -325,17 +320,14 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     if number in pool.padding:
         if holder is None and not carried and all(want.label is None for want in meant):
             return False
-        state.find("MEM-USE", f"operation {id} reads padding page {number}", pool, number, holder)
+        state.find("MEM-USE/padding", pool, number, holder).operation = id
         return False
     page = pool.page(number)
     if holder not in page.holders:
         _check_held(state, part, page, id)
     clash = flight.rivals and unordered(state.clocks, flight, pool, number, start, stop, reads=False)
     if clash:
-        rival, did = clash
-        what = f"operation {id} reads {pool.named(number)}, which stream {rival.stream} {did}: nothing orders them"
-        found = state.find("MEM-RACE", what, pool, number, holder)
-        found.earlier, found.other = rival.event.at, rival.by
+        _find_race(state, "MEM-RACE/read", part, id, clash)
     if note:
         flight.uses.append(((pool.name, number), start, stop, False))
     spoilt = other = False
@@ -343,9 +335,8 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             if not missing:
-                where = f"slot {piece} of {pool.named(number)}"
-                what = f"operation {id} reads {where}, never written since it was handed out"
-                found = state.find("MEM-WRITTEN", what, pool, number, holder)
+                found = state.find("MEM-WRITTEN/unwritten", pool, number, holder)
+                found.operation, found.slot = id, piece
                 _spoil(state, flight, holder, found.cause or found.event)
                 missing = True
             continue
@@ -358,12 +349,11 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
             state.judged["MEM-CONTENT"] += 1
         wrong = next((want for want in _within(meant, piece) if state.agree(piece, want) is False), None)
         if wrong is not None and not other:
-            want, got = wrong.label, piece.label
-            if want == got:
-                place = max(wrong.start, piece.start)
-                want, got = (f"slot {one.offset + place - one.start} of {one.label}" for one in (wrong, piece))
-            what = f"operation {id} means to read {want} in {pool.named(number)} and finds {got}"
-            found = state.find("MEM-CONTENT", what, pool, number, holder)
+            place = max(wrong.start, piece.start)
+            code = "MEM-CONTENT/shifted" if wrong.label == piece.label else "MEM-CONTENT/other"
+            found = state.find(code, pool, number, holder)
+            found.operation, found.slot, found.expected, found.found = id, place, wrong.label, piece.label
+            found.offsets = wrong.offset + place - wrong.start, piece.offset + place - piece.start
             found.other, other = page.writer, True
             _spoil(state, flight, holder, found.cause or found.event)
     return spoilt
@@ -381,9 +371,17 @@ def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> N
     """Whoever uses a page holds it; if it is not told who, somebody does or a name finds it."""
     pool, number, *_, holder, _ = part
     if not (pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins)):
-        whom = "" if holder is None else f" for {holder}"
-        what = f"operation {id} uses {pool.named(number)}{whom}, but {whose(page)}"
-        state.find("MEM-USE", what, pool, number, holder)
+        found = state.find("MEM-USE/not-held", pool, number, holder)
+        found.operation, found.owners = id, owners(page)
+
+
+def _find_race(state: State, code: str, part: Part, id: events.OpId, clash: tuple[Flight, str]) -> None:
+    """Note a race with an earlier operation, which reads or writes."""
+    pool, number, *_, holder, _ = part
+    rival, did = clash
+    found = state.find(code, pool, number, holder)
+    found.operation, found.stream, found.did = id, rival.stream, did
+    found.earlier, found.other = rival.event.at, rival.by
 
 
 def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
@@ -516,14 +514,10 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         _check_overwrite(state, flight, part, page, new)
     clash = flight.rivals and unordered(state.clocks, flight, pool, number, start, stop, reads=True)
     if clash:
-        rival, did = clash
         there = list(page.pieces(start, stop))
         whole = sum(want.stop - want.start for want in new) == stop - start  # else a copy leaves slots unwritten
         same = whole and all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
-        other = f"which stream {rival.stream} {did}: nothing orders them"
-        what = f"operation {flight.event.id} writes {pool.named(number)}, {other}"
-        found = state.find("MEM-REWRITE" if same else "MEM-RACE", what, pool, number, holder)
-        found.earlier, found.other = rival.event.at, rival.by
+        _find_race(state, "MEM-REWRITE/write" if same else "MEM-RACE/write", part, flight.event.id, clash)
     if page.writer is flight.by:
         _check_alike(state, flight, part, page, new)
     page.writer = flight.by
@@ -551,9 +545,9 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
             if cut.start < cut.stop and not (alike is None and planned):
                 guarded.append(cut)
         if any(state.agree(old, content) is False for old in guarded for content in new):
-            why = f"key {next(iter(page.keys))} finds it" if page.keys else whose(page)
-            what = f"operation {flight.event.id} overwrites {pool.named(number)} from slot {piece.start} on, but {why}"
-            state.find("MEM-OVERWRITE", what, pool, number).other = page.writer
+            found = state.find("MEM-OVERWRITE/content", pool, number)
+            found.operation, found.slot, found.owners = flight.event.id, piece.start, owners(page)
+            found.other = page.writer
             return
 
 
@@ -568,9 +562,8 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
     written = [old for other in others if other[:2] == (pool, number) for old in other[-1]]
     for old, want in ((old, want) for old in written for want in new):
         if state.agree(old, want) is False:
-            labels = f"{old.label} and {want.label}"
-            what = f"operation {flight.event.id} writes {labels} to slots of {pool.named(number)}: nothing orders them"
-            state.find("MEM-RACE", what, pool, number, holder)
+            found = state.find("MEM-RACE/itself", pool, number, holder)
+            found.operation, found.expected, found.found = flight.event.id, old.label, want.label
             return
 
 
@@ -617,9 +610,8 @@ def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page
     page = pool.page(number)
     guarded = len(page.holders) > 1 or not all(promise.planned for promise in page.keys.values())
     if guarded and any(isinstance(piece, Content) for piece in page.pieces(start, stop)):
-        where = f"{pool.named(number)} from slot {start} on"
-        what = f"operation {flight.event.id} overwrites {where} with what was never written"
-        state.find("MEM-OVERWRITE", what, pool, number)
+        found = state.find("MEM-OVERWRITE/unwritten", pool, number)
+        found.operation, found.slot = flight.event.id, start
     page.erase(start, stop)
 
 

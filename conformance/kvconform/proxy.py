@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from kvcheck import Finding
+from kvcheck.words import describe
 from kvconform.oracle import Model
 from kvconform.protocol import ANSWERS, CALLS, Implementation
 from kvconform.traces.expect import NOTHING, Seen
@@ -17,7 +19,10 @@ class RuleBroken(Violation):
 
     def __init__(self, violation: Violation, step: int, op: Operation[Any]) -> None:
         """Add the place to what the model found."""
-        super().__init__(violation.rule.id, violation.what, expected=violation.expected, observed=violation.observed)
+        found, what = violation.finding, violation.what
+        if isinstance(found, Finding):
+            what = f"{found.pool}: {describe(found)}" if found.pool else describe(found)
+        super().__init__(violation.code, what, expected=violation.expected, observed=violation.observed, finding=found)
         self.step = step
         self.op = op
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from kvcheck.words import describe
 from kvlab.drives import Trial, judged
 from kvlab.injection import NotPlanted
 from kvlab.stubs import EngineError
@@ -72,7 +73,7 @@ def main(
             event, finding = next(
                 (n, f) for n, f in judge.found if (f.rule, f.pool or "", f.at or "") == (rule, pool, at)
             )
-            console.print(f"  {rule} {times:,} times, first at event {event:,}: {finding.what}", markup=False)
+            console.print(f"  {rule} {times:,} times, first at event {event:,}: {describe(finding)}", markup=False)
         raise SystemExit(1 if judge.found else 0)
     missed = 0
     for defect in trial.defects:
@@ -83,7 +84,7 @@ def main(
             missed += 1
             continue
         missed += first is None
-        told = "not found" if first is None else f"{first[1].rule} at event {first[0]:,}: {first[1].what}"
+        told = "not found" if first is None else f"{first[1].rule} at event {first[0]:,}: {describe(first[1])}"
         console.print(f"  {defect.name}: {told}", markup=False, soft_wrap=True)
     console.print(f"{trial.name}: {len(trial.defects) - missed} of {len(trial.defects)} planted defects found")
     raise SystemExit(1 if missed else 0)

@@ -14,9 +14,14 @@ class Rule(NamedTuple):
     origin: str
 
 
-ALL_RULES: dict[str, Rule] = {
-    words["id"]: Rule(**words) for words in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_TEXT = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+CODES: dict[str, str] = {
+    f"{text['id']}/{name}": sentence for text in _TEXT for name, sentence in text.pop("codes", {}).items()
 }
+"""The cases of rules, each in a sentence: a finding's code is the rule's id and the name of the case."""
+
+ALL_RULES: dict[str, Rule] = {text["id"]: Rule(**text) for text in _TEXT}
 """Every rule by its id, in the order of the chapters: the law's, then those of the policies above it."""
 
 MEMORY_RULES = {name: rule for name, rule in ALL_RULES.items() if name.startswith("MEM-")}
@@ -29,10 +34,17 @@ RULES = {name: rule for name, rule in ALL_RULES.items() if name not in MEMORY_RU
 class Violation(Exception):
     """A rule was broken."""
 
-    def __init__(self, rule: str, what: str, *, expected: object = None, observed: object = None) -> None:
-        """Name the rule, say what happened, and set what was expected against what was observed."""
-        super().__init__(f"{rule}: {what}")
-        self.rule = ALL_RULES[rule]
+    def __init__(
+        self, code: str, what: str, *, expected: object = None, observed: object = None, finding: object = None
+    ) -> None:
+        """Name the rule or its case, say what happened, and set the expected value against the observed one.
+
+        `finding` is that of the memory checker, where it broke a rule of the memory model.
+        """
+        super().__init__(f"{code}: {what}")
+        self.code = code
+        self.rule = ALL_RULES[code.partition("/")[0]]
         self.what = what
         self.expected = expected
         self.observed = observed
+        self.finding = finding

@@ -8,6 +8,7 @@ import pytest
 from kvattach.hooks import Hooks, RuleBroken, Trace
 from kvattach.patches import Patches
 from kvattach.residency import Run
+from kvcheck.words import describe
 from kvlab.drives import Judge, Trial, judged
 from kvlab.injection import Defect, NotPlanted, plant
 from kvspec.memory import Pool
@@ -95,7 +96,7 @@ def test_an_assertion_without_words_is_told_by_its_line(judge: Judge) -> None:
         Engine().hand_out(0)
     hooks.detach()
     assert judge.first is not None
-    assert judge.first[1].what.endswith("hand_out: AssertionError: raise AssertionError")
+    assert describe(judge.first[1]).endswith("hand_out: AssertionError: raise AssertionError")
 
 
 def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
@@ -119,7 +120,7 @@ def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
     defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
     first = judged(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
     assert first is not None
-    assert (first[1].rule, first[1].what) == ("MEM-FAILED", "stuck: the run of seed 0 has not ended in 0.1 s")
+    assert (first[1].rule, describe(first[1])) == ("MEM-FAILED", "stuck: the run of seed 0 has not ended in 0.1 s")
     assert Engine().free(1) == 2 and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 

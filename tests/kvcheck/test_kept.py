@@ -7,6 +7,7 @@ import pytest
 from kvcheck import Checker
 from kvcheck.races import used
 from kvcheck.state import Content
+from kvcheck.words import describe
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
@@ -141,7 +142,7 @@ def test_a_window_that_has_moved_on_leaves_nothing_to_be_checked() -> None:
     view = checker.state.tables["t"].views["s"]
     assert (view.low, view.high, view.changed) == (8, 12, set())
     assert checker.step(Begin(2, "s", [Use("t", start=8, stop=12)])) == []
-    assert [finding.what for finding in checker.step(Begin(3, "s", [Use("t", start=7, stop=12)]))] == [
+    assert [describe(finding) for finding in checker.step(Begin(3, "s", [Use("t", start=7, stop=12)]))] == [
         "position 7 of t has no page"
     ]
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kvcheck import Checker, Finding, Malformed
-from kvcheck.finding import LONGEST
+from kvcheck.words import LONGEST, describe
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
@@ -31,6 +31,9 @@ from kvspec.memory.events import (
 from tests.spec.memory.stories import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
 
 SAID = {
+    "an assertion of the engine": "assertion: n > 0",
+    "no memory is left": "exhausted: no page",
+    "a copy of nothing over a shared slot": "operation 2 overwrites page 1 from slot 0 on with what was never written",
     "taken twice": "page 1 is handed out, but a holds it",
     "taken twice at once": "page 1 is handed out, but a holds it",
     "taken while published": "page 1 is handed out, but key k finds it",
@@ -55,7 +58,7 @@ SAID = {
     "copied back what was copied there": "operation 4 means to read y in page 1 and finds x",
     "read one slot further on": "operation 3 means to read slot 1 of x in page 2 and finds slot 0 of x",
     "padding read that a table names": "operation 2 reads padding page 8",
-    "delivered, and looked at later": "what operation 1 computed for a was delivered before it is seen complete",
+    "delivered, and looked at later": "what operation 1 computed for a is delivered before it is seen complete",
     "delivered before it is begun": "what operation 1 computed for a is delivered before it is begun",
     "two lanes with two contents": "operation 1 writes x and y to slots of page 1: nothing orders them",
     "a page twice in one use": "operation 1 writes x and y to slots of page 1: nothing orders them",
@@ -125,6 +128,9 @@ SAID = {
 
 
 MALFORMED_SAID = {
+    "an assertion of the engine": "assertion: n > 0",
+    "no memory is left": "exhausted: no page",
+    "a copy of nothing over a shared slot": "operation 2 overwrites page 1 from slot 0 on with what was never written",
     "no such pool": "there is no pool xv",
     "a wait for nothing": "a wait names neither an operation nor a stream",
     "a key where pages have numbers": "pool kv: pages are named by numbers",
@@ -250,13 +256,13 @@ def said(events: list[Event]) -> list[Finding]:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_finding_says(name: str) -> None:
     events, (_, number) = BROKEN[name]
-    assert [(finding.what, finding.event) for finding in said(events)] == [(SAID[name], number)]
+    assert [(describe(finding), finding.event) for finding in said(events)] == [(SAID[name], number)]
 
 
 @pytest.mark.parametrize(("events", "words"), MORE)
 def test_these_findings_say(events: list[Event], words: list[str]) -> None:
     findings = said(events)
-    assert [finding.what for finding in findings] == words
+    assert [describe(finding) for finding in findings] == words
     assert {finding.event for finding in findings} == {len(events)}
     for finding in findings:
         check_sentence(finding, getattr(events[0], "pool", "kv"))
@@ -266,7 +272,7 @@ def test_these_findings_say(events: list[Event], words: list[str]) -> None:
 def test_a_finding_has_its_place_and_no_cause_and_a_race_the_earlier_place_too(name: str) -> None:
     for finding in said(BROKEN[name][0]):
         assert (finding.at, finding.cause, finding.more) == (f"line {finding.event}", None, 0)
-        if finding.rule in ("MEM-RACE", "MEM-REWRITE") and "stream" in finding.what:
+        if finding.rule in ("MEM-RACE", "MEM-REWRITE") and "stream" in describe(finding):
             assert finding.earlier in {f"line {number}" for number in range(1, finding.event)}
         else:
             assert finding.earlier is None
@@ -312,10 +318,10 @@ def test_there_are_pools_and_the_smallest_is_one() -> None:
 
 def check_sentence(finding: Finding, pool: str = "kv") -> None:
     """What a finding says begins small, and is of its page and its pool."""
-    assert re.match(r"[a-z0-9]", finding.what) and not re.search(r"[A-Z]{2}", finding.what)
+    assert re.match(r"[a-z0-9]", describe(finding)) and not re.search(r"[A-Z]{2}", describe(finding))
     keys = r"(?:slot \d+ of|overwrites) key (\w+)"
     lists = r"(?:still holds \d+ page|are missing in the list of).*?: (\w+)"
-    pages = re.findall(rf"\bpage (\w+)|\bpages \w+ and (\w+)|{lists}|{keys}", finding.what)
+    pages = re.findall(rf"\bpage (\w+)|\bpages \w+ and (\w+)|{lists}|{keys}", describe(finding))
     assert [str(finding.page)] * len(pages) == ["".join(page) for page in pages]
     assert finding.page is None if not pages else finding.pool == ("disk" if finding.page == "k" else pool)
 
@@ -344,14 +350,14 @@ def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None
     checker = Checker(POOLS)
     checker.step(take("a", 1))
     for told in (["5 pages of kv are told to be free", "0 pages of kv are told to be held"], []):
-        assert [finding.what.partition(",")[0] for finding in checker.step(Count("kv", free=5, held=0))] == told
+        assert [describe(finding).partition(",")[0] for finding in checker.step(Count("kv", free=5, held=0))] == told
 
 
 def test_each_page_that_a_list_has_twice_is_told_once() -> None:
     checker = Checker(POOLS)
     for told in ([f"page {page} is twice in the list of free pages" for page in (1, 2, 4)], []):
         count = Count("kv", free=[1, 1, 2, 2, 3, 4, 4])
-        assert [finding.what for finding in checker.step(count) if "twice" in finding.what] == told
+        assert [describe(finding) for finding in checker.step(count) if "twice" in describe(finding)] == told
 
 
 def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,25 +381,25 @@ def test_of_a_page_that_others_have_four_of_them_are_named(holders: int, words: 
     checker = Checker(POOLS)
     for event in (take("a", 1), *(Share(holder, "kv", [1]) for holder in "bcdef"[: holders - 1])):
         assert checker.step(event) == []
-    assert checker.step(take("z", 1))[0].what == f"page 1 is handed out, but {words}"
+    assert describe(checker.step(take("z", 1))[0]) == f"page 1 is handed out, but {words}"
 
 
 def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
     checker = Checker(POOLS)
     checker.step(take("a", 1, 2, 3))
-    assert checker.step(EndHolder("a"))[0].what == "a has left and still holds 3 page(s) of kv: 1, 2, 3"
+    assert describe(checker.step(EndHolder("a"))[0]) == "a has left and still holds 3 page(s) of kv: 1, 2, 3"
     just = "b" * (LONGEST - len("page 5 is handed out, but  holds it"))
     checker.step(take(just, 5))
-    assert checker.step(take("c", 5))[0].what == f"page 5 is handed out, but {just} holds it"
+    assert describe(checker.step(take("c", 5))[0]) == f"page 5 is handed out, but {just} holds it"
     checker.step(take("b" * 5000, 4))
-    what = checker.step(take("c", 4))[0].what
+    what = describe(checker.step(take("c", 4))[0])
     assert len(what) == LONGEST and what.startswith("page 4 is handed out, but bbb") and what.endswith("b holds it")
 
 
 def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
-    assert Checker(POOLS).step(take("a", 8))[0].what == "page 8 is handed out, but is padding"
-    assert Checker(POOLS).step(take("a", 9))[0].what == "page 9 is handed out, but does not exist"
-    assert Checker(POOLS).step(Release("b", "kv", [1]))[0].what == "page 1 is released by b, but nobody holds it"
+    assert describe(Checker(POOLS).step(take("a", 8))[0]) == "page 8 is handed out, but is padding"
+    assert describe(Checker(POOLS).step(take("a", 9))[0]) == "page 9 is handed out, but does not exist"
+    assert describe(Checker(POOLS).step(Release("b", "kv", [1]))[0]) == "page 1 is released by b, but nobody holds it"
     for name in ("before the first position", "positions in a hole"):
         checker = Checker(POOLS)
         assert {finding.pool for event in BROKEN[name][0] for finding in checker.step(event)} == {"kv"}
@@ -402,4 +408,4 @@ def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
 @pytest.mark.parametrize(("missing", "shown"), [(8, ", 10"), (9, ", ...")])
 def test_of_the_pages_that_a_list_lacks_eight_are_shown(missing: int, shown: str) -> None:
     (finding,) = Checker({"kv": Pool(num_pages=2 + missing)}).step(Count("kv", free=[(1, 2)]))
-    assert finding.what.startswith(f"{missing} page(s) of kv are missing") and finding.what.endswith(shown)
+    assert describe(finding).startswith(f"{missing} page(s) of kv are missing") and describe(finding).endswith(shown)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvattach import switch
 from kvcheck import Malformed
+from kvcheck.words import describe
 from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.wording import origin
@@ -82,7 +83,7 @@ def _beside(path: Path, pool: str, page: int) -> tuple[Trace, list[str]]:
         try:
             for line, event in trace:
                 found = [one for one in teller.step(line, event) if (one.pool, one.page) == (wanted, page)]
-                known += [f"{one.rule} at event {one.event}: {one.what}" for one in found]
+                known += [f"{one.rule} at event {one.event}: {describe(one)}" for one in found]
         except (InputError, Malformed, EOFError):
             pass
         told = teller.trace()

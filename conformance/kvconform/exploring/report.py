@@ -11,6 +11,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from kvcheck.words import describe
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, Spread, exhaust
@@ -86,9 +87,13 @@ def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool
         holds = right.finding is None and right.ends > 0
         seen = wrong.finding is not None and wrong.finding.rule == protocol.rule
         as_due = as_due and holds and seen
-        told = Text("holds", "green") if holds else Text(right.finding.what if right.finding else "no end", "bold red")
+        told = (
+            Text("holds", "green")
+            if holds
+            else Text(describe(right.finding) if right.finding else "no end", "bold red")
+        )
         table.add_row(protocol.name, f"{right.states:,}", f"{right.ends:,}", told)
-        found = f"{wrong.finding.rule}, {wrong.finding.what}" if wrong.finding else "nothing is found"
+        found = f"{wrong.finding.rule}, {describe(wrong.finding)}" if wrong.finding else "nothing is found"
         console.print(Text(f"{protocol.name}: if {protocol.mistake}: {found}", "" if seen else "bold red"))
         for event in wrong.trace:
             console.print(Text(f"  {msgspec.json.encode(event).decode()}"), soft_wrap=True)

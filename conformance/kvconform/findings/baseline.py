@@ -2,9 +2,8 @@
 
 A TOML file lists them, each as a table `[[accepted]]` with these fields:
 
-rule    the rule that is broken
+rule    the rule that is broken, or the finding's code: `MEM-NAME`, or `MEM-NAME/unwritten` alone
 event   the kind of event, or operation, at which it is; any if left out
-words   a part of the finding's words; any if left out
 pool    the pool that it is about, at the memory level; any if left out
 at      a part of the place in the engine that the event tells; any if left out
 reason  why it is accepted
@@ -21,7 +20,7 @@ import msgspec
 from kvconform.errors import InputError
 from kvspec.events import EVENTS
 from kvspec.memory.events import MemoryEvent
-from kvspec.rules import ALL_RULES
+from kvspec.rules import ALL_RULES, CODES
 
 EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(EVENTS), *get_args(MemoryEvent)))
 """The kinds of events of both levels."""
@@ -33,19 +32,18 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: str
     reason: str
     event: str = ""
-    words: str = ""
     pool: str = ""
     at: str = ""
     link: str = ""
 
-    def covers(self, rule: str, event: str, words: str, pool: str = "", at: str = "") -> bool:
-        """Whether it is this finding: of `rule`, at a kind of event, in words, about a pool, at a place."""
-        known = rule == self.rule and self.event in ("", event) and self.words in words
+    def covers(self, code: str, event: str, pool: str = "", at: str = "") -> bool:
+        """Whether it is this finding: its code, the kind of event, the pool and the place."""
+        known = self.rule in (code, code.partition("/")[0]) and self.event in ("", event)
         return known and self.pool in ("", pool) and self.at in at
 
     def __str__(self) -> str:
         place = self.at and f"({self.at})"
-        parts = (self.rule, self.event and f"at {self.event}", place, self.words and f'"{self.words}"')
+        parts = (self.rule, self.event and f"at {self.event}", place)
         return " ".join(part for part in (*parts, self.pool and f"in pool {self.pool}") if part)
 
 
@@ -61,10 +59,10 @@ class Accepted:
         self.entries = entries or []
         self.count: Counter[Entry] = Counter()
 
-    def take(self, rule: str, event: str, words: str, times: int = 1, *, pool: str = "", at: str = "") -> bool:
+    def take(self, code: str, event: str, times: int = 1, *, pool: str = "", at: str = "") -> bool:
         """Whether a finding, made so many times, is known; it is counted for the first entry that covers it."""
         for entry in self.entries:
-            if entry.covers(rule, event, words, pool, at):
+            if entry.covers(code, event, pool, at):
                 self.count[entry] += times
                 return True
         return False
@@ -85,8 +83,8 @@ def read_accepted(path: Path | None) -> Accepted:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise InputError(path, 0, str(error)) from error
     for number, entry in enumerate(entries, start=1):
-        if entry.rule not in ALL_RULES:
-            raise InputError(path, 0, f"entry {number}: unknown rule {entry.rule!r}")
+        if entry.rule not in ALL_RULES and entry.rule not in CODES:
+            raise InputError(path, 0, f"entry {number}: unknown rule or code {entry.rule!r}")
         if entry.event and entry.event not in EVENTS:
             raise InputError(path, 0, f"entry {number}: unknown event {entry.event!r}")
         if not entry.reason.strip():

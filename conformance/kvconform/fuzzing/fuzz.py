@@ -97,7 +97,7 @@ def fuzz_on(
             finding = tally.failure.finding
             broken = finding.rule.id if isinstance(finding, RuleBroken) else ""
             during = "" if finding.op is None else str(finding.op.__struct_config__.tag)
-            if not accepted.take(broken, during, str(finding)):
+            if not accepted.take(finding.code if isinstance(finding, RuleBroken) else "", during):
                 cause = broken if isinstance(finding, RuleBroken) else type(finding.original)
                 known = kinds.setdefault((cause, during), Kind(tally.failure))
                 known.count += known.failure is not tally.failure

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvcheck import Checker, Finding
+from kvcheck.words import describe
 from kvconform.gallery.tiers import TIER_BUGS, TierBug
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.minimise import Cut, Effort, Step, cut
@@ -100,9 +101,9 @@ def shortest(one: Walk, rules: Sequence[str]) -> Cut | None:
     """The shortest part of a walk that shows its finding."""
     finding = next(finding for finding in one.findings if finding.rule in rules)
     steps = [Step(line, event) for line, event in enumerate(one.events, start=2)]
-    said = {(finding.rule, finding.what) for finding in one.findings}
+    identities = {finding.identity for finding in one.findings}
     group = Group(finding, "", len(steps) + 1, None)
-    return cut(one.pools, steps, group, said, Effort(LINE * len(steps), SECONDS))
+    return cut(one.pools, steps, group, identities, Effort(LINE * len(steps), SECONDS))
 
 
 def soak(console: Console, progress: Progress, minutes: float, seed: int) -> bool:
@@ -129,7 +130,7 @@ def soak(console: Console, progress: Progress, minutes: float, seed: int) -> boo
         soft_wrap=True,
     )
     for finding in found.findings if found else ():
-        console.print(Text(f"number {seed * 1_000_003 + walks - 1}: {finding.rule}: {finding.what}", "bold red"))
+        console.print(Text(f"number {seed * 1_000_003 + walks - 1}: {finding.rule}: {describe(finding)}", "bold red"))
     if found is None:
         console.print("Nothing was found.")
     return found is None

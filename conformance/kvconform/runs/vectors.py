@@ -235,7 +235,7 @@ def _conforms(outcome: Outcome, accepted: Accepted) -> bool:
     """Whether a vector came out right, up to a finding that is known."""
     match outcome.finding:
         case RuleBroken() as broken:
-            return accepted.take(broken.rule.id, str(broken.op.__struct_config__.tag), broken.what)
+            return accepted.take(broken.code, str(broken.op.__struct_config__.tag))
         case finding:
             return finding is None
 

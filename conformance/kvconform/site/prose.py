@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import kvcheck
-import kvcli
 import kvconform
 import kvref
 import kvspec
@@ -196,7 +195,7 @@ def qualified(name: str) -> str | None:
 def _modules() -> dict[str, Path]:
     """All modules that prose may speak of, and their files."""
     found = {}
-    for package in (kvspec, kvref, kvcheck, kvtrace, kvconform, kvcli):
+    for package in (kvspec, kvref, kvcheck, kvtrace, kvconform, importlib.import_module("kvcli")):
         folder = Path(str(package.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder.parent).with_suffix("").parts

@@ -13,6 +13,7 @@ from pathlib import Path
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvcheck import Finding
+from kvcheck.words import describe
 from kvlab.drives import Judge, Known, Trial
 from kvlab.injection import NotPlanted
 from kvlab.matrix.report import Group, MemoryReport, Shown, Task
@@ -134,7 +135,7 @@ class Driving:
             kind = finding.rule, finding.pool or "", finding.at or ""
             group = self._groups.get(kind)
             if group is None:
-                group = self._groups[kind] = Group(*kind, 0, event, finding.what, seed)
+                group = self._groups[kind] = Group(*kind, 0, event, describe(finding), seed)
                 new.append((group, finding))
             group.times += 1
         if new:
@@ -144,11 +145,11 @@ class Driving:
     def _note(self, known: Known, event: int, finding: Finding) -> None:
         """A known defect was found; where it should be gone, nothing explains it."""
         if not _has(known, self._task.release):
-            what = f"{known.name}, which is mended since {known.before}, shows again: {finding.what}"
+            what = f"{known.name}, which is mended since {known.before}, shows again: {describe(finding)}"
             kind = finding.rule, finding.pool or "", finding.at or ""
             self._groups.setdefault(kind, Group(*kind, 1, event, what, self._task.seed))
         elif self.report.known.get(known.name) is None:
-            self.report.known[known.name] = Shown(finding.rule, event, finding.what)
+            self.report.known[known.name] = Shown(finding.rule, event, describe(finding))
 
 
 def _has(known: Known, release: str) -> bool:

@@ -37,7 +37,7 @@ def write_shortest(
         _write(whole, header, told)
         for group, finding in found:
             shown = groups.get((finding.event, finding.rule))
-            cut = None if shown is None else shortest_cuts(whole, [shown], judging.said, SECONDS)[0]
+            cut = None if shown is None else shortest_cuts(whole, [shown], judging.identities, SECONDS)[0]
             events = told[: finding.event] if cut is None else [step.event for step in cut.steps]
             path = folder / f"{group.rule}-{len(list(folder.iterdir())) + 1}.jsonl"
             _write(path, header, events)

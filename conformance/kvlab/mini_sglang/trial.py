@@ -50,5 +50,7 @@ def trial(folder: Path) -> Trial:
         driver.run(engine, seed, shape=CROWDED)
 
     room = "requests are admitted by their tokens and take whole pages: a step finds none, and the engine ends"
-    known.append(Known("room-in-tokens", room, "MEM-FAILED", "Cannot evict", run=crowded, mend=mended, runs=40))
+    known.append(
+        Known("room-in-tokens", room, "MEM-FAILED", {"message": "Cannot evict"}, run=crowded, mend=mended, runs=40)
+    )
     return Trial("mini-sglang", attach, run, defects(engine), mended, known)

@@ -110,7 +110,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             "parent-before-child",
             "with write-back a node leaves the device before its child, and is taken from the host with it, twice",
             "MEM-FAILED",
-            "parent does not have child key",
+            {"message": "parent does not have child key"},
             before="0.5.11",
         ),
     ]
@@ -118,14 +118,14 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
         return in_any_run
 
     def alone(
-        shape: Shape, mended: Mend, name: str, what: str, rule: str = "", words: str = "", before: str = ""
+        shape: Shape, mended: Mend, name: str, what: str, rule: str = "", message: str = "", before: str = ""
     ) -> Known:
         """A defect that servers of this shape bring out while the others are mended."""
         return Known(
             name,
             what,
             rule,
-            words,
+            {"message": message} if message else {},
             before=before,
             run=lambda seed: drive(seed, shape),
             mend=partial(mend, release, but=mended),
@@ -139,16 +139,14 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             mend_turns,
             "state-overwritten",
             "the launch in flight keeps a later state in the slot from which the tree takes an earlier one",
-            "MEM-NAME",
-            "but that holds",
+            "MEM-NAME/content",
         ),
         alone(
             MIXED,
             mend_mixed,
             "mixed-state-dropped",
             "a launch with decode steps in it does not keep the states of its prompts, and the tree takes their slots",
-            "MEM-NAME",
-            "was never written",
+            "MEM-NAME/unwritten",
             before="0.5.23",
         ),
         alone(
@@ -156,8 +154,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             mend_names,
             "state-off-page",
             "a state that was kept within a page is found by the name of the page before",
-            "MEM-NAME",
-            "but that holds",
+            "MEM-NAME/content",
         ),
         alone(
             LONG,
@@ -177,7 +174,7 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
             mend_chunk_room,
             "chunk-without-room",
             "requests that decode beside a prompt in chunks take its room, and its next chunk ends the scheduler",
-            words="Out of memory. Try to lower your batch size",
+            message="Out of memory. Try to lower your batch size",
         ),
         *(of_sessions(alone, CHATS) if release.sessions is not None else []),
     ]

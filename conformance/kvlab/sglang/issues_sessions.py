@@ -86,7 +86,7 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
             mend_empty,
             "session-empty-slot",
             "a turn of one token that is retracted leaves its session a row without pages, which no turn can be given",
-            words="a reused row must carry allocated KV",
+            message="a reused row must carry allocated KV",
         ),
         alone(
             replace(pressed, policy="dfs-weight"),
@@ -105,14 +105,14 @@ def of_sessions(alone: Callable[..., Known], shape: Shape) -> list[Known]:
             mend_rows,
             "session-rows",
             "turns of sessions that have all rows wait for a free row",
-            words="never finish",
+            message="never finish",
         ),
         alone(
             replace(roomy, running=4, priorities=True, policy="fcfs"),
             mend_preempted,
             "session-preempted",
             "a turn that is thrown out for another request leaves its row to its session, and not to that request",
-            words="alloc_req_slots runs out of memory",
+            message="alloc_req_slots runs out of memory",
         ),
         alone(
             replace(pressed, pools=states),

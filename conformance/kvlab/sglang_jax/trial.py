@@ -100,7 +100,7 @@ def trial(folder: Path) -> Trial:
         alone("negative-chunk", "where nothing is left, a chunk of less than nothing is cut", "MEM-LEAK", FULL),
         alone("unaligned-protected", "a chunk's part of a page counts as the tree's", "MEM-USE", SHARED),
         alone("chunk-forgotten", "of two prompts that are cut one is taken for whole", "MEM-WRITTEN", UNCACHED),
-        Known("mixed-room", room, "MEM-FAILED", "ut of memory", run=crowded, mend=mended, runs=40),
+        Known("mixed-room", room, "MEM-FAILED", {"message": "ut of memory"}, run=crowded, mend=mended, runs=40),
         alone("pause-forgets", forgets, shape=PAUSED),
         alone("pause-forgets-chunk", amid, shape=PAUSED_AMID),
         alone("pause-stays-full", full, shape=PAUSED),

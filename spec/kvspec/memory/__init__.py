@@ -17,13 +17,21 @@ __all__ = ["Finding", "Pool"]
 
 
 class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A rule of the law was broken."""
+    """A rule of the memory model is broken."""
 
-    rule: str
-    what: str
+    code: str
+    """The rule and the case, as `kvspec.rules` lists them: `MEM-NAME/unwritten`."""
     event: int
     """The number of the event, from 1."""
     at: str | None = None
+    """The place in the engine that caused the event."""
     pool: str | None = None
     page: Page | None = None
     holder: str | None = None
+    slot: int | None = None
+    """The first slot of the page, or position of a table, that shows it."""
+
+    @property
+    def rule(self) -> str:
+        """The id of the rule."""
+        return self.code.partition("/")[0]

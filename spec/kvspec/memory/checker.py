@@ -50,7 +50,7 @@ class Checker(Holding):
     def begin(self, event: events.Begin) -> None:
         """An operation is queued: each of its uses is judged, and counts from now on."""
         if event.id in self.order.named and self.order.flies(self.order.named[event.id]):
-            self.find("MEM-ORDER")
+            self.find("MEM-ORDER/begun-again")
         number, self.wrote = self.order.begin(event), {}
         reads: list[tuple[Use, Use | None]] = [*[(use, None) for use in event.reads], *event.copies]
         late = [
@@ -76,12 +76,12 @@ class Checker(Holding):
         """The host has seen an operation complete; what it did not write is missing."""
         number = self.order.named.get(event.id)
         if number is None or number in self.order.ended:
-            self.find("MEM-ORDER")
+            self.find("MEM-ORDER/not-in-flight")
             return
         if self.order.flies(number):
             self.told.add(self.order.begun[number].stream)
             if number in self.delivered:
-                self.find("MEM-DELIVER", holder=self.delivered.pop(number))
+                self.find("MEM-DELIVER/incomplete", holder=self.delivered.pop(number))
         self.order.end(number, event.part)
         if event.unwritten:
             self._fail(number, event.unwritten)
@@ -109,12 +109,15 @@ class Checker(Holding):
         """What an operation computed for a holder leaves the engine."""
         number = self.order.named.get(event.id)
         begun = [id for id in self.order.named if isinstance(id, int)]
-        wrong = isinstance(event.id, int) and event.id > max(begun, default=0)
-        if number is not None and self.order.flies(number):
-            wrong = self.order.begun[number].stream in self.told
-            self.delivered |= {} if wrong else {number: event.holder}
-        if wrong or (number is not None and self._is_spoilt((number, event.holder))):
-            self.find("MEM-DELIVER", holder=event.holder)
+        if isinstance(event.id, int) and event.id > max(begun, default=0):
+            self.find("MEM-DELIVER/not-begun", holder=event.holder)
+        elif number is not None and self.order.flies(number):
+            if self.order.begun[number].stream in self.told:
+                self.find("MEM-DELIVER/incomplete", holder=event.holder)
+            else:
+                self.delivered[number] = event.holder
+        if number is not None and self._is_spoilt((number, event.holder)):
+            self.find("MEM-DELIVER/tainted", holder=event.holder)
 
     # What operations do to slots
 
@@ -136,19 +139,19 @@ class Checker(Holding):
     def _paged(self, use: Use) -> Iterator[Part]:
         """The slots of a use that have a page, padding among them; the others are findings."""
         if use.table is not None and use.table not in self.tables:
-            self.find("MEM-USE")
+            self.find("MEM-USE/no-table")
         for part in self.parts_of(use):
             if part.page.kind == "hole":
-                self.tell(use, part, {"MEM-USE": part.meant})
+                self.tell(use, part, {"MEM-USE/no-page": part.meant})
             else:
                 yield part
 
     def tell(self, _use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
         """Tell which rules slots of a use break, whatever the use; whether that makes worthless what is computed."""
-        for rule, slots in wrong.items():
+        for code, slots in wrong.items():
             if slots:
-                self.find(rule, part.page, None if rule == "MEM-OVERWRITE" else part.holder)
-        return bool(wrong.get("MEM-WRITTEN") or wrong.get("MEM-CONTENT"))
+                self.find(code, part.page, None if code.startswith("MEM-OVERWRITE") else part.holder)
+        return any(slots for code, slots in wrong.items() if code.startswith(("MEM-WRITTEN", "MEM-CONTENT")))
 
     def _read(self, number: int, use: Use, to: Use | None) -> list[Slot | None]:
         """Judge a read, or a copy `to` somewhere; what it finds, slot by slot.
@@ -164,12 +167,14 @@ class Checker(Holding):
             found = {at: page.content[at] for at in meant if at in page.content}
             wrong: dict[str, Collection[int]] = {}
             if page.number in told.padding:
-                wrong["MEM-USE"] = () if holder is None and all(untold) and to is None else meant
+                wrong["MEM-USE/padding"] = () if holder is None and all(untold) and to is None else meant
             else:
-                wrong["MEM-USE"] = () if told.keyed or page.holds(holder) else meant
-                wrong["MEM-RACE"] = self._unordered(number, part, reads=False)
-                wrong["MEM-WRITTEN"] = () if may_lack else meant.keys() - found.keys()
-                wrong["MEM-CONTENT"] = [at for at, slot in found.items() if self.differ(slot.meant, meant[at])]
+                wrong["MEM-USE/not-held"] = () if told.keyed or page.holds(holder) else meant
+                wrong["MEM-RACE/read"] = self._unordered(number, part, reads=False)
+                wrong["MEM-WRITTEN/unwritten"] = () if may_lack else meant.keys() - found.keys()
+                differ = {at: slot.meant for at, slot in found.items() if self.differ(slot.meant, meant[at])}
+                shifted = next(((there[0] == meant[at][0]) for at, there in differ.items()), False)
+                wrong["MEM-CONTENT/shifted" if shifted else "MEM-CONTENT/other"] = differ
             if self.tell(use, part, wrong) or any(self._is_spoilt(slot.by) for slot in found.values()):
                 self.spoilt.add((number, holder))
             self.found += [((number, holder), page, at, slot.by) for at, slot in found.items()]
@@ -211,13 +216,14 @@ class Checker(Holding):
         }
         same = all(to and at in there and self.agree(there[at].meant, to.meant) for at, to in new.items())
         wrong: dict[str, Collection[int]] = {
-            "MEM-USE": () if page.pool.told.keyed or page.holds(part.holder) else part.meant,
-            "MEM-OVERWRITE": [at for at, to in differ.items() if self._is_guarded(page, at, to)],
-            "MEM-REWRITE" if same else "MEM-RACE": self._unordered(number, part, reads=True),
+            "MEM-USE/not-held": () if page.pool.told.keyed or page.holds(part.holder) else part.meant,
+            "MEM-OVERWRITE/content": [at for at, to in differ.items() if to and self._is_guarded(page, at, to)],
+            "MEM-OVERWRITE/unwritten": [at for at, to in differ.items() if not to and self._is_guarded(page, at, to)],
+            "MEM-REWRITE/write" if same else "MEM-RACE/write": self._unordered(number, part, reads=True),
         }
         self.tell(use, part, wrong)
         if any(to and self.differ(self.wrote.get((page, at), UNTOLD), to.meant) for at, to in differ.items()):
-            self.find("MEM-RACE", page, part.holder)  # nothing orders the writes of one operation
+            self.find("MEM-RACE/itself", page, part.holder)  # nothing orders the writes of one operation
         page.writers |= dict.fromkeys(new, number)
         page.content = {at: slot for at, slot in {**there, **new}.items() if slot is not None}
         page.uses.append(((number, "all"), part.meant, True))

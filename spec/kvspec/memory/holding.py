@@ -8,6 +8,9 @@ from kvspec.memory import Finding, events
 from kvspec.memory.events import Event, Page, Pool
 from kvspec.memory.pages import Meant, PageState, PoolState, Promise, Table
 
+FIGURES = dict.fromkeys(("MEM-COUNT/missing", "MEM-COUNT/total"), "total")
+"""Codes that are about the same figure."""
+
 
 class Holding:
     """The part of the law that knows no operation."""
@@ -20,7 +23,7 @@ class Holding:
         """Content -> all that it was learnt to be, itself among it."""
         self.gone: set[str] = set()
         """Holders whose leak was told."""
-        self.wrong: dict[tuple[str, PageState], int] = {}
+        self.wrong: dict[tuple[str, str, PageState], int] = {}
         """Figure -> by how much it was last told to be wrong."""
         self.event: Event = events.Idle()
         """The event at hand; its number, and what it breaks."""
@@ -30,11 +33,10 @@ class Holding:
         """Each name under which a page of a pool is published, and the page."""
         return {key: page.number for key, page in self.pools[pool].names if page.number is not None}
 
-    def find(self, rule: str, page: PageState | None = None, holder: str | None = None) -> None:
+    def find(self, code: str, page: PageState | None = None, holder: str | None = None) -> None:
         """The event at hand breaks a rule; a page without a number stands for its pool."""
         pool, number = (None, None) if page is None else (page.pool.name, page.number)
-        what = f"page {number}, holder {holder}, in {self.event}"
-        self.findings.append(Finding(rule, what, self.number, self.event.at, pool, number, holder))
+        self.findings.append(Finding(code, self.number, self.event.at, pool, number, holder))
 
     def agree(self, one: Meant, other: Meant) -> bool | None:
         """Whether two contents are the same; `None`: not told."""
@@ -57,9 +59,11 @@ class Holding:
         """The allocator hands free pages out; what was in them counts no more."""
         pool = self.pools[event.pool]
         for page in pool.expand(event.pages):
-            exists = page.number in pool.numbers and page.number not in pool.told.padding
-            if page.kind != "free" or not exists:
-                self.find("MEM-TAKE", page, event.holder)
+            padding = page.number in pool.told.padding
+            exists = page.number in pool.numbers and not padding
+            wrong = page.kind if exists else "padding" if padding else "unknown"
+            if wrong != "free":
+                self.find(f"MEM-TAKE/{wrong}", page, event.holder)
             if exists:
                 for key in page.keys:
                     del pool.names[key, page]
@@ -73,8 +77,10 @@ class Holding:
         """One more reference to pages that are in use or published."""
         pool = self.pools[event.pool]
         for page, key in zip(pool.expand(event.pages), event.keys or repeat(None), strict=False):
-            if not page.holds(None) or (key is not None and key not in page.keys):
-                self.find("MEM-SHARE", page, event.holder)
+            if not page.holds(None):
+                self.find("MEM-SHARE/free", page, event.holder)
+            elif key is not None and key not in page.keys:
+                self.find("MEM-SHARE/unnamed", page, event.holder)
             self._refer(page, event.holder, pin=event.pin)
         self._check_reserved(pool)
 
@@ -90,7 +96,7 @@ class Holding:
         for pool in self.pools.values() if event.pool is None else [self.pools[event.pool]]:
             had = [page for page in pool.pages.values() for one, _ in page.references.elements() if one == event.old]
             for page in had if event.pages is None else pool.expand(event.pages):
-                pin = self._let_go(page, event.old)
+                pin = self._let_go(page, event.old, "MEM-RELEASE/transfer")
                 if pin is not None:
                     self._refer(page, event.new, pin=pin)
                 for key, promise in page.keys.items():
@@ -103,11 +109,11 @@ class Holding:
         page.references[holder, pin] += 1
         self.gone.discard(holder)
 
-    def _let_go(self, page: PageState, holder: str) -> bool | None:
+    def _let_go(self, page: PageState, holder: str, code: str = "MEM-RELEASE/not-held") -> bool | None:
         """Take one reference back, and say whether it was a pin; a finding if there is none."""
         pin = next((pin for pin in (False, True) if page.references[holder, pin]), None)
         if pin is None:
-            self.find("MEM-RELEASE", page, holder)
+            self.find(code, page, holder)
         else:
             page.references -= Counter([(holder, pin)])
         return pin
@@ -121,24 +127,25 @@ class Holding:
         """What is promised to holders is free or cached."""
         if pool.reserved and pool.told.num_pages is not None:
             missing = sum(pool.reserved.values()) - pool.total("free") - pool.total("cached")
-            self._compare("MEM-RESERVE", "reserved", pool.page(None), max(0, missing))
+            self._compare("MEM-RESERVE/exceeded", "reserved", pool.page(None), max(0, missing))
 
     def end_holder(self, event: events.EndHolder) -> None:
         """A holder is gone: nothing of it may be left."""
-        self._check_left({event.holder})
+        self._check_left({event.holder}, "MEM-LEAK/ended")
         for pool in self.pools.values():
             pool.reserved.pop(event.holder, None)
 
     def idle(self, event: events.Idle) -> None:
         """The engine is idle: only keepers may hold anything."""
         pages = [page for pool in self.pools.values() for page in pool.pages.values()]
-        self._check_left({holder for page in pages for holder, _ in page.references} - self.gone - {*event.keepers})
+        holders = {holder for page in pages for holder, _ in page.references}
+        self._check_left(holders - self.gone - {*event.keepers}, "MEM-LEAK/idle")
 
-    def _check_left(self, holders: set[str]) -> None:
+    def _check_left(self, holders: set[str], code: str) -> None:
         for pool in self.pools.values():
             first = {one: page for page in reversed(pool.pages.values()) for one in sorted(holders) if page.holds(one)}
             for holder, page in first.items():
-                self.find("MEM-LEAK", page, holder)
+                self.find(code, page, holder)
                 self.gone.add(holder)
 
     def count(self, event: events.Count) -> None:
@@ -148,24 +155,33 @@ class Holding:
             listed = Counter(pool.expand(told) if isinstance(told, list) else ())
             others = [page for page in pool.pages.values() if listed and page.holds(None) and page.kind != kind]
             for page, times in listed.items():
-                self._compare("MEM-COUNT", f"twice {kind}", page, times - 1)
+                self._compare("MEM-COUNT/twice", kind, page, times - 1)
             for page in others:
-                self._compare("MEM-COUNT", f"listed as {kind}", page, page in listed)
+                self._compare("MEM-COUNT/listed", kind, page, page in listed)
             if told is not None and (kind != "free" or pool.told.num_pages is not None):
                 right = len(listed.keys() - {*others}) if isinstance(told, list) else told
-                self._compare("MEM-COUNT", kind, pool.page(None), right - pool.total(kind))
+                missing = isinstance(told, list) and right < pool.total(kind)
+                self._compare(
+                    "MEM-COUNT/missing" if missing else "MEM-COUNT/total",
+                    kind,
+                    pool.page(None),
+                    right - pool.total(kind),
+                )
         for number, times in (event.references or {}).items():
-            self._compare("MEM-COUNT", "references", pool.page(number), times - pool.page(number).references.total())
+            self._compare(
+                "MEM-COUNT/references", "references", pool.page(number), times - pool.page(number).references.total()
+            )
 
-    def _compare(self, rule: str, figure: str, page: PageState, difference: int) -> None:
-        """A difference is told when it appears and when it changes."""
-        if difference and self.wrong.get((figure, page)) != difference:
-            self.find(rule, page)
-        self.wrong[figure, page] = difference
+    def _compare(self, code: str, figure: str, page: PageState, difference: int) -> None:
+        """A difference is a finding when it appears and when it changes."""
+        place = FIGURES.get(code, code), figure, page
+        if difference and self.wrong.get(place) != difference:
+            self.find(code, page)
+        self.wrong[place] = difference
 
-    def failed(self, _: events.Failed) -> None:
+    def failed(self, event: events.Failed) -> None:
         """The engine gave up: it is the finding."""
-        self.find("MEM-FAILED")
+        self.find(f"MEM-FAILED/{event.kind}")
 
     # Names
 
@@ -177,10 +193,10 @@ class Holding:
         for index, (page, key) in enumerate(zip(pages, event.keys, strict=True)):
             meant = pool.meant(event.labels and event.labels[index * each : (index + 1) * each], slots)
             if not (pool.told.keyed or page.holds(None)):
-                self.find("MEM-NAME", page)
+                self.find("MEM-NAME/free", page)
             old = next((promise for (name, _), promise in pool.names.items() if name == key), Promise([], True))
             if not old.planned and any(map(self.differ, old.meant, meant)):
-                self.find("MEM-NAME", page)
+                self.find("MEM-NAME/ambiguous", page)
             pool.names[key, page] = Promise(meant, event.planned, event.writer)
             left = page.kind == "held" if event.writer is None else page.references[event.writer, False] > 0
             if not (event.planned and (pool.told.keyed or left)):
@@ -192,7 +208,7 @@ class Holding:
         for page, key in zip(pool.expand(event.pages), event.keys or repeat(None), strict=False):
             named = [name for name in page.keys if key in (None, name)]
             if not (named or (pool.told.keyed and page.content)):
-                self.find("MEM-NAME", page)
+                self.find("MEM-NAME/unnamed", page)
             for name in named:
                 del pool.names[name, page]
             if pool.told.keyed:
@@ -200,10 +216,12 @@ class Holding:
 
     def _check_promise(self, page: PageState, promise: Promise) -> None:
         """What a name promises is there, or is queued to be."""
-        there = {at: page.content[at].meant for at in range(len(promise.meant)) if at in page.content}
-        lacks = page.pool.told.writes_reported and len(there) < len(promise.meant)
-        if lacks or any(self.differ(meant, promise.meant[at]) for at, meant in there.items()):
-            self.find("MEM-NAME", page)
+        for at, meant in enumerate(promise.meant):
+            if at not in page.content and page.pool.told.writes_reported:
+                return self.find("MEM-NAME/unwritten", page)
+            if at in page.content and self.differ(page.content[at].meant, meant):
+                return self.find("MEM-NAME/content", page)
+        return None
 
     def check_plans(self, page: PageState, gone: str | None = None) -> None:
         """What names plan has to be there if nobody is left to write it: the writer is `gone`, or nobody holds it."""

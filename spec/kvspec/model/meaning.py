@@ -161,8 +161,7 @@ class Memory:
         told, self.told = self.told, []
         for event in told:
             for finding in self.checker.step(event):
-                where = "" if finding.pool is None else f"{finding.pool}: "
-                raise Violation(finding.rule, where + finding.what, observed=event)
+                raise Violation(finding.code, f"page {finding.page} of {finding.pool}", observed=event, finding=finding)
 
     def _flush(self) -> None:
         """What was written to rows and window sides is one operation."""

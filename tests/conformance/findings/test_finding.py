@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from kvcheck import Checker
+from kvcheck.words import describe
 from kvconform.features import lacks, needs
 from kvconform.findings.baseline import Accepted
 from kvconform.findings.finding import Finding
@@ -203,7 +204,7 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
         judge = Judge(Checker(opened.header.pools), Accepted())
         for line, event in opened:
             judge.step(line, event)
-        findings = tell_judged(trace, opened.header.pools, judge.outcome(), judge.said, 60)
+        findings = tell_judged(trace, opened.header.pools, judge.outcome(), judge.identities, 60)
     assert findings
     for finding in findings:
         if not finding.note:
@@ -221,7 +222,7 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
                 if pool.pages[page].holders
             }
             assert told == holds & pages
-        assert (finding.rule and finding.rule.id, finding.what) in {(one.rule, one.what) for one in found}
+        assert (finding.rule and finding.rule.id, finding.what) in {(one.rule, describe(one)) for one in found}
         assert finding.last is not None and finding.last.line == finding.place.line
         assert finding.what in finding.last.breaks
         hold_text(finding)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
+from kvcheck.words import describe
 from kvcli.main import app
 from kvconform.gallery.tiers import TIER_BUGS
 from kvconform.gallery.walking import Walk, find_by_walks, scheduled, vector_name, vectors_of, walk
@@ -84,7 +85,7 @@ class RowedNeverEvicted(RowedEngine):
     "walking", [lambda seed: walk(seed, NeverEvicted), lambda seed: scheduled(seed, RowedNeverEvicted)]
 )
 def test_what_nobody_uses_is_evicted_in_the_end(walking: Callable[[int], Walk]) -> None:
-    found = {finding.rule: finding.what for finding in walking(0).findings}
+    found = {finding.rule: describe(finding) for finding in walking(0).findings}
     assert "never evicted" in found["MEM-FAILED"]
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from kvattach.hooks import Hooks, Trace
 from kvattach.patches import Patches
 from kvcheck import Checker
+from kvcheck.words import describe
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.drives import Known, Trial, judged
 from kvlab.injection import Defect
@@ -22,7 +23,7 @@ from kvspec.memory import Pool
 from kvspec.memory.events import EndHolder, Failed, Idle, Release, Take
 
 POOLS = {"kv": Pool(page_size=4, num_pages=8)}
-LEAK = Known("leak", "a page is forgotten", "MEM-LEAK", "still holds", before="0.2.0", runs=5)
+LEAK = Known("leak", "a page is forgotten", "MEM-LEAK/ended", before="0.2.0", runs=5)
 
 
 class Engine:
@@ -108,7 +109,7 @@ def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
 
 
 def test_a_rule_alone_explains_nothing_beside_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = drive(Engine("leak").trial([LEAK._replace(words="")]), tmp_path, monkeypatch)
+    report = drive(Engine("leak").trial([LEAK._replace(rule="MEM-LEAK", where={})]), tmp_path, monkeypatch)
     assert report.known["leak"] is not None
     assert [group.rule for group in report.unexplained] == ["MEM-LEAK"]
 
@@ -206,7 +207,7 @@ def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsew
     place = (Engine, "__init__", "self.runs = 0", "self.runs = 1")
     judge = judged(Engine("driver").trial([]), 3, defect=Defect("raises", "", (place,)))
     assert [(events, finding.rule) for events, finding in judge.found] == [(1, "MEM-FAILED")]
-    assert "the run of seed 0: AttributeError: no such function" in judge.found[0][1].what
+    assert "the run of seed 0: AttributeError: no such function" in describe(judge.found[0][1])
     with pytest.raises(AttributeError, match="no such function"):
         judged(Engine("driver").trial([]), 3)
 

@@ -84,7 +84,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Begin(3, "s", copies=PAIRS),
             read(4, "a", 1, "y"),
         ],
-        ("MEM-CONTENT", 5),
+        ("MEM-CONTENT/other", 5),
     ),
     "read one slot further on": (
         [
@@ -93,74 +93,83 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             copy(2, of("a", 1, stop=3), of("a", 2, start=1)),
             Begin(3, "s", [of("a", 2, start=1, stop=4, label="x")]),
         ],
-        ("MEM-CONTENT", 4),
+        ("MEM-CONTENT/shifted", 4),
     ),
     "padding read that a table names": (
         [take("a", 1), table("t", "a", 1, 8), Begin(1, "s", writes=[Use("t")]), Begin(2, "s", [Use("t", stop=8)])],
-        ("MEM-USE", 4),
+        ("MEM-USE/padding", 4),
     ),
-    "delivered, and looked at later": ([take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1)], ("MEM-DELIVER", 4)),
-    "delivered before it is begun": ([take("a", 1), Deliver(1, "a"), write(1, "a", 1), End(1)], ("MEM-DELIVER", 2)),
-    "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE", 2)),
-    "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE", 1)),
+    "delivered, and looked at later": (
+        [take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1)],
+        ("MEM-DELIVER/incomplete", 4),
+    ),
+    "delivered before it is begun": (
+        [take("a", 1), Deliver(1, "a"), write(1, "a", 1), End(1)],
+        ("MEM-DELIVER/not-begun", 2),
+    ),
+    "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE/held", 2)),
+    "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE/held", 1)),
     "taken while published": (
         [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1]), take("b", 1)],
-        ("MEM-TAKE", 5),
+        ("MEM-TAKE/cached", 5),
     ),
-    "out of range": ([take("a", 9)], ("MEM-TAKE", 1)),
-    "padding taken": ([take("a", 8)], ("MEM-TAKE", 1)),
-    "free page shared": ([Share("a", "kv", [1])], ("MEM-SHARE", 1)),
+    "out of range": ([take("a", 9)], ("MEM-TAKE/unknown", 1)),
+    "padding taken": ([take("a", 8)], ("MEM-TAKE/padding", 1)),
+    "free page shared": ([Share("a", "kv", [1])], ("MEM-SHARE/free", 1)),
     "shared under another key": (
         [take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Share("b", "kv", [1], ["other"])],
-        ("MEM-SHARE", 4),
+        ("MEM-SHARE/unnamed", 4),
     ),
-    "freed twice": ([take("a", 1), Release("a", "kv", [1]), Release("a", "kv", [1])], ("MEM-RELEASE", 3)),
-    "passed on by a stranger": ([take("a", 1), Transfer("b", "c", "kv", [1])], ("MEM-RELEASE", 2)),
-    "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE", 2)),
-    "read by a stranger": ([take("a", 1), write(1, "a", 1), read(2, "b", 1)], ("MEM-USE", 3)),
-    "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE", 1)),
+    "freed twice": ([take("a", 1), Release("a", "kv", [1]), Release("a", "kv", [1])], ("MEM-RELEASE/not-held", 3)),
+    "passed on by a stranger": ([take("a", 1), Transfer("b", "c", "kv", [1])], ("MEM-RELEASE/transfer", 2)),
+    "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE/not-held", 2)),
+    "read by a stranger": ([take("a", 1), write(1, "a", 1), read(2, "b", 1)], ("MEM-USE/not-held", 3)),
+    "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE/not-held", 1)),
     "used through a stale table": (
         [take("a", 1), table("t", "a", 1), Release("a", "kv", [1]), Begin(1, "s", writes=[Use(table="t")])],
-        ("MEM-USE", 4),
+        ("MEM-USE/not-held", 4),
     ),
-    "a hole": ([take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 3)),
-    "no table": ([Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE", 1)),
-    "padding read": ([Begin(1, "s", reads=[of("a", 8)])], ("MEM-USE", 1)),
+    "a hole": (
+        [take("a", 1), table("t", "a", 1), Begin(1, "s", writes=[Use(table="t", stop=5)])],
+        ("MEM-USE/no-page", 3),
+    ),
+    "no table": ([Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE/no-table", 1)),
+    "padding read": ([Begin(1, "s", reads=[of("a", 8)])], ("MEM-USE/padding", 1)),
     "padding in a table, read twice and told once": (
         [take("a", 1), table("t", "a", 8, 1), write(1, "a", 1), Begin(2, "s", [Use("t")]), Begin(3, "s", [Use("t")])],
-        ("MEM-USE", 4),
+        ("MEM-USE/padding", 4),
     ),
-    "left with a page": ([take("a", 1), EndHolder("a")], ("MEM-LEAK", 2)),
-    "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK", 2)),
-    "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT", 2)),
-    "a free page missing in the list": ([take("a", 1), Count("kv", free=[2, (4, 4)])], ("MEM-COUNT", 2)),
-    "held and in the free list": ([take("a", 1), Count("kv", free=[(1, 7)])], ("MEM-COUNT", 2)),
+    "left with a page": ([take("a", 1), EndHolder("a")], ("MEM-LEAK/ended", 2)),
+    "no keeper at idle": ([take("a", 1), Idle(["b"])], ("MEM-LEAK/idle", 2)),
+    "a free page missing": ([take("a", 1), Count("kv", free=5)], ("MEM-COUNT/total", 2)),
+    "a free page missing in the list": ([take("a", 1), Count("kv", free=[2, (4, 4)])], ("MEM-COUNT/missing", 2)),
+    "held and in the free list": ([take("a", 1), Count("kv", free=[(1, 7)])], ("MEM-COUNT/listed", 2)),
     "held and at the beginning of a run of free pages": (
         [take("a", 3), Count("kv", free=[(1, 2), (3, 5)])],
-        ("MEM-COUNT", 2),
+        ("MEM-COUNT/listed", 2),
     ),
     "a cached page missing in the list": (
         [
             *[take("a", 1, 2, 3), write(1, "a", 2, "x"), Publish("kv", [2], ["k"], ["x"]), Release("a", "kv", [2, 3])],
             Count("kv", cached=[(5, 0)]),
         ],
-        ("MEM-COUNT", 5),
+        ("MEM-COUNT/missing", 5),
     ),
-    "held pages missing in the list": ([take("a", 5, (2, 2), 1), Count("kv", held=[1, 3])], ("MEM-COUNT", 2)),
-    "twice in the free list": ([take("a", 1), Count("kv", free=[(2, 6), 3])], ("MEM-COUNT", 2)),
-    "a reference too many": ([take("a", 1), Count("kv", references={1: 2})], ("MEM-COUNT", 2)),
-    "read before written": ([take("a", 1), read(1, "a", 1)], ("MEM-WRITTEN", 2)),
+    "held pages missing in the list": ([take("a", 5, (2, 2), 1), Count("kv", held=[1, 3])], ("MEM-COUNT/missing", 2)),
+    "twice in the free list": ([take("a", 1), Count("kv", free=[(2, 6), 3])], ("MEM-COUNT/twice", 2)),
+    "a reference too many": ([take("a", 1), Count("kv", references={1: 2})], ("MEM-COUNT/references", 2)),
+    "read before written": ([take("a", 1), read(1, "a", 1)], ("MEM-WRITTEN/unwritten", 2)),
     "read after handed out again": (
         [take("a", 1), write(1, "a", 1), Release("a", "kv", [1]), take("a", 1), read(2, "a", 1)],
-        ("MEM-WRITTEN", 5),
+        ("MEM-WRITTEN/unwritten", 5),
     ),
     "a state read before it is written": (
         [take("a", 1), Begin(1, "s", [of("a", 1)], [of("a", 1)], reads_own_writes=False)],
-        ("MEM-WRITTEN", 2),
+        ("MEM-WRITTEN/unwritten", 2),
     ),
     "delivered before it is complete": (
         [take("a", 1), write(1, "a", 1), End(1), read(2, "a", 1), Deliver(2, "a")],
-        ("MEM-DELIVER", 5),
+        ("MEM-DELIVER/incomplete", 5),
     ),
     "a hole before what the stream has looked at": (
         [
@@ -170,12 +179,15 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Unmap("t", 0, 1),
             Begin(2, "s", [Use("t", start=3, stop=8)]),
         ],
-        ("MEM-USE", 5),
+        ("MEM-USE/no-page", 5),
     ),
-    "before the first slot": ([take("a", 1), Begin(1, "s", writes=[of("a", 1, start=-3, stop=2)])], ("MEM-USE", 2)),
+    "before the first slot": (
+        [take("a", 1), Begin(1, "s", writes=[of("a", 1, start=-3, stop=2)])],
+        ("MEM-USE/no-page", 2),
+    ),
     "before the first position": (
         [*mapped("a", 1, 2), Begin(2, "s", [Use("t", start=-1, stop=1)]), Begin(3, "s", [Use("t", stop=8)])],
-        ("MEM-USE", 4),
+        ("MEM-USE/no-page", 4),
     ),
     "before the first position, with labels": (
         [
@@ -184,30 +196,30 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Begin(3, "s", [Use("t", stop=4, labels=["x"])]),
             Begin(4, "s", [Use("t", stop=8)]),
         ],
-        ("MEM-USE", 4),
+        ("MEM-USE/no-page", 4),
     ),
     "two lanes with two contents": (
         [take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
-        ("MEM-RACE", 2),
+        ("MEM-RACE/itself", 2),
     ),
     "a page twice in one use": (
         [take("a", 1), Begin(1, "s", writes=[Use(pool="kv", pages=[1, 1], labels=["x", "y"], holder="a")])],
-        ("MEM-RACE", 2),
+        ("MEM-RACE/itself", 2),
     ),
     "a page twice in a table": (
         [take("a", 1), table("t", "a", 1, 1, labels=["x", "y"]), Begin(1, "s", writes=[Use("t")])],
-        ("MEM-RACE", 3),
+        ("MEM-RACE/itself", 3),
     ),
     "a lane beside the one of the table": (
         [
             *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t", stop=1)])],
             Begin(2, "s", writes=[Use("t", start=1, stop=2), of("a", 1, label="y", start=1, stop=2)]),
         ],
-        ("MEM-RACE", 4),
+        ("MEM-RACE/itself", 4),
     ),
     "two lanes with two contents over what was there": (
         [take("a", 1), write(1, "a", 1, "w"), Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
-        ("MEM-RACE", 3),
+        ("MEM-RACE/itself", 3),
     ),
     "half a page means something else": (
         [
@@ -215,7 +227,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Begin(2, "s", writes=[Use("t", start=2, stop=4, labels=["y"])]),
             Begin(3, "s", [Use("t", stop=4)]),
         ],
-        ("MEM-CONTENT", 5),
+        ("MEM-CONTENT/other", 5),
     ),
     "looked at in part since it changed, and then the rest, twice": (
         [
@@ -223,15 +235,15 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Begin(2, "s", writes=[of("a", 1, label="y", start=3)]),
             *[Begin(id, "s", [Use("t", stop=stop)]) for id, stop in ((3, 2), (4, 4), (5, 4))],
         ],
-        ("MEM-CONTENT", 6),
+        ("MEM-CONTENT/other", 6),
     ),
     "a load fails of what its stream has looked at": (
         [*mapped("a", 1), End(1, unwritten=[Use("t")]), Begin(2, "s", [Use("t")])],
-        ("MEM-WRITTEN", 5),
+        ("MEM-WRITTEN/unwritten", 5),
     ),
     "positions in a hole": (
         [*mapped("a", 1, 2), Unmap("t", 0, 1), Begin(2, "s", [Use("t", start=3, stop=8)])],
-        ("MEM-USE", 5),
+        ("MEM-USE/no-page", 5),
     ),
     "what a copy had nothing for": (
         [
@@ -241,15 +253,15 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             copy(3, of("a", 1), of("a", 2)),
             read(4, "a", 2),
         ],
-        ("MEM-WRITTEN", 5),
+        ("MEM-WRITTEN/unwritten", 5),
     ),
     "a plan whose writer has let go": (
         [take("a", 1), Share("tree", "kv", [1]), plan("a"), Release("a", "kv", [1])],
-        ("MEM-NAME", 4),
+        ("MEM-NAME/unwritten", 4),
     ),
     "a plan whose writer has let go, of whom it had it": (
         [take("a", 1), Share("tree", "kv", [1]), plan("a"), Transfer("a", "b"), Release("b", "kv", [1])],
-        ("MEM-NAME", 5),
+        ("MEM-NAME/unwritten", 5),
     ),
     "a plan of one of two writers": (
         [
@@ -260,13 +272,13 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Transfer("a", "b"),
             Release("c", "kv", [1]),
         ],
-        ("MEM-NAME", 6),
+        ("MEM-NAME/unwritten", 6),
     ),
-    "a plan of somebody else": ([take("a", 1), plan("b")], ("MEM-NAME", 2)),
-    "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT", 3)),
+    "a plan of somebody else": ([take("a", 1), plan("b")], ("MEM-NAME/unwritten", 2)),
+    "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT/other", 3)),
     "other content through a table": (
         [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), Begin(2, "s", [Use(table="t")])],
-        ("MEM-CONTENT", 4),
+        ("MEM-CONTENT/other", 4),
     ),
     "other content after a copy": (
         [
@@ -275,12 +287,12 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Begin(2, "s", copies=[(of("a", 1), of("a", 2))]),
             read(3, "a", 2, "y"),
         ],
-        ("MEM-CONTENT", 4),
+        ("MEM-CONTENT/other", 4),
     ),
-    "published unwritten": ([take("a", 1), Publish("kv", [1], ["k"])], ("MEM-NAME", 2)),
+    "published unwritten": ([take("a", 1), Publish("kv", [1], ["k"])], ("MEM-NAME/unwritten", 2)),
     "published with other content": (
         [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["y"])],
-        ("MEM-NAME", 3),
+        ("MEM-NAME/content", 3),
     ),
     "one key, two contents": (
         [
@@ -290,11 +302,11 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Publish("kv", [1], ["k"], ["x"]),
             Publish("kv", [2], ["k"], ["y"]),
         ],
-        ("MEM-NAME", 5),
+        ("MEM-NAME/ambiguous", 5),
     ),
     "a plan that nobody is left to keep": (
         [take("a", 1), Publish("kv", [1], ["k"], planned=True), Release("a", "kv", [1])],
-        ("MEM-NAME", 3),
+        ("MEM-NAME/unwritten", 3),
     ),
     "a failed load keeps its name": (
         [
@@ -304,7 +316,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             End(1, unwritten=[of("a", 1)]),
             Release("a", "kv", [1]),
         ],
-        ("MEM-NAME", 5),
+        ("MEM-NAME/unwritten", 5),
     ),
     "a load fails of what its name alone finds": (
         [
@@ -314,7 +326,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Release("a", "kv", [1]),
             End(1, unwritten=[of(None, 1)]),
         ],
-        ("MEM-NAME", 5),
+        ("MEM-NAME/unwritten", 5),
     ),
     "a plan that is written with something else": (
         [
@@ -323,7 +335,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             write(1, "a", 1, "y"),
             Release("a", "kv", [1]),
         ],
-        ("MEM-NAME", 4),
+        ("MEM-NAME/content", 4),
     ),
     "a plan for a page that nobody holds": (
         [
@@ -333,16 +345,16 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Release("a", "kv", [1]),
             Publish("kv", [1], ["l"], ["y"], planned=True),
         ],
-        ("MEM-NAME", 5),
+        ("MEM-NAME/content", 5),
     ),
-    "withdrawn twice": ([take("a", 1), Drop("kv", [1], ["k"])], ("MEM-NAME", 2)),
+    "withdrawn twice": ([take("a", 1), Drop("kv", [1], ["k"])], ("MEM-NAME/unnamed", 2)),
     "published overwritten": (
         [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"]), write(2, "a", 1, "y")],
-        ("MEM-OVERWRITE", 4),
+        ("MEM-OVERWRITE/content", 4),
     ),
     "shared overwritten": (
         [take("a", 1), write(1, "a", 1, "x"), Share("b", "kv", [1]), write(2, "b", 1, "y")],
-        ("MEM-OVERWRITE", 4),
+        ("MEM-OVERWRITE/content", 4),
     ),
     "an object read that was withdrawn": (
         [
@@ -350,26 +362,26 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Drop("disk", ["k"]),
             Begin(2, "s", [Use(pool="disk", pages=["k"])]),
         ],
-        ("MEM-WRITTEN", 3),
+        ("MEM-WRITTEN/unwritten", 3),
     ),
     "an object of a table read that was withdrawn": (
         [
             *[Map("t", "a", "disk", 0, ["k"]), Begin(1, "s", writes=[Use("t")]), Drop("disk", ["k"])],
             Begin(2, "s", [Use("t")]),
         ],
-        ("MEM-WRITTEN", 4),
+        ("MEM-WRITTEN/unwritten", 4),
     ),
     "an object overwritten": (
         [
             Begin(1, "s", writes=[Use(pool="disk", pages=["k"], labels=["x"])]),
             Begin(2, "s", writes=[Use(pool="disk", pages=["k"], labels=["y"])]),
         ],
-        ("MEM-OVERWRITE", 2),
+        ("MEM-OVERWRITE/content", 2),
     ),
-    "read on another stream": ([take("a", 1), write(1, "a", 1), read(2, "a", 1, stream="t")], ("MEM-RACE", 3)),
+    "read on another stream": ([take("a", 1), write(1, "a", 1), read(2, "a", 1, stream="t")], ("MEM-RACE/read", 3)),
     "written under a read": (
         [take("a", 1), write(1, "a", 1), End(1), read(2, "a", 1), write(3, "a", 1, stream="t")],
-        ("MEM-RACE", 5),
+        ("MEM-RACE/write", 5),
     ),
     "handed on under a read through a table": (
         [
@@ -383,15 +395,15 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             take("b", 1),
             write(3, "b", 1, stream="t"),
         ],
-        ("MEM-RACE", 9),
+        ("MEM-RACE/write", 9),
     ),
     "only its reads are done": (
         [take("a", 1), write(1, "a", 1), End(1, "reads"), write(2, "a", 1, stream="t")],
-        ("MEM-RACE", 4),
+        ("MEM-RACE/write", 4),
     ),
     "rewritten under a read": (
         [take("a", 1), write(1, "a", 1, "x"), End(1), read(2, "a", 1), write(3, "a", 1, "x", "t")],
-        ("MEM-REWRITE", 5),
+        ("MEM-REWRITE/write", 5),
     ),
     "read back after another stream has written on": (
         [
@@ -402,22 +414,22 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             Begin(3, "u", writes=[Use("t", start=2, stop=3)], after=[2]),
             Begin(4, "s", [Use("t", stop=3)]),
         ],
-        ("MEM-RACE", 6),
+        ("MEM-RACE/read", 6),
     ),
-    "ended twice": ([take("a", 1), write(1, "a", 1), End(1), End(1)], ("MEM-ORDER", 4)),
+    "ended twice": ([take("a", 1), write(1, "a", 1), End(1), End(1)], ("MEM-ORDER/not-in-flight", 4)),
     "ended twice after a later one": (
         [take("a", 1), write(1, "a", 1), write(2, "a", 1), End(2), End(1, "reads"), End(1), End(1)],
-        ("MEM-ORDER", 7),
+        ("MEM-ORDER/not-in-flight", 7),
     ),
-    "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER", 3)),
-    "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE", 3)),
-    "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE", 2)),
+    "begun twice": ([take("a", 1), write(1, "a", 1), write(1, "a", 1)], ("MEM-ORDER/begun-again", 3)),
+    "promised twice": ([take("a", 1), Reserve("a", "kv", 4), Reserve("b", "kv", 3)], ("MEM-RESERVE/exceeded", 3)),
+    "a promise taken by another": ([Reserve("a", "kv", 7), take("b", 1)], ("MEM-RESERVE/exceeded", 2)),
     "a promise of what is shared": (
         [
             *[take("a", 1), write(1, "a", 1), Publish("kv", [1], ["k"]), Release("a", "kv", [1])],
             *[Reserve("a", "kv", 7), Share("b", "kv", [1])],
         ],
-        ("MEM-RESERVE", 6),
+        ("MEM-RESERVE/exceeded", 6),
     ),
     "delivered without what it was computed from": (
         [
@@ -427,9 +439,20 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
             End(1, unwritten=[of("a", 1)]),
             Deliver(2, "a"),
         ],
-        ("MEM-DELIVER", 5),
+        ("MEM-DELIVER/tainted", 5),
     ),
-    "gave up": ([Failed("stuck", "no progress")], ("MEM-FAILED", 1)),
+    "an assertion of the engine": ([Failed("assertion", "n > 0")], ("MEM-FAILED/assertion", 1)),
+    "no memory is left": ([Failed("exhausted", "no page")], ("MEM-FAILED/exhausted", 1)),
+    "a copy of nothing over a shared slot": (
+        [
+            take("a", 1, 2),
+            write(1, "a", 1, "x"),
+            Share("b", "kv", [1]),
+            Begin(2, "s", copies=[(of("a", 2), of("a", 1))]),
+        ],
+        ("MEM-OVERWRITE/unwritten", 4),
+    ),
+    "gave up": ([Failed("stuck", "no progress")], ("MEM-FAILED/stuck", 1)),
 }
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from kvcheck import Checker, Malformed
 from kvcheck.state import State
+from kvcheck.words import describe
 from kvconform.console import Told, complain
 from kvconform.errors import InputError
 from kvconform.findings.baseline import Accepted
@@ -48,7 +49,7 @@ def check(
     def met(group: Group) -> None:
         pool = pool_told(group.finding, len(trace.header.pools))
         where = f" in pool {pool}" if pool else ""
-        what = f"{path}:{group.line}: {group.finding.rule}{where}: {group.finding.what}"
+        what = f"{path}:{group.line}: {group.finding.rule}{where}: {describe(group.finding)}"
         console.print(Text(printable(what)), soft_wrap=True)
 
     checker = Checker(trace.header.pools)
@@ -68,7 +69,7 @@ def check(
         complain(str(problem))
 
     _show_judged(console, path, outcome, checker.state)
-    findings = tell_judged(path, trace.header.pools, outcome, judging.said, SECONDS, told.stories)
+    findings = tell_judged(path, trace.header.pools, outcome, judging.identities, SECONDS, told.stories)
     for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)
         report.findings.append(finding)

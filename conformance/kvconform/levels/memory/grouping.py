@@ -61,8 +61,8 @@ class Judge:
         self._order: deque[tuple[int, str]] = deque()
         self._events: Counter[str] = Counter()
         self._beyond = 0
-        self.said: set[tuple[str, str]] = set()
-        """Rule and words of what was found, accepted or not; of the first `REMEMBERED` ones."""
+        self.identities: set[tuple[object, ...]] = set()
+        """Of the first `REMEMBERED` findings, known ones too."""
 
     def step(self, line: int, event: MemoryEvent) -> list[Finding]:
         """Judge one event, which stands on `line`; what it breaks.
@@ -74,10 +74,10 @@ class Judge:
         self._events[kind] += 1
         findings = self._checker.step(event)
         for finding in findings:
-            if len(self.said) < REMEMBERED:
-                self.said.add((finding.rule, finding.what))
+            if len(self.identities) < REMEMBERED:
+                self.identities.add(finding.identity)
             place = {"pool": finding.pool or "", "at": finding.at or ""}
-            if not self._accepted.take(finding.rule, kind, finding.what, 1 + finding.more, **place):
+            if not self._accepted.take(finding.code, kind, 1 + finding.more, **place):
                 self._sort(finding, kind, line)
         return findings
 
@@ -85,7 +85,7 @@ class Judge:
         kinds = (OWNERS,) if finding.about == OWNERS else (CONTENT, OWNERS)
         events = ((finding.cause or 0, kind) for kind in kinds)
         cause = next((self._at[event] for event in events if event in self._at), None)
-        same = (finding.rule, finding.at or kind, finding.pool, finding.earlier)
+        same = (finding.code, finding.at or kind, finding.pool, finding.earlier)
         group = self._groups.get((*same, None if cause is None else id(cause)))
         if group is None and cause is not None and cause is self._groups.get((*same, None)):
             group = cause  # the same again, on the same page or holder

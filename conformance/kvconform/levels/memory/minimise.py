@@ -71,7 +71,7 @@ class Cut(NamedTuple):
         return self.complete and len(self.steps) <= PAIRED
 
 
-Said = set[tuple[str, str]]
+Identities = set[tuple[object, ...]]
 
 
 class Effort:
@@ -115,22 +115,24 @@ def _numbers(pages: Pages) -> int:
     return sum(abs(run[1]) if isinstance(run, tuple) else 1 for run in pages)
 
 
-def shortest_cuts(path: Path, groups: Sequence[Group], said: Said, seconds: float) -> list[Cut | None]:
+def shortest_cuts(path: Path, groups: Sequence[Group], identities: Identities, seconds: float) -> list[Cut | None]:
     """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
 
-    `said` is what was found in the whole. So much is tried as a file of that size is worth; `seconds` are spent on
-    each finding at most. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the
+    `identities` are those of all findings of the trace. The effort follows the size of the file, and each finding gets
+    `seconds` at most. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the
     holders of its page, then those who had a page in common with them. The trace is read at most five times, however
     many groups there are. Once it is interrupted there is what there is.
     """
     cuts: dict[int, Cut] = {}
     with until_interrupted():
         if not caught():
-            _find_cuts(path, groups, said, Effort(path.stat().st_size, seconds), cuts)
+            _find_cuts(path, groups, identities, Effort(path.stat().st_size, seconds), cuts)
     return [cuts.get(id(group)) for group in groups]
 
 
-def _find_cuts(path: Path, groups: Sequence[Group], said: Said, effort: Effort, cuts: dict[int, Cut]) -> None:
+def _find_cuts(
+    path: Path, groups: Sequence[Group], identities: Identities, effort: Effort, cuts: dict[int, Cut]
+) -> None:
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
         pools = trace.header.pools
@@ -138,7 +140,7 @@ def _find_cuts(path: Path, groups: Sequence[Group], said: Said, effort: Effort, 
     steps = list(_read(path, max((group.finding.event for group in short), default=0)))
     for group in short:
         effort.next()
-        found = cut(pools, steps[: group.finding.event], group, said, effort)
+        found = cut(pools, steps[: group.finding.event], group, identities, effort)
         if found is not None:
             cuts[id(group)] = found
     left = [_Near(group, pools) for group in groups if group.finding.event > LONGEST]
@@ -155,15 +157,15 @@ def _find_cuts(path: Path, groups: Sequence[Group], said: Said, effort: Effort, 
                 near.keep(step)
         for near in left:
             effort.next()
-            found = near.cut(said, effort)
+            found = near.cut(identities, effort)
             if found is not None:
                 cuts[id(near.group)] = found
         left = [near for near in left if id(near.group) not in cuts]
 
 
-def cut(pools: dict[str, Pool], steps: list[Step], group: Group, said: Said, effort: Effort) -> Cut | None:
+def cut(pools: dict[str, Pool], steps: list[Step], group: Group, identities: Identities, effort: Effort) -> Cut | None:
     """The shortest part of `steps`, whose last event makes the finding; `None` if they do not show it."""
-    search = _Search(pools, group.finding, steps, said, effort)
+    search = _Search(pools, group.finding, steps, identities, effort)
     try:
         if not (search.begins(steps) or search.shows(steps)):
             return None
@@ -199,9 +201,9 @@ class _Search:
     """The best part so far."""
 
     def __init__(
-        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], said: Said, effort: Effort
+        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], identities: Identities, effort: Effort
     ) -> None:
-        self._pools, self._finding, self._said, self._effort = pools, finding, said, effort
+        self._pools, self._finding, self._identities, self._effort = pools, finding, identities, effort
         self._stands = self._standing(whole)
         self.last_release = last_release(whole[:-1], finding)
         self.best: list[Step] = []
@@ -245,15 +247,15 @@ class _Search:
 
     def _judged(self, steps: Sequence[Step]) -> bool:
         checker = Checker(self._pools)
-        found: Said = set()
+        found: Identities = set()
         try:
             for step in steps:
-                found = {(finding.rule, finding.what) for finding in checker.step(step.event)}
-                if not found <= self._said:
+                found = {finding.identity for finding in checker.step(step.event)}
+                if not found <= self._identities:
                     return False
         except Malformed:
             return False
-        return (self._finding.rule, self._finding.what) in found
+        return self._finding.identity in found
 
 
 def _narrow(search: _Search) -> None:
@@ -322,10 +324,10 @@ class _Near:
         if event is not None:
             self._steps.append(Step(step.line, event))
 
-    def cut(self, said: Said, effort: Effort) -> Cut | None:
+    def cut(self, identities: Identities, effort: Effort) -> Cut | None:
         """The shortest part, if what was kept shows the finding; if not, look further the next time."""
         found = None
         if len(self._steps) <= LONGEST:
-            found = cut(self._pools, self._steps, self.group, said, effort)
+            found = cut(self._pools, self._steps, self.group, identities, effort)
         self._pages.update(page for step in self._steps for page in pages_in(step.event))
         return None if found is None else found._replace(total=self.group.finding.event)

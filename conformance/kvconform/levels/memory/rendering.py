@@ -11,12 +11,13 @@ from kvcheck import Checker
 from kvcheck import Finding as Broken
 from kvcheck.races import used
 from kvcheck.state import HOLE, PageState, PoolState, State
+from kvcheck.words import describe
 from kvconform.console import Stories
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.wording import counted, origin
 from kvconform.levels.memory.grouping import Group, Judged
-from kvconform.levels.memory.minimise import Cut, Said, Step, shortest_cuts
+from kvconform.levels.memory.minimise import Cut, Identities, Step, shortest_cuts
 from kvconform.levels.memory.reductions import holders_in, last_release, pages_in, singly
 from kvconform.levels.memory.sentences import sentence
 from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
@@ -66,7 +67,7 @@ class Teller:
             wrong = {(one.pool, one.page) for one in found}
             named = set(named_in(event, state))
             cells = {name: _cells(state, name, named, wrong) for name in state.pools}
-            says = "; ".join(f"{one.rule}: {short(one.what)}" for one in found[:SAID])
+            says = "; ".join(f"{one.rule}: {short(describe(one))}" for one in found[:SAID])
             beyond = len(found) - SAID + sum(one.more for one in found)
             says += f"; and {beyond:,} more" if beyond > 0 else ""
             about = list(dict.fromkeys(holders_of(event, state)))
@@ -153,7 +154,12 @@ def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
 
 
 def tell_judged(
-    path: Path, pools: dict[str, Pool], judged: Judged, said: Said, seconds: float, stories: Stories = "causes"
+    path: Path,
+    pools: dict[str, Pool],
+    judged: Judged,
+    identities: Identities,
+    seconds: float,
+    stories: Stories = "causes",
 ) -> list[Finding]:
     """Each group of findings: causes by the shortest part of the trace that shows them, of the others what they are.
 
@@ -164,7 +170,7 @@ def tell_judged(
     told = [] if stories == "none" else told
     cuts: list[Cut | None] = [None] * len(told)
     if told and path.is_file():
-        cuts = shortest_cuts(path, told, said, seconds)
+        cuts = shortest_cuts(path, told, identities, seconds)
     cut_of = {id(group): cut for group, cut in zip(told, cuts, strict=True)}
     numbers = {id(group): number for number, group in enumerate(judged.groups, start=1)}
     findings = []
@@ -222,7 +228,7 @@ def _finding(
     found, rule = group.finding, MEMORY_RULES[group.finding.rule]
     return Finding(
         kind="rule",
-        what=found.what,
+        what=describe(found),
         place=Place(str(path), group.line, found.event, group.kind, site=found.at or ""),
         trace=trace,
         note=note,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kvcheck import Checker, Malformed
 from kvcheck import Finding as Broken
+from kvcheck.words import describe
 from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.outcome import Case, Verdict
@@ -57,7 +58,7 @@ def _mismatch(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
     expected = {expect.rule for expect in step.expects}
     for finding in findings:
         if finding.rule not in expected:
-            return f"{finding.rule} is not expected to be broken: {finding.what}"
+            return f"{finding.rule} is not expected to be broken: {describe(finding)}"
     for expect in step.expects:
         pages = [finding.page for finding in findings if finding.rule == expect.rule]
         if not pages:

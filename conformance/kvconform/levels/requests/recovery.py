@@ -99,7 +99,7 @@ def judge_whole(
             if violation is not None:
                 broken = RuleBroken(violation, steps, op)
                 first = first or broken
-                if not accepted.take(broken.rule.id, str(op.__struct_config__.tag), broken.what):
+                if not accepted.take(broken.code, str(op.__struct_config__.tag)):
                     known = found.setdefault((broken.rule.id, type(op)), Found(broken, line))
                     known.count += known.finding is not broken
                     if first_only:

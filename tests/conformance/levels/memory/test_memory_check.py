@@ -88,7 +88,7 @@ def groups_of(path: Path) -> list[Group]:
 
 
 def shortest(path: Path, group: Group, seconds: float = 60) -> Cut | None:
-    (found,) = shortest_cuts(path, [group], judged(path).said, seconds)
+    (found,) = shortest_cuts(path, [group], judged(path).identities, seconds)
     return found
 
 
@@ -404,7 +404,7 @@ def test_few_events_are_judged_again_to_find_it(tmp_path: Path, counting: type[C
     read = {"op": "begin", "id": "z", "stream": "load", "reads": [{"pool": "kv", "pages": [63], "holder": "x"}]}
     path = trace(tmp_path / "t.jsonl", on("x", 63), *mixed, read, {"op": "deliver", "id": "z", "holder": "x"})
     _, group = groups_of(path)
-    said = judged(path).said
+    said = judged(path).identities
     (cut,) = shortest_cuts(path, [group], said, 60)
     assert cut is not None and cut.complete and len(cut.steps) == 3
     assert counting.count < 10 * len(mixed)
@@ -419,7 +419,7 @@ def test_of_a_batch_only_what_uses_the_page_is_judged_again(tmp_path: Path, coun
     events += [on_stream("load", writes=uses[:1]) | {"stream": "load"}, on_stream("last", reads=uses)]
     path = trace(tmp_path / "t.jsonl", *events)
     (group,) = groups_of(path)
-    said = judged(path).said
+    said = judged(path).identities
     (cut,) = shortest_cuts(path, [group], said, 60)
     assert cut is not None and cut.complete and len(cut.steps) == 3
     assert counting.count < 10 * len(events)
@@ -529,9 +529,9 @@ def accepting(path: Path, **entry: str) -> str:
 
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl", *TWICE)
-    known = accepting(tmp_path / "k.toml", rule="MEM-RELEASE", event="release", words="released by a", reason="known")
+    known = accepting(tmp_path / "k.toml", rule="MEM-RELEASE/not-held", event="release", reason="known")
     assert run_command(["check", str(path), "--accept", known]) == 0
-    assert 'Accepted: MEM-RELEASE at release "released by a": 1 time. known' in capsys.readouterr().out
+    assert "Accepted: MEM-RELEASE/not-held at release: 1 time. known" in capsys.readouterr().out
 
 
 def test_what_is_accepted_is_counted_also_where_an_event_has_too_many_to_tell(
@@ -593,7 +593,7 @@ def test_what_is_accepted_may_be_of_one_pool_and_one_place(
     assert re.findall("broken in pool (.*) at", out) == (["kv", "state"] if told == "(x)" else ["kv"])
 
 
-@pytest.mark.parametrize("entry", [{"event": "take"}, {"words": "by b"}, {"rule": "MEM-TAKE"}])
+@pytest.mark.parametrize("entry", [{"event": "take"}, {"rule": "MEM-RELEASE/transfer"}, {"rule": "MEM-TAKE"}])
 def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str]
 ) -> None:
@@ -610,7 +610,7 @@ def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
         ('[[accepted]]\nrule = "MEM-TAKE"', "missing required field `reason`"),
         ('[[accepted]]\nrule = "MEM-TAKE"\nreason = " "', "entry 1: MEM-TAKE has no reason"),
         ('[[accepted]]\nrule = "MEM-TAKE"\nevent = "tke"\nreason = "r"', "entry 1: unknown event 'tke'"),
-        ('[[accepted]]\nrule = "MEM-NONE"\nreason = "r"', "entry 1: unknown rule 'MEM-NONE'"),
+        ('[[accepted]]\nrule = "MEM-NONE"\nreason = "r"', "entry 1: unknown rule or code 'MEM-NONE'"),
         ('[[accepted]]\nrule = "MEM-TAKE"\nreason = "r"\nsince = 1', "unknown field `since`"),
     ],
 )

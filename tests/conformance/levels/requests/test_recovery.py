@@ -81,7 +81,7 @@ def test_a_wrong_eviction_loses_the_store(tmp_path: Path) -> None:
 
 def test_what_is_accepted_is_counted_and_the_rest_is_judged(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED, *another(2, **LEFT), *another(3, **LEFT))
-    entry = Entry("PAGE-1", "known", event="finish", words="were not freed")
+    entry = Entry("PAGE-1", "known", event="finish")
     accepted = Accepted([entry])
     with TraceReader(path) as trace:
         assert judge_whole(trace.header.config, trace, accepted).found == []
