@@ -17,13 +17,15 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvattach.hooks import RuleBroken, Trace
-from kvcheck import Checker
-from kvcheck.words import describe
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
-from kvtrace.writer import TraceWriter
+
+if TYPE_CHECKING:
+    from kvcheck import Checker
+    from kvtrace.writer import TraceWriter
 
 _log = logging.getLogger("kvspec")
 
@@ -59,6 +61,8 @@ def opened(environment: Mapping[str, str] = os.environ) -> Trace | None:
     if not said:
         return None
     if mode == "record" and rest:
+        from kvtrace.writer import TraceWriter
+
         return TraceWriter(_for_this_process(Path(rest)))
     if said == "check":
         return Followed()
@@ -82,6 +86,8 @@ class Strict:
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """Another memory, all of it free."""
+        from kvcheck import Checker
+
         self._checker = Checker(pools)
 
     def tell(self, event: MemoryEvent) -> None:
@@ -92,7 +98,9 @@ class Strict:
         """
         if self._checker is not None:
             for finding in self._checker.step(event):
-                raise RuleBroken(f"{finding.rule}: {describe(finding)}")
+                from kvcheck.words import describe
+
+                raise RuleBroken(f"{finding.code}: {describe(finding)}")
 
 
 class Followed:
@@ -111,6 +119,8 @@ class Followed:
         """Another memory: another recording, and another process that judges it."""
         self._end()
         if self._writer is None:
+            from kvtrace.writer import TraceWriter
+
             self._writer = TraceWriter(Path(tempfile.mkdtemp(prefix="kvspec-")) / "trace.jsonl")
         self._writer.header(producer, pools)
         self._told = 0

@@ -49,7 +49,7 @@ def test_an_engine_under_test_stops_at_the_first_finding() -> None:
     assert isinstance(trace, Strict)
     trace.header("test", POOLS)
     trace.tell(Take("a", "kv", [1]))
-    with pytest.raises(RuleBroken, match="MEM-TAKE: page 1 is handed out"):
+    with pytest.raises(RuleBroken, match="MEM-TAKE/held: page 1 is handed out"):
         trace.tell(Take("b", "kv", [1]))
 
 

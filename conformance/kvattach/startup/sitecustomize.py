@@ -11,12 +11,12 @@ from pathlib import Path
 _here = str(Path(__file__).parent)
 
 try:
-    from kvattach.live import wait_for_engines
+    from kvattach import plugins
 except ImportError:
     # Another Python, in which kvspec is not installed.
     pass
 else:
-    wait_for_engines()
+    plugins.process()
 
 _others = [folder for folder in sys.path if str(Path(folder or ".").resolve()) != _here]
 _own = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)
