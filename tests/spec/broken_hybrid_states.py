@@ -55,7 +55,7 @@ def state_of_nothing(state: State) -> None:
 
 HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     (
-        "MEM-COUNT: window: 5 pages of window are told to be held, but it is 4",
+        "MEM-COUNT/total: window",
         windowed_state,
         lambda state: side_of(state, 19, 10),
     ),
@@ -65,7 +65,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         side_of_two_pages,
     ),
     (
-        "MEM-COUNT: window: 1 page(s) of window are missing in the list of held pages: 6",
+        "MEM-COUNT/missing: window, page 6",
         windowed_state,
         lambda state: state.window_owner.pop(6),
     ),
@@ -120,7 +120,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: private_side(state, "b", 2),
     ),
     (
-        "MEM-COUNT: window: page 2 is in the list of cached pages, but 3.1 holds it",
+        "MEM-COUNT/listed: window, page 2",
         windowed_state,
         lambda state: state.store.window_pins.clear(),
     ),
@@ -135,27 +135,27 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
         lambda state: private_side(state, "b", -1),
     ),
     (
-        "MEM-COUNT: states: page 4 is told to have 2 references, but 2.1 holds it",
+        "MEM-COUNT/references: states, page 4",
         state_with_states,
         lambda state: early_slot(state, "w", 4),
     ),
     (
-        "MEM-COUNT: states: 6 pages of states are told to be held, but it is 5",
+        "MEM-COUNT/total: states",
         state_with_states,
         lambda state: state.state_owner.update({8: "w"}),
     ),
     (
-        "MEM-COUNT: states: page 5 is told to have 0 references, but waiting w holds it",
+        "MEM-COUNT/references: states, page 5",
         state_with_states,
         lambda state: early_slot(state, "w", None),
     ),
     (
-        "MEM-COUNT: states: page 0 is told to have 1 references, but nobody holds it",
+        "MEM-COUNT/references: states, page 0",
         state_with_states,
         lambda state: other_slot(state, 0),
     ),
     (
-        "MEM-COUNT: states: page 9 is told to have 1 references, but nobody holds it",
+        "MEM-COUNT/references: states, page 9",
         state_with_states,
         lambda state: other_slot(state, 9),
     ),
@@ -177,7 +177,7 @@ HYBRID: list[tuple[str, Callable[[], State], Callable[[State], object]]] = [
     ("MAMBA-2: request w has a state slot beside those of its row", state_with_states, early_slot_while_running),
     ("MAMBA-4: the store keeps the state of a prefix that it does not hold", state_with_states, state_of_nothing),
     (
-        "MEM-COUNT: states: page 2 is in the list of cached pages, but 2.1 holds it",
+        "MEM-COUNT/listed: states, page 2",
         state_with_states,
         lambda state: state.store.state_pins.clear(),
     ),

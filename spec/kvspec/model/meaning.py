@@ -161,7 +161,10 @@ class Memory:
         told, self.told = self.told, []
         for event in told:
             for finding in self.checker.step(event):
-                raise Violation(finding.code, f"page {finding.page} of {finding.pool}", observed=event, finding=finding)
+                where = ", ".join(
+                    part for part in (finding.pool, finding.page is not None and f"page {finding.page}") if part
+                )
+                raise Violation(finding.code, where or "the engine", observed=event, finding=finding)
 
     def _flush(self) -> None:
         """What was written to rows and window sides is one operation."""
