@@ -12,6 +12,7 @@ from kvcheck.finding import OWNERS_SHOWN, SHOWN, Finding, Malformed, Owners
 from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
+from kvspec.rules import rule_of
 
 
 def take(state: State, event: events.Take) -> None:
@@ -245,7 +246,7 @@ def _find_once(
     state: State, pool: PoolState, code: str, figure: str, difference: int, number: Page | None = None
 ) -> Finding | None:
     """A difference is a finding when it appears and when it changes."""
-    state.judged[code.partition("/")[0]] += 1
+    state.judged[rule_of(code)] += 1
     before = pool.told.get(figure, 0)
     if difference:
         pool.told[figure] = difference

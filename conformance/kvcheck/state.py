@@ -15,6 +15,7 @@ from kvcheck.finding import CONTENT, FINDINGS, OWNERS, PAGES_AN_EVENT, Finding, 
 from kvcheck.labels import Labels
 from kvspec.contracts import ensure
 from kvspec.memory.events import Label, OpId, Page, Pages, Pool
+from kvspec.rules import rule_of
 
 MARKS = 10_000
 """Places of findings from which later ones can be told to follow; the oldest are forgotten first."""
@@ -444,7 +445,7 @@ class State:
         about content for the same holder only within a pool. A race marks nothing and follows from nothing: a finding
         hidden behind it is one of its own.
         """
-        about, name = ABOUT.get(code) or ABOUT.get(code.partition("/")[0], ""), None if pool is None else pool.name
+        about, name = ABOUT.get(code) or ABOUT.get(rule_of(code), ""), None if pool is None else pool.name
         found = Finding(code, self.event, self.at, name, number, holder, about=about)
         found.keyed = pool is not None and pool.keyed
         same = self.by_code.setdefault(code, [])

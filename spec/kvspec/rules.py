@@ -31,6 +31,11 @@ RULES = {name: rule for name, rule in ALL_RULES.items() if name not in MEMORY_RU
 """Those of the policies above it."""
 
 
+def rule_of(code: str) -> str:
+    """The id of the rule that a code is a case of; of a rule's id itself that."""
+    return code.partition("/")[0]
+
+
 class Violation(Exception):
     """A rule was broken."""
 
@@ -43,7 +48,7 @@ class Violation(Exception):
         """
         super().__init__(f"{code}: {what}")
         self.code = code
-        self.rule = ALL_RULES[code.partition("/")[0]]
+        self.rule = ALL_RULES[rule_of(code)]
         self.what = what
         self.expected = expected
         self.observed = observed

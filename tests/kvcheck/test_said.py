@@ -128,9 +128,6 @@ SAID = {
 
 
 MALFORMED_SAID = {
-    "an assertion of the engine": "assertion: n > 0",
-    "no memory is left": "exhausted: no page",
-    "a copy of nothing over a shared slot": "operation 2 overwrites page 1 from slot 0 on with what was never written",
     "no such pool": "there is no pool xv",
     "a wait for nothing": "a wait names neither an operation nor a stream",
     "a key where pages have numbers": "pool kv: pages are named by numbers",

@@ -3,10 +3,11 @@
 import json
 import re
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
-from kvspec.rules import ALL_RULES, MEMORY_RULES, RULES, Rule, Violation
+from kvspec.rules import ALL_RULES, CODES, MEMORY_RULES, RULES, Rule, Violation
 
 FILE = json.loads(files("kvspec").joinpath("rules.json").read_text(encoding="utf-8"))
 
@@ -16,16 +17,24 @@ def test_each_id_names_one_rule() -> None:
 
 
 @pytest.mark.parametrize("rule", FILE, ids=lambda rule: rule["id"])
-def test_each_rule_has_its_id_and_three_texts(rule: dict[str, str]) -> None:
-    assert tuple(rule) == Rule._fields
+def test_each_rule_has_its_id_three_texts_and_its_cases(rule: dict[str, Any]) -> None:
+    cases = rule.get("codes", {})
+    assert tuple(rule) == (*Rule._fields, *["codes"] * bool(cases)) and bool(cases) == (rule["id"] in MEMORY_RULES)
     assert re.fullmatch(r"MEM-[A-Z]+|[A-Z]+-\d+", rule["id"])
-    for text in (rule["statement"], rule["reason"]):
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in cases)
+    assert {CODES[f"{rule['id']}/{name}"] for name in cases} == {*cases.values()}
+    for text in (rule["statement"], rule["reason"], *cases.values()):
         assert text.endswith(".") and text == " ".join(text.split())
     assert re.fullmatch(r"\d+(, \d+)*", rule["origin"])
 
 
 def test_the_rules_of_the_law_come_first() -> None:
     assert [*MEMORY_RULES, *RULES] == [*ALL_RULES]
+
+
+def test_a_violation_of_a_case_knows_its_rule_too() -> None:
+    violation = Violation("MEM-NAME/free", "page 1 of kv")
+    assert (violation.rule, violation.code) == (MEMORY_RULES["MEM-NAME"], "MEM-NAME/free")
 
 
 def test_a_violation_knows_its_rule() -> None:

@@ -20,7 +20,7 @@ import msgspec
 from kvconform.errors import InputError
 from kvspec.events import EVENTS
 from kvspec.memory.events import MemoryEvent
-from kvspec.rules import ALL_RULES, CODES
+from kvspec.rules import ALL_RULES, CODES, rule_of
 
 EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(EVENTS), *get_args(MemoryEvent)))
 """The kinds of events of both levels."""
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, code: str, event: str, pool: str = "", at: str = "") -> bool:
         """Whether it is this finding: its code, the kind of event, the pool and the place."""
-        known = self.rule in (code, code.partition("/")[0]) and self.event in ("", event)
+        known = self.rule in (code, rule_of(code)) and self.event in ("", event)
         return known and self.pool in ("", pool) and self.at in at
 
     def __str__(self) -> str:

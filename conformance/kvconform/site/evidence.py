@@ -27,7 +27,7 @@ from kvspec.invariants import CHECKS
 from kvspec.memory.proofs import page, pool
 from kvspec.model import OPERATIONS
 from kvspec.model.meaning import Memory
-from kvspec.rules import ALL_RULES
+from kvspec.rules import ALL_RULES, rule_of
 
 COUNTERS = ("judged", "unjudged", "reached")
 """What is written into these only counts: a rule's id there is no check."""
@@ -151,8 +151,9 @@ def _rules_in(function: ast.FunctionDef) -> Iterator[str]:
 
 def _rules_in_node(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Constant):
-        if node.value in ALL_RULES:
-            yield str(node.value)
+        rule = rule_of(str(node.value))
+        if rule in ALL_RULES:
+            yield rule
     elif not (isinstance(node, ast.Subscript) and getattr(node.value, "attr", None) in COUNTERS):
         for child in ast.iter_child_nodes(node):
             yield from _rules_in_node(child)

@@ -12,6 +12,7 @@ to the same findings with intervals and vector clocks, says more of each, and re
 import msgspec
 
 from kvspec.memory.events import Page, Pool
+from kvspec.rules import rule_of
 
 __all__ = ["Finding", "Pool"]
 
@@ -34,4 +35,4 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     @property
     def rule(self) -> str:
         """The id of the rule."""
-        return self.code.partition("/")[0]
+        return rule_of(self.code)

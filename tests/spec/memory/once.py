@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from kvspec.memory import Finding, Pool
 from kvspec.memory.checker import Checker, Part
 from kvspec.memory.events import Begin, End, Event, Use
+from kvspec.rules import rule_of
 
 
 class Once(Checker):
@@ -35,7 +36,7 @@ class Once(Checker):
         index = next(index for index, one in enumerate(self.parts, use.start // part.page.pool.size) if one is part)
         new = dict[str, Collection[int]]()
         for rule, slots in wrong.items():
-            place = use.table, event.stream, part.page.number, index, rule.partition("/")[0].replace("REWRITE", "RACE")
+            place = use.table, event.stream, part.page.number, index, rule_of(rule).replace("REWRITE", "RACE")
             there = {(*place, slot): slot for slot in part.meant}
             bad = {one for one, slot in there.items() if slots and (slot in slots or not reads)}
             through = use.table is not None and not (reads and use.labels)

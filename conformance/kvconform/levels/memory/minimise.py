@@ -1,6 +1,6 @@
 """The shortest part of a trace that still shows a finding.
 
-A part shows it if its last event is found to break the same rule in the same words, and nothing is found in it that
+A part shows it if its last event makes a finding of the same code, place and details, and nothing is found in it that
 was not found in the whole: events that are missing must not make findings of their own. Nor may they be what took
 something back: what stands of the page before the last event was brought about by the same events as in the whole.
 If nobody had the page there, nobody has had it since the same event.
