@@ -46,9 +46,9 @@ class Judge:
         return self.found[0] if self.found else None
 
     def kinds(self) -> Counter[tuple[str, str, str]]:
-        """Rule, pool and place of what was found and is no consequence of something earlier."""
+        """Code, pool and place of what was found and is no consequence of something earlier."""
         own = [finding for _, finding in self.found if finding.cause is None]
-        return Counter((finding.rule, finding.pool or "", finding.at or "") for finding in own)
+        return Counter((finding.code, finding.pool or "", finding.at or "") for finding in own)
 
 
 def shows(finding: Finding, rule: str, where: Mapping[str, str]) -> bool:

@@ -69,11 +69,11 @@ def main(
     if not planted:
         judge = judged(trial, runs, mended=mended, first_seed=seed, events=events)
         console.print(f"{trial.name}: {judge.events:,} events, {len(judge.found):,} findings, seeds from {seed}")
-        for (rule, pool, at), times in judge.kinds().most_common():
+        for (code, pool, at), times in judge.kinds().most_common():
             event, finding = next(
-                (n, f) for n, f in judge.found if (f.rule, f.pool or "", f.at or "") == (rule, pool, at)
+                (n, f) for n, f in judge.found if (f.code, f.pool or "", f.at or "") == (code, pool, at)
             )
-            console.print(f"  {rule} {times:,} times, first at event {event:,}: {describe(finding)}", markup=False)
+            console.print(f"  {code} {times:,} times, first at event {event:,}: {describe(finding)}", markup=False)
         raise SystemExit(1 if judge.found else 0)
     missed = 0
     for defect in trial.defects:

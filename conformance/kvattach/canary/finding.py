@@ -14,18 +14,18 @@ from kvconform.levels.memory.rendering import Teller, memory_in_words, named_in
 from kvconform.levels.requests.rendering import builtins
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, ViolationKind
-from kvspec.rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES, rule_of
 
-RULES = {
-    ViolationKind.OTHER: "MEM-CONTENT",
-    ViolationKind.LAST: "MEM-CONTENT",
-    ViolationKind.KNOWN: "MEM-CONTENT",
-    ViolationKind.NEVER: "MEM-WRITTEN",
-    ViolationKind.RANGE: "MEM-USE",
-    ViolationKind.WRITES: "MEM-USE",
-    ViolationKind.BYTES: "MEM-OVERWRITE",
+CODES = {
+    ViolationKind.OTHER: "MEM-CONTENT/other",
+    ViolationKind.LAST: "MEM-CONTENT/other",
+    ViolationKind.KNOWN: "MEM-CONTENT/other",
+    ViolationKind.NEVER: "MEM-WRITTEN/unwritten",
+    ViolationKind.RANGE: "MEM-USE/no-page",
+    ViolationKind.WRITES: "MEM-USE/no-page",
+    ViolationKind.BYTES: "MEM-OVERWRITE/content",
 }
-"""Which of the law's rules is broken where the canary finds this."""
+"""The code of a finding of the canary."""
 
 
 def recorded(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -51,7 +51,8 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
     if trace is not None:
         told, known = _beside(trace, violation.pool, page)
         note = f"What {trace} has of page {page}, up to now."
-    rule = MEMORY_RULES[RULES[violation.kind]]
+    code = CODES[violation.kind]
+    rule = MEMORY_RULES[rule_of(code)]
     return Finding(
         kind="rule",
         what=str(violation),
@@ -59,6 +60,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
         trace=told,
         note=note,
         rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        code=code,
         expected=f"label {violation.expected & _WRAP:016x}",
         observed=f"label {violation.found & _WRAP:016x}",
         compared=violation.kind is not ViolationKind.BYTES,

@@ -5,6 +5,7 @@ what was expected and observed, who held what before, the story and the timeline
 the place is told. What renders a finding (`text`, `page`, `formats`) looks at nothing else.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -152,6 +153,8 @@ class Finding(msgspec.Struct, omit_defaults=True):
     note: str
     """How this trace came from the input."""
     rule: Rule | None = None
+    code: str = ""
+    """The case of the rule, `RULE/case`; of a rule without cases its id."""
     expected: Any = None
     observed: Any = None
     compared: bool = False
@@ -184,8 +187,12 @@ class Finding(msgspec.Struct, omit_defaults=True):
 
     @property
     def kin(self) -> tuple[str, ...]:
-        """What findings of several traces have in common that are most likely one defect."""
-        return self.rule.id if self.rule else self.what, self.place.operation, self.place.site, self.pool
+        """What findings of several traces have in common that are most likely one defect: code and place.
+
+        A failure has no code: it is known by the implementation's own words, but for the numbers in them.
+        """
+        case = self.code or f"{self.kind}: {re.sub(r'[0-9]+', '#', self.what)}"
+        return case, self.place.operation, self.place.site, self.pool
 
     @property
     def last(self) -> Moment | None:

@@ -15,6 +15,7 @@ from kvconform.findings.finding import Finding, Moment, Place
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.page import page_of_report
 from kvconform.findings.text import show_finding
+from kvspec.rules import CODES
 from kvtrace.header import VERSION, encode
 
 WIDTH = 100
@@ -135,7 +136,7 @@ def to_sarif(report: Report) -> str:
 
 
 def _rule_id(finding: Finding) -> str:
-    return finding.rule.id if finding.rule is not None else finding.kind
+    return finding.code or finding.kind
 
 
 def _sarif_rule(finding: Finding) -> dict[str, Any]:
@@ -143,8 +144,8 @@ def _sarif_rule(finding: Finding) -> dict[str, Any]:
         return {"id": finding.kind, "shortDescription": {"text": f"{finding.title}."}}
     rule = finding.rule
     return {
-        "id": rule.id,
-        "shortDescription": {"text": rule.statement},
+        "id": finding.code,
+        "shortDescription": {"text": CODES.get(finding.code, rule.statement)},
         "fullDescription": {"text": f"{rule.statement} {rule.reason}"},
         "help": {"text": f"{rule.reason} Origin: {rule.origin}. kvspec rules {rule.id} says the same."},
     }
@@ -162,17 +163,15 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
         "message": {"text": told},
         "locations": [_location(place) for place in _places(finding)[:1]],
         "relatedLocations": [_location(place) | {"id": number} for number, place in enumerate(finding.also, start=1)],
-        "partialFingerprints": {"kvspec/v1": _fingerprint(finding)},
+        "partialFingerprints": {"kvspec/v2": _fingerprint(finding)},
         **({"codeFlows": [{"threadFlows": [{"locations": steps}]}]} if steps else {}),
         "occurrenceCount": finding.count,
     }
 
 
 def _fingerprint(finding: Finding) -> str:
-    """The same for the same defect in another run: numbers may differ."""
-    words = re.sub(r"\d+", "#", finding.what)
-    told = [_rule_id(finding), finding.place.operation, words, *filter(None, [finding.pool])]
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:32]
+    """The same for the same defect in another run."""
+    return hashlib.sha256("\0".join(finding.kin).encode()).hexdigest()[:32]
 
 
 def _location(place: Place) -> dict[str, Any]:

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from kvspec.rules import Rule
+from kvspec.rules import CODES, Rule, rule_of
 
 OF_SGLANG_JAX = ("994",)
 """The source documents that are pull requests of sglang-jax; all others are SGLang's."""
 
 
 def show_rule(console: Console, rule: Rule) -> None:
-    """Print one rule with its reason and origin."""
+    """Print one rule with its reason and origin, and the codes of its cases."""
     console.print(Text(rule.id, "bold"))
-    for line in (rule.statement, f"Why: {rule.reason}", f"Origin: {origin(rule)}"):
+    cases = (f"{code}: {case}" for code, case in CODES.items() if rule_of(code) == rule.id)
+    for line in (rule.statement, f"Why: {rule.reason}", f"Origin: {origin(rule)}", *cases):
         console.print(Text(filled(line, console.width, "  ", "  ")), soft_wrap=True)
 
 

@@ -132,7 +132,7 @@ class Driving:
             if known is not None:
                 self._note(known, event, finding)
                 continue
-            kind = finding.rule, finding.pool or "", finding.at or ""
+            kind = finding.code, finding.pool or "", finding.at or ""
             group = self._groups.get(kind)
             if group is None:
                 group = self._groups[kind] = Group(*kind, 0, event, describe(finding), seed)
@@ -146,10 +146,10 @@ class Driving:
         """A known defect was found; where it should be gone, nothing explains it."""
         if not _has(known, self._task.release):
             what = f"{known.name}, which is mended since {known.before}, shows again: {describe(finding)}"
-            kind = finding.rule, finding.pool or "", finding.at or ""
+            kind = finding.code, finding.pool or "", finding.at or ""
             self._groups.setdefault(kind, Group(*kind, 1, event, what, self._task.seed))
         elif self.report.known.get(known.name) is None:
-            self.report.known[known.name] = Shown(finding.rule, event, describe(finding))
+            self.report.known[known.name] = Shown(finding.code, event, describe(finding))
 
 
 def _has(known: Known, release: str) -> bool:

@@ -11,7 +11,7 @@ from kvconform.findings.outcome import Case, Report
 from kvconform.findings.wording import counted, origin
 from kvconform.runs.traces import report_of as report_of_trace
 from kvlab.matrix.report import AnyReport, Group, MemoryReport, RequestReport
-from kvspec.rules import MEMORY_RULES
+from kvspec.rules import MEMORY_RULES, rule_of
 
 
 def report_of(engine: str, reports: Iterable[AnyReport]) -> Report:
@@ -26,7 +26,7 @@ def report_of(engine: str, reports: Iterable[AnyReport]) -> Report:
             case.verdict, case.reason = "not supported", report.not_supported
             outcome.cases.append(case)
         elif isinstance(report, MemoryReport):
-            has = [f"{name} ({shown.rule})" for name, shown in report.known.items() if shown is not None]
+            has = [f"{name} ({shown.code})" for name, shown in report.known.items() if shown is not None]
             known = f"known defects: {', '.join(has)}" if has else ""
             _add(outcome, case, [_told(report, group) for group in report.unexplained], known)
         else:
@@ -49,13 +49,13 @@ def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
 
 
 def _told(run: MemoryReport, group: Group) -> Finding:
-    """What was found as the engine runs, by the trace that was written of it; without one its rule and its words."""
+    """What was found as the engine runs, by the trace that was written of it; without one its code and its words."""
     if group.file:
         told = report_of_trace(Path(group.file), Accepted(), "causes").findings
-        same = [one for one in told if one.rule is not None and one.rule.id == group.rule]
+        same = [one for one in told if one.code == group.code]
         if same:
             return msgspec.structs.replace(same[-1], count=group.times)
-    rule = MEMORY_RULES[group.rule]
+    rule = MEMORY_RULES[rule_of(group.code)]
     return Finding(
         kind="rule",
         what=group.what,
@@ -63,5 +63,6 @@ def _told(run: MemoryReport, group: Group) -> Finding:
         trace=Trace("memory", {}, "", group.event, []),
         note="",
         rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        code=group.code,
         count=group.times,
     )

@@ -78,16 +78,16 @@ class RequestReport(Report):
 class Shown(msgspec.Struct):
     """A known issue that a release has."""
 
-    rule: str
+    code: str
     event: int
     """The number of events until it was found, over all runs that looked for it."""
     what: str
 
 
 class Group(msgspec.Struct):
-    """Findings of one rule, pool and place that no known issue explains."""
+    """Findings of one code, pool and place that no known issue explains."""
 
-    rule: str
+    code: str
     pool: str
     at: str
     times: int
@@ -141,11 +141,11 @@ def _of_requests(report: RequestReport) -> str:
 
 
 def _of_memory(report: MemoryReport) -> str:
-    has = [f"{name} ({shown.rule} at event {shown.event:,})" for name, shown in report.known.items() if shown]
+    has = [f"{name} ({shown.code} at event {shown.event:,})" for name, shown in report.known.items() if shown]
     parts = [f"{report.events:,} events in {report.runs:,} runs"]
     parts += [f"known defects: {', '.join(has)}"] if has else ["none of the known defects"] if report.known else []
     if report.unexplained:
-        parts.append(f"not explained: {', '.join(sorted({group.rule for group in report.unexplained}))}")
+        parts.append(f"not explained: {', '.join(sorted({group.code for group in report.unexplained}))}")
     return "; ".join(parts)
 
 

@@ -12,6 +12,7 @@ from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.memory.minimise import shortest_cuts
 from kvlab.matrix.report import Group as Told
 from kvspec.memory.events import MemoryEvent, Pool
+from kvspec.rules import rule_of
 from kvtrace.header import VERSION, MemoryHeader
 
 SECONDS = 60.0
@@ -29,17 +30,17 @@ def write_shortest(
     judging = Judge(Checker(pools), Accepted([]))
     for line, event in enumerate(told, start=2):
         judging.step(line, event)
-    groups = {(group.finding.event, group.finding.rule): group for group in judging.outcome().groups}
+    groups = {(group.finding.event, group.finding.code): group for group in judging.outcome().groups}
     header = MemoryHeader(VERSION, "memory", producer, dict(pools))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch) / "whole.jsonl"
         _write(whole, header, told)
         for group, finding in found:
-            shown = groups.get((finding.event, finding.rule))
+            shown = groups.get((finding.event, finding.code))
             cut = None if shown is None else shortest_cuts(whole, [shown], judging.identities, SECONDS)[0]
             events = told[: finding.event] if cut is None else [step.event for step in cut.steps]
-            path = folder / f"{group.rule}-{len(list(folder.iterdir())) + 1}.jsonl"
+            path = folder / f"{rule_of(group.code)}-{len(list(folder.iterdir())) + 1}.jsonl"
             _write(path, header, events)
             group.file = str(path)
 

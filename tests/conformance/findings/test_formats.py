@@ -13,6 +13,8 @@ from sarif_pydantic import Sarif
 
 from kvcli.main import run_command
 from kvconform.console import FAULTY
+from kvconform.findings.finding import Finding, Place, Rule, Trace
+from kvconform.findings.formats import to_sarif
 from kvconform.findings.outcome import Report, schema
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
@@ -138,7 +140,27 @@ def test_sarif_is_sarif(folder: Path, command: list[str], results: int) -> None:
         steps = result["codeFlows"][0]["threadFlows"][0]["locations"]
         assert [step["executionOrder"] for step in steps] == list(range(1, len(steps) + 1))
         assert [step["importance"] for step in steps][-1] == "essential"
-        assert len(result["partialFingerprints"]["kvspec/v1"]) == 32
+        assert len(result["partialFingerprints"]["kvspec/v2"]) == 32
+
+
+def test_a_fingerprint_is_of_code_and_place_and_not_of_words() -> None:
+    place, trace = Place("a.jsonl", 3, 2, "take", site="alloc"), Trace("memory", {}, "", 2, [])
+    rule = Rule("MEM-TAKE", "Only a free page is handed out.", "", "")
+    finding = Finding("rule", "page 1 is handed out", place, trace, "", rule=rule, code="MEM-TAKE/held")
+    failure = Finding("failure", "raised KeyError: 7", place, trace, "")
+
+    def fingerprint(one: Finding, **changes: Any) -> str:
+        report = Report("check", "t", findings=[msgspec.structs.replace(one, **changes)])
+        (result,) = json.loads(to_sarif(report))["runs"][0]["results"]
+        return str(result["partialFingerprints"]["kvspec/v2"])
+
+    assert fingerprint(finding, what="in other words", count=3) == fingerprint(finding)
+    assert fingerprint(failure, what="raised KeyError: 12") == fingerprint(failure)
+    elsewhere = msgspec.structs.replace(place, site="free")
+    others = {"code": "MEM-TAKE/cached", "pool": "kv", "place": elsewhere}
+    found = {fingerprint(finding, **{name: value}) for name, value in others.items()}
+    found |= {fingerprint(finding), fingerprint(failure), fingerprint(failure, what="raised ValueError: 7")}
+    assert len(found) == 6
 
 
 def test_a_place_outside_the_working_folder_is_a_whole_uri(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

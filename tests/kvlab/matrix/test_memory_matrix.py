@@ -79,7 +79,7 @@ def test_a_known_defect_is_looked_for_alone_and_taken_away_elsewhere(
 ) -> None:
     report = drive(Engine("leak").trial([LEAK], mends="leak"), tmp_path, monkeypatch)
     assert report.known["leak"] is not None
-    assert (report.known["leak"].rule, report.known["leak"].event) == ("MEM-LEAK", 13)
+    assert (report.known["leak"].code, report.known["leak"].event) == ("MEM-LEAK/ended", 13)
     assert report.explained
     assert report.runs >= 1
     assert report.reached["take"] == report.runs
@@ -97,7 +97,7 @@ def test_a_known_defect_that_shows_after_it_was_mended_is_not_explained(
 ) -> None:
     report = drive(Engine("leak").trial([LEAK._replace(runs=0)]), tmp_path, monkeypatch, "0.2.0")
     assert report.known == {"leak": None}
-    assert [group.rule for group in report.unexplained] == ["MEM-LEAK"]
+    assert [group.code for group in report.unexplained] == ["MEM-LEAK/ended"]
 
 
 def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
@@ -111,13 +111,13 @@ def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
 def test_a_rule_alone_explains_nothing_beside_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = drive(Engine("leak").trial([LEAK._replace(rule="MEM-LEAK", where={})]), tmp_path, monkeypatch)
     assert report.known["leak"] is not None
-    assert [group.rule for group in report.unexplained] == ["MEM-LEAK"]
+    assert [group.code for group in report.unexplained] == ["MEM-LEAK/ended"]
 
 
 def test_what_nobody_knows_is_told_with_its_shortest_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = drive(Engine("twice").trial([LEAK]), tmp_path, monkeypatch)
     (group,) = report.unexplained
-    assert (group.rule, group.pool, group.seed, group.times) == ("MEM-RELEASE", "kv", 1, 1)
+    assert (group.code, group.pool, group.seed, group.times) == ("MEM-RELEASE/not-held", "kv", 1, 1)
     with open_trace(Path(group.file)) as trace:
         assert isinstance(trace, MemoryReader)
         checker = Checker(trace.header.pools)
@@ -137,9 +137,9 @@ def test_an_engine_that_the_driver_does_not_fit_is_no_finding(
 
 
 def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() -> None:
-    group = Group("MEM-RELEASE", "kv", "", 3, 40, "page 1 is released twice", 7, "out/x.jsonl")
+    group = Group("MEM-RELEASE/not-held", "kv", "", 3, 40, "page 1 is released twice", 7, "out/x.jsonl")
     reports = [
-        MemoryReport("engine", "0.1.0", runs=5, events=1234, known={"leak": Shown("MEM-LEAK", 1015, "")}),
+        MemoryReport("engine", "0.1.0", runs=5, events=1234, known={"leak": Shown("MEM-LEAK/ended", 1015, "")}),
         MemoryReport("engine", "0.2.0", runs=5, events=99, known={"leak": None}, unexplained=[group]),
         MemoryReport("engine", "0.3.0", "it is of another kind"),
     ]
@@ -149,8 +149,8 @@ def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() ->
     rows = {row.split()[0]: row.split()[1:] for row in capture.get().splitlines() if row.strip()}
     assert rows["leak"] == ["1,015", "·"]
     assert rows["events"] == ["1,234", "99"]
-    assert "Not explained: engine 0.2.0, MEM-RELEASE 3 times" in capture.get()
-    assert line(reports[0]).endswith("1,234 events in 5 runs; known defects: leak (MEM-LEAK at event 1,015)")
+    assert "Not explained: engine 0.2.0, MEM-RELEASE/not-held 3 times" in capture.get()
+    assert line(reports[0]).endswith("1,234 events in 5 runs; known defects: leak (MEM-LEAK/ended at event 1,015)")
     assert line(reports[2]) == "engine 0.3.0, as it runs: not supported: it is of another kind"
 
 

@@ -18,6 +18,7 @@ from kvconform.vectors.files import vector_file
 from kvlab.matrix.findings import Findings
 from kvlab.matrix.outcome import report_of
 from kvlab.matrix.report import AnyReport, Group, MemoryReport, RequestReport, Shown
+from kvspec.rules import CODES, RULES
 from tests.conformance.helpers import write
 
 BUG = BUGS["retract-tail-orphaned"]
@@ -32,7 +33,7 @@ def test_a_release_is_a_case_and_what_is_not_explained_a_finding(tmp_path: Path)
     written = findings.write(tmp_path)
     written[0].explanation = None
     requests = RequestReport("sglang", "9.9", fail=["tail"], operations=17, found=written)
-    group = Group("MEM-RACE", "kv", "load", 3, 7, "operation 2 writes page 1", 0)
+    group = Group("MEM-RACE/write", "kv", "load", 3, 7, "operation 2 writes page 1", 0)
     reports: list[AnyReport] = [
         requests,
         RequestReport("sglang", "0.1", "not there"),
@@ -52,8 +53,11 @@ def test_a_release_is_a_case_and_what_is_not_explained_a_finding(tmp_path: Path)
 
     text = to_sarif(report)
     Sarif.model_validate_json(text)
-    results = json.loads(text)["runs"][0]["results"]
-    assert [(result["ruleId"], result["occurrenceCount"]) for result in results] == [("TAIL-1", 1), ("MEM-RACE", 3)]
+    run = json.loads(text)["runs"][0]
+    told = [(result["ruleId"], result["occurrenceCount"]) for result in run["results"]]
+    assert told == [("TAIL-1", 1), ("MEM-RACE/write", 3)]
+    says = [rule["shortDescription"]["text"] for rule in run["tool"]["driver"]["rules"]]
+    assert says == [RULES["TAIL-1"].statement, CODES["MEM-RACE/write"]]
     assert written[0].file.startswith(str(tmp_path)) and Path(written[0].file).with_suffix(".txt").is_file()
 
 
@@ -61,13 +65,13 @@ def test_what_an_engine_did_is_told_by_its_trace(tmp_path: Path) -> None:
     header = {"kvspec": 2, "level": "memory", "producer": "engine 9.9", "pools": {"kv": {"num_pages": 4}}}
     release = {"op": "release", "holder": "r", "pool": "kv", "pages": [1]}
     trace = write(tmp_path / "MEM-RELEASE-1.jsonl", header, release | {"op": "take"}, release, release)
-    group = Group("MEM-RELEASE", "kv", "free", 5, 900, "page 812 is released twice", 0, str(trace))
-    known: dict[str, Shown | None] = {"leak": Shown("MEM-LEAK", 4, "it leaks"), "gone": None}
+    group = Group("MEM-RELEASE/not-held", "kv", "free", 5, 900, "page 812 is released twice", 0, str(trace))
+    known: dict[str, Shown | None] = {"leak": Shown("MEM-LEAK/ended", 4, "it leaks"), "gone": None}
     runs: list[AnyReport] = [MemoryReport("e", "9.9", unexplained=[group]), MemoryReport("e", "9.8", known=known)]
     report = report_of("e", runs)
     assert [(case.verdict, case.reason) for case in report.cases] == [
         ("fails", f"{trace}:4"),
-        ("accepted", "known defects: leak (MEM-LEAK)"),
+        ("accepted", "known defects: leak (MEM-LEAK/ended)"),
     ]
     (finding,) = report.findings
     assert [moment.says for moment in finding.trace.moments][-1] == "r releases page 1 of kv."

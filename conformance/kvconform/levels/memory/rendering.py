@@ -233,6 +233,7 @@ def _finding(
         trace=trace,
         note=note,
         rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        code=found.code,
         before=list(before),
         known=[*_other(group, trace), *_released(group, release)],
         count=group.count,

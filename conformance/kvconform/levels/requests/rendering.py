@@ -167,8 +167,9 @@ def finding_of(
         total = len(shown.operations)
     else:
         found, operations, total = breach, original, breach.step
-    rule = None
+    rule, code = None, ""
     if isinstance(found, RuleBroken):
+        code = found.code
         rule = Rule(found.rule.id, found.rule.statement, found.rule.reason, origin(found.rule))
     expected, observed = _compared(found)
     trace, before, facts = _told(config, operations, found, total)
@@ -179,6 +180,7 @@ def finding_of(
         trace=trace,
         note=shortest.note,
         rule=rule,
+        code=code,
         expected=builtins(expected),
         observed=builtins(observed),
         compared=expected is not None or observed is not None,
