@@ -17,7 +17,7 @@ import typer
 from kvcheck import Checker
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation, perform
-from kvconform.proxy import Checked
+from kvconform.proxy import OracleProxy
 from kvconform.traffic import mooncake
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
@@ -43,8 +43,10 @@ def main(
     entries = mooncake.read(file, limit)
     memory = Config(64, num_pages, 256, num_pages * 64)
     bare = replay_seconds(entries, memory, sessions, partial(perform, Manager(memory)))
-    checked = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory)))
-    checker = replay_seconds(entries, memory, sessions, Checked(Manager(memory), QuickModel(memory, checker=Checker)))
+    checked = replay_seconds(entries, memory, sessions, OracleProxy(Manager(memory), QuickModel(memory)))
+    checker = replay_seconds(
+        entries, memory, sessions, OracleProxy(Manager(memory), QuickModel(memory, checker=Checker))
+    )
     print(f"replay of {len(entries):,} requests, {num_pages:,} pages, sessions {sessions}")
     print(f"  reference alone    {bare:7.1f} s, {mooncake.duration(entries) / bare:6.0f} times faster than recorded")
     print(
@@ -88,7 +90,7 @@ class Pool:
     def __init__(self, num_pages: int, checked: bool) -> None:
         memory = Config(64, num_pages, BATCH, num_pages * 64)
         manager: Implementation = Manager(memory)
-        self.step: Step = Checked(manager, QuickModel(memory)) if checked else partial(perform, manager)
+        self.step: Step = OracleProxy(manager, QuickModel(memory)) if checked else partial(perform, manager)
         self.launches = 0
         self.token = 0
         self._fill((num_pages - BATCH * (PROMPT_PAGES + STEPS * (ROUNDS + 1) // 64 + 2)) // 1000)

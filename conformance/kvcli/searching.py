@@ -253,9 +253,9 @@ def bugs(
         kvspec bugs --fuzz
     """
     from kvconform.fuzzing.fuzz import Budget
+    from kvconform.gallery.description import describe_bug
     from kvconform.gallery.finders import examine_all, shortest_without_fuzzing, show_table
     from kvconform.gallery.mutants import BUGS
-    from kvconform.gallery.story import show_story
     from kvconform.vectors.files import read_vectors
 
     for name in names or ():
@@ -268,12 +268,12 @@ def bugs(
         vectors, shown = read_vectors(), []
         for bug in chosen:
             found, shortest = shortest_without_fuzzing(bug, vectors, seed)
-            show_story(console, bug, shortest and shortest.finding, [one.vector.name for one in found])
+            describe_bug(console, bug, shortest and shortest.finding, [one.vector.name for one in found])
             shown.append(shortest)
         raise typer.Exit(BROKEN if None in shown else CONFORMS)
     budget = Budget(operations=BUG_OPERATIONS) if seconds is operations is None else _budget(seconds, operations)
     specimens = examine_all(chosen, budget if fuzz else None, seed)
     for specimen in specimens if names else ():
-        show_story(console, specimen.bug, specimen.shortest and specimen.shortest.finding)
+        describe_bug(console, specimen.bug, specimen.shortest and specimen.shortest.finding)
     show_table(console, specimens)
     raise typer.Exit(CONFORMS if all(specimen.is_found for specimen in specimens) else BROKEN)

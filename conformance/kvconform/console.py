@@ -22,7 +22,7 @@ CONFORMS, BROKEN, UNUSABLE, FAULTY = 0, 1, 2, 70
 itself failed (sysexits.h calls it EX_SOFTWARE)."""
 
 
-Stories = Literal["none", "causes", "all"]
+Described = Literal["none", "causes", "all"]
 """Of which findings it is shown how they come about: of none, for nobody would read it; of those that follow from no
 other one; of all."""
 
@@ -44,7 +44,7 @@ class Forms(NamedTuple):
     """A folder for what shows each finding."""
 
     @property
-    def stories(self) -> Stories:
+    def described(self) -> Described:
         """Which stories are told in these forms."""
         if self.quiet and not (self.json or self.junit or self.sarif or self.html or self.out):
             return "none"
@@ -135,7 +135,7 @@ def written_out() -> OSError | None:
     return None
 
 
-class Told(NamedTuple):
+class Consoles(NamedTuple):
     """Where a command prints."""
 
     verdict: Console
@@ -143,7 +143,7 @@ class Told(NamedTuple):
     details: Console
     """All else."""
     verbose: bool = False
-    stories: Stories = "causes"
+    described: Described = "causes"
 
 
 def complain(reason: str) -> None:

@@ -54,7 +54,7 @@ def make(factory: Callable[..., Implementation], *args: object) -> Implementatio
         raise ImplementationFailed(0, None, error) from error
 
 
-class Checked:
+class OracleProxy:
     """Carries operations out on an implementation and lets the model judge each answer; a `kvspec.events.Step`."""
 
     def __init__(
@@ -110,17 +110,17 @@ class Checked:
             answer: A = CALLS[type(op)](self._implementation, op)  # type: ignore[assignment]
         except Refusal as refusal:
             op.refused = refusal.refused
-            self._judge(op)
+            self._check(op)
             raise
         except (Exception, SystemExit) as error:
             raise ImplementationFailed(self.steps, op, error) from error
         if not isinstance(answer, ANSWERS[type(op)]):
             raise ImplementationFailed(self.steps, op, _no_answer(op, repr(answer)))
         op.obs = answer
-        self._judge(op, beside=beside)
+        self._check(op, beside=beside)
         return answer
 
-    def _judge(self, op: Operation[Any], *, beside: bool = False) -> None:
+    def _check(self, op: Operation[Any], *, beside: bool = False) -> None:
         try:
             if self._record is not None and not beside:
                 self._record(op)

@@ -101,7 +101,7 @@ class Chat:
     closing: bool = False
 
 
-class Book:
+class SchedulerState:
     """All requests, sessions and launches. Methods named `check_...` refuse and change nothing."""
 
     def __init__(self, config: Config) -> None:

@@ -1,6 +1,5 @@
 """Real engines.
 
-book      the scheduler's book, which every adapter needs: which request is where, and what makes sense now
 releases  `kvspec engines`: releases, kept in a folder of their own
 standins  how an engine's own classes run from a bare wheel or a checkout
 sglang/   SGLang's memory classes behind the protocol

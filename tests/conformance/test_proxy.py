@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvconform.oracle import Model
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken
 from kvref.manager import Manager
 from kvspec.events import (
     Complete,
@@ -38,33 +38,33 @@ def life() -> list[Operation[Any]]:
     ]
 
 
-def live(checked: Checked) -> None:
+def live(proxy: OracleProxy) -> None:
     for op in life():
-        checked(op)
+        proxy(op)
 
 
 def test_an_answer_is_returned_and_set() -> None:
-    checked = Checked(Manager(CONFIG), Model(CONFIG))
-    checked(Submit("r", [1, 2]))
+    proxy = OracleProxy(Manager(CONFIG), Model(CONFIG))
+    proxy(Submit("r", [1, 2]))
     op = MatchPrefix("r")
-    answer = checked(op)
+    answer = proxy(op)
     assert answer is op.obs
     assert answer == MatchAnswer(0, 0, answer.freed)
-    assert checked.steps == checked.model.steps == 2
+    assert proxy.steps == proxy.model.steps == 2
 
 
 def test_a_rightful_refusal_is_raised_and_set() -> None:
-    checked = Checked(Manager(CONFIG), Model(CONFIG))
+    proxy = OracleProxy(Manager(CONFIG), Model(CONFIG))
     op = Finish("r")
     with pytest.raises(Refusal):
-        checked(op)
+        proxy(op)
     assert op.obs is None
     assert op.refused is not None and op.refused.rule == "OP-1"
 
 
 def test_a_wrong_answer_breaks_a_rule_at_its_step() -> None:
     with pytest.raises(RuleBroken) as caught:
-        live(Checked(KeepsPages(CONFIG), Model(CONFIG)))
+        live(OracleProxy(KeepsPages(CONFIG), Model(CONFIG)))
     assert caught.value.rule.id == "PAGE-1"
     assert caught.value.step == 6
     assert isinstance(caught.value.op, Finish) and caught.value.op.obs is not None
@@ -77,7 +77,7 @@ def test_a_wrongful_refusal_breaks_a_rule() -> None:
             raise Refusal(None, "not today")
 
     with pytest.raises(RuleBroken, match="OP-1: the operation was refused \\(not today\\)"):
-        Checked(Refuses(CONFIG), Model(CONFIG))(OpenSession("s"))
+        OracleProxy(Refuses(CONFIG), Model(CONFIG))(OpenSession("s"))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_wrongful_refusal_breaks_a_rule() -> None:
 )
 def test_an_implementation_that_fails_is_blamed_at_its_step(implementation: type[Manager], reason: str) -> None:
     with pytest.raises(ImplementationFailed) as caught:
-        live(Checked(implementation(CONFIG), Model(CONFIG)))
+        live(OracleProxy(implementation(CONFIG), Model(CONFIG)))
     assert str(caught.value) == reason
     assert caught.value.step == 6
     assert isinstance(caught.value.op, Finish) and caught.value.op.obs is None
@@ -106,13 +106,13 @@ def test_a_failure_of_the_model_is_not_blamed_on_the_implementation(monkeypatch:
 
     monkeypatch.setattr(Model, "step", fails)
     with pytest.raises(ZeroDivisionError):
-        Checked(Manager(CONFIG), Model(CONFIG))(OpenSession("s"))
+        OracleProxy(Manager(CONFIG), Model(CONFIG))(OpenSession("s"))
 
 
 def test_operations_are_recorded_with_their_answers_even_the_wrong_one() -> None:
     recorded: list[Operation[Any]] = []
     with pytest.raises(RuleBroken):
-        live(Checked(KeepsPages(CONFIG), Model(CONFIG), record=recorded.append))
+        live(OracleProxy(KeepsPages(CONFIG), Model(CONFIG), record=recorded.append))
     assert [type(op) for op in recorded] == [type(op) for op in life()]
     assert all(op.obs is not None for op in recorded)
 
@@ -123,10 +123,10 @@ def test_a_snapshot_is_compared_every_so_often() -> None:
             return SnapshotAnswer(free_pages=[1])
 
     recorded: list[Operation[Any]] = []
-    live(Checked(Manager(CONFIG), Model(CONFIG), record=recorded.append, snapshot_every=4))
+    live(OracleProxy(Manager(CONFIG), Model(CONFIG), record=recorded.append, snapshot_every=4))
     assert [type(op) for op in recorded].index(Snapshot) == 4
     assert len(recorded) == 7
-    live(Checked(Liar(CONFIG), Model(CONFIG)))
+    live(OracleProxy(Liar(CONFIG), Model(CONFIG)))
     with pytest.raises(RuleBroken, match="PAGE-1: the free pages differ") as caught:
-        live(Checked(Liar(CONFIG), Model(CONFIG), snapshot_every=4))
+        live(OracleProxy(Liar(CONFIG), Model(CONFIG), snapshot_every=4))
     assert caught.value.step == 4

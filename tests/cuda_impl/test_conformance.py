@@ -7,7 +7,7 @@ import pytest
 from kvconform.features import lacks, needs
 from kvconform.fuzzing.fuzz import Budget, fuzz
 from kvconform.oracle import Model
-from kvconform.proxy import Checked
+from kvconform.proxy import OracleProxy
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import carry_out, run_vector
@@ -53,9 +53,9 @@ def walk(config: Config, due: set[str], count: int) -> None:
     missing = set(due)
     for seed in range(6):
         model = Model(config)
-        checked = Checked(Manager(config), model, snapshot_every=1)
+        proxy = OracleProxy(Manager(config), model, snapshot_every=1)
         for op in proposals(model.state, RandomDraw(seed), count):
-            carry_out(checked, op)
+            carry_out(proxy, op)
         assert model.state.judged["PAGE-3"] > count // 3
         missing -= {name for name, times in model.state.reached.items() if times}
         if not missing:

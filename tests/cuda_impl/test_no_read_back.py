@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvconform.oracle import Model
-from kvconform.proxy import Checked
+from kvconform.proxy import OracleProxy
 from kvconform.vectors.runner import carry_out
 from kvcuda.device_manager import DeviceManager
 from kvcuda.manager import Manager
@@ -80,10 +80,10 @@ def test_operations_of_hybrid_pools_neither_read_nor_allocate(config: Config, mo
     """Repeat the operations of a random walk on the manager that never reads."""
     due = {SwaEvict, Evict, CacheUnfinished} if config.sliding_window else {TakeState, FreeState, Evict}
     model = Model(config)
-    checked = Checked(Manager(config), model)
+    proxy = OracleProxy(Manager(config), model)
     carried_out: list[Operation[Any]] = []
     for op in proposals(model.state, RandomDraw(seed=4), 3000):
-        carry_out(checked, op)
+        carry_out(proxy, op)
         if op.refused is None:
             carried_out.append(op)
         if len(carried_out) > 150 and due <= {type(op) for op in carried_out}:

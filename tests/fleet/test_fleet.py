@@ -58,7 +58,7 @@ def test_stories_are_told_as_without_a_cluster(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     told = {}
     for forms in (Forms(quiet=True), Forms(), Forms(verbose=True)):
-        findings = check_url(str(path), [], forms.stories).report.findings
+        findings = check_url(str(path), [], forms.described).report.findings
         assert [finding.follows for finding in findings] == ["", "It may follow from 1."]
         told[forms] = [bool(finding.trace.moments) for finding in findings]
     assert [*told.values()] == [[False, False], [True, False], [True, True]]

@@ -296,7 +296,7 @@ def test_a_loop_over_0_5_12_conforms(tmp_path: Path) -> None:
     assert "0 pages lost" in printed
     assert found.evidence.reached["turn retracted"]
     for rule in ("PAGE-1", "PAGE-2", "TAIL-1", "SESS-2", "STORE-3", "STORE-4", "STORE-5", "ACC-1", "DATA-1", "ROW-2"):
-        assert found.evidence.judged[rule], rule
+        assert found.evidence.checked[rule], rule
     first = json.loads(path.read_text().splitlines()[0])
     assert first["producer"] == "sglang 0.5.12, recorded by kvspec"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvconform.oracle import Model
-from kvconform.proxy import Checked
+from kvconform.proxy import OracleProxy
 from kvref.manager import Manager
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
@@ -34,7 +34,7 @@ class Watched:
         self.model = Model(memory)
         self.done: list[Operation[Any]] = []
         self.most_mid_prefill = 0
-        self._checked = Checked(Manager(memory), self.model, record=self.done.append, snapshot_every=50)
+        self._checked = OracleProxy(Manager(memory), self.model, record=self.done.append, snapshot_every=50)
 
     def __call__(self, op: Operation[A], /) -> A:
         answer = self._checked(op)

@@ -14,12 +14,12 @@ from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.site.__main__ import ENGINES, engines_page
+from kvconform.site.cases import defect_page
 from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.site.linking import completed
 from kvconform.site.pages import api
 from kvconform.site.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
-from kvconform.site.stories import defect_page
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
 from kvconform.vectors.runner import check_trace

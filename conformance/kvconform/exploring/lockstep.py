@@ -4,7 +4,7 @@ Every choice of the scope is carried out on both, in every state; so is what the
 operation the implementation's snapshot and figures are compared. The search is breadth-first, so what it finds is a
 shortest trace: the shortest of all that reach each state of the *specification* in one way, the first. An
 implementation may remember more than the specification sees, the order of its free pages for instance. A search that
-tells such states apart (`tell_apart`) shows whether another way to the same state is shorter still.
+tells such states apart (`full_state`) shows whether another way to the same state is shorter still.
 """
 
 import pickle
@@ -20,8 +20,8 @@ from kvconform.exploring.moves import Choice, Node, choices
 from kvconform.exploring.scope import TOKEN, Scope
 from kvconform.oracle import Model
 from kvconform.protocol import Implementation
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.vectors.runner import Demonstration, Factory, carry_out, try_out, unanswered
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
+from kvconform.vectors.runner import Counterexample, Factory, carry_out, try_out, unanswered
 from kvspec.events import (
     CacheUnfinished,
     CloseSession,
@@ -58,7 +58,7 @@ class Compared(NamedTuple):
     transitions: int
     depth: int
     seconds: float
-    finding: Demonstration | None
+    finding: Counterexample | None
     """The shortest trace to an answer that is not allowed, and `None` if there is none."""
     complete: bool
     """Whether all of the scope was seen, or all up to a finding; else only what a limit allowed."""
@@ -77,13 +77,13 @@ def compare(
     scope: Scope,
     factory: Factory,
     *,
-    tell_apart: bool = False,
+    full_state: bool = False,
     deepest: int | None = None,
     progress: Progress = lambda *_: None,
 ) -> Compared:
     """Explore an implementation in lock-step with the specification, up to the first answer that is not allowed.
 
-    `tell_apart` takes two states for one only if the implementation's whole memory is the same too. `deepest` is
+    `full_state` takes two states for one only if the implementation's whole memory is the same too. `deepest` is
     the number of operations after which the search stops.
     """
     begin = time.perf_counter()
@@ -92,10 +92,10 @@ def compare(
     parents, taken = array("L", [0]), array("H", [0])
     first = twins.first()
     frontier = [_Place(0, root, first)]
-    met = {_name(root, first, tell_apart)}
+    met = {_name(root, first, full_state)}
     transitions = depth = expanded = 0
 
-    def result(finding: Demonstration | None, *, complete: bool = True) -> Compared:
+    def result(finding: Counterexample | None, *, complete: bool = True) -> Compared:
         return Compared(
             scope,
             len(parents),
@@ -122,7 +122,7 @@ def compare(
                     continue
                 node, implementation = after
                 kept = twins.keep(implementation, place.twin, choice.move)
-                name = _name(node, kept, tell_apart)
+                name = _name(node, kept, full_state)
                 if name not in met:
                     met.add(name)
                     following.append(_Place(len(parents), node, kept))
@@ -135,8 +135,8 @@ def compare(
     return result(None)
 
 
-def _name(node: Node, twin: Any, tell_apart: bool) -> Key:
-    if not tell_apart:
+def _name(node: Node, twin: Any, full_state: bool) -> Key:
+    if not full_state:
         return key(node)
     return blake2b(key(node) + (twin if isinstance(twin, bytes) else pickle.dumps(twin)), digest_size=16).digest()
 
@@ -158,17 +158,17 @@ def _take(
     """
     model = Model(scope.config)
     model.state = node.state.copy()
-    checked = Checked(implementation, model)
+    proxy = OracleProxy(implementation, model)
     refused = False
     for asked in choice.move:
         op = unanswered(asked)
         try:
-            checked(op)
+            proxy(op)
         except Refusal:
             refused = True
             break
     for look in looks(model.state):
-        carry_out(checked, look)
+        carry_out(proxy, look)
     return None if refused else (Node(model.state, _came(node, choice)), implementation)
 
 
@@ -258,14 +258,14 @@ def _trace(
     return operations
 
 
-def _demonstrate(scope: Scope, factory: Factory, operations: list[Operation[Any]]) -> Demonstration:
+def _demonstrate(scope: Scope, factory: Factory, operations: list[Operation[Any]]) -> Counterexample:
     """Show what is wrong at the end of a trace, by looking at everything there."""
     shown = try_out(operations, scope.config, factory)
     for look in (Report("busy"), Report("idle")):
         shown = shown or try_out([*operations, look], scope.config, factory)
     if shown is None:
         error = RuntimeError("what was found did not show again: the implementation is not repeatable")
-        return Demonstration(operations, ImplementationFailed(len(operations), operations[-1], error))
+        return Counterexample(operations, ImplementationFailed(len(operations), operations[-1], error))
     return shown
 
 
@@ -314,9 +314,9 @@ class Replayer(Copier):
     def copy(self, kept: Any) -> Implementation:
         """A fresh implementation, brought to the same state."""
         implementation = make(self._factory, self._scope.config)
-        checked = Checked(implementation, Model(self._scope.config))
+        proxy = OracleProxy(implementation, Model(self._scope.config))
         for op in kept:
-            carry_out(checked, unanswered(op))
+            carry_out(proxy, unanswered(op))
         return implementation
 
 

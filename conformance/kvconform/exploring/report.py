@@ -22,7 +22,7 @@ from kvconform.findings.wording import printable
 from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.signals import until_interrupted
-from kvconform.vectors.runner import Demonstration, Factory
+from kvconform.vectors.runner import Counterexample, Factory
 from kvspec.events import (
     CacheUnfinished,
     Complete,
@@ -111,7 +111,7 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _show(console: Console, scope: Scope, finding: Demonstration) -> None:
+def _show(console: Console, scope: Scope, finding: Counterexample) -> None:
     """Print what is broken, and the trace to it."""
     count = length(finding.operations)
     note = f"The shortest operations that lead to it in the scope {scope.name} ({count}), found breadth-first."

@@ -128,7 +128,7 @@ _TURN = frozenset(
 """What every scope with turns and chunks shows."""
 
 _SHARING = frozenset(("duplicate dropped", "eviction stopped at a lock", "page evicted", "prefix matched"))
-_LEAVING = frozenset(("close deferred", "deferred close done", "idle session closed", "lend ended by abort"))
+_RELEASE = frozenset(("close deferred", "deferred close done", "idle session closed", "lend ended by abort"))
 
 _TINY = Scope(
     name="tiny",
@@ -145,7 +145,7 @@ _SPECULATIVE = Scope(
     config=Config(page_size=2, num_pages=5, num_rows=2, max_context_len=12),
     arrivals=(Arrival("s1", (0, 0, 0), "s", outputs=2, borders=(2,)), Arrival("s2", (0,), "s", outputs=2)),
     operations=frozenset(OPTIONAL),
-    sometimes=_TURN | _SHARING | _LEAVING | {"launch overlapped", "overshoot", "running request aborted"},
+    sometimes=_TURN | _SHARING | _RELEASE | {"launch overlapped", "overshoot", "running request aborted"},
     overlap=2,
     drafts=2,
 )
@@ -191,7 +191,7 @@ _ONE_SESSION = Scope(
     config=_TINY.config,
     arrivals=_TINY.arrivals,
     operations=frozenset(OPTIONAL),
-    sometimes=_TINY.sometimes | _LEAVING | {"launch overlapped", "running request aborted"},
+    sometimes=_TINY.sometimes | _RELEASE | {"launch overlapped", "running request aborted"},
     overlap=2,
 )
 

@@ -24,7 +24,7 @@ from kvconform.exploring.scope import Scope
 from kvconform.oracle import Model
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.signals import ignore_terminal
-from kvconform.vectors.runner import Demonstration
+from kvconform.vectors.runner import Counterexample
 from kvspec.events import Complete, Operation, Refusal, Verify
 from kvspec.invariants import check
 from kvspec.model.meaning import Memory
@@ -54,7 +54,7 @@ class Explored(NamedTuple):
     """For each thing worth reaching that was reached, the operations of a shortest trace to it."""
     judged: Counter[str]
     """How often a step judged each rule, besides `kvspec.invariants`, which judges every state."""
-    finding: Demonstration | None
+    finding: Counterexample | None
     """The shortest trace to a broken rule; `None` if every rule holds in every state."""
     keys: frozenset[Key]
     """The names of all states."""
@@ -301,20 +301,20 @@ class _Tree:
         """The operations of some choices, one after the other, with their answers."""
         return [op for move, _ in _walk(self.scope, self.root(), path) for op in move]
 
-    def demonstrate(self, broken: tuple[int, int]) -> Demonstration:
+    def demonstrate(self, broken: tuple[int, int]) -> Counterexample:
         """Show what is broken after a state's choice."""
         operations: list[Operation[Any]] = []
         try:
             for _, node in _walk(self.scope, self.root(), self.path(*broken), operations):
                 check(node.state)
         except Violation as violation:
-            return Demonstration(operations, RuleBroken(violation, len(operations), operations[-1]))
+            return Counterexample(operations, RuleBroken(violation, len(operations), operations[-1]))
         except Refusal as refusal:
             operations[-1].refused = refusal.refused
             changed = Violation("OP-1", f"the refused operation changed the state: {refusal}")
-            return Demonstration(operations, RuleBroken(changed, len(operations), operations[-1]))
+            return Counterexample(operations, RuleBroken(changed, len(operations), operations[-1]))
         except Exception as error:
-            return Demonstration(operations, ImplementationFailed(len(operations), operations[-1], error))
+            return Counterexample(operations, ImplementationFailed(len(operations), operations[-1], error))
         raise AssertionError("what is broken is broken again, since nothing here is drawn")
 
 
@@ -334,7 +334,7 @@ def _walk(
         yield move, node
 
 
-def _show_stuck(tree: _Tree, dead: int) -> Demonstration:
+def _show_stuck(tree: _Tree, dead: int) -> Counterexample:
     """LIVE-1 is broken in a state."""
     path = tree.path(dead)
     operations = tree.trace(path)
@@ -356,7 +356,7 @@ def _show_stuck(tree: _Tree, dead: int) -> Demonstration:
         f"{waiting} wait, and {end}. Of {tree.scope.config.num_pages} pages {state.free_pages} are free, "
         f"{len(state.store.pages)} are the prefix store's, {held or 'nobody holds any'}"
     )
-    return Demonstration(operations, RuleBroken(Violation("LIVE-1", what), len(operations), operations[-1]))
+    return Counterexample(operations, RuleBroken(Violation("LIVE-1", what), len(operations), operations[-1]))
 
 
 @contextmanager

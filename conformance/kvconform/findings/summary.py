@@ -14,7 +14,7 @@ from kvconform.findings.baseline import Accepted
 from kvconform.findings.finding import Finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.traces.codec import Vector
-from kvconform.vectors.runner import Evidence, Outcome, rules_unjudged
+from kvconform.vectors.runner import Evidence, Outcome, unchecked_rules
 from kvspec.rules import RULES
 
 
@@ -29,11 +29,11 @@ def show_run(
     for rule in RULES:
         names = [_marked(vector, outcome) for vector, outcome in results if rule in vector.header.rules]
         if names:
-            by_rule.add_row(rule, f"{evidence.judged[rule]:,}", Text(", ").join(names))
+            by_rule.add_row(rule, f"{evidence.checked[rule]:,}", Text(", ").join(names))
     console.print(by_rule)
     by_vector = Table("vector", "result", "operations", title="Vectors", box=box.SIMPLE_HEAD)
     for vector, outcome in results:
-        silent = rules_unjudged(vector, outcome)
+        silent = unchecked_rules(vector, outcome)
         right = Text(f"no {', '.join(silent)}", "yellow") if silent else Text("conforms", "green")
         result = right if outcome.finding is None else Text("FAILS", "bold red")
         by_vector.add_row(_marked(vector, outcome), result, str(outcome.operations))
@@ -72,7 +72,7 @@ def _marked(vector: Vector, outcome: Outcome) -> Text:
 
 def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) -> None:
     """Print what was judged in one trace; the table of rules only if `verbose`."""
-    judged, unjudged = evidence.judged, evidence.unjudged
+    judged, unjudged = evidence.checked, evidence.unchecked
     table = Table("rule", "judged", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
     for rule in RULES:
         if judged[rule] or unjudged[rule]:
@@ -87,9 +87,9 @@ def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) 
 
 def _show_silence(console: Console, evidence: Evidence) -> None:
     """Name the rules that answers told too little to judge by."""
-    if evidence.unjudged:
-        silent = [rule for rule in RULES if evidence.unjudged[rule]]
-        told = ", ".join(f"{rule} ({counted(evidence.unjudged[rule], 'time')})" for rule in silent)
+    if evidence.unchecked:
+        silent = [rule for rule in RULES if evidence.unchecked[rule]]
+        told = ", ".join(f"{rule} ({counted(evidence.unchecked[rule], 'time')})" for rule in silent)
         line = f"Answers told too little to judge by: {told}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 

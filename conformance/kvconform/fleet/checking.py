@@ -13,7 +13,7 @@ import fsspec
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Stories, Told, complain, progress_bar
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Consoles, Described, Forms, complain, progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.baseline import Accepted, Entry, read_accepted
 from kvconform.findings.finding import Finding, Place
@@ -57,7 +57,7 @@ def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Pa
     done: list[Checked] = []
     with progress_bar() as progress:
         task = progress.add_task(f"{len(names):,} traces", total=len(names))
-        for one in cluster.as_done(partial(check_url, entries=accepted.entries, stories=forms.stories), names):
+        for one in cluster.as_done(partial(check_url, entries=accepted.entries, described=forms.described), names):
             done.append(one.result)
             progress.update(task, completed=len(done))
     done.sort(key=lambda one: one.url)
@@ -67,7 +67,7 @@ def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Pa
     causes = grouped(done)
     report.findings = [cause.finding for cause in causes]
     silent = Console(quiet=True)
-    told = Told(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
+    told = Consoles(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
     for number, cause in enumerate(causes, start=1):
         show_finding(told.details, cause.finding, number)
         since = "" if cause.since is None else f", the oldest of {cause.since:%Y-%m-%d %H:%M} UTC"
@@ -111,7 +111,7 @@ def named(url: str) -> list[str]:
     return names
 
 
-def check_url(url: str, entries: list[Entry], stories: Stories) -> Checked:
+def check_url(url: str, entries: list[Entry], described: Described) -> Checked:
     """Check one trace, on whatever machine this runs: it is copied there first. `stories`: which of it are told."""
     accepted = Accepted(entries)
     modified: datetime | None = None
@@ -122,7 +122,7 @@ def check_url(url: str, entries: list[Entry], stories: Stories) -> Checked:
             with storage.open(path, "rb") as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target)
             modified = _modified(storage, path)
-            report = report_of(copy, accepted, stories)
+            report = report_of(copy, accepted, described)
         except (ImportError, OSError, ValueError) as error:
             report = Report("check", url, [Case(copy.name, "unusable", url, reason=f"{url}: {error}")])
         return Checked(url, _of_url(report, str(copy), url), accepted.count, modified)

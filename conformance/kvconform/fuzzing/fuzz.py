@@ -20,7 +20,7 @@ from kvconform.levels.requests.minimise import Shortest, Shrunk, kind, shrink
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.signals import until_interrupted
-from kvconform.vectors.runner import Demonstration, Factory, try_out
+from kvconform.vectors.runner import Counterexample, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
 STEPS = (80, 160, 320)
@@ -156,7 +156,7 @@ def tell(
     with until_interrupted():
         shrunk = shortest(failure, factory, seconds)
         interrupted = False
-    told = Demonstration(failure.operations, failure.finding) if shrunk is None else shrunk.demonstration
+    told = Counterexample(failure.operations, failure.finding) if shrunk is None else shrunk.counterexample
     if shrunk is not None and shrunk.complete:
         note = f"The shortest operations that still show it ({shrunk.size})."
     elif shrunk is not None:
@@ -172,5 +172,5 @@ def tell(
 
 def _try_supported(
     operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacking: frozenset[str]
-) -> Demonstration | None:
+) -> Counterexample | None:
     return try_out(operations, config, factory) if not lacking or supported(operations, config, lacking) else None

@@ -11,7 +11,7 @@ from kvconform.fuzzing.reach import met
 from kvconform.fuzzing.style import Draw, T
 from kvconform.fuzzing.swarm import Swarm
 from kvconform.oracle.fastpath import QuickModel
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
 from kvconform.vectors.runner import Factory, carry_out
 from kvspec.events import (
     Abort,
@@ -83,7 +83,7 @@ class Run:
         except ImplementationFailed as finding:
             tally.failure = Failure(swarm.config, [], finding)
             raise
-        self._checked = Checked(implementation, self.model, record=self.history.append, snapshot_every=1)
+        self._checked = OracleProxy(implementation, self.model, record=self.history.append, snapshot_every=1)
 
     @property
     def state(self) -> State:

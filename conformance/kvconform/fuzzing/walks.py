@@ -18,8 +18,8 @@ from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import memory
 from kvconform.levels.requests.minimise import kind, shrink
 from kvconform.oracle.fastpath import QuickModel
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.vectors.runner import Demonstration, Evidence, Factory, carry_out, try_out, unanswered
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
+from kvconform.vectors.runner import Counterexample, Evidence, Factory, carry_out, try_out, unanswered
 from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation, Refusal, Report, Snapshot
 from kvspec.model.state import State
 
@@ -44,7 +44,7 @@ class Walker:
         self.operations = 0
         self.evidence = Evidence.together([])
 
-    def findings(self, seconds: float) -> Iterator[tuple[Demonstration, Config]]:
+    def findings(self, seconds: float) -> Iterator[tuple[Counterexample, Config]]:
         """Walk for so long, and yield each new kind of finding by the shortest operations that show it."""
         deadline = time.monotonic() + seconds
         seen: Counter[object] = Counter()
@@ -54,14 +54,14 @@ class Walker:
             if found is None:
                 continue
             config, operations, finding = found
-            what = kind(Demonstration(operations, finding))
+            what = kind(Counterexample(operations, finding))
             seen[what] += 1
             # One kind may have several causes: look again now and then.
             if seen[what] not in (1, 2, 4, 8, 16, 32):
                 continue
-            demonstration = shortest(operations, config, self._factory, self._lacks, figures=figures)
-            if demonstration is not None:
-                yield demonstration, config
+            counterexample = shortest(operations, config, self._factory, self._lacks, figures=figures)
+            if counterexample is not None:
+                yield counterexample, config
 
     def _walk(self, *, figures: bool) -> tuple[Config, list[Operation[Any]], RuleBroken | ImplementationFailed] | None:
         config = under(self._factory, memory(self._chance))
@@ -70,13 +70,13 @@ class Walker:
         generators = self._some_generators()
         model, done = QuickModel(config), list[Operation[Any]]()
         try:
-            checked = Checked(make(self._factory, config), model, snapshot_every=1, figures=figures)
+            proxy = OracleProxy(make(self._factory, config), model, snapshot_every=1, figures=figures)
             for op in self._proposals(model.state, generators):
                 if needs_now(model.state, op) & self._lacks:
                     continue
                 self.operations += 1
                 done.append(op)
-                carry_out(checked, op)
+                carry_out(proxy, op)
         except (RuleBroken, ImplementationFailed) as finding:
             return config, done, finding
         finally:
@@ -121,16 +121,16 @@ def shortest(
     lacks: frozenset[str],
     *,
     figures: bool = True,
-) -> Demonstration | None:
+) -> Counterexample | None:
     """The fewest operations that still show what `operations` show, none of which needs what is lacking."""
     attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks, figures=figures)
     found = shrink(operations, attempt, kind, SHRINK_SECONDS)
-    return None if found is None else found.demonstration
+    return None if found is None else found.counterexample
 
 
 def _try_supported(
     operations: Sequence[Operation[Any]], config: Config, factory: Factory, lacks: frozenset[str], *, figures: bool
-) -> Demonstration | None:
+) -> Counterexample | None:
     return try_out(operations, config, factory, figures=figures) if supported(operations, config, lacks) else None
 
 

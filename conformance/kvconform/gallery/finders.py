@@ -25,7 +25,7 @@ from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted, caught, until_interrupted
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import own_name, read_vectors
-from kvconform.vectors.runner import Demonstration, ExpectationFailed, run_vector, try_out, unanswered
+from kvconform.vectors.runner import Counterexample, ExpectationFailed, run_vector, try_out, unanswered
 from kvspec.events import Config, Snapshot
 
 REPLAY_RUNS = 100
@@ -42,26 +42,26 @@ class Shown(NamedTuple):
     """Operations that show a defect, on an implementation of certain sizes."""
 
     config: Config
-    demonstration: Demonstration
+    counterexample: Counterexample
     place: Place
     """Where the defect was met: in a vector, by fuzzing, in traffic."""
 
     @property
     def rule(self) -> str:
         """The id of the rule that it is blamed on, or the exception where the implementation fails."""
-        return rule_of(self.demonstration)
+        return rule_of(self.counterexample)
 
     @property
     def finding(self) -> Finding:
         """The same, told."""
-        shown = self.demonstration
+        shown = self.counterexample
         note = f"The shortest operations that show it ({len(shown.operations)})."
         return finding_of(shown.finding, self.config, self.place, Shortest(shown, note))
 
     @property
     def events(self) -> int:
         """Operations, without the snapshot that may stand at the end."""
-        return sum(not isinstance(op, Snapshot) for op in self.demonstration.operations)
+        return sum(not isinstance(op, Snapshot) for op in self.counterexample.operations)
 
 
 class FoundByVector(NamedTuple):
@@ -108,8 +108,8 @@ class Specimen(NamedTuple):
         return by_replay and by_vector and by_fuzzing
 
 
-def rule_of(shown: Demonstration) -> str:
-    """The rule that a demonstration ends in, or the exception that the implementation raised."""
+def rule_of(shown: Counterexample) -> str:
+    """The rule that a counterexample ends in, or the exception that the implementation raised."""
     finding = shown.finding
     return finding.rule.id if isinstance(finding, RuleBroken) else type(finding.original).__name__
 
@@ -131,7 +131,7 @@ def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
             case ExpectationFailed():
                 rule = "expectation"
             case finding:
-                rule = rule_of(Demonstration([], finding))
+                rule = rule_of(Counterexample([], finding))
         found.append(FoundByVector(vector, rule, outcome.operations))
     return found
 
@@ -155,7 +155,7 @@ def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
     config = found.vector.header.config
     operations = [step.op for step in islice(found.vector.steps, found.operations)]
     shrunk = shrink(operations, partial(try_out, config=config, factory=bug.factory), kind, SHRINK_SECONDS)
-    return None if shrunk is None else Shown(config, shrunk.demonstration, _place_in(found))
+    return None if shrunk is None else Shown(config, shrunk.counterexample, _place_in(found))
 
 
 def _place_in(found: FoundByVector) -> Place:
@@ -170,7 +170,7 @@ def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
     shrunk = None if failure is None else shortest(failure, bug.factory)
     shown = None
     if failure is not None and shrunk is not None:
-        shown = Shown(failure.config, shrunk.demonstration, place_of(failure.finding, "fuzzing"))
+        shown = Shown(failure.config, shrunk.counterexample, place_of(failure.finding, "fuzzing"))
     if caught():
         raise Interrupted
     return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)

@@ -14,8 +14,8 @@ from kvcheck import Checker
 from kvconform.gallery.mutants.bug import Bug, Pool
 from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
-from kvconform.vectors.runner import Demonstration, Factory, unanswered
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
+from kvconform.vectors.runner import Counterexample, Factory, unanswered
 from kvref.scheduler import MIN_WAITING, Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvref.scheduler.req import GenerateReq
@@ -64,7 +64,7 @@ class Replayed(NamedTuple):
     """Requests that were submitted until it was found, or in all."""
     run: "Run"
     """The last run."""
-    shown: Demonstration | None
+    shown: Counterexample | None
     """The operations of that run, where it was found."""
 
 
@@ -88,7 +88,7 @@ def replay(bug: Bug, runs: int, seed: int) -> Replayed:
         operations, finding = carry_out(bug.factory, bug.scheduler, run)
         requests += sum(isinstance(op, Submit) for op in operations)
         if finding is not None:
-            return Replayed(requests, run, Demonstration(operations, finding))
+            return Replayed(requests, run, Counterexample(operations, finding))
     return Replayed(requests, run, None)
 
 
@@ -102,8 +102,8 @@ def carry_out(
     operations: list[Operation[Any]] = []
     model = QuickModel(run.config, checker=Checker if checker else None)
     try:
-        checked = Checked(make(factory, run.config), model, record=operations.append, snapshot_every=1)
-        step = Reporting(Patient(checked, patience(run.config, run.mode)), model)
+        proxy = OracleProxy(make(factory, run.config), model, record=operations.append, snapshot_every=1)
+        step = Reporting(Patient(proxy, patience(run.config, run.mode)), model)
         scheduling(step, run.config, run.traffic, run.mode).run()
     except (RuleBroken, ImplementationFailed) as finding:
         return operations, finding
@@ -116,7 +116,7 @@ def carry_out(
     return operations, None
 
 
-def shortest_loop(bug: Bug, run: Run) -> Demonstration | None:
+def shortest_loop(bug: Bug, run: Run) -> Counterexample | None:
     """How few requests send a scheduler round in circles: the way into the circle, and one round of it.
 
     `None` if the run does not break LIVE-1, or ends without a circle.
@@ -139,7 +139,7 @@ def shortest_loop(bug: Bug, run: Run) -> Demonstration | None:
             reason = (
                 f"the last {length} events go round and round: they bring no token that a request keeps, and end none"
             )
-            return Demonstration(acts[:end], RuleBroken(Violation("LIVE-1", reason), end, acts[end - 1]))
+            return Counterexample(acts[:end], RuleBroken(Violation("LIVE-1", reason), end, acts[end - 1]))
     return None
 
 

@@ -94,7 +94,7 @@ def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 
     if find_spec("crosshair") is None or find_spec("z3") is None:
         raise LoadError("the proofs need CrossHair and z3: pip install 'kvspec[prove]'")
     contracts = prove_contracts(console, page_sizes, jobs)
-    checker = bool(caught()) or prove_law(console, jobs)
+    checker = bool(caught()) or prove_memory(console, jobs)
     return contracts and checker
 
 
@@ -149,7 +149,7 @@ def prove_contracts(
     return _show(console, table, faults, remarks)
 
 
-def prove_law(
+def prove_memory(
     console: Console, jobs: int = 2, kinds: Sequence[str] = ("initial", "event", "step", "operation")
 ) -> bool:
     """Prove the law's events, the steps above it and the operations made of them; print a table. Whether all is."""

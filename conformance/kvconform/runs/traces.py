@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, Stories, Told, complain, progress_bar
+from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Consoles, Described, Forms, complain, progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.baseline import Accepted, read_accepted
 from kvconform.findings.finding import Finding
@@ -31,7 +31,7 @@ from kvconform.signals import caught, forgive
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvconform.vectors.runner import judge_again
+from kvconform.vectors.runner import check_again
 from kvspec.events import Config, Operation
 
 TOLD = 20
@@ -79,14 +79,14 @@ def check_traces(
     return BROKEN if "fails" in verdicts else UNUSABLE if "unusable" in verdicts else CONFORMS
 
 
-def _told_in(out: Console, forms: Forms) -> Told:
+def _told_in(out: Console, forms: Forms) -> Consoles:
     silent = Console(quiet=True)
     details = silent if forms.json or forms.quiet else out
-    return Told(silent if forms.json else out, details, forms.verbose, forms.stories)
+    return Consoles(silent if forms.json else out, details, forms.verbose, forms.described)
 
 
 def _check_many(
-    told: Told, traces: Sequence[Path], accepted: Accepted, report: Report, forms: Forms, jobs: int, *, first: bool
+    told: Consoles, traces: Sequence[Path], accepted: Accepted, report: Report, forms: Forms, jobs: int, *, first: bool
 ) -> Path:
     """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
 
@@ -112,15 +112,15 @@ def _check_many(
     return next(iter(left), traces[-1])
 
 
-def report_of(path: Path, accepted: Accepted, stories: Stories) -> Report:
+def report_of(path: Path, accepted: Accepted, described: Described) -> Report:
     """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
     report = Report("check", str(path))
     silent = Console(quiet=True)
-    _check_one(Told(silent, silent, stories=stories), path, accepted, report, follow=False, first=False)
+    _check_one(Consoles(silent, silent, described=described), path, accepted, report, follow=False, first=False)
     return report
 
 
-def _check_one(told: Told, path: Path, accepted: Accepted, report: Report, *, follow: bool, first: bool) -> None:
+def _check_one(told: Consoles, path: Path, accepted: Accepted, report: Report, *, follow: bool, first: bool) -> None:
     try:
         with open_trace(path, follow=follow) as trace, progress_bar() as progress:
             task = progress.add_task(path.name, total=trace.lines.size() or None)
@@ -138,7 +138,7 @@ def _check_one(told: Told, path: Path, accepted: Accepted, report: Report, *, fo
 
 
 def _check_requests(
-    told: Told,
+    told: Consoles,
     path: Path,
     trace: TraceReader,
     accepted: Accepted,
@@ -159,7 +159,7 @@ def _check_requests(
     show_check(out, path, whole.evidence, told.verbose)
     last_moment = time.monotonic() + (search_seconds(path.stat().st_size) if path.is_file() else 0)
     for one in whole.found[:TOLD]:
-        finding = _told(path, config, whole, one, told.stories, min(SECONDS, last_moment - time.monotonic()))
+        finding = _told(path, config, whole, one, told.described, min(SECONDS, last_moment - time.monotonic()))
         show_finding(out, finding)
         report.findings.append(finding)
     for one in whole.found[TOLD:]:
@@ -170,18 +170,18 @@ def _check_requests(
     report.cases.append(
         Case(path.name, "fails" if whole.found else "conforms", str(path), events=whole.operations, reason=reason)
     )
-    report.judged = dict(Counter(report.judged) + whole.evidence.judged)
-    report.unjudged = dict(Counter(report.unjudged) + whole.evidence.unjudged)
+    report.judged = dict(Counter(report.judged) + whole.evidence.checked)
+    report.unjudged = dict(Counter(report.unjudged) + whole.evidence.unchecked)
     verdict = "does not conform" if whole.found else "conforms"
     told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
 
 
-def _told(path: Path, config: Config, whole: Whole, one: Found, stories: Stories, seconds: float) -> Finding:
+def _told(path: Path, config: Config, whole: Whole, one: Found, described: Described, seconds: float) -> Finding:
     first = one.finding is whole.first
     place = place_of(one.finding, path, one.line)
-    if stories == "none":
+    if described == "none":
         return finding_of(one.finding, config, place, Shortest(None, ""), [(one.line, one.finding.op)])
-    judge = judge_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
+    judge = check_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
     shortest = shortest_of_trace(path, one.finding.step, judge, seconds)
     finding = finding_of(one.finding, config, place, shortest, _original(path, one))
     finding.count = one.count

@@ -31,7 +31,7 @@ from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceWriter, Vector, read_vector
 from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
 from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
-from kvconform.vectors.runner import Breach, Evidence, Factory, Outcome, rules_unjudged, run_vector
+from kvconform.vectors.runner import Evidence, Factory, Failure, Outcome, run_vector, unchecked_rules
 from kvspec.events import Operation, Snapshot
 from kvspec.rules import RULES
 from kvtrace.operations import Header
@@ -135,13 +135,13 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     failed = {id(outcome) for _, outcome in ran.failed}
     for vector, outcome in ran.results:
         verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "accepted"
-        silent = rules_unjudged(vector, outcome) if verdict == "conforms" else []
+        silent = unchecked_rules(vector, outcome) if verdict == "conforms" else []
         verdict, reason = ("partly judged", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
         report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
     for vector, missing in ran.unsupported:
         report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))
     evidence = Evidence.together(outcome.evidence for _, outcome in ran.results)
-    report.judged, report.unjudged = dict(evidence.judged), dict(evidence.unjudged)
+    report.judged, report.unjudged = dict(evidence.checked), dict(evidence.unchecked)
     report.findings += tell_all(ran.failed, factory)
 
 
@@ -169,7 +169,7 @@ def _show(
         operations = sum(outcome.operations for _, outcome in ran.results)
         aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
         known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
-        partly = [rules_unjudged(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
+        partly = [unchecked_rules(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
         silent = [rules for rules in partly if rules]
         rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))
         apart = f", {len(silent)} as far as they were judged ({rules} unjudged)" if silent else ""
@@ -197,7 +197,7 @@ def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list
     return findings
 
 
-def _same(breach: Breach) -> object:
+def _same(breach: Failure) -> object:
     """What the findings of two vectors have in common that are most likely one defect: the rule, and the operation."""
     match breach:
         case RuleBroken():
@@ -213,11 +213,11 @@ def tell_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
     assert breach is not None
     shortest = shortest_of_run(vector, outcome, factory)
     place = place_of(breach, vector.path, outcome.line, own_name(vector.path))
-    original = _carried_out(vector, breach, factory) if shortest.demonstration is None else ()
+    original = _carried_out(vector, breach, factory) if shortest.counterexample is None else ()
     return finding_of(breach, vector.header.config, place, shortest, original)
 
 
-def _carried_out(vector: Vector, breach: Breach, factory: Factory) -> list[tuple[int, Operation[Any]]]:
+def _carried_out(vector: Vector, breach: Failure, factory: Factory) -> list[tuple[int, Operation[Any]]]:
     """The operations of a vector with their answers and lines, up to the one at which something was found.
 
     What they are answered is asked for once more; the last one is told as it was found.

@@ -12,11 +12,11 @@ from itertools import chain
 from pathlib import Path
 
 from kvconform.site import CHAPTERS, ROOT
+from kvconform.site.cases import defect_pages, vector_pages
 from kvconform.site.linking import completed, linked
 from kvconform.site.pages import Page, grouped, interface_pages, rules_page, title_of
 from kvconform.site.prose import ORDER, chapters
 from kvconform.site.sources import sources_page
-from kvconform.site.stories import defect_pages, vector_pages
 
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and what the navigation calls them."""

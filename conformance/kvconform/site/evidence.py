@@ -90,7 +90,7 @@ def executable_forms() -> dict[str, str]:
 
 
 @cache
-def events_told() -> dict[str, list[str]]:
+def events_reported() -> dict[str, list[str]]:
     """Operation -> the kinds of memory events that it means, as all vectors together show."""
     told: dict[str, set[str]] = {op: set() for op in executable_forms()}
     for vector in read_vectors():

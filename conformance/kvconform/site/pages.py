@@ -14,7 +14,7 @@ import kvspec
 from kvconform import oracle
 from kvconform.gallery.mutants import BUGS
 from kvconform.site import CHAPTERS
-from kvconform.site.evidence import dotted, events_told, evidence, executable_forms
+from kvconform.site.evidence import dotted, events_reported, evidence, executable_forms
 from kvconform.site.prose import ORDER, RULE_ID, operation_sections, qualified, rule_sections, slug
 from kvconform.vectors.files import read_vectors
 from kvref.manager import Manager
@@ -146,7 +146,7 @@ def operation_table(op: str) -> str:
         ("rules", ", ".join(map(rule_link, rules))),
         ("vectors", f"{len(vectors)}, closest: {shown}"),
         ("defects", ", ".join(f"[{name}](defects/{name}.md)" for name in defects)),
-        ("[memory events](memory-model.md#events)", ", ".join(events_told()[op]) or "none"),
+        ("[memory events](memory-model.md#events)", ", ".join(events_reported()[op]) or "none"),
     ]
     rows = "".join(f"| {name} | {text} |\n" for name, text in lines if text)
     return f"\n| `{op}` | |\n| --- | --- |\n{rows}"

@@ -19,7 +19,7 @@ from kvconform.findings.text import show_finding
 from kvconform.levels.requests.minimise import SECONDS, Shortest, kind, shrink
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.oracle.fastpath import QuickModel
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces import codec
 from kvconform.traffic import mooncake
@@ -53,7 +53,7 @@ CYCLES_A_LOOK = 50
 class Tally:
     """Lets operations through, and counts what the table at the end tells."""
 
-    def __init__(self, checked: Checked, model: QuickModel) -> None:
+    def __init__(self, proxy: OracleProxy, model: QuickModel) -> None:
         """Count what `checked` carries out under the eye of `model`."""
         self.operations: Counter[type[Operation[Any]]] = Counter()
         """Operations that were not refused."""
@@ -70,7 +70,7 @@ class Tally:
         self.evicted_states = 0
         self.peak_window_pages = 0
         self.peak_states = 0
-        self._checked, self._model = checked, model
+        self._checked, self._model = proxy, model
         self._matched: dict[str, int] = {}
         """Requests that were not admitted yet, and how much of each matched last."""
 
@@ -140,7 +140,7 @@ class Replay:
         """The first operations, while they are few enough to look for the shortest that show a finding."""
         self._record = record
         model = QuickModel(memory, checker=Checker if checker else None)
-        self.checked = Checked(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
+        self.checked = OracleProxy(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
         self.tally = Tally(self.checked, model)
         requests = mooncake.requests(entries, memory.page_size, sessions=sessions)
         try:
@@ -319,4 +319,4 @@ def _shortest(replay: Replay, factory: Factory) -> Shortest:
     if shrunk is None:
         return Shortest(None, "It did not show again when the same operations were tried again.")
     note = f"The shortest operations that were found to show it ({shrunk.size})."
-    return Shortest(shrunk.demonstration, note)
+    return Shortest(shrunk.counterexample, note)

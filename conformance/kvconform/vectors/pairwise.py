@@ -153,8 +153,8 @@ def cases() -> list[Case]:
     return sorted(Case(**row) for row in make(FACTORS, constraints=constraints, sub_models=CLOSER))
 
 
-class Story:
-    """The operations of a vector, carried out on the model as they are told."""
+class Scenario:
+    """The operations of a vector, carried out on the model as they are scenario."""
 
     def __init__(self, case: Case, config: Config) -> None:
         """Begin in an empty memory."""
@@ -203,7 +203,7 @@ class Story:
         ]
         self.do(Complete(oldest, {req: next(self._sampled) for req in due}))
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Everything in flight completes."""
         while self.model.state.flights:
             self.complete()
@@ -211,7 +211,7 @@ class Story:
     def live(self, req: str) -> None:
         """A matched and admitted request prefills, and finishes."""
         self.launch(req)
-        self.settle()
+        self.flush()
         self.do(CacheUnfinished(req))
         self.do(Finish(req))
 
@@ -227,140 +227,140 @@ def _prompt(case: Case, pages: int, more: int, begins: int = 0) -> list[Any]:
     return [*range(size), *range(begins + size, begins + pages * size + more)]
 
 
-def story(case: Case, config: Config) -> Story:
+def scenario_of(case: Case, config: Config) -> Scenario:
     """The story of one case, in a memory of these sizes."""
-    told = Story(case, config)
+    scenario = Scenario(case, config)
     mates = ["B", "C"][: max(1, case.batch - 1)]
     session = None if case.session == "none" else "s"
     half = max(1, case.page_size // 2)
     prompt = _prompt(case, 2, half)
     if session is not None:
-        told.do(OpenSession(session))
+        scenario.do(OpenSession(session))
     if case.session == "later":
-        told.do(Submit("A", prompt[: case.page_size + half], session))
-        told.admit("A")
-        told.live("A")
-        history = told.model.state.sessions["s"].history.elements()
+        scenario.do(Submit("A", prompt[: case.page_size + half], session))
+        scenario.admit("A")
+        scenario.live("A")
+        history = scenario.model.state.sessions["s"].history.elements()
         prompt = [*history, *_prompt(case, 1, half, 300)]
-    _begin(told, prompt, session, mates)
-    _overlap(told, mates)
+    _begin(scenario, prompt, session, mates)
+    _overlap(scenario, mates)
     if case.pool == "window":
-        told.do(SwaEvict("A"))
-    _leave(told, session)
-    told.expect_rows()
-    _follow(told, prompt, session, mates)
-    return told
+        scenario.do(SwaEvict("A"))
+    _leave(scenario, session)
+    scenario.expect_rows()
+    _follow(scenario, prompt, session, mates)
+    return scenario
 
 
-def _begin(told: Story, prompt: list[Any], session: str | None, mates: list[str]) -> None:
+def _begin(scenario: Scenario, prompt: list[Any], session: str | None, mates: list[str]) -> None:
     """A and those beside it prefill in one launch; A up to a chunk that ends within a page, or whole."""
-    case = told.case
-    told.do(Submit("A", prompt, session))
+    case = scenario.case
+    scenario.do(Submit("A", prompt, session))
     for number, mate in enumerate(mates, start=1):
-        told.do(Submit(mate, _prompt(case, 3 - number, 1, 1000 * (number - 1))))
+        scenario.do(Submit(mate, _prompt(case, 3 - number, 1, 1000 * (number - 1))))
     for req in ["A", *mates]:
-        told.do(MatchPrefix(req))
-    request = told.model.state.requests["A"]
+        scenario.do(MatchPrefix(req))
+    request = scenario.model.state.requests["A"]
     end = len(request.tokens)
     if case.phase == "chunk":
         end = (request.prefix_len or 0) + 1
-    told.do(Extend([("A", end), *((mate, len(told.model.state.requests[mate].tokens)) for mate in mates)]))
-    told.launch("A", *mates)
-    told.settle()
-    told.do(CacheUnfinished("A", chunked=case.phase == "chunk"))
+    scenario.do(Extend([("A", end), *((mate, len(scenario.model.state.requests[mate].tokens)) for mate in mates)]))
+    scenario.launch("A", *mates)
+    scenario.flush()
+    scenario.do(CacheUnfinished("A", chunked=case.phase == "chunk"))
     for mate in mates:
-        told.do(CacheUnfinished(mate))
+        scenario.do(CacheUnfinished(mate))
 
 
-def _overlap(told: Story, mates: list[str]) -> None:
+def _overlap(scenario: Scenario, mates: list[str]) -> None:
     """Launches are handed over and stay in flight; without any, one is handed over and completes."""
-    case = told.case
+    case = scenario.case
     flights = max(1, case.in_flight)
     reading = {"all": range(flights), "oldest": range(1), "newest": range(flights - 1, flights)}[case.readers]
     for number in range(flights):
         reqs = ["A", *mates[: case.batch - 1]] if number in reading else mates
-        _step(told, reqs, last=number == reading[-1])
-        told.launch(*reqs)
+        _step(scenario, reqs, last=number == reading[-1])
+        scenario.launch(*reqs)
     if case.in_flight == 0:
-        told.settle()
+        scenario.flush()
         if case.phase == "drafts":
-            told.do(Verify("A", 2, [7, 8]))
+            scenario.do(Verify("A", 2, [7, 8]))
 
 
-def _step(told: Story, reqs: list[str], *, last: bool) -> None:
+def _step(scenario: Scenario, reqs: list[str], *, last: bool) -> None:
     """Prepare one more step of each."""
-    case = told.case
+    case = scenario.case
     plain = list(reqs)
     if "A" in reqs and case.phase == "chunk":
         plain.remove("A")
-        told.do(Extend([("A", told.model.state.requests["A"].seq_len + 1)]))
+        scenario.do(Extend([("A", scenario.model.state.requests["A"].seq_len + 1)]))
     elif "A" in reqs and case.phase == "drafts" and last:
         plain.remove("A")
-        told.do(Decode(["A"], 3))
+        scenario.do(Decode(["A"], 3))
     if plain:
-        told.do(Decode(plain))
+        scenario.do(Decode(plain))
 
 
-def _leave(told: Story, session: str | None) -> None:
+def _leave(scenario: Scenario, session: str | None) -> None:
     """A leaves."""
-    way = told.case.way
+    way = scenario.case.way
     if way == "close" and session is not None:
-        told.do(CloseSession(session))
-    leaving: Operation[Any] = Finish("A")
+        scenario.do(CloseSession(session))
+    release: Operation[Any] = Finish("A")
     if way == "retract":
-        leaving = Retract("A")
-    elif way == "abort" or told.case.phase == "chunk":
-        leaving = Abort("A")
-    told.do(leaving)
+        release = Retract("A")
+    elif way == "abort" or scenario.case.phase == "chunk":
+        release = Abort("A")
+    scenario.do(release)
     if way == "preempt" and session is not None:
-        told.do(Preempt(session))
+        scenario.do(Preempt(session))
 
 
-def _follow(told: Story, prompt: list[Any], session: str | None, mates: list[str]) -> None:
+def _follow(scenario: Scenario, prompt: list[Any], session: str | None, mates: list[str]) -> None:
     """N waits for A's row, A comes again as soon as it may, and everybody leaves."""
-    told.do(Submit("N", _prompt(told.case, 2, 1, 7000)))
-    _come_again(told, prompt, session)
+    scenario.do(Submit("N", _prompt(scenario.case, 2, 1, 7000)))
+    _come_again(scenario, prompt, session)
     waiting, admitted = ["N", "A"], list[str]()
-    _try(told, waiting, admitted)
-    while told.model.state.flights:
-        told.complete()
-        told.expect_rows()
-        _try(told, waiting, admitted)
+    _try(scenario, waiting, admitted)
+    while scenario.model.state.flights:
+        scenario.complete()
+        scenario.expect_rows()
+        _try(scenario, waiting, admitted)
     while admitted:
-        told.live(admitted.pop(0))
-        _try(told, waiting, admitted)
+        scenario.live(admitted.pop(0))
+        _try(scenario, waiting, admitted)
     if session is not None:
-        told.do(CloseSession(session))
-    _try(told, waiting, admitted)
+        scenario.do(CloseSession(session))
+    _try(scenario, waiting, admitted)
     for req in admitted:
-        told.live(req)
+        scenario.live(req)
     for mate in mates:
-        told.do(Finish(mate))
-        told.do(Evict(ROOMY))
-    told.do(Report("idle"))
-    told.do(Snapshot())
+        scenario.do(Finish(mate))
+        scenario.do(Evict(ROOMY))
+    scenario.do(Report("idle"))
+    scenario.do(Snapshot())
 
 
-def _try(told: Story, waiting: list[str], admitted: list[str]) -> None:
+def _try(scenario: Scenario, waiting: list[str], admitted: list[str]) -> None:
     """Who waits asks for room. Where only one row was free and it is N's now, it was A's."""
     for req in list(waiting):
-        if told.admit(req):
+        if scenario.admit(req):
             waiting.remove(req)
             admitted.append(req)
-            if req == "N" and told.model.state.free_rows == 0 and "A" in waiting:
-                told.lines.append(Expect(same_row={"N": "A"}))
+            if req == "N" and scenario.model.state.free_rows == 0 and "A" in waiting:
+                scenario.lines.append(Expect(same_row={"N": "A"}))
 
 
-def _come_again(told: Story, prompt: list[Any], session: str | None) -> None:
+def _come_again(scenario: Scenario, prompt: list[Any], session: str | None) -> None:
     """A comes by the same name: what was retracted by itself, a session with its next turn, or opened anew."""
-    state = told.model.state
+    state = scenario.model.state
     if "A" in state.requests:
         return
     if session is not None and session not in state.sessions:
-        told.do(OpenSession(session))
+        scenario.do(OpenSession(session))
     if session is not None and len(state.sessions[session].history):
         prompt = [*state.sessions[session].history.elements(), 5, 6]
-    told.do(Submit("A", prompt, session))
+    scenario.do(Submit("A", prompt, session))
 
 
 def _config(case: Case, pages: int, window_pages: int, states: int) -> Config:
@@ -385,18 +385,18 @@ def vectors() -> Iterator[tuple[str, bytes]]:
     """Each vector's file name, and what is in the file."""
     for case in cases():
         roomy = _config(case, ROOMY, ROOMY, ROOMY)
-        pages, window_pages, states = (ROOMY - free + SPARE for free in story(case, roomy).least_free)
+        pages, window_pages, states = (ROOMY - free + SPARE for free in scenario_of(case, roomy).least_free)
         config = _config(case, pages, window_pages, states)
-        told = story(case, config)
+        scenario = scenario_of(case, config)
         header = Header(
             VERSION,
             "kvspec",
             config,
             description=case.description,
-            rules=[rule for rule in _RULES if told.model.state.judged[rule]],
+            rules=[rule for rule in _RULES if scenario.model.state.judged[rule]],
             source="17850" if case.in_flight else _SOURCES[case.way],
         )
-        lines = [msgspec.json.encode(line) for line in (header, *told.lines)]
+        lines = [msgspec.json.encode(line) for line in (header, *scenario.lines)]
         yield f"{case.name}.jsonl", b"\n".join(lines) + b"\n"
 
 

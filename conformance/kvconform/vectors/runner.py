@@ -10,7 +10,7 @@ from kvcheck import Checker
 from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation
-from kvconform.proxy import Checked, ImplementationFailed, RuleBroken, make
+from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.traces.expect import Expectations, Mismatch
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
@@ -31,15 +31,15 @@ class ExpectationFailed(Exception):
         self.op = op
 
 
-Breach = RuleBroken | ImplementationFailed | ExpectationFailed
+Failure = RuleBroken | ImplementationFailed | ExpectationFailed
 """What does not conform, and at which step."""
 
 
 class Evidence(NamedTuple):
     """What a model judged, by rule, and what it met."""
 
-    judged: Counter[str]
-    unjudged: Counter[str]
+    checked: Counter[str]
+    unchecked: Counter[str]
     """How often an answer lacked what a rule needs."""
     reached: Counter[str]
     """Noteworthy happenings: a check that never met its case has shown nothing."""
@@ -47,20 +47,20 @@ class Evidence(NamedTuple):
     @classmethod
     def of(cls, model: Model) -> "Evidence":
         """What `model` has to show so far."""
-        judged, unjudged, reached, chosen = map(
+        checked, unchecked, reached, chosen = map(
             Counter, (model.state.judged, model.state.unjudged, model.state.reached, model.state.chosen)
         )
-        return cls(judged, unjudged, reached + chosen)
+        return cls(checked, unchecked, reached + chosen)
 
     @classmethod
     def together(cls, parts: Iterable["Evidence"]) -> "Evidence":
         """The sum of what several models have to show."""
-        judged, unjudged, reached = Counter[str](), Counter[str](), Counter[str]()
+        checked, unchecked, reached = Counter[str](), Counter[str](), Counter[str]()
         for part in parts:
-            judged += part.judged
-            unjudged += part.unjudged
+            checked += part.checked
+            unchecked += part.unchecked
             reached += part.reached
-        return cls(judged, unjudged, reached)
+        return cls(checked, unchecked, reached)
 
 
 class Outcome(NamedTuple):
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
     operations: int
     """Operations that were judged, the failing one included."""
     evidence: Evidence
-    finding: Breach | None
+    finding: Failure | None
     line: int
     """The line of the last operation that was judged."""
 
@@ -86,22 +86,24 @@ def run_vector(
     Every answer is judged, every expectation compared, and after each operation a snapshot. Expectations are worked out
     for an implementation that does just what it is asked: where one has rightly chosen otherwise (`State.chosen`), the
     first number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation
-    with its answer, snapshots included. `figures` as in `Checked`.
+    with its answer, snapshots included. `figures` as in `OracleProxy`.
     """
     model = QuickModel(vector.header.config, checker=Checker)
     expectations = Expectations()
-    finding: Breach | None = None
+    finding: Failure | None = None
     done, expected = 0, True
     try:
-        checked = Checked(make(factory, vector.header.config), model, record=record, snapshot_every=1, figures=figures)
+        proxy = OracleProxy(
+            make(factory, vector.header.config), model, record=record, snapshot_every=1, figures=figures
+        )
         for step in vector.steps:
             done += 1
             op = unanswered(step.op)
-            carry_out(checked, op)
+            carry_out(proxy, op)
             if step.expect is None or not expected:
                 continue
             try:
-                expectations.check(op, step.expect, model, checked.seen)
+                expectations.check(op, step.expect, model, proxy.seen)
             except Mismatch as mismatch:
                 if any(model.state.chosen.values()):
                     expected = False
@@ -113,10 +115,10 @@ def run_vector(
     return Outcome(done, Evidence.of(model), finding, line)
 
 
-def rules_unjudged(vector: Vector, outcome: Outcome) -> list[str]:
+def unchecked_rules(vector: Vector, outcome: Outcome) -> list[str]:
     """The rules that a vector exercises and answers told too little to judge by, not once."""
-    judged, unjudged = outcome.evidence.judged, outcome.evidence.unjudged
-    return [rule for rule in vector.header.rules if unjudged[rule] and not judged[rule]]
+    checked, unchecked = outcome.evidence.checked, outcome.evidence.unchecked
+    return [rule for rule in vector.header.rules if unchecked[rule] and not checked[rule]]
 
 
 def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
@@ -137,10 +139,10 @@ def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
     return Outcome(steps, Evidence.of(model), None, line)
 
 
-def carry_out(checked: Checked, op: Operation[Any]) -> None:
+def carry_out(proxy: OracleProxy, op: Operation[Any]) -> None:
     """Carry `op` out; a rightful refusal is one of its outcomes."""
     try:
-        checked(op)
+        proxy(op)
     except Refusal:
         return
 
@@ -150,7 +152,7 @@ def unanswered(op: Operation[Any]) -> Operation[Any]:
     return msgspec.structs.replace(op, obs=None, refused=None)
 
 
-class Demonstration(NamedTuple):
+class Counterexample(NamedTuple):
     """A list of operations that ends in a finding."""
 
     operations: Sequence[Operation[Any]]
@@ -167,22 +169,22 @@ def try_out(
     snapshot_every: int = 1,
     *,
     figures: bool = True,
-) -> Demonstration | None:
+) -> Counterexample | None:
     """Carry operations out on a fresh implementation as `run_vector` does, and return what shows, if anything.
 
-    A snapshot costs as much as there are tokens in memory: with real prompts take none (0). `figures` as in `Checked`.
+    A snapshot costs as much as there are tokens in memory: use 0 (none) with real prompts. `figures` as in the proxy.
     """
     done: list[Operation[Any]] = []
     model = QuickModel(config, checker=Checker)
     try:
-        checked = Checked(make(factory, config), model, snapshot_every=snapshot_every, figures=figures)
+        proxy = OracleProxy(make(factory, config), model, snapshot_every=snapshot_every, figures=figures)
         for asked in operations:
             done.append(unanswered(asked))
-            carry_out(checked, done[-1])
+            carry_out(proxy, done[-1])
     except (RuleBroken, ImplementationFailed) as finding:
         if finding.op is not None and finding.op is not done[-1]:
             done.append(finding.op)  # the snapshot after the last operation
-        return Demonstration(done, finding, isinstance(finding, ImplementationFailed) and _must_refuse(model, done))
+        return Counterexample(done, finding, isinstance(finding, ImplementationFailed) and _must_refuse(model, done))
     return None
 
 
@@ -196,14 +198,14 @@ def _must_refuse(model: Model, done: list[Operation[Any]]) -> bool:
     return False
 
 
-def judge_again(operations: Sequence[Operation[Any]], config: Config) -> Demonstration | None:
+def check_again(operations: Sequence[Operation[Any]], config: Config) -> Counterexample | None:
     """Let a fresh model judge recorded operations, and return what shows, if anything."""
     model = QuickModel(config)
     for step, op in enumerate(operations, start=1):
         try:
             model.step(op)
         except Violation as violation:
-            return Demonstration(operations[:step], RuleBroken(violation, step, op))
+            return Counterexample(operations[:step], RuleBroken(violation, step, op))
     return None
 
 

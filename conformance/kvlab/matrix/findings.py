@@ -17,7 +17,7 @@ from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceWriter
-from kvconform.vectors.runner import Demonstration
+from kvconform.vectors.runner import Counterexample
 from kvlab.matrix.report import Found
 from kvlab.releases import version_key
 from kvspec.events import Config, Operation
@@ -91,7 +91,7 @@ def explanations() -> list[Explained]:
     return msgspec.convert(tomllib.loads(text)["explained"], list[Explained])
 
 
-def describe(shown: Demonstration, config: Config, source: str, findings: "Findings") -> Found:
+def describe(shown: Counterexample, config: Config, source: str, findings: "Findings") -> Found:
     """Name the rule of a finding, and look for what explains it."""
     finding = shown.finding
     last = finding.op or shown.operations[-1]
@@ -122,15 +122,15 @@ def _tag(op: Operation[Any]) -> str:
 
 
 class Findings:
-    """The shortest demonstration of each finding of one release."""
+    """The shortest counterexample of each finding of one release."""
 
     def __init__(self, release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()) -> None:
         """Nothing yet. `repaired`: pull requests that the release is known to have."""
         self.release, self.engine, self.repaired = release, engine, repaired
-        self._best: dict[tuple[str, str], tuple[Found, Demonstration, Config]] = {}
+        self._best: dict[tuple[str, str], tuple[Found, Counterexample, Config]] = {}
 
-    def add(self, shown: Demonstration, config: Config, source: str) -> None:
-        """Take a demonstration in, unless a shorter one shows the same."""
+    def add(self, shown: Counterexample, config: Config, source: str) -> None:
+        """Take a counterexample in, unless a shorter one shows the same."""
         found = describe(shown, config, source, self)
         key = found.rule, found.explanation or f"{found.operation}: {found.what}"
         known = self._best.get(key)
@@ -161,7 +161,7 @@ def _write_trace(path: Path, operations: Sequence[Operation[Any]], config: Confi
                 writer.write(op)
 
 
-def _told(path: Path, found: Found, shown: Demonstration, config: Config) -> Finding:
+def _told(path: Path, found: Found, shown: Counterexample, config: Config) -> Finding:
     note = f"The shortest operations that show it, found by {found.source}, with the engine's answers."
     place = place_of(shown.finding, path, len(shown.operations) + 1)
     return finding_of(shown.finding, config, place, Shortest(shown, note))

@@ -48,7 +48,7 @@ def check(task: Task) -> RequestReport:
     report.walks = walker.walks
     report.operations += walker.operations
     together = Evidence.together([*evidence, walker.evidence])
-    report.checked, report.reached = dict(together.judged), dict(together.reached)
+    report.checked, report.reached = dict(together.checked), dict(together.reached)
     report.found = findings.write(Path(task.out) / task.release)
     return report
 

@@ -71,7 +71,7 @@ def test_a_defect_is_found_by_a_shortest_trace(name: str) -> None:
 @pytest.mark.parametrize("name", ["last-slot-kept", "row-freed-between-chunks", "two-new-chunks-in-a-batch"])
 def test_no_shorter_trace_is_missed_because_states_are_taken_for_one(name: str) -> None:
     scope, _, count = SHORTEST[name]
-    apart = compare(SCOPES[scope], BUGS[name].factory, tell_apart=True, deepest=count - 1)
+    apart = compare(SCOPES[scope], BUGS[name].factory, full_state=True, deepest=count - 1)
     assert apart.finding is None
     assert not apart.complete
 

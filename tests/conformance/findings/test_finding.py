@@ -28,7 +28,7 @@ from kvconform.runs.vectors import tell_run
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors
-from kvconform.vectors.runner import ExpectationFailed, Factory, judge_again, run_vector, try_out, unanswered
+from kvconform.vectors.runner import ExpectationFailed, Factory, check_again, run_vector, try_out, unanswered
 from kvspec.events import EVENTS, Config, Operation, Snapshot
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
@@ -148,7 +148,7 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
         (found,) = judge_whole(trace.header.config, trace, Accepted()).found
         config = trace.header.config
     finding = finding_of(found.finding, config, place_of(found.finding, path, found.line), shortest_of_trace(path, 8))
-    again = judge_again(operations(finding), config)
+    again = check_again(operations(finding), config)
     assert again is not None and len(again.operations) == finding.trace.total < 8
     assert (again.finding.what, again.finding.expected) == (finding.what, finding.expected)  # type: ignore[union-attr]
     assert str(finding.place) == f"{path}:9" and finding.place.step == 8
@@ -159,7 +159,7 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
 def test_without_a_shorter_trace_the_trace_itself_is_told() -> None:
     config = msgspec.convert(HEADER["config"], Config)
     told = [msgspec.convert(line, EVENTS) for line in [*RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}]]
-    again = judge_again(told, config)
+    again = check_again(told, config)
     assert again is not None
     place = place_of(again.finding, "t.jsonl", 7)
     finding = finding_of(again.finding, config, place, Shortest(None, "None."), enumerate(told, start=2))

@@ -82,10 +82,10 @@ def test_fuzzing_is_repeatable_and_its_shortest_trace_is_minimal() -> None:
     assert first.failure is not None and again.failure is not None
     assert first.tally.operations == again.tally.operations
     shrunk = shortest(first.failure, LeavesTheTail)
-    assert shrunk is not None and isinstance(shrunk.demonstration.finding, RuleBroken)
-    assert shrunk.demonstration.finding.rule.id == "TAIL-1"
+    assert shrunk is not None and isinstance(shrunk.counterexample.finding, RuleBroken)
+    assert shrunk.counterexample.finding.rule.id == "TAIL-1"
     assert shrunk.complete, "leaving out any one operation more loses it"
-    assert len(shrunk.demonstration.operations) <= 16 < shrunk.total
+    assert len(shrunk.counterexample.operations) <= 16 < shrunk.total
 
 
 def test_the_command_writes_a_trace_that_run_and_check_accept(

@@ -13,6 +13,7 @@ from kvcli.main import run_command
 from kvconform.fuzzing.fuzz import Budget
 from kvconform.fuzzing.swarm import memory
 from kvconform.gallery import finders
+from kvconform.gallery.description import describe_bug
 from kvconform.gallery.finders import (
     Specimen,
     examine,
@@ -27,7 +28,6 @@ from kvconform.gallery.memory_alone import findings
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Run, carry_out, patience, replay, shortest_loop
-from kvconform.gallery.story import show_story
 from kvconform.oracle import Model
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import try_out, unanswered
@@ -299,18 +299,18 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     assert shown is not None
     finding = shown.finding
     assert [moment.step for moment in finding.trace.moments] == [
-        step for step, _ in enumerate(shown.demonstration.operations, start=1)
+        step for step, _ in enumerate(shown.counterexample.operations, start=1)
     ]
     assert any("belong" in fact and "the prefix store, since step" in fact for fact in finding.known)
-    text = " ".join(printed(show_story, bug, finding).split())
+    text = " ".join(printed(describe_bug, bug, finding).split())
     assert RULES[shown.rule].statement in text
     assert all(moment.says in text for moment in finding.trace.moments)
 
 
 def test_a_synthetic_defect_says_that_it_is_one() -> None:
     described, synthetic = BUGS["retract-tail-orphaned"], BUGS["slots-counted-on"]
-    assert SYNTHETIC in printed(show_story, synthetic, None)
-    assert SYNTHETIC not in printed(show_story, described, None)
+    assert SYNTHETIC in printed(describe_bug, synthetic, None)
+    assert SYNTHETIC not in printed(describe_bug, described, None)
     text = printed(
         show_table,
         [Specimen(bug, [], None, replay(REFERENCE, 1, 0), None, Counter()) for bug in (described, synthetic)],
@@ -320,7 +320,7 @@ def test_a_synthetic_defect_says_that_it_is_one() -> None:
 
 
 def test_a_defect_that_was_not_found_has_no_story() -> None:
-    assert "nothing to tell" in printed(show_story, BUGS["stale-row-index"], None)
+    assert "nothing to tell" in printed(describe_bug, BUGS["stale-row-index"], None)
 
 
 def test_a_manager_without_a_defect_is_the_reference() -> None:

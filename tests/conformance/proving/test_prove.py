@@ -170,7 +170,7 @@ def test_all_contracts_are_proved() -> None:
 
 def test_the_law_is_proved_and_shown() -> None:
     out = io.StringIO()
-    assert prove.prove_law(Console(file=out, width=120), 1, ("initial", "operation"))
+    assert prove.prove_memory(Console(file=out, width=120), 1, ("initial", "operation"))
     assert re.search(r"operation +insert +9 +proved for any size", out.getvalue())
 
 
@@ -180,6 +180,6 @@ def test_what_is_not_proved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         prove, "_ask", lambda kind, *_: [{"step": ["take", "drop"]}] if kind != prove.StepVerdict else verdicts
     )
     out = io.StringIO()
-    assert not prove.prove_law(Console(file=out, width=120), 1, ("step",))
+    assert not prove.prove_memory(Console(file=out, width=120), 1, ("step",))
     assert "step take, after it: ACC-1 is refuted: page 1: not so" in out.getvalue()
     assert "nothing is proved of step drop" in out.getvalue()

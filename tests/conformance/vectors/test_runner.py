@@ -149,7 +149,7 @@ def test_what_is_not_told_is_not_compared(tmp_path: Path) -> None:
     ):
         found = outcome(tmp_path, *steps, implementation=Reticent)
         assert found.finding is None
-        assert found.evidence.unjudged["PAGE-1"]
+        assert found.evidence.unchecked["PAGE-1"]
 
 
 def test_each_vector_runs_on_an_implementation_of_its_own_sizes(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_recorded_trace_passes_and_one_page_changed_does_not(tmp_path: Path) -
     good = checked(*RECORDED)
     assert good.finding is None
     assert (good.operations, good.line) == (6, 7)
-    assert good.evidence.judged["PAGE-1"]
+    assert good.evidence.checked["PAGE-1"]
     changed = checked(*RECORDED[:5], RECORDED[5] | {"obs": {"freed": [1]}}, RECORDED[0])
     assert isinstance(changed.finding, RuleBroken)
     assert changed.finding.rule.id == "STORE-5"

@@ -10,11 +10,11 @@ from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import Walker
 from kvconform.oracle import Model
-from kvconform.proxy import Checked, RuleBroken
+from kvconform.proxy import OracleProxy, RuleBroken
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
 from kvconform.vectors.files import vector_files
-from kvconform.vectors.runner import Evidence, rules_unjudged, run_vector
+from kvconform.vectors.runner import Evidence, run_vector, unchecked_rules
 from kvref import Manager
 from kvspec.events import (
     Complete,
@@ -60,7 +60,7 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
         (one, run_vector(one, Silent)) for one in vectors if not any(isinstance(s.op, Evict) for s in one.steps)
     ]
     assert all(outcome.finding is None for _, outcome in outcomes), "what is not told is not judged"
-    assert {one.name for one, outcome in outcomes if not rules_unjudged(one, outcome)} == {
+    assert {one.name for one, outcome in outcomes if not unchecked_rules(one, outcome)} == {
         "chunk_after_a_retracted_chunk",
         "chunk_sampling",
         "context_limit",
@@ -131,7 +131,7 @@ def test_an_engine_without_rows_conforms_to_all_that_needs_none_and_the_report_s
     outcomes = [(vector, run_vector(vector, Rowless)) for vector in ran]
     assert [vector.name for vector, outcome in outcomes if outcome.finding is not None] == []
     assert len(ran) > 0.5 * len(paths)
-    silent = {rule for vector, outcome in outcomes for rule in rules_unjudged(vector, outcome)}
+    silent = {rule for vector, outcome in outcomes for rule in unchecked_rules(vector, outcome)}
     assert silent == {"ROW-2", "PAGE-3", "RACE-1"}
     assert "rowless" in lacks(Manager) & needs_of_config(under(Rowless, SMALL)), "nor is who has rows made without"
 
@@ -169,25 +169,25 @@ def test_an_engine_that_samples_itself_is_judged_by_its_own_tokens() -> None:
         chosen += outcome.evidence.reached
     assert chosen["tokens sampled by the engine"]
     assert not list((walker := Walker(Samples, lacks(Samples), seed=1)).findings(0.4))
-    assert walker.evidence.judged["SESS-6"], "what a session's next turn has to begin with is known"
+    assert walker.evidence.checked["SESS-6"], "what a session's next turn has to begin with is known"
 
 
 @pytest.mark.parametrize(
     ("engine", "rule"), [(Samples, None), (TellsOneLess, "CHUNK-1"), (TellsAnother, "SESS-6"), (Manager, None)]
 )
 def test_an_engine_that_tells_other_tokens_than_it_appends_is_found(engine: type[Manager], rule: str | None) -> None:
-    checked = Checked(engine(SMALL), Model(SMALL))
+    proxy = OracleProxy(engine(SMALL), Model(SMALL))
     done = Complete(1, {"t": 4})
 
     def conversation() -> None:
-        checked(OpenSession("s"))
-        checked(Submit("t", [1, 2, 3], "s"))
-        checked(MatchPrefix("t"))
-        checked(Extend([("t", 3)]))
-        checked(Launch(1, ["t"]))
-        checked(done)
-        checked(Finish("t"))
-        checked(Submit("u", [1, 2, 3, done.sampled["t"], 5], "s"))
+        proxy(OpenSession("s"))
+        proxy(Submit("t", [1, 2, 3], "s"))
+        proxy(MatchPrefix("t"))
+        proxy(Extend([("t", 3)]))
+        proxy(Launch(1, ["t"]))
+        proxy(done)
+        proxy(Finish("t"))
+        proxy(Submit("u", [1, 2, 3, done.sampled["t"], 5], "s"))
 
     if rule is None:
         conversation()
@@ -197,7 +197,7 @@ def test_an_engine_that_tells_other_tokens_than_it_appends_is_found(engine: type
 
 
 def test_of_the_reference_nothing_is_left_unjudged() -> None:
-    assert not any(rules_unjudged(vector, run_vector(vector, Manager)) for vector in map(read_vector, PATHS))
+    assert not any(unchecked_rules(vector, run_vector(vector, Manager)) for vector in map(read_vector, PATHS))
 
 
 def reached_by(engine: type[Manager]) -> Counter[str]:

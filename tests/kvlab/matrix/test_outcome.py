@@ -29,7 +29,7 @@ def test_a_release_is_a_case_and_what_is_not_explained_a_finding(tmp_path: Path)
     shown = shorten(BUG, found)
     assert shown is not None
     findings = Findings("9.9")
-    findings.add(shown.demonstration, shown.config, "vector tail_freed_after_retract_p1")
+    findings.add(shown.counterexample, shown.config, "vector tail_freed_after_retract_p1")
     written = findings.write(tmp_path)
     written[0].explanation = None
     requests = RequestReport("sglang", "9.9", fail=["tail"], operations=17, found=written)

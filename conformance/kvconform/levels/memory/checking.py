@@ -10,7 +10,7 @@ from rich.text import Text
 from kvcheck import Checker, Malformed
 from kvcheck.state import State
 from kvcheck.words import describe
-from kvconform.console import Told, complain
+from kvconform.console import Consoles, complain
 from kvconform.errors import InputError
 from kvconform.findings.baseline import Accepted
 from kvconform.findings.outcome import Case, Report
@@ -27,7 +27,7 @@ SECONDS = 60.0
 
 
 def check(
-    told: Told,
+    told: Consoles,
     path: Path,
     trace: MemoryReader,
     accepted: Accepted,
@@ -69,7 +69,7 @@ def check(
         complain(str(problem))
 
     _show_judged(console, path, outcome, checker.state)
-    findings = tell_judged(path, trace.header.pools, outcome, judging.identities, SECONDS, told.stories)
+    findings = tell_judged(path, trace.header.pools, outcome, judging.identities, SECONDS, told.described)
     for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)
         report.findings.append(finding)

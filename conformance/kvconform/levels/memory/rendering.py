@@ -12,7 +12,7 @@ from kvcheck import Finding as Broken
 from kvcheck.races import used
 from kvcheck.state import HOLE, PageState, PoolState, State
 from kvcheck.words import describe
-from kvconform.console import Stories
+from kvconform.console import Described
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.wording import counted, origin
@@ -159,15 +159,15 @@ def tell_judged(
     judged: Judged,
     identities: Identities,
     seconds: float,
-    stories: Stories = "causes",
+    described: Described = "causes",
 ) -> list[Finding]:
     """Each group of findings: causes by the shortest part of the trace that shows them, of the others what they are.
 
-    With `stories` "all" the others are told like causes; with "none" all are only named. `seconds` are spent on each
+    With `described` "all" the others are told like causes; with "none" all are only named. `seconds` are spent on each
     at most. A trace that cannot be read a second time shows nothing but the finding.
     """
-    told = judged.groups if stories == "all" else [group for group in judged.groups if group.cause is None][:TOLD]
-    told = [] if stories == "none" else told
+    told = judged.groups if described == "all" else [group for group in judged.groups if group.cause is None][:TOLD]
+    told = [] if described == "none" else told
     cuts: list[Cut | None] = [None] * len(told)
     if told and path.is_file():
         cuts = shortest_cuts(path, told, identities, seconds)

@@ -13,11 +13,11 @@ from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted, caught
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.vectors.runner import (
-    Demonstration,
+    Counterexample,
     ExpectationFailed,
     Factory,
     Outcome,
-    judge_again,
+    check_again,
     names_in,
     try_out,
 )
@@ -41,17 +41,17 @@ SECONDS = 5.0
 """Time spent on one finding."""
 
 Operations = Sequence[Operation[Any]]
-Attempt = Callable[[Operations], Demonstration | None]
+Attempt = Callable[[Operations], Counterexample | None]
 """Tries operations out and returns what shows."""
-Essence = Callable[[Demonstration], object]
-"""What must stay equal for a demonstration to show the same finding."""
+Essence = Callable[[Counterexample], object]
+"""What must stay equal for a counterexample to show the same finding."""
 T = TypeVar("T")
 
 
 class Shortest(NamedTuple):
     """What is known about the shortest way to show a finding."""
 
-    demonstration: Demonstration | None
+    counterexample: Counterexample | None
     """`None` if none can be shown; `note` says why."""
     note: str
 
@@ -68,7 +68,7 @@ def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Short
 
 
 def shortest_of_trace(
-    path: Path, count: int, judge: Callable[..., Demonstration | None] = judge_again, seconds: float = SECONDS
+    path: Path, count: int, judge: Callable[..., Counterexample | None] = check_again, seconds: float = SECONDS
 ) -> Shortest:
     """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
 
@@ -100,7 +100,7 @@ def _shortest(
         note = f"The shortest operations that still show it ({shrunk.size})."
     else:
         note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {round(seconds, 1):g} s."
-    return Shortest(shrunk.demonstration, note)
+    return Shortest(shrunk.counterexample, note)
 
 
 def _too_long(operations: int) -> Shortest:
@@ -110,9 +110,9 @@ def _too_long(operations: int) -> Shortest:
 
 
 class Shrunk(NamedTuple):
-    """The shortest demonstration that was found."""
+    """The shortest counterexample that was found."""
 
-    demonstration: Demonstration
+    counterexample: Counterexample
     complete: bool
     """Whether leaving out any one operation more would lose the finding; else the time was up."""
     total: int
@@ -121,7 +121,7 @@ class Shrunk(NamedTuple):
     @property
     def size(self) -> str:
         """How many operations of how many are left."""
-        return f"{len(self.demonstration.operations):,} of {self.total:,}"
+        return f"{len(self.counterexample.operations):,} of {self.total:,}"
 
 
 def shrink(
@@ -150,7 +150,7 @@ def shrink(
     return Shrunk(search.best, complete=True, total=len(first.operations))
 
 
-def kind(shown: Demonstration) -> object:
+def kind(shown: Counterexample) -> object:
     """The essence when operations are carried out again: the rule, or the exception, and the kind of operation.
 
     Numbers may differ: with fewer operations before it, other pages are free.
@@ -160,7 +160,7 @@ def kind(shown: Demonstration) -> object:
     return cause, type(finding.op), shown.must_refuse
 
 
-def words(shown: Demonstration) -> object:
+def words(shown: Counterexample) -> object:
     """The essence of recorded answers, which were given to the whole list of operations: the last number.
 
     Almost any recorded answer is wrong once enough is left out before it. Only while the model still expects what it
@@ -171,9 +171,9 @@ def words(shown: Demonstration) -> object:
 
 
 class _Search:
-    """The best demonstration so far."""
+    """The best counterexample so far."""
 
-    def __init__(self, first: Demonstration, attempt: Attempt, essence: Essence, deadline: float) -> None:
+    def __init__(self, first: Counterexample, attempt: Attempt, essence: Essence, deadline: float) -> None:
         self.best = first
         self._attempt = attempt
         self._essence = essence

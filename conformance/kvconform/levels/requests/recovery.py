@@ -15,7 +15,7 @@ from kvconform.findings.baseline import Accepted
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted
-from kvconform.vectors.runner import Demonstration, Evidence
+from kvconform.vectors.runner import Counterexample, Evidence
 from kvspec.events import Config, EvictAnswer, Operation, Refusal, Report, Snapshot
 from kvspec.rules import Violation
 
@@ -116,7 +116,7 @@ def judge_whole(
     return Whole(steps, Evidence.of(mending.model), list(found.values()), first, mending.lost, problem)
 
 
-def judge_later(operations: Sequence[Operation[Any]], config: Config, said: set[str]) -> Demonstration | None:
+def judge_later(operations: Sequence[Operation[Any]], config: Config, said: set[str]) -> Counterexample | None:
     """What the last operation shows, if nothing but `said` is found on the way; for a finding that is not the first."""
     mending = Mending(config)
     for step, op in enumerate(operations, start=1):
@@ -124,7 +124,7 @@ def judge_later(operations: Sequence[Operation[Any]], config: Config, said: set[
         if violation is None:
             continue
         if step == len(operations):
-            return Demonstration(operations, RuleBroken(violation, step, op))
+            return Counterexample(operations, RuleBroken(violation, step, op))
         if str(violation) not in said or mending.lost is not None:
             return None
     return None

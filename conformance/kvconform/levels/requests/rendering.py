@@ -19,7 +19,7 @@ from kvconform.levels.requests.recovery import Mending
 from kvconform.oracle import Model, owner_name, record_name
 from kvconform.oracle.inspection import held
 from kvconform.proxy import ImplementationFailed, RuleBroken
-from kvconform.vectors.runner import Breach, ExpectationFailed, names_in
+from kvconform.vectors.runner import ExpectationFailed, Failure, names_in
 from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, count, expand
@@ -90,12 +90,12 @@ class Teller:
             self._keep(line, op, violation)
         return violation is not None
 
-    def end(self, line: int, op: Operation[Any], breach: Breach) -> None:
+    def end(self, line: int, op: Operation[Any], breach: Failure) -> None:
         """The operation that shows a finding: it is told as it was found, whatever the model says."""
         self._steps += 1
         self._keep(line, op, breach)
 
-    def _keep(self, line: int, op: Operation[Any], breach: Breach | Violation | None) -> None:
+    def _keep(self, line: int, op: Operation[Any], breach: Failure | Violation | None) -> None:
         state, wrong = self.mending.model.state, disputed(breach)
         cells = {pool: _cells(state, pool, named(op, pool), wrong.get(pool, set())) for pool in POOLS}
         answer = None if op.obs is None else builtins(with_pages(op, _few_written_out).obs)
@@ -150,19 +150,19 @@ def builtins(value: object) -> Any:
 
 
 def finding_of(
-    breach: Breach,
+    breach: Failure,
     config: Config,
     place: Place,
     shortest: Shortest,
     original: Iterable[tuple[int, Operation[Any]]] = (),
 ) -> Finding:
-    """The finding, by the shortest demonstration; where there is none, by the operations of the `original` itself.
+    """The finding, by the shortest counterexample; where there is none, by the operations of the `original` itself.
 
     Those come with their lines and answers, and end in the breach.
     """
-    shown = shortest.demonstration
+    shown = shortest.counterexample
     if shown is not None:
-        found: Breach = shown.finding
+        found: Failure = shown.finding
         operations: Iterable[tuple[int, Operation[Any]]] = ((0, op) for op in shown.operations)
         total = len(shown.operations)
     else:
@@ -190,7 +190,7 @@ def finding_of(
     )
 
 
-def place_of(breach: Breach, file: Path | str, line: int = 0, vector: str = "") -> Place:
+def place_of(breach: Failure, file: Path | str, line: int = 0, vector: str = "") -> Place:
     """Where it was met."""
     return Place(str(file), line, breach.step, "" if breach.op is None else tag(breach.op), vector)
 
@@ -201,7 +201,7 @@ def tag(op: Operation[Any]) -> str:
 
 
 def _told(
-    config: Config, operations: Iterable[tuple[int, Operation[Any]]], breach: Breach, total: int
+    config: Config, operations: Iterable[tuple[int, Operation[Any]]], breach: Failure, total: int
 ) -> tuple[Trace, list[str], list[str]]:
     teller = Teller(config, lambda step, *_: step > total - KEPT)
     done: list[Operation[Any]] = []
@@ -219,7 +219,7 @@ def _told(
     return teller.trace(), before, list(known(config, done, disputed(breach).get("pages", ()))) if done else []
 
 
-def _in_words(breach: Breach | Violation) -> str:
+def _in_words(breach: Failure | Violation) -> str:
     match breach:
         case ImplementationFailed():
             return f"raised {breach}"
@@ -228,7 +228,7 @@ def _in_words(breach: Breach | Violation) -> str:
     return breach.what
 
 
-def _compared(breach: Breach) -> tuple[object, object]:
+def _compared(breach: Failure) -> tuple[object, object]:
     match breach:
         case RuleBroken():
             return breach.expected, breach.observed
@@ -237,7 +237,7 @@ def _compared(breach: Breach) -> tuple[object, object]:
     return None, None
 
 
-def _frames(breach: Breach) -> Iterator[str]:
+def _frames(breach: Failure) -> Iterator[str]:
     if isinstance(breach, ImplementationFailed):
         frames = traceback.extract_tb(breach.original.__traceback__)
         own = str(Path(__file__).parents[1])

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from kvconform.scheduler_state import Book, Entry, Room, Run
+from kvconform.scheduler_state import Entry, Room, Run, SchedulerState
 from kvspec.events import (
     CompleteAnswer,
     Config,
@@ -133,7 +133,8 @@ class FixedEngine(Engine):
         return freed
 
 
-# The adapter. `Book` plays the scheduler: it knows which request is where, and refuses what a scheduler never asks for.
+# The adapter. `SchedulerState` plays the scheduler: it tracks the requests and refuses operations that no scheduler
+# asks for.
 
 
 class Adapter:
@@ -148,18 +149,18 @@ class Adapter:
     def __init__(self, config: Config) -> None:
         """Make the engine of these sizes."""
         self.config = config
-        self.book = Book(config)
+        self.scheduling = SchedulerState(config)
         self.engine = self.engine_class(config.page_size, config.num_pages, config.num_rows)
         self.sequences: dict[str, Sequence] = {}
 
     def submit(self, req: str, tokens: list[Element], session: str | None) -> Done:
         """Take a request in."""
-        self.book.entries[req] = Entry(req, self.book.check_submit(req, tokens, session), None, None)
+        self.scheduling.entries[req] = Entry(req, self.scheduling.check_submit(req, tokens, session), None, None)
         return Done()
 
     def match_prefix(self, req: str) -> MatchAnswer:
         """Look a waiting request's prompt up."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
         entry.prefix_len = self.engine.match(entry.tokens) * self.config.page_size
@@ -168,8 +169,8 @@ class Adapter:
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """Prefill a batch, or refuse it whole."""
         page_size = self.config.page_size
-        batch = [(*self.book.check_prefill(req, seq_len), seq_len) for req, seq_len in reqs]
-        self.book.check_chunking(reqs)
+        batch = [(*self.scheduling.check_prefill(req, seq_len), seq_len) for req, seq_len in reqs]
+        self.scheduling.check_chunking(reqs)
         for entry, start, _ in batch:
             if entry.run is None and self.engine.match(entry.tokens) * page_size < start:
                 raise Refusal("STORE-5", f"what {entry.name} matched has been evicted")
@@ -190,8 +191,8 @@ class Adapter:
         """Room for one more position of each request."""
         if n != 1:
             raise Refusal("OP-1", f"n is {n}")
-        self.book.check_batch(reqs)
-        runs = {req: self.book.check_decode(req, n, self.book.running(req)[1].committed) for req in reqs}
+        self.scheduling.check_batch(reqs)
+        runs = {req: self.scheduling.check_decode(req, n, self.scheduling.running(req)[1].committed) for req in reqs}
         new = sum(run.committed % self.config.page_size == 0 for run in runs.values())
         self._check_room(new, 0)
         pages: dict[str, Runs] = {}
@@ -205,22 +206,22 @@ class Adapter:
 
     def _check_room(self, pages: int, rows: int) -> None:
         free = Room(len(self.engine.free_pages), len(self.engine.free_rows))
-        self.book.check_room(Room(pages, rows), free)
+        self.scheduling.check_room(Room(pages, rows), free)
 
     def launch(self, launch: int, reqs: list[str]) -> Done:
         """No device: only noted."""
-        self.book.launch(launch, reqs)
+        self.scheduling.launch(launch, reqs)
         return Done()
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """Hand sampled tokens out."""
-        for req in self.book.complete(launch, tokens).sampled:
-            self.book.entries[req].tokens.append(tokens[req])
+        for req in self.scheduling.complete(launch, tokens).sampled:
+            self.scheduling.entries[req].tokens.append(tokens[req])
         return CompleteAnswer()
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
         """Publish what a prefill wrote."""
-        _, run = self.book.check_unfinished(req, chunked)
+        _, run = self.scheduling.check_unfinished(req, chunked)
         sequence = self.sequences[req]
         freed = self._publish(sequence, run.seq_len)
         return PublishAnswer(sequence.shared * self.config.page_size, freed)
@@ -230,25 +231,25 @@ class Adapter:
 
     def finish(self, req: str) -> ReleaseAnswer:
         """Publish, release, forget."""
-        entry, run = self.book.check_finish(req)
+        entry, run = self.scheduling.check_finish(req)
         freed = self._publish(self.sequences[req], min(run.committed, len(entry.tokens)))
         freed += self._release(entry)
-        self.book.leave(entry, finished=True)
+        self.scheduling.leave(entry, finished=True)
         return ReleaseAnswer(freed)
 
     def retract(self, req: str) -> ReleaseAnswer:
         """Release; the request waits again."""
-        return ReleaseAnswer(self._release(self.book.running(req)[0]))
+        return ReleaseAnswer(self._release(self.scheduling.running(req)[0]))
 
     def abort(self, req: str) -> ReleaseAnswer:
         """Release what there is, and forget."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         freed = [] if entry.run is None else self._release(entry)
-        self.book.leave(entry, finished=False)
+        self.scheduling.leave(entry, finished=False)
         return ReleaseAnswer(freed)
 
     def _release(self, entry: Entry) -> list[int]:
-        self.book.end_run(entry)
+        self.scheduling.end_run(entry)
         return self.engine.release(self.sequences.pop(entry.name))
 
     def evict(self, n: int) -> EvictAnswer:
@@ -279,7 +280,9 @@ class Adapter:
             free_pages=sorted(self.engine.free_pages),
             store_pages=sorted(self.engine.cached.values()),
             requests={
-                req: HolderView(held.row, held.shared * page_size, self.book.running(req)[1].committed, held.length)
+                req: HolderView(
+                    held.row, held.shared * page_size, self.scheduling.running(req)[1].committed, held.length
+                )
                 for req, held in self.sequences.items()
             },
         )

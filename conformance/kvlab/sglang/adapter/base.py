@@ -39,20 +39,20 @@ class Adapter(Running):
 
     def finish(self, req: str) -> ReleaseAnswer:
         """The request stopped: it has as many tokens as it may have."""
-        entry, _ = self.book.check_finish(req)
+        entry, _ = self.scheduling.check_finish(req)
         kept = len(entry.tokens) - len(entry.req.origin_input_ids)
         entry.req.sampling_params.max_new_tokens = entry.req.finished_len = kept
         entry.req.finished_reason = self.engine.batches.FINISH_LENGTH(kept)
         cached = self._store_states()
         before = self._release(entry, is_insert=True)
-        self.book.leave(entry, finished=True)
+        self.scheduling.leave(entry, finished=True)
         answer = self._after_turn(entry, before)
         answer.state_cached = only(self._store_states() - cached)
         return answer
 
     def retract(self, req: str) -> ReleaseAnswer:
         """Release without publishing, and wait again."""
-        entry, _ = self.book.running(req)
+        entry, _ = self.scheduling.running(req)
         before = self._release(entry, is_insert=False)
         entry.req.reset_for_retract()
         entry.resumed = False
@@ -60,7 +60,7 @@ class Adapter(Running):
 
     def abort(self, req: str) -> ReleaseAnswer:
         """A waiting request is dropped; a running one is released with the reason that says so."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         before = self.pools.free()
         if entry.run is not None:
             entry.req.finished_reason = self.engine.batches.FINISH_ABORT()
@@ -70,7 +70,7 @@ class Adapter(Running):
                 self.free_state(req)  # without a prefix cache SGLang takes no state before a row
             else:
                 self._release(entry, is_insert=False)
-        self.book.leave(entry, finished=False)
+        self.scheduling.leave(entry, finished=False)
         return self._after_turn(entry, before)
 
     def _release(self, entry: Entry, *, is_insert: bool) -> Free:
@@ -78,33 +78,33 @@ class Adapter(Running):
         before = self.pools.free()
         self._set_server_args()
         self.engine.release_kv_cache(entry.req, self.tree_cache, is_insert=is_insert)
-        self.book.end_run(entry)
+        self.scheduling.end_run(entry)
         return before
 
     def _after_turn(self, entry: Entry, before: Free) -> ReleaseAnswer:
         """A close that waited for this turn happens when the controller looks the next time."""
-        chat = self.book.chats.get(entry.session) if entry.session is not None else None
+        chat = self.scheduling.chats.get(entry.session) if entry.session is not None else None
         if chat is not None and chat.closing and entry.session is not None:
             self._reap()
-            del self.book.chats[entry.session]
+            del self.scheduling.chats[entry.session]
         return ReleaseAnswer(*self._freed(before))
 
     def close_session(self, session: str) -> ReleaseAnswer:
         """Close as the session controller does."""
-        chat = self.book.chat(session)
+        chat = self.scheduling.chat(session)
         if chat.closing:
             raise Refusal("OP-1", f"session {session} is closing already")
         before = self.pools.free()
         self.sessions.close(SimpleNamespace(session_id=session))
         if chat.turn is None:
-            del self.book.chats[session]
+            del self.scheduling.chats[session]
         else:
             chat.closing = True
         return ReleaseAnswer(*self._freed(before))
 
     def preempt(self, session: str) -> ReleaseAnswer:
         """Release what a session's slot holds."""
-        self.book.chat(session)
+        self.scheduling.chat(session)
         if session not in self._idle_slots():
             raise Refusal("OP-1", f"the slot of session {session} holds nothing, or is lent")
         before = self.pools.free()

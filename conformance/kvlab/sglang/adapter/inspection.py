@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any, ClassVar, Literal
 
-from kvconform.scheduler_state import Book
+from kvconform.scheduler_state import SchedulerState
 from kvlab.sglang.adapter.engine import Engine
 from kvlab.sglang.adapter.pools import Free, Freed, Pools
 from kvspec.events import Config, Figures, HolderView, Refusal, SnapshotAnswer
@@ -25,7 +25,7 @@ class Memory:
         """Make SGLang's objects of these sizes."""
         engine = self.engine
         self.config = config
-        self.book = Book(config)
+        self.scheduling = SchedulerState(config)
         self._speculates = False
         self._set_server_args()
         self.pool = engine.pool(config)
@@ -74,7 +74,7 @@ class Memory:
             told.states_available = int(pools.states.available_size())
             told.states_evictable = int(self.prefix_cache.mamba_evictable_size()) if self.config.prefix_cache else 0
             told.states_protected = int(self.prefix_cache.mamba_protected_size()) if self.config.prefix_cache else 0
-            everybody = self._counted_as_requests({name: entry.req for name, entry in self.book.entries.items()})
+            everybody = self._counted_as_requests({name: entry.req for name, entry in self.scheduling.entries.items()})
             told.states_requests = sum(self._states_of(req).total() for req in everybody)
             told.states_sessions = self._session_states(*known)
         return told
@@ -130,7 +130,9 @@ class Memory:
 
     def _holders(self) -> dict[str, Any]:
         """The requests that say that they have a row."""
-        return {name: entry.req for name, entry in self.book.entries.items() if entry.req.req_pool_idx is not None}
+        return {
+            name: entry.req for name, entry in self.scheduling.entries.items() if entry.req.req_pool_idx is not None
+        }
 
     def _idle_slots(self) -> dict[str, Any]:
         """The session slots that hold memory and have not lent it."""

@@ -16,11 +16,11 @@ class Prefill(Waiting):
 
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """Admit a prefill batch and allocate for it."""
-        batch = [(*self.book.check_prefill(req, seq_len), seq_len) for req, seq_len in reqs]
-        self.book.check_chunking(reqs)
+        batch = [(*self.scheduling.check_prefill(req, seq_len), seq_len) for req, seq_len in reqs]
+        self.scheduling.check_chunking(reqs)
         for entry, start, _ in batch:
             if entry.resumed and entry.run is None:
-                self.book.check_row_is_quiet(int(entry.req.req_pool_idx), start)
+                self.scheduling.check_row_is_quiet(int(entry.req.req_pool_idx), start)
             elif entry.run is None:
                 self._match_still_stands(entry, start)
         self._check_prefill_room(batch)
@@ -61,7 +61,7 @@ class Prefill(Waiting):
             room = room._replace(rows=room.rows + sum(not run.stashed for run in continuing))
         states = sum((entry.req.mamba_pool_idx is None) + self.config.tracking_states for entry in fresh)
         pages = self._reckoned(pages, [seq_len - start for _, start, seq_len in batch])
-        self.book.check_room(self.pools.need(pages, rows, states), room)
+        self.scheduling.check_room(self.pools.need(pages, rows, states), room)
 
     def _reckoned(self, pages: int, positions: list[int]) -> int:
         """The pages that the scheduler wants to be free for so many new positions of each request.

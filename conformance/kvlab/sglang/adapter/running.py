@@ -20,18 +20,18 @@ class Running(Prefill):
             raise Refusal("OP-1", f"n is {n}")
         if n > 1 and self.pools.states is not None:
             raise Refusal("OP-1", "a recurrent state cannot be taken back")
-        self.book.check_batch(reqs)
+        self.scheduling.check_batch(reqs)
         page_size = self.config.page_size
         batch: list[tuple[Entry, Run, int, int]] = []
         for name in reqs:
-            entry = self.book.running(name)[0]
+            entry = self.scheduling.running(name)[0]
             have = int(entry.req.kv_allocated_len)
-            run = self.book.check_decode(name, n, have)
+            run = self.scheduling.check_decode(name, n, have)
             batch.append((entry, run, have, max(have, run.committed + n)))
         needed = sum(ceil_pages(end, page_size) - ceil_pages(have, page_size) for _, _, have, end in batch)
         if n > 1:
             needed = self._reckoned(needed, [end - have for _, _, have, end in batch if end > have])
-        self.book.check_room(self.pools.need(needed), self.pools.room())
+        self.scheduling.check_room(self.pools.need(needed), self.pools.room())
 
         self._speculates = self._speculates or n > 1
         growing = [(entry.req, have, end) for entry, _, have, end in batch if end > have]
@@ -87,19 +87,19 @@ class Running(Prefill):
 
     def launch(self, launch: int, reqs: list[str]) -> Done:
         """Note a forward pass."""
-        self.book.launch(launch, reqs)
+        self.scheduling.launch(launch, reqs)
         return Done()
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """Hand the sampled tokens to the requests, and count chunks that are done."""
-        flight = self.book.complete(launch, tokens)
+        flight = self.scheduling.complete(launch, tokens)
         for name in flight.sampled:
-            entry = self.book.entries[name]
+            entry = self.scheduling.entries[name]
             entry.tokens.append(tokens[name])
             entry.req.output_ids.append(tokens[name])
             self._track_decode(entry)
         for name in flight.chunks:
-            self.engine.count_chunk(self.book.entries[name].req, -1)
+            self.engine.count_chunk(self.scheduling.entries[name].req, -1)
         return CompleteAnswer()
 
     def _track_decode(self, entry: Entry) -> None:
@@ -121,7 +121,7 @@ class Running(Prefill):
 
     def verify(self, req: str, accepted: int, tokens: list[int]) -> Done:
         """Commit the accepted run. All of it goes to the request's output; it notes how much it keeps."""
-        entry, run = self.book.check_verify(req, accepted, len(tokens))
+        entry, run = self.scheduling.check_verify(req, accepted, len(tokens))
         run.drafts, run.verifiable = 0, False
         run.stopped = len(tokens) < accepted
         run.committed += accepted
@@ -134,7 +134,7 @@ class Running(Prefill):
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
         """Hand what a prefill wrote to the cache."""
-        entry, run = self.book.check_unfinished(req, chunked)
+        entry, run = self.scheduling.check_unfinished(req, chunked)
         before, cached, protected = self.pools.free(), self._store_states(), int(entry.req.cache_protected_len)
         windowed = self.pools.window is not None
         begun, had = (cursor(entry.req), self._behind_cursor(entry.req)) if windowed else (0, [])
@@ -190,7 +190,7 @@ class Running(Prefill):
         SGLang does it in decode steps, and without a prefix cache between chunks. Before that the window stays as it
         is, and when a request has stopped.
         """
-        entry, run = self.book.running(req)
+        entry, run = self.scheduling.running(req)
         if self.pools.window is None:
             raise Refusal("OP-1", "there is no sliding window")
         before = self.pools.free()

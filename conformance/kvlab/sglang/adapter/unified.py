@@ -148,7 +148,7 @@ class UnifiedAdapter(OneTree, Adapter):
 
     def match_prefix(self, req: str) -> MatchAnswer:
         """Match as a scheduling round does for each waiting request that it looks at."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
         before = self.pools.free()
@@ -159,7 +159,7 @@ class UnifiedAdapter(OneTree, Adapter):
 
     def abort(self, req: str) -> ReleaseAnswer:
         """A waiting turn lets its session take another; the record that it had borrowed stays the slot's."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         if entry.run is None and entry.req.session is not None:
             entry.req.session.abort_req()
         return super().abort(req)

@@ -20,28 +20,28 @@ class Waiting(Memory):
         """Open a streaming session."""
         if self.sessions is None:
             raise Refusal(None, "this release has no streaming sessions")
-        if session in self.book.chats:
+        if session in self.scheduling.chats:
             raise Refusal("OP-1", f"session {session} is open already")
         asked = SimpleNamespace(session_id=session, capacity_of_str_len=1 << 20, streaming=True, timeout=None)
         self.sessions.open(asked)
-        self.book.chats[session] = Chat(Tokens(self.config.page_size))
+        self.scheduling.chats[session] = Chat(Tokens(self.config.page_size))
         return Done()
 
     def submit(self, req: str, tokens: list[Element], session: str | None) -> Done:
         """Make SGLang's request; a session's controller decides whether it takes another turn."""
-        sequence = self.book.check_submit(req, tokens, session)
-        ids = self.book.ids(sequence, KEYED)
+        sequence = self.scheduling.check_submit(req, tokens, session)
+        ids = self.scheduling.ids(sequence, KEYED)
         if session is None:
             made = self.engine.request(req, ids)
         else:
             made = self._turn(session, req, ids)
-            self.book.chats[session].turn = req
-        self.book.entries[req] = Entry(req, sequence, session, made)
+            self.scheduling.chats[session].turn = req
+        self.scheduling.entries[req] = Entry(req, sequence, session, made)
         return Done()
 
     def _turn(self, name: str, req: str, ids: list[int]) -> Any:
         """The next turn of a session, given the tokens that it adds, as a client sends it."""
-        chat, session = self.book.chats[name], self.sessions.get(name)
+        chat, session = self.scheduling.chats[name], self.sessions.get(name)
         guarded = hasattr(session, "_inflight")
         if chat.turn is not None and not guarded:
             raise Refusal("SESS-1", f"session {name} has a turn in flight: {chat.turn}")
@@ -60,7 +60,7 @@ class Waiting(Memory):
 
     def match_prefix(self, req: str) -> MatchAnswer:
         """Match as a scheduling round does for each waiting request that it looks at."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
         before = self.pools.free()
@@ -72,12 +72,12 @@ class Waiting(Memory):
 
     def take_state(self, req: str) -> StateAnswer:
         """Match as a scheduling round does where states are cached: a request gets the slot for its copy at once."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         if self.pools.states is None or entry.run is not None or entry.resumed:
             raise Refusal("OP-1", f"request {req} takes no state slot")
         if entry.prefix_len is None or entry.req.mamba_pool_idx is not None:
             raise Refusal("OP-1", f"request {req} has not matched, or has a state slot")
-        self.book.check_room(self.pools.need(0, states=1), self.pools.room())
+        self.scheduling.check_room(self.pools.need(0, states=1), self.pools.room())
         return StateAnswer(self._take_state(entry, entry.prefix_len))
 
     def _take_state(self, entry: Entry, prefix_len: int) -> int:
@@ -89,7 +89,7 @@ class Waiting(Memory):
 
     def free_state(self, req: str) -> StateAnswer:
         """What the scheduler does with the slot of a request that it did not admit."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         early = entry.run is None and not entry.resumed
         if self.pools.states is None or not early or entry.req.mamba_pool_idx is None:
             raise Refusal("OP-1", f"request {req} has no state slot without a row")

@@ -82,16 +82,18 @@ class Adapter(Memory):
 
     def submit(self, req: str, tokens: list[Element], session: str | None) -> Done:
         """Make the scheduler's request."""
-        sequence = self.book.check_submit(req, tokens, session)
+        sequence = self.scheduling.check_submit(req, tokens, session)
         sampling = self.engine.sampling.SamplingParams(max_new_tokens=1 << 20, ignore_eos=True)
         sampling.normalize(None)
-        made = self.engine.batch.Req(req, "", self.book.ids(sequence, KEYED), sampling, dp_rank=0, vocab_size=1 << 30)
-        self.book.entries[req] = Entry(req, sequence, session, made)
+        made = self.engine.batch.Req(
+            req, "", self.scheduling.ids(sequence, KEYED), sampling, dp_rank=0, vocab_size=1 << 30
+        )
+        self.scheduling.entries[req] = Entry(req, sequence, session, made)
         return Done()
 
     def match_prefix(self, req: str) -> MatchAnswer:
         """Match as a scheduling round does for each waiting request that it looks at."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
         before = self._free()
@@ -103,8 +105,8 @@ class Adapter(Memory):
 
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """Let the scheduler admit and prepare a prefill batch."""
-        batch = [(*self.book.check_prefill(req, seq_len), seq_len) for req, seq_len in reqs]
-        self.book.check_chunking(reqs)
+        batch = [(*self.scheduling.check_prefill(req, seq_len), seq_len) for req, seq_len in reqs]
+        self.scheduling.check_chunking(reqs)
         going_on = [entry for entry, _, _ in batch if entry.run is not None]
         fresh = [(entry, start, seq_len) for entry, start, seq_len in batch if entry.run is None]
         for entry, start, _ in fresh:
@@ -124,7 +126,7 @@ class Adapter(Memory):
         rows: dict[str, int] = {}
         pages: dict[str, Runs] = {}
         for place, req in enumerate(info.reqs):
-            entry = self.book.entries[req.rid]
+            entry = self.scheduling.entries[req.rid]
             start, seq_len = int(info.prefix_lens[place]), int(info.seq_lens[place])
             run, slots = entry.prefill(int(req.req_pool_idx), seq_len), info.out_cache_loc[at : at + seq_len - start]
             self._prepared[entry.name] = Pass(entry, run, False, slots)
@@ -139,7 +141,7 @@ class Adapter(Memory):
     ) -> Any:
         """The batch that the scheduler makes of these requests."""
         self.admits.wanted = {
-            name: seq_len for name, seq_len in wanted.items() if seq_len < len(self.book.entries[name].tokens)
+            name: seq_len for name, seq_len in wanted.items() if seq_len < len(self.scheduling.entries[name].tokens)
         }
         self.scheduler.chunked_reqs = [going_on[0].req if going_on else None]
         self.scheduler.waiting_queue = [entry.req for entry, _, _ in fresh]
@@ -155,7 +157,7 @@ class Adapter(Memory):
     def _check_prefill_room(self, batch: list[tuple[Entry, int, int]]) -> None:
         size, room = self.config.page_size, self._room()
         pages = sum(ceil_pages(seq_len, size) - ceil_pages(start, size) for _, start, seq_len in batch)
-        self.book.check_room(Room(pages, sum(entry.run is None for entry, _, _ in batch)), room)
+        self.scheduling.check_room(Room(pages, sum(entry.run is None for entry, _, _ in batch)), room)
 
     def _between_chunks(self, entry: Entry) -> None:
         """What a scheduling round does with a request in the middle of its prompt before it makes a batch."""
@@ -167,7 +169,7 @@ class Adapter(Memory):
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
         """What the scheduler publishes: between two chunks, or when it takes in the token that follows the prompt."""
-        entry, run = self.book.check_unfinished(req, chunked)
+        entry, run = self.scheduling.check_unfinished(req, chunked)
         before = self._free()
         held = self._held.get(req)
         if chunked and not run.stashed:
@@ -185,11 +187,11 @@ class Adapter(Memory):
         """Let the scheduler prepare one decode step, if it finds that there is room."""
         if n != 1:
             raise Refusal("OP-1", f"n is {n}")
-        self.book.check_batch(reqs)
+        self.scheduling.check_batch(reqs)
         size, batch = self.config.page_size, []
         for name in reqs:
-            entry, run = self.book.running(name)
-            self.book.check_decode(name, n, run.committed)
+            entry, run = self.scheduling.running(name)
+            self.scheduling.check_decode(name, n, run.committed)
             batch.append((entry, run))
         for name in reqs:
             self._take_in(name, publish=False)
@@ -215,16 +217,16 @@ class Adapter(Memory):
 
     def launch(self, launch: int, reqs: list[str]) -> Done:
         """Note a forward pass."""
-        self.book.launch(launch, reqs)
+        self.scheduling.launch(launch, reqs)
         self._flying[launch] = [self._prepared.pop(req) for req in reqs]
         return Done()
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
         """Hold the sampled tokens; let the scheduler take in what belongs to a chunk, or to a request that has left."""
-        flight = self.book.complete(launch, tokens)
+        flight = self.scheduling.complete(launch, tokens)
         for part in self._flying.pop(launch):
             name, req = part.entry.name, part.entry.req
-            goes_on = self.book.entries.get(name) is part.entry and part.entry.run is part.run
+            goes_on = self.scheduling.entries.get(name) is part.entry and part.entry.run is part.run
             if goes_on and name in flight.sampled:
                 self._take_in(name, publish=False)
                 part.entry.tokens.append(tokens[name])
@@ -297,32 +299,32 @@ class Adapter(Memory):
 
     def finish(self, req: str) -> ReleaseAnswer:
         """The request's last token is its last one: the scheduler takes it in, publishes and releases."""
-        entry, _ = self.book.check_finish(req)
+        entry, _ = self.scheduling.check_finish(req)
         before = self._free()
         part, token = self._last[req]
         if self._held.pop(req, None) is None:
             entry.req.output_ids.pop()
         entry.req.sampling_params.max_new_tokens = len(entry.req.output_ids) + 1
         self._process(part, token)
-        self.book.end_run(entry)
-        self.book.leave(entry, finished=True)
+        self.scheduling.end_run(entry)
+        self.scheduling.leave(entry, finished=True)
         return ReleaseAnswer(self._freed(before))
 
     def retract(self, req: str) -> ReleaseAnswer:
         """Release without publishing, and wait again."""
-        entry, _ = self.book.running(req)
+        entry, _ = self.scheduling.running(req)
         return ReleaseAnswer(self._release(entry))
 
     def abort(self, req: str) -> ReleaseAnswer:
         """A waiting request is dropped; a running one is released as one that fits no more."""
-        entry = self.book.entry(req)
+        entry = self.scheduling.entry(req)
         freed: Runs = []
         if entry.run is not None:
             freed = self._release(entry)
         else:
             self.scheduler.waiting_queue = [entry.req]
             self.scheduler.abort_request(self.engine.messages.AbortReq(rid=req))
-        self.book.leave(entry, finished=False)
+        self.scheduling.leave(entry, finished=False)
         return ReleaseAnswer(freed)
 
     def _release(self, entry: Entry) -> Runs:
@@ -331,7 +333,7 @@ class Adapter(Memory):
         before = self._free()
         self._batch([entry]).release_req(0, 0, 0, self.scheduler.server_args)
         self._prepared.pop(entry.name, None)
-        self.book.end_run(entry)
+        self.scheduling.end_run(entry)
         entry.prefix_len = None
         return self._freed(before)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from kvattach.sglang_jax.modules import Engine
-from kvconform.scheduler_state import Book, Entry, Room
+from kvconform.scheduler_state import Entry, Room, SchedulerState
 from kvlab.sglang_jax.server import Worker, arguments, logits, scheduler
 from kvspec.events import Config, Figures, HolderView, Refusal, SnapshotAnswer
 from kvspec.pages import Runs, ceil_align, compress
@@ -23,7 +23,7 @@ class Memory:
     def __init__(self, config: Config) -> None:
         """Make the scheduler and its memory of these sizes."""
         self.config = config
-        self.book = Book(config)
+        self.scheduling = SchedulerState(config)
         worker = _Worker(self.engine, config)
         told = arguments(
             page_size=config.page_size,
@@ -68,7 +68,7 @@ class Memory:
 
     def _holders(self) -> dict[str, Entry]:
         """The requests that run; before 994 one that was retracted goes on naming its row."""
-        return {name: entry for name, entry in self.book.entries.items() if entry.run is not None}
+        return {name: entry for name, entry in self.scheduling.entries.items() if entry.run is not None}
 
     def _view(self, entry: Entry) -> HolderView:
         allocated = _allocated(entry)

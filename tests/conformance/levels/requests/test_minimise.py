@@ -11,9 +11,9 @@ from kvconform.gallery.mutants import BUGS
 from kvconform.levels.requests import minimise as shrink_module
 from kvconform.levels.requests.minimise import about, kind, shortest_of_run, shortest_of_trace, shrink, words
 from kvconform.oracle import Model
-from kvconform.proxy import Checked
+from kvconform.proxy import OracleProxy
 from kvconform.traces.codec import TraceReader, read_vector
-from kvconform.vectors.runner import Demonstration, check_trace, judge_again, names_in, run_vector, try_out
+from kvconform.vectors.runner import Counterexample, check_again, check_trace, names_in, run_vector, try_out
 from kvref.manager import Manager
 from kvspec.events import (
     CacheUnfinished,
@@ -76,7 +76,7 @@ class KeepsTheRow(Manager):
         return figures
 
 
-def tags(shown: Demonstration) -> list[str]:
+def tags(shown: Counterexample) -> list[str]:
     return [str(op.__struct_config__.tag) for op in shown.operations]
 
 
@@ -85,12 +85,12 @@ def test_a_planted_failure_shrinks_to_its_known_minimum() -> None:
     shrunk = shrink(operations, partial(try_out, config=CONFIG, factory=KeepsTheRow), kind, 60)
     assert shrunk is not None and shrunk.complete
     # A retract needs a request that was extended, and nothing else.
-    assert tags(shrunk.demonstration) == ["submit", "match_prefix", "extend", "retract", "report"]
-    submitted = shrunk.demonstration.operations[0]
+    assert tags(shrunk.counterexample) == ["submit", "match_prefix", "extend", "retract", "report"]
+    submitted = shrunk.counterexample.operations[0]
     assert isinstance(submitted, Submit) and submitted.req == "b"
-    extended = shrunk.demonstration.operations[2]
+    extended = shrunk.counterexample.operations[2]
     assert isinstance(extended, Extend) and extended.reqs == [("b", 6)]
-    assert all(op.obs is not None for op in shrunk.demonstration.operations)
+    assert all(op.obs is not None for op in shrunk.counterexample.operations)
 
 
 def test_a_failure_of_the_whole_state_shrinks_too() -> None:
@@ -103,7 +103,7 @@ def test_a_failure_of_the_whole_state_shrinks_too() -> None:
     shrunk = shrink(busy(), partial(try_out, config=CONFIG, factory=LosesTheStore), kind, 60)
     assert shrunk is not None and shrunk.complete
     # The first publish is that of the turn `a`, so its session is needed as well.
-    assert tags(shrunk.demonstration) == [
+    assert tags(shrunk.counterexample) == [
         "open_session",
         "submit",
         "match_prefix",
@@ -119,15 +119,15 @@ def test_an_exception_shrinks_to_a_case_that_should_have_worked() -> None:
     """Launching nothing raises as well, but there the implementation was only asked for nonsense."""
     shrunk = shrink(busy(), partial(try_out, config=CONFIG, factory=RaisesAtLaunch), kind, 60)
     assert shrunk is not None and shrunk.complete
-    assert tags(shrunk.demonstration) == ["submit", "match_prefix", "extend", "launch"]
+    assert tags(shrunk.counterexample) == ["submit", "match_prefix", "extend", "launch"]
 
 
 def recorded(operations: list[Operation[Any]]) -> list[Operation[Any]]:
     """The operations with the answers of the reference."""
     done: list[Operation[Any]] = []
-    checked = Checked(Manager(CONFIG), Model(CONFIG), record=done.append, snapshot_every=1)
+    proxy = OracleProxy(Manager(CONFIG), Model(CONFIG), record=done.append, snapshot_every=1)
     for op in operations:
-        checked(op)
+        proxy(op)
     return done
 
 
@@ -138,12 +138,12 @@ def test_recorded_answers_shrink_to_those_that_explain_the_finding() -> None:
     assert given is not None
     decode.obs = DecodeAnswer({"c": given["b"]})  # pages of b, to c, which needs none
     operations = operations[: operations.index(decode) + 1]
-    whole = judge_again(operations, CONFIG)
+    whole = check_again(operations, CONFIG)
     assert whole is not None
-    shrunk = shrink(operations, partial(judge_again, config=CONFIG), words, 60)
+    shrunk = shrink(operations, partial(check_again, config=CONFIG), words, 60)
     assert shrunk is not None and shrunk.complete
-    assert words(shrunk.demonstration) == words(whole)
-    batches = [op.reqs for op in shrunk.demonstration.operations if isinstance(op, Extend)]
+    assert words(shrunk.counterexample) == words(whole)
+    batches = [op.reqs for op in shrunk.counterexample.operations if isinstance(op, Extend)]
     assert batches == [[("c", 3)]], "what was given to c, and nothing of the others"
 
 
@@ -154,11 +154,11 @@ def test_recorded_answers_do_not_shrink_to_another_finding() -> None:
     assert isinstance(matched, MatchPrefix) and matched.obs is not None
     assert matched.obs.prefix_len == 4
     matched.obs.prefix_len = 8
-    shrunk = shrink(operations, partial(judge_again, config=CONFIG), words, 60)
+    shrunk = shrink(operations, partial(check_again, config=CONFIG), words, 60)
     assert shrunk is not None
-    finding = shrunk.demonstration.finding
+    finding = shrunk.counterexample.finding
     assert getattr(finding, "expected", None) == 4
-    assert "cache_unfinished" in tags(shrunk.demonstration)
+    assert "cache_unfinished" in tags(shrunk.counterexample)
 
 
 def test_what_can_go_only_once_something_later_has_gone_goes_too() -> None:
@@ -166,9 +166,9 @@ def test_what_can_go_only_once_something_later_has_gone_goes_too() -> None:
     report = operations[-2]
     assert isinstance(report, Report) and report.obs is not None
     report.obs.rows_requests = 7
-    shrunk = shrink(operations[:-1], partial(judge_again, config=CONFIG), words, 60)
+    shrunk = shrink(operations[:-1], partial(check_again, config=CONFIG), words, 60)
     assert shrunk is not None and shrunk.complete
-    assert "launch" not in tags(shrunk.demonstration)
+    assert "launch" not in tags(shrunk.counterexample)
 
 
 @pytest.mark.parametrize("names", [{"a", "s"}, {"b"}, {"c"}, {"a", "s", "c"}, {"b", "c"}])
@@ -181,7 +181,7 @@ def test_requests_can_be_left_out_of_a_trace_that_conforms(names: set[str]) -> N
     done = [op for op in recorded(operations) if op.__struct_config__.tag not in ("snapshot", "report")]
     rest = about(done, names)
     assert {name for op in rest for name in names_in(op)} == names
-    assert judge_again(rest, CONFIG) is None
+    assert check_again(rest, CONFIG) is None
     assert len([op for op in rest if isinstance(op, Launch)]) == 2 + len(names - {"s"})
 
 
@@ -190,7 +190,7 @@ def test_what_does_not_show_again_is_told() -> None:
 
 
 def test_shrinking_ends_when_its_time_is_up() -> None:
-    def slow(operations: Any) -> Demonstration | None:
+    def slow(operations: Any) -> Counterexample | None:
         time.sleep(0.05)
         return try_out(operations, CONFIG, KeepsTheRow)
 
@@ -198,7 +198,7 @@ def test_shrinking_ends_when_its_time_is_up() -> None:
     shrunk = shrink([*busy(), Report()], slow, kind, 0.2)
     assert time.monotonic() - started < 2
     assert shrunk is not None and not shrunk.complete
-    assert shrunk.demonstration.finding.op is not None
+    assert shrunk.counterexample.finding.op is not None
 
 
 def test_the_note_says_how_short_and_whether_the_search_was_complete(
@@ -219,8 +219,8 @@ def test_the_note_says_how_short_and_whether_the_search_was_complete(
 def test_the_look_that_shows_it_is_counted_on_both_sides(tmp_path: Path) -> None:
     vector, factory = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE)), BUGS["stale-row-index"].factory
     shortest = shortest_of_run(vector, run_vector(vector, factory), factory)
-    assert shortest.demonstration is not None
-    assert tags(shortest.demonstration)[-1] == "snapshot"
+    assert shortest.counterexample is not None
+    assert tags(shortest.counterexample)[-1] == "snapshot"
     assert shortest.note == "The shortest operations that still show it (6 of 7)."
 
 
@@ -231,10 +231,10 @@ def test_a_trace_is_read_again_up_to_the_finding(tmp_path: Path, monkeypatch: py
     with TraceReader(path) as trace:
         outcome = check_trace(trace, lambda: None)
     shortest = shortest_of_trace(path, outcome.operations)
-    assert shortest.demonstration is not None
-    assert tags(shortest.demonstration)[-1] == "finish"
+    assert shortest.counterexample is not None
+    assert tags(shortest.counterexample)[-1] == "finish"
     monkeypatch.setattr(shrink_module, "LONGEST", 5)
-    assert shortest_of_trace(path, outcome.operations).demonstration is None
+    assert shortest_of_trace(path, outcome.operations).counterexample is None
     path.unlink()
     monkeypatch.setattr(shrink_module, "LONGEST", 6)
     assert "cannot be read a second time" in shortest_of_trace(path, outcome.operations).note
@@ -246,4 +246,4 @@ def test_what_fails_before_the_first_operation_has_none(tmp_path: Path) -> None:
     def factory(config: Config) -> Manager:
         raise MemoryError
 
-    assert shortest_of_run(vector, run_vector(vector, factory), factory).demonstration is None
+    assert shortest_of_run(vector, run_vector(vector, factory), factory).counterexample is None

@@ -11,7 +11,7 @@ from kvconform.findings.wording import filled, printable, pull_requests
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 
 
-def show_story(console: Console, bug: Bug, finding: Finding | None, vectors: Sequence[str] = ()) -> None:
+def describe_bug(console: Console, bug: Bug, finding: Finding | None, vectors: Sequence[str] = ()) -> None:
     """Print the story of a defect, and the vectors that find it; without a finding only what is known of it."""
     for line in told(bug):
         console.print(Text(filled(printable(line), console.width, "", "    ")), soft_wrap=True)
