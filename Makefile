@@ -20,7 +20,7 @@ SRC ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove explore soak mutation engines engines-from docs lint typecheck clean
+.PHONY: help conformance test prove explore soak mutation engines engines-from found docs lint typecheck clean
 .PHONY: browser fleet mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
@@ -80,6 +80,9 @@ wheels: ## Fetch what a machine for GPUs with CPython 3.12 may lack, to take the
 		--python-version 3.12 --implementation cp $(foreach n,17 26 28 34,--platform manylinux_2_$(n)_x86_64) \
 		--platform manylinux2014_x86_64 -c constraints.txt -r cuda_impl/wheels.txt -d $(WHEELS)
 	@du -sh $(WHEELS)
+
+found: .venv/.stamp ## Make the pages of conformance/found from the tables of known issues
+	@$(BIN)/python -m kvlab.pages conformance/found
 
 docs: .venv/.docs.stamp ## Build the documentation site into build/site (two minutes)
 	@$(BIN)/python -m kvconform.site build

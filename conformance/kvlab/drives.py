@@ -1,6 +1,5 @@
 """An engine's own scheduler driven with hooks, every event judged at once."""
 
-import re
 import signal
 import threading
 from collections import Counter
@@ -12,8 +11,8 @@ from typing import NamedTuple
 from kvattach.hooks import Hooks, RuleBroken, Trace
 from kvattach.patches import Patches
 from kvcheck import Checker, Finding
-from kvcheck.finding import Owners
 from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.issues import Issue
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
@@ -51,47 +50,16 @@ class Judge:
         return Counter((finding.code, finding.pool or "", finding.at or "") for finding in own)
 
 
-def shows(finding: Finding, rule: str, where: Mapping[str, str]) -> bool:
-    """Whether a finding is of a rule or code, any if empty, and its details match the regular expressions."""
-    return rule in ("", finding.rule, finding.code) and all(
-        re.search(pattern, _detail(finding, name)) for name, pattern in where.items()
-    )
-
-
-def _detail(finding: Finding, name: str) -> str:
-    value = getattr(finding, name)
-    return ", ".join(value.holders) if isinstance(value, Owners) else "" if value is None else str(value)
-
-
 class Known(NamedTuple):
-    """A defect that releases of an engine are known to have: how its findings are told, and what brings it out."""
+    """A known issue, and what brings it out."""
 
-    name: str
-    what: str
-    rule: str
-    """The rule that it breaks, or the finding's code; empty: any, where it is looked for alone."""
-    where: Mapping[str, str] = {}
-    """Details of the finding: a regular expression for each."""
-    at: tuple[str, ...] = ()
-    """The places of the finding; none: any place."""
-    before: str = ""
-    """The first release that is without it, where releases have numbers."""
-    run: Callable[[int], None] | None = None
+    issue: Issue
+    run: Callable[[int], object] | None = None
     """Runs that bring it out, by seed; `None`: the engine's own."""
     mend: Callable[[Patches], None] | None = None
-    """Takes other defects away while this one is looked for."""
+    """Takes other issues away while this one is looked for."""
     runs: int = 0
-    """So many runs look for it alone; 0: it shows in any run, and is told by rule, and by words or place."""
-
-    @property
-    def told(self) -> bool:
-        """Whether a finding of any run tells it; a rule alone would cover other defects that break it."""
-        return bool("/" in self.rule or self.where or self.at)
-
-    def fits(self, finding: Finding) -> bool:
-        """Whether a finding shows it."""
-        places = (finding.at, finding.earlier)
-        return shows(finding, self.rule, self.where) and (not self.at or any(place in self.at for place in places))
+    """The number of runs that look for it alone; 0: any run may show it."""
 
 
 @dataclass(frozen=True)

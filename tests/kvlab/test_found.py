@@ -1,37 +1,48 @@
-"""Defects of real releases: each one's shortest trace shows what its page says."""
+"""The tables of known issues: their traces, pages and fixes."""
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlab.drives import shows
-from kvlab.vllm.issues import KNOWN
-from kvspec.rules import rule_of
+from kvlab.issues import Issue, issues_of, path_of
+from kvlab.matrix.findings import RAISES
+from kvlab.matrix.table import MARKS
+from kvlab.mini_sglang.driver import Shape as MiniShape
+from kvlab.mini_sglang.fixes import MENDS
+from kvlab.pages import ENGINES, page_of
+from kvlab.sglang import fixes, fixes_sessions
+from kvlab.sglang.driver import Shape
+from kvlab.sglang_jax.driver import Shape as JaxShape
+from kvlab.vllm.faults import names_without_content
+from kvlab.vllm.workload import Workload
+from kvspec.rules import CODES, MEMORY_RULES, RULES
 from tests.spec.memory.once import Once
 
 FOUND = Path(__file__).parents[2] / "conformance" / "found"
-TRACES = sorted((FOUND / "vllm").glob("*.jsonl"))
+ISSUES = [(engine, issue) for engine in ENGINES for issue in issues_of(engine).issues]
+TRACES = {f"{engine}/{trace}": issue for engine, issue in ISSUES for trace in issue.traces}
+OPTIONS = {"vllm": Workload, "sglang": Shape, "sglang-jax": JaxShape, "mini-sglang": MiniShape}
 
 
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
-def test_the_last_event_of_a_trace_breaks_the_rule_and_no_earlier_one_does(path: Path) -> None:
-    (known,) = [known for known in KNOWN if known.name == path.stem]
-    with open_trace(path) as trace:
+@pytest.mark.parametrize(("name", "issue"), TRACES.items(), ids=TRACES)
+def test_the_last_event_of_a_trace_shows_its_issue_and_no_earlier_event_breaks_a_rule(name: str, issue: Issue) -> None:
+    with open_trace(FOUND / name) as trace:
         assert isinstance(trace, MemoryReader)
         checker = Checker(trace.header.pools)
-        steps = [checker.step(event) for _, event in trace]
-    assert {finding.rule for finding in steps[-1]} == {rule_of(known.rule)}
-    assert any(shows(finding, known.rule, known.where) for finding in steps[-1])
-    assert {finding.rule for found in steps[:-1] for finding in found} <= {"MEM-WRITTEN"}
+        *before, last = [checker.step(event) for _, event in trace]
+    assert any(issue.fits(finding) for finding in last)
+    assert {finding.rule for finding in last} == {issue.rule}
+    earlier = {finding.rule for found in before for finding in found}
+    assert earlier <= ({"MEM-WRITTEN"} if name.startswith("vllm") else set())
 
 
-@pytest.mark.parametrize("path", sorted(FOUND.rglob("*.jsonl")), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_both_laws_find_the_same_in_a_trace(path: Path) -> None:
-    with open_trace(path) as trace:
-        if not isinstance(trace, MemoryReader):
-            pytest.skip("of the level of requests")
+@pytest.mark.parametrize("name", TRACES)
+def test_both_checkers_find_the_same_in_a_trace(name: str) -> None:
+    with open_trace(FOUND / name) as trace:
+        assert isinstance(trace, MemoryReader)
         checker, fast = Once(trace.header.pools), Checker(trace.header.pools)
         for _, event in trace:
             due, found = (
@@ -41,37 +52,84 @@ def test_both_laws_find_the_same_in_a_trace(path: Path) -> None:
             assert due <= found <= due | again
 
 
-SGLANG_JAX = {
-    "cache-loc-reused": "MEM-RACE",
-    "chunk-forgotten": "MEM-WRITTEN",
-    "freed-in-flight": "MEM-USE",
-    "mixed-room": "MEM-FAILED",
-    "negative-chunk": "MEM-LEAK",
-    "pause-forgets": "MEM-LEAK",
-    "pause-forgets-chunk": "MEM-LEAK",
-    "pause-stays-full": "MEM-FAILED",
-    "unaligned-protected": "MEM-USE",
-}
-"""Trace -> the rule that its last event breaks, and no earlier one does."""
+def test_every_trace_is_of_an_issue() -> None:
+    assert {path.relative_to(FOUND).as_posix() for path in FOUND.rglob("*.jsonl")} == TRACES.keys()
 
 
-@pytest.mark.parametrize(("name", "rule"), SGLANG_JAX.items())
-def test_a_trace_of_sglang_jax_breaks_one_rule_at_its_end(name: str, rule: str) -> None:
-    with open_trace(FOUND / "sglang-jax" / f"{name}.jsonl") as trace:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_committed_page_is_made_of_the_table(engine: str) -> None:
+    assert (FOUND / f"{engine}.md").read_text(encoding="utf-8") == page_of(engine), "run 'make found'"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_issue_that_is_described_is_on_the_page_once(engine: str) -> None:
+    table = issues_of(engine)
+    sections = [section for section in table.page if section.columns]
+    shown = [
+        (section.level, name)
+        for section in sections
+        for name in section.issues or [issue.id for issue in table.at(section.level)]
+    ]
+    assert sorted(shown) == sorted((issue.level, issue.id) for issue in table.issues if issue.description)
+    assert len({(issue.level, issue.id) for issue in table.issues}) == len(table.issues)
+
+
+def test_every_table_has_a_page_and_every_page_a_table() -> None:
+    assert {path.stem for path in FOUND.glob("*.md")} == set(ENGINES)
+    assert set(path_of("vllm").parents[1].glob("*/issues.toml")) == {path_of(engine) for engine in ENGINES}
+
+
+@pytest.mark.parametrize(("engine", "issue"), ISSUES, ids=lambda one: one.id if isinstance(one, Issue) else one)
+def test_an_issue_names_rules_codes_and_options_that_exist(engine: str, issue: Issue) -> None:
+    if issue.level == "memory":
+        assert issue.rule in {"", *MEMORY_RULES} and not issue.when
+        assert not issue.code or (issue.code in CODES and issue.code.startswith(f"{issue.rule}/"))
+    else:
+        assert issue.when and not issue.rule
+        assert {rule for symptom in issue.when for rule in symptom.rules} <= {*RULES, RAISES}
+        assert all(line.startswith("srt/") and line.rpartition(":")[2].isdigit() for line in issue.lines)
+    if issue.workload:
+        msgspec.convert(issues_of(engine).workload(issue), OPTIONS[engine])
+
+
+def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
+    named = {engine: {issue.fix for issue in issues_of(engine).issues} - {""} for engine in ENGINES}
+    assert named["sglang"] == {fix.__name__ for fix in (*fixes.FIXES, *fixes_sessions.FIXES)}
+    assert named["mini-sglang"] == MENDS.keys()
+    assert named["vllm"] == {names_without_content.__name__}
+
+
+def test_there_is_a_letter_for_each_issue_of_an_engine() -> None:
+    assert all(len(issues_of(engine).at("requests")) <= len(set(MARKS)) for engine in ENGINES)
+
+
+def test_a_finding_of_the_memory_level_fits_by_code_details_and_place() -> None:
+    known = {issue.id: issue for issue in issues_of("vllm").at("memory")}
+    with open_trace(FOUND / "vllm" / "freed-in-flight.jsonl") as trace:
         assert isinstance(trace, MemoryReader)
         checker = Checker(trace.header.pools)
-        *before, last = [checker.step(event) for _, event in trace]
-    assert not any(before)
-    assert [finding.rule for finding in last] == [rule]
+        finding = [found for _, event in trace for found in checker.step(event)][-1]
+    freed = known["freed-in-flight"]
+    assert freed.specific and freed.fits(finding)
+    assert not known["aborted-load"].fits(finding)
+    assert not msgspec.structs.replace(freed, where={"stream": "^host"}).fits(finding)
+    assert not msgspec.structs.replace(freed, places=("nowhere",)).fits(finding)
+    assert not msgspec.structs.replace(freed, where={}).specific
 
 
-def test_the_page_of_sglang_jax_speaks_of_every_trace() -> None:
-    page = (FOUND / "sglang-jax.md").read_text(encoding="utf-8")
-    assert {path.stem for path in (FOUND / "sglang-jax").glob("*.jsonl")} == SGLANG_JAX.keys()
-    assert all(f"(sglang-jax/{name}.jsonl)" in page for name in SGLANG_JAX)
-
-
-def test_the_page_speaks_of_every_known_defect_and_every_trace() -> None:
-    page = (FOUND / "vllm.md").read_text(encoding="utf-8")
-    assert all(f"| `{known.name}` |" in page for known in KNOWN)
-    assert all(f"(vllm/{path.name})" in page for path in TRACES)
+def test_an_issue_is_in_the_releases_from_its_first_until_its_fix() -> None:
+    issue = Issue("i", "", "memory", since="0.5.9", fixed="0.5.11", pull="7")
+    assert [issue.covers(release) for release in ("0.5.8", "0.5.9", "0.5.10.post1", "0.5.11", "installed")] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not issue.covers("0.5.9", frozenset({"7"}))
+    assert [issue.fixed_in(release) for release in ("0.5.8", "0.5.11", "mine", "24e19642")] == [
+        False,
+        True,
+        False,
+        False,
+    ]

@@ -1,13 +1,10 @@
 """Findings of one release: explained, told as stories, and written as traces."""
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -18,77 +15,14 @@ from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Counterexample
+from kvlab.issues import issues_of
 from kvlab.matrix.report import Found
-from kvlab.releases import version_key
 from kvspec.events import Config, Operation
 from kvspec.rules import Violation
 from kvtrace.operations import Header
 
-CHECKOUTS = ("sglang-jax",)
-"""Engines whose releases are checkouts, which say nothing of what comes before what."""
-
 RAISES = "raises"
 """Stands for a rule where the engine raised an exception of its own."""
-
-
-class Symptom(msgspec.Struct, forbid_unknown_fields=True, rename={"with_": "with"}):
-    """One way in which it shows."""
-
-    rules: list[str]
-    operations: list[str] = []
-    with_: list[str] = []
-    says: str = ""
-    pool: Literal["window", "states"] | None = None
-
-    def fits(self, found: Found) -> bool:
-        """Whether a finding shows it."""
-        if found.rule not in self.rules or self.says not in found.what:
-            return False
-        if self.operations and found.operation not in self.operations:
-            return False
-        if self.pool is not None and found.pool != self.pool:
-            return False
-        return not Counter(self.with_) - Counter(found.trace)
-
-
-class Explained(msgspec.Struct, forbid_unknown_fields=True):
-    """Why some releases break some rules: an entry of `explained.toml`, which describes the fields."""
-
-    id: str
-    title: str
-    kind: Literal["engine", "specification"]
-    since: str
-    lines: list[str]
-    story: str
-    when: list[Symptom]
-    before: str | None = None
-    fixed: str | None = None
-    engine: str = "sglang"
-
-    def covers(
-        self, found: Found, release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()
-    ) -> bool:
-        """Whether it explains this finding; a release without a version number is taken for the newest.
-
-        What comes from a checkout has no number, and says which pull requests it has: `repaired`.
-        """
-        if engine != self.engine or self.fixed in repaired:
-            return False
-        if engine in CHECKOUTS:
-            return any(symptom.fits(found) for symptom in self.when)
-        version = version_key(release)
-        if version and version < version_key(self.since):
-            return False
-        if self.before is not None and not (version and version < version_key(self.before)):
-            return False
-        return any(symptom.fits(found) for symptom in self.when)
-
-
-@cache
-def explanations() -> list[Explained]:
-    """Everything that is known of releases."""
-    text = Path(__file__).with_name("explained.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text)["explained"], list[Explained])
 
 
 def describe(shown: Counterexample, config: Config, source: str, findings: "Findings") -> Found:
@@ -97,11 +31,19 @@ def describe(shown: Counterexample, config: Config, source: str, findings: "Find
     last = finding.op or shown.operations[-1]
     trace = [_tag(op) for op in shown.operations]
     found = Found(_rule(finding), _tag(last), str(finding), source, trace, _second_pool(config))
-    for explained in explanations():
-        if explained.covers(found, findings.release, findings.engine, findings.repaired):
-            found.explanation = explained.id
-            break
+    found.explanation = explanation(found, findings.release, findings.engine, findings.repaired)
     return found
+
+
+def explanation(found: Found, release: str, engine: str, repaired: frozenset[str] = frozenset()) -> str | None:
+    """The id of the first known issue that a finding shows. `repaired`: pull requests that the release has."""
+    for issue in issues_of(engine).at("requests"):
+        shows = any(
+            symptom.fits(found.rule, found.operation, found.trace, found.what, found.pool) for symptom in issue.when
+        )
+        if shows and issue.covers(release, repaired):
+            return issue.id
+    return None
 
 
 def _second_pool(config: Config) -> Literal["window", "states"] | None:
@@ -148,7 +90,7 @@ class Findings:
             path = folder / (f"{name}-{names[name]}.jsonl" if names[name] > 1 else f"{name}.jsonl")
             _write_trace(path, shown.operations, config, f"{self.engine} {self.release}")
             found.file, found.finding = str(path), _told(path, found, shown, config)
-            path.with_suffix(".txt").write_text(_story(found, found.finding), encoding="utf-8")
+            path.with_suffix(".txt").write_text(_story(found, found.finding, self.engine), encoding="utf-8")
             all_found.append(found)
         return all_found
 
@@ -167,25 +109,24 @@ def _told(path: Path, found: Found, shown: Counterexample, config: Config) -> Fi
     return finding_of(shown.finding, config, place, Shortest(shown, note))
 
 
-def _story(found: Found, finding: Finding) -> str:
+def _story(found: Found, finding: Finding, engine: str) -> str:
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        for line in told(found):
+        for line in told(found, engine):
             console.print(Text(line))
         console.print()
         show_finding(console, finding)
     return capture.get()
 
 
-def told(found: Found) -> Iterable[str]:
+def told(found: Found, engine: str) -> Iterable[str]:
     """What is known about a finding, in a few lines."""
-    known = next((one for one in explanations() if one.id == found.explanation), None)
+    known = next((one for one in issues_of(engine).at("requests") if one.id == found.explanation), None)
     if known is None:
         yield f"{found.rule}: not explained. Suspect the adapter, then the specification, then the engine."
         return
     yield f"{known.title} ({known.id})"
-    yield " ".join(known.story.split())
-    yield f"In {known.engine} {known.since}: {', '.join(known.lines)}"
-    if known.fixed:
-        whose = "SGLang" if known.engine == "sglang" else known.engine
-        yield f"Fixed by {whose} pull request {known.fixed}."
+    yield " ".join(known.description.split())
+    yield f"In {engine} {known.since}: {', '.join(known.lines)}"
+    if known.pull:
+        yield f"Fixed by {'SGLang' if engine == 'sglang' else engine} pull request {known.pull}."

@@ -16,9 +16,9 @@ from kvcheck import Finding
 from kvcheck.words import describe
 from kvlab.drives import Judge, Known, Trial
 from kvlab.injection import NotPlanted
+from kvlab.issues import Issue
 from kvlab.matrix.report import Group, MemoryReport, Shown, Task
 from kvlab.matrix.shortest import write_shortest
-from kvlab.releases import version_key
 from kvlab.stubs import EngineError
 from kvlab.trial import trial_of
 from kvspec.memory.events import Failed, MemoryEvent, Pool
@@ -72,8 +72,8 @@ class Driving:
             if not known.runs:
                 continue
             event, finding = self._bring_out(known)
-            self.report.searched[known.name] = event
-            self.report.known[known.name] = None
+            self.report.searched[known.issue.id] = event
+            self.report.known[known.issue.id] = None
             if finding is not None:
                 self._note(known, event, finding)
 
@@ -85,7 +85,7 @@ class Driving:
             for seed in range(known.runs):
                 _one(hooks, known.run or self._trial.run, seed)
                 for event, finding in judge.found:
-                    if known.fits(finding):
+                    if known.issue.fits(finding):
                         return event, finding
                 judge.found.clear()
                 if time.monotonic() - started > max(self._task.seconds, 1.0):
@@ -96,7 +96,7 @@ class Driving:
         """Drive the engine without what can be taken away of its known defects, until the time is up."""
         judge, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
         for known in self._trial.known:
-            report.known.setdefault(known.name, None)
+            report.known.setdefault(known.issue.id, None)
         started = time.monotonic()
         with _Attached(self._trial, judge, self._trial.mend) as hooks:
             while not report.runs or time.monotonic() - started < self._time(report.runs):
@@ -125,10 +125,7 @@ class Driving:
         for event, finding in judge.found:
             if finding.cause is not None:
                 continue
-            known = next(
-                (one for one in self._trial.known if one.told and one.fits(finding) and _has(one, self._task.release)),
-                None,
-            )
+            known = next((one for one in self._trial.known if self._explains(one.issue, finding)), None)
             if known is not None:
                 self._note(known, event, finding)
                 continue
@@ -142,20 +139,18 @@ class Driving:
             folder = Path(self._task.out) / f"{self._task.engine}-{self._task.release}"
             write_shortest(folder, f"{self._task.engine} {self._task.release}", judge.pools, judge.told, new)
 
+    def _explains(self, issue: Issue, finding: Finding) -> bool:
+        return issue.specific and issue.fits(finding) and not issue.fixed_in(self._task.release)
+
     def _note(self, known: Known, event: int, finding: Finding) -> None:
-        """A known defect was found; where it should be gone, nothing explains it."""
-        if not _has(known, self._task.release):
-            what = f"{known.name}, which is mended since {known.before}, shows again: {describe(finding)}"
+        """A known issue was found; in a release that has its fix no issue explains it."""
+        issue = known.issue
+        if issue.fixed_in(self._task.release):
+            what = f"{issue.id}, which is mended since {issue.fixed}, shows again: {describe(finding)}"
             kind = finding.code, finding.pool or "", finding.at or ""
             self._groups.setdefault(kind, Group(*kind, 1, event, what, self._task.seed))
-        elif self.report.known.get(known.name) is None:
-            self.report.known[known.name] = Shown(finding.code, event, describe(finding))
-
-
-def _has(known: Known, release: str) -> bool:
-    """Whether a release may have a defect; one without a number may have any."""
-    numbered = release[:1].isdigit() and "." in release
-    return not (known.before and numbered) or version_key(release) < version_key(known.before)
+        elif self.report.known.get(issue.id) is None:
+            self.report.known[issue.id] = Shown(finding.code, event, describe(finding))
 
 
 class _Attached:
@@ -178,7 +173,7 @@ class _Attached:
         self._patches.undo()
 
 
-def _one(hooks: Hooks, run: Callable[[int], None], seed: int) -> None:
+def _one(hooks: Hooks, run: Callable[[int], object], seed: int) -> None:
     try:
         run(seed)
     except Exception as error:

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.features import FEATURES
-from kvlab.matrix.findings import RAISES, Explained, explanations
+from kvlab.issues import issues_of
+from kvlab.matrix.findings import RAISES
 from kvlab.matrix.report import AnyReport, Found, MemoryReport, RequestReport, named
 from kvspec.rules import RULES
 
@@ -65,7 +66,7 @@ def _show_requests(console: Console, reports: Sequence[RequestReport]) -> None:
     ]
     console.print(_table("rule", reports, rows, sums, justify="center", width=6, title="Rule by release"))
     console.print(Text("A dot: judged, and it held. Nothing: never judged. A question mark: broken, not explained."))
-    _show_legend(console, marks)
+    _show_legend(console, reports[0].engine, marks)
     for report in reports:
         for found in report.found:
             if found.explanation is None:
@@ -115,7 +116,7 @@ def _number(report: MemoryReport, number: int) -> str:
 def _marks(reports: Sequence[RequestReport]) -> dict[str, str]:
     """A letter for each explanation that is used, in the order in which they are written down."""
     used = {found.explanation for report in reports for found in report.found}
-    ids = dict.fromkeys(explained.id for explained in explanations() if explained.id in used)
+    ids = [issue.id for issue in issues_of(reports[0].engine).at("requests") if issue.id in used]
     return dict(zip(ids, MARKS, strict=False))
 
 
@@ -131,19 +132,16 @@ def _cell(report: RequestReport, rule: str, marks: dict[str, str]) -> Text:
     return Text(" ".join(letters), "bold red")
 
 
-def _show_legend(console: Console, marks: dict[str, str]) -> None:
-    for explained in explanations():
-        if explained.id in marks:
-            heading = Text.assemble((marks[explained.id], "bold"), f"  {explained.title} ({explained.id})")
+def _show_legend(console: Console, engine: str, marks: dict[str, str]) -> None:
+    for issue in issues_of(engine).at("requests"):
+        if issue.id in marks:
+            heading = Text.assemble((marks[issue.id], "bold"), f"  {issue.title} ({issue.id})")
             console.print(heading, soft_wrap=True)
-            whose = "the engine's" if explained.kind == "engine" else "the specification is stricter"
-            fixed = f"; fixed by pull request {explained.fixed}" if explained.fixed else ""
-            console.print(Text(f"   {_releases(explained)}; {whose}{fixed}"), soft_wrap=True)
-            console.print(Text(f"   {explained.since}: {', '.join(explained.lines)}"), soft_wrap=True)
-
-
-def _releases(explained: Explained) -> str:
-    return f"{explained.since} on" if explained.before is None else f"{explained.since} until {explained.before}"
+            until = f"until {issue.fixed}" if issue.fixed else "on"
+            whose = "the engine's" if issue.kind == "engine" else "the specification is stricter"
+            fixed = f"; fixed by pull request {issue.pull}" if issue.pull else ""
+            console.print(Text(f"   {issue.since} {until}; {whose}{fixed}"), soft_wrap=True)
+            console.print(Text(f"   {issue.since}: {', '.join(issue.lines)}"), soft_wrap=True)
 
 
 def _show_lacking(console: Console, reports: Sequence[RequestReport]) -> None:

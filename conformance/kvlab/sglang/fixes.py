@@ -109,3 +109,7 @@ def mend_chunk_room(release: Release, patches: Patches) -> None:
     with suppress(NotPlanted, AttributeError, KeyError):
         budget = sys.modules["sglang.srt.mem_cache.prefill_budget"].PrefillBudget
         plant(Defect("chunks wait for room", "", ((budget, "available_chunk_tokens", _ANY, _WHAT_FITS),)), patches)
+
+
+FIXES = (mend_turns, mend_mixed, mend_chunks, mend_names, mend_windows, mend_chunk_room)
+"""In the order in which they are applied."""

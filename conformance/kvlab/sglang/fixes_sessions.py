@@ -162,3 +162,19 @@ def mend_preempted(release: Release, patches: Patches) -> None:
     """A request that has thrown out a turn is not admitted without a row: the turn's session keeps that."""
     scheduler = release.scheduler.Scheduler
     _mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))
+
+
+FIXES = (
+    mend_retracted,
+    mend_rejected,
+    mend_order,
+    mend_plain_turns,
+    mend_rows,
+    mend_preempted,
+    mend_states,
+    mend_closing,
+    mend_flush,
+    mend_last_token,
+    mend_empty,
+)
+"""In the order in which they are applied."""

@@ -162,6 +162,8 @@ class Drive:
             self._next_turn(self._dice.choice(sorted(self._turns)))
 
     def _prompt(self) -> list[int]:
+        if self.work.prompts:
+            return list(self.work.prompts[(self._arrived - 1) % len(self.work.prompts)])
         document = list(self._dice.choice(self.work.documents or ((1, 2, 3, 4, 5, 6, 7, 8),)))
         prompt = document[: self._dice.randrange(1, len(document) + 1)]
         prompt += [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(8))]

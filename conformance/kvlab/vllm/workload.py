@@ -62,6 +62,8 @@ class Workload:
     """How often a request is a streaming session of several turns."""
     documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """What prompts begin with."""
+    prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    """The prompts of the requests, over and over, in the place of drawn ones."""
     fence: bool = True
     """Whether the scheduler's own `defer_block_free` stays as it sets it."""
 

@@ -14,6 +14,7 @@ from kvcheck.words import describe
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.drives import Known, Trial, judged
 from kvlab.injection import Defect
+from kvlab.issues import Issue
 from kvlab.matrix import check, memory, worker
 from kvlab.matrix.check import checked
 from kvlab.matrix.kept import keep, recall
@@ -23,7 +24,9 @@ from kvspec.memory import Pool
 from kvspec.memory.events import EndHolder, Failed, Idle, Release, Take
 
 POOLS = {"kv": Pool(page_size=4, num_pages=8)}
-LEAK = Known("leak", "a page is forgotten", "MEM-LEAK/ended", before="0.2.0", runs=5)
+LEAK = Known(
+    Issue("leak", "a page is forgotten", "memory", rule="MEM-LEAK", code="MEM-LEAK/ended", fixed="0.2.0"), runs=5
+)
 
 
 class Engine:
@@ -109,7 +112,9 @@ def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
 
 
 def test_a_rule_alone_explains_nothing_beside_its_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = drive(Engine("leak").trial([LEAK._replace(rule="MEM-LEAK", where={})]), tmp_path, monkeypatch)
+    report = drive(
+        Engine("leak").trial([LEAK._replace(issue=msgspec.structs.replace(LEAK.issue, code=""))]), tmp_path, monkeypatch
+    )
     assert report.known["leak"] is not None
     assert [group.code for group in report.unexplained] == ["MEM-LEAK/ended"]
 
