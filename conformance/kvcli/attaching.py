@@ -15,7 +15,9 @@ def attach(
     record: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Record into files beside PATH, one set for each process.")
     ] = None,
-    stop: Annotated[bool, typer.Option("--raise", help="Judge at once, and stop the engine at a finding.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--halt-on-error", help="Judge at once, and stop the engine at a finding.")
+    ] = False,
 ) -> None:
     """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm.
 
@@ -33,7 +35,7 @@ def attach(
     if not context.args:
         raise typer.BadParameter("give the engine's command line after --")
     if record is not None and stop:
-        raise typer.BadParameter("--record and --raise exclude each other")
+        raise typer.BadParameter("--record and --halt-on-error exclude each other")
     said = f"record:{record.absolute()}" if record is not None else "check:halt" if stop else "check"
     paths = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, VARIABLE: said, "PYTHONPATH": os.pathsep.join(paths)}

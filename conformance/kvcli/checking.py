@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvcli.options import Accept, First, Html, Impl, Ray, with_forms
+from kvcli.options import BaselineFile, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
 from kvconform.findings.wording import show_rule
 from kvspec.rules import ALL_RULES
@@ -24,7 +24,7 @@ def run(
     record: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
     ] = None,
-    accept: Accept = None,
+    baseline: BaselineFile = None,
     word: Annotated[
         str | None, typer.Option("-k", metavar="WORD", help="Only vectors with this in their name, folder or rules.")
     ] = None,
@@ -46,7 +46,7 @@ def run(
     """
     from kvconform.runs.vectors import Task, run_vectors
 
-    raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, accept, word, first), forms))
+    raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, baseline, word, first), forms))
 
 
 @with_forms
@@ -54,7 +54,7 @@ def check(
     traces: Annotated[
         list[str], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are. With --ray URLs, too.")
     ],
-    accept: Accept = None,
+    baseline: BaselineFile = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
     ] = False,
@@ -75,7 +75,7 @@ def check(
 
         kvspec check monday/*.jsonl.zst --jobs 8
 
-        kvspec check --follow running.jsonl --accept known.toml
+        kvspec check --follow running.jsonl --baseline known.toml
 
         kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
@@ -87,14 +87,14 @@ def check(
         with connected(ray) as cluster:
             from kvconform.fleet.checking import check_traces as check_there
 
-            raise typer.Exit(check_there(Output(), cluster, traces, accept, forms))
+            raise typer.Exit(check_there(Output(), cluster, traces, baseline, forms))
     from kvconform.runs.traces import check_traces
 
     if follow and len(traces) > 1:
         raise typer.BadParameter("--follow takes one trace")
     paths = list(map(Path, traces))
     jobs = jobs or os.cpu_count() or 1
-    raise typer.Exit(check_traces(Output(), paths, accept, forms, follow=follow, first=first, jobs=jobs))
+    raise typer.Exit(check_traces(Output(), paths, baseline, forms, follow=follow, first=first, jobs=jobs))
 
 
 def show(

@@ -1,6 +1,10 @@
 """`kvspec engines`: releases of real engines that are on the package index."""
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +13,18 @@ from rich.console import Console
 from rich.text import Text
 
 app = typer.Typer(
-    no_args_is_help=True, help="Releases of real engines: fetch them, and list what is there.", rich_markup_mode="rich"
+    no_args_is_help=True,
+    help="Releases of real engines: fetch, list, drive, inject faults, reproduce known issues.",
+    rich_markup_mode="rich",
 )
+
+
+class Level(StrEnum):
+    """The level of the specification."""
+
+    request = "request"
+    memory = "memory"
+
 
 _REQUIREMENT = re.compile(r"(sglang|vllm)==([0-9][0-9A-Za-z.+!-]*)")
 
@@ -59,3 +73,90 @@ def list_releases(cache: _Cache = None) -> None:
         Console().print(Text(f"{engine} {version}  {folder_of(version, cache, engine)}"), soft_wrap=True)
     if not releases:
         Console().print(Text(f"There are no releases in {cache or cache_folder()}."), soft_wrap=True)
+
+
+Engine = Annotated[str, typer.Argument(help="vllm, sglang, sglang-jax, mini-sglang or nano-vllm.")]
+Release = Annotated[
+    str, typer.Argument(metavar="VERSION|DIR", help="An installed release, or the folder of a checkout or wheel.")
+]
+Runs = Annotated[int, typer.Option(min=1, help="Random runs; with faults, at most so many for each.")]
+WithoutKnown = Annotated[bool, typer.Option("--without-known", help="Apply the fixes of known issues first.")]
+
+
+@app.command()
+def drive(
+    engine: Engine,
+    release: Release,
+    runs: Runs = 50,
+    without_known: WithoutKnown = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run; each run has the next one.")] = 0,
+    events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events, between two runs.")] = None,
+) -> None:
+    """Drive an engine's own scheduler on random requests and check each memory event.
+
+    No model runs: the scheduler, its tables and its caches are the release's own, the device is simulated.
+
+        kvspec engines drive vllm 0.33.0 --runs 100
+    """
+    with _quiet(engine, release) as folder:
+        from kvlab import trial
+
+        status = trial.drive(
+            Console(), trial.trial_of(engine, folder), runs, without_known=without_known, seed=seed, events=events
+        )
+    raise typer.Exit(status)
+
+
+@app.command()
+def inject(
+    engine: Engine,
+    release: Release,
+    level: Annotated[Level, typer.Option(help="memory: hooks find the faults; request: vectors do.")] = Level.memory,
+    runs: Runs = 50,
+    without_known: WithoutKnown = False,
+) -> None:
+    """Inject faults into an engine's own code, one after the other, and print how each is found.
+
+    kvspec engines inject sglang 0.5.23 --level request
+    """
+    with _quiet(engine, release) as folder:
+        from kvlab import trial, vector_trial
+
+        if level is Level.request:
+            status = vector_trial.inject(Console(), engine, folder)
+        else:
+            status = trial.inject(Console(), trial.trial_of(engine, folder), runs, without_known=without_known)
+    raise typer.Exit(status)
+
+
+@app.command()
+def reproduce(
+    release: Annotated[str, typer.Argument(metavar="VERSION|DIR", help="A release of vLLM, or its folder.")],
+    name: Annotated[str, typer.Argument(help="A known issue; without it, all of them.")] = "",
+) -> None:
+    """Drive a release of vLLM until each known issue shows, and print the finding.
+
+    kvspec engines reproduce 0.22.1 freed-in-flight
+    """
+    with _quiet("vllm", release) as folder:
+        from kvlab.vllm.issues import reproduce as until_shown
+
+        status = until_shown(Console(), folder, name)
+    raise typer.Exit(status)
+
+
+@contextmanager
+def _quiet(engine: str, release: str) -> Iterator[Path]:
+    """The folder of a release, with the engine's own log off; an engine that cannot be had is a wrong call."""
+    from kvlab.injection import NotPlanted
+    from kvlab.releases import folder_of
+    from kvlab.stubs import EngineError
+
+    folder = Path(release) if Path(release).is_dir() else folder_of(release, None, engine)
+    logging.disable(logging.CRITICAL)
+    try:
+        if not folder.is_dir():
+            raise EngineError(f"there is no release {release} of {engine}, and no such folder ('kvspec engines list')")
+        yield folder
+    except (EngineError, NotPlanted) as error:
+        raise typer.BadParameter(str(error)) from error

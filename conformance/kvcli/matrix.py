@@ -27,7 +27,7 @@ BEHIND_THE_PROTOCOL = ("sglang", "sglang-jax")
 class Level(StrEnum):
     """How an engine is checked."""
 
-    requests = "requests"
+    request = "request"
     memory = "memory"
     both = "both"
 
@@ -57,7 +57,7 @@ def matrix(
         Path, typer.Option(metavar="DIR", help="Where results are kept, and the shortest trace of each finding.")
     ] = Path("matrix"),
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where releases are kept.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Check what was checked before, too.")] = False,
+    again: Annotated[bool, typer.Option("--no-cache", help="Check what was checked before, too.")] = False,
     as_json: Json = False,
     junit: Junit = None,
     sarif: Sarif = None,
@@ -86,7 +86,7 @@ def matrix(
 
     if engine not in ATTACHED:
         raise typer.BadParameter(f"no engine {engine!r}; these are known: {', '.join(ATTACHED)}")
-    if level is Level.requests and engine not in BEHIND_THE_PROTOCOL:
+    if level is Level.request and engine not in BEHIND_THE_PROTOCOL:
         raise typer.BadParameter(f"{engine} is not behind the protocol: only {' and '.join(BEHIND_THE_PROTOCOL)} are")
     reports: list[AnyReport] = []
     console = Output()
@@ -94,7 +94,7 @@ def matrix(
     with until_interrupted():
         for release in releases:
             for one in _levels(engine, level):
-                with _waiting(f"{engine} {release}, {'requests' if one == 'requests' else 'as it runs'}"):
+                with _waiting(f"{engine} {release}, {'requests' if one == 'request' else 'as it runs'}"):
                     reports.append(checked(one, engine, release, seconds, seed, out, cache, again=again))
                 each.print(Text(line(reports[-1])), soft_wrap=True)
     if as_json or junit or sarif or html:
@@ -115,8 +115,8 @@ def matrix(
 
 def _levels(engine: str, level: Level) -> "list[OneLevel]":
     """The levels to check an engine at; only those that have an adapter have requests."""
-    of_requests: list[OneLevel] = ["requests"] if engine in BEHIND_THE_PROTOCOL and level is not Level.memory else []
-    of_memory: list[OneLevel] = ["memory"] if level is not Level.requests else []
+    of_requests: list[OneLevel] = ["request"] if engine in BEHIND_THE_PROTOCOL and level is not Level.memory else []
+    of_memory: list[OneLevel] = ["memory"] if level is not Level.request else []
     return of_requests + of_memory
 
 

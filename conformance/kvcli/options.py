@@ -35,7 +35,7 @@ Verbose = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what came out: a line for each level.")]
-First = Annotated[bool, typer.Option("--first", "-x", help="Stop at the first finding.")]
+First = Annotated[bool, typer.Option("--exitfirst", "-x", help="Stop at the first finding.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead ('kvspec schema report').")]
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML, too.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that shows it, too: one file.")]
@@ -44,7 +44,7 @@ Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Write what shows each finding to DIR, too: a trace, named by number and rule."),
 ]
-Accept = Annotated[
+BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
 ]
 Ray = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kvcli.options import Accept, Html, Impl, Ray
+from kvcli.options import BaselineFile, Html, Impl, Ray
 from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def fuzz(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written; of further kinds beside.")
     ] = Path("kvspec-failure.jsonl"),
-    accept: Accept = None,
+    baseline: BaselineFile = None,
     html: Html = None,
     ray: Ray = None,
 ) -> None:
@@ -53,7 +53,9 @@ def fuzz(
     from kvconform.implementations import is_own, load
 
     budget, factory = _budget(seconds, operations), load(impl)
-    show = partial(fuzz_and_show, Output(), progress_bar(), factory, impl, budget, out=out, accept=accept, html=html)
+    show = partial(
+        fuzz_and_show, Output(), progress_bar(), factory, impl, budget, out=out, baseline_file=baseline, html=html
+    )
     if ray is None:
         conforms = show(runs(factory, budget, seed))
     else:

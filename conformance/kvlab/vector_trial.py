@@ -1,12 +1,9 @@
-"""Says which vectors find defects that are planted in an engine's own code, through its adapter.
-
-Not here: the defects, and the engines that they are for (`attach/sglang/requests.py`, `attach/sglang_jax/requests.py`).
-"""
+"""The vectors that find faults injected into an engine's own code, through its adapter."""
 
 import contextlib
 import io
-import logging
-from collections.abc import Callable
+import os
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -71,17 +68,36 @@ def _run(vector: Vector, factory: Factory) -> Outcome:
         return run_vector(vector, factory)
 
 
-def told(engine: str, planted: Callable[[], list[Planted]]) -> int:
-    """Print what the vectors find; 0 if they find all, 1 if not, 2 if the engine cannot be had."""
-    logging.disable(logging.CRITICAL)
-    console = Console()
-    try:
-        results = planted()
-    except EngineError as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        return 2
+def show(console: Console, engine: str, results: list[Planted]) -> int:
+    """Print the vectors that find each fault; 1 if one is missed."""
     for one in results:
         found = f"{one.fail} vectors, after {one.operations} operations {one.first}" if one.fail else "not found"
         console.print(f"  {one.name}: {found}", markup=False, soft_wrap=True)
-    console.print(f"{engine}: vectors find {sum(one.fail > 0 for one in results)} of {len(results)} planted defects")
+    console.print(f"{engine}: vectors find {sum(one.fail > 0 for one in results)} of {len(results)} injected faults")
     return 0 if all(one.fail for one in results) else 1
+
+
+def inject(console: Console, engine: str, folder: Path) -> int:
+    """Inject one fault after the other into an engine's own code, and print the vectors that find it.
+
+    Raises:
+        EngineError: the engine cannot be had, or has no adapter.
+    """
+    return show(console, engine, tried(*_factory_and_faults(engine, folder)))
+
+
+def _factory_and_faults(engine: str, folder: Path) -> tuple[Factory, list[Defect]]:
+    if engine == "sglang":
+        os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"  # a compiled core takes no fault
+        from kvlab.sglang import adapter as sglang
+        from kvlab.sglang import faults_requests
+
+        of_sglang = sglang.adapter(folder)
+        return of_sglang, faults_requests.defects(of_sglang.engine)
+    if engine == "sglang-jax":
+        from kvlab.sglang_jax import adapter as sglang_jax
+        from kvlab.sglang_jax import faults
+
+        of_sglang_jax = sglang_jax.adapter(folder)
+        return of_sglang_jax, faults.defects(of_sglang_jax.engine)
+    raise EngineError(f"{engine} has no adapter: give sglang or sglang-jax")

@@ -13,7 +13,7 @@ from rich.console import Console
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Forms, progress_bar
 from kvconform.exploring import exhaust
 from kvconform.exploring.scope import SCOPES
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.fleet.checking import check_traces, check_url
 from kvconform.fleet.cluster import Cluster
 from kvconform.fleet.fuzzing import OPERATIONS, fuzzed, soaked
@@ -98,7 +98,7 @@ def test_fuzzing_finds_a_mutant_and_its_trace_is_told_with_answers(cluster: Clus
 def test_fuzzing_the_reference_finds_nothing_and_puts_together_what_was_reached(cluster: Cluster) -> None:
     budget = Budget(operations=2 * OPERATIONS)
     carried_out = fuzzed(cluster, load("reference"), "reference", budget, 1)
-    result = fuzz_on(carried_out, budget, lambda *_: None, Accepted())
+    result = fuzz_on(carried_out, budget, lambda *_: None, Baseline())
     assert not result.kinds
     assert result.tally.steps >= 2 * OPERATIONS
     assert result.tally.reached["prefix matched"] > 0

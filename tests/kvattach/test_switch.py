@@ -100,7 +100,7 @@ def test_the_sites_own_start_is_kept(tmp_path: Path) -> None:
     ("arguments", "why"),
     [
         (("attach",), "give the engine's command line after --"),
-        (("attach", "--raise", "--record", "t", "--", "true"), "exclude each other"),
+        (("attach", "--halt-on-error", "--record", "t", "--", "true"), "exclude each other"),
         (("attach", "--", "/no/such/engine"), "/no/such/engine: No such file"),
     ],
 )

@@ -2,17 +2,19 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kvattach.patches import Patches
+from kvcli.main import run_command
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file
 from kvlab import vector_trial as requests
 from kvlab.injection import Defect, NotPlanted, plant
 from kvlab.releases import folder_of
-from kvlab.stubs import EngineError
-from kvlab.vector_trial import Planted, told, tried
+from kvlab.vector_trial import Planted, show, tried
 from kvref.manager import Manager
 from kvref.req_to_token_pool import ReqToTokenPool
 
@@ -51,21 +53,22 @@ def test_a_defect_for_other_lines_is_not_planted_in_part() -> None:
 
 
 def test_it_says_whether_all_are_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told("it", lambda: [Planted("a", 1, "v: PAGE-1", 7)]) == 0
-    assert told("it", lambda: [Planted("a", 1, "v: PAGE-1", 7), Planted("b", 0, "", 9)]) == 1
-    assert "vectors find 1 of 2 planted defects" in capsys.readouterr().out
+    assert show(Console(), "it", [Planted("a", 1, "v: PAGE-1", 7)]) == 0
+    assert show(Console(), "it", [Planted("a", 1, "v: PAGE-1", 7), Planted("b", 0, "", 9)]) == 1
+    assert "vectors find 1 of 2 injected faults" in capsys.readouterr().out
 
-    def missing() -> list[Planted]:
-        raise EngineError("it is not there")
 
-    assert told("it", missing) == 2
-    assert capsys.readouterr().out == "it is not there\n"
+def test_an_engine_without_an_adapter_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["engines", "inject", "vllm", str(tmp_path), "--level", "request"]) == 2
+    assert "vllm has no adapter: give sglang or sglang-jax" in capsys.readouterr().err
+    assert run_command(["engines", "inject", "vllm", "0.0.0"]) == 2
+    assert "there is no release 0.0.0 of vllm" in capsys.readouterr().err
 
 
 def test_vectors_find_what_is_planted_in_sglang() -> None:
     release = "0.5.23"
     if not (folder_of(release) / "sglang").is_dir():
         pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
-    command = [sys.executable, "-m", "kvlab.sglang.vector_trial", release]
+    command = [sys.executable, "-m", "kvcli", "engines", "inject", "sglang", release, "--level", "request"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "vectors find 11 of 11 planted defects" in done.stdout, done.stdout + done.stderr
+    assert "vectors find 11 of 11 injected faults" in done.stdout, done.stdout + done.stderr

@@ -26,7 +26,7 @@ def checked(commit: str, out: Path) -> RequestReport:
         folder = checkout_of(f"sglang-jax-{commit}")
     except EngineError as error:
         pytest.skip(str(error))
-    task = Task("requests", "sglang-jax", commit, str(folder), str(out), seconds=0, seed=0)
+    task = Task("request", "sglang-jax", commit, str(folder), str(out), seconds=0, seed=0)
     command = [sys.executable, "-m", "kvlab.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
@@ -57,9 +57,9 @@ def test_vectors_find_planted_defects() -> None:
         folder = checkout_of("sglang-jax-5b7150bd")
     except EngineError as error:
         pytest.skip(str(error))
-    command = [sys.executable, "-m", "kvlab.sglang_jax.vector_trial", str(folder)]
+    command = [sys.executable, "-m", "kvcli", "engines", "inject", "sglang-jax", str(folder), "--level", "request"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "vectors find 10 of 10 planted defects" in done.stdout, done.stdout + done.stderr
+    assert "vectors find 10 of 10 injected faults" in done.stdout, done.stdout + done.stderr
 
 
 JAX = "sglang-jax"

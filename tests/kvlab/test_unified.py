@@ -34,7 +34,7 @@ def test_what_the_vectors_find_in_it_is_explained(release: str, tmp_path: Path) 
         pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
     if any(importlib.util.find_spec(needed) is None for needed in ("torch", "triton", "numpy")):
         pytest.skip("torch, triton or numpy is not installed; SGLang's classes need them")
-    task = Task("requests", "sglang", release, str(folder), str(tmp_path), seconds=0, seed=0)
+    task = Task("request", "sglang", release, str(folder), str(tmp_path), seconds=0, seed=0)
     command = [sys.executable, "-m", "kvlab.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr

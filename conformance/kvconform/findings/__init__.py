@@ -10,7 +10,7 @@ timeline  a trace as an HTML table; `page`: a report or a trace as a page, by th
 formats   JSON, JUnit, SARIF
 summary   what was judged, as tables
 whole     a trace judged to its end: what is found after the first finding, too
-accepted  findings that are known
+baseline  findings that are known
 wording   words that these share
 
 Not here: what finds it (`vectors`, `fuzzing`, `traffic`, `exploring`), and known defects (`gallery`).

@@ -1,12 +1,12 @@
 """Findings that are known: they are counted, and not failed.
 
-A TOML file lists them, each as a table `[[accepted]]` with these fields:
+A TOML file lists them, each as a table `[[known]]` with these fields:
 
 rule    the rule that is broken, or the finding's code: `MEM-NAME`, or `MEM-NAME/unwritten` alone
 event   the kind of event, or operation, at which it is; any if left out
 pool    the pool that it is about, at the memory level; any if left out
 at      a part of the place in the engine that the event tells; any if left out
-reason  why it is accepted
+reason  why it stays
 link    where that is discussed; may be left out
 """
 
@@ -48,10 +48,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    accepted: list[Entry]
+    known: list[Entry]
 
 
-class Accepted:
+class Baseline:
     """Entries, and how often each one occurred."""
 
     def __init__(self, entries: list[Entry] | None = None) -> None:
@@ -68,16 +68,16 @@ class Accepted:
         return False
 
 
-def read_accepted(path: Path | None) -> Accepted:
+def read_baseline(path: Path | None) -> Baseline:
     """The entries of a TOML file; none without a file.
 
     Raises:
         InputError: it cannot be read, or names a rule or an event that does not exist, or gives no reason.
     """
     if path is None:
-        return Accepted()
+        return Baseline()
     try:
-        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).accepted
+        entries = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).known
     except OSError as error:
         raise InputError(path, 0, error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
@@ -89,4 +89,4 @@ def read_accepted(path: Path | None) -> Accepted:
             raise InputError(path, 0, f"entry {number}: unknown event {entry.event!r}")
         if not entry.reason.strip():
             raise InputError(path, 0, f"entry {number}: {entry.rule} has no reason")
-    return Accepted(entries)
+    return Baseline(entries)

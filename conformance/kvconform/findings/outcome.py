@@ -10,9 +10,9 @@ import msgspec
 from kvconform.findings.finding import Finding
 from kvspec import __version__
 
-Verdict = Literal["conforms", "partly judged", "fails", "accepted", "not supported", "unusable"]
+Verdict = Literal["conforms", "partly judged", "fails", "known", "not supported", "unusable"]
 """Of a case. `partly judged`: nothing is wrong, but of some rules that the case is about answers told too little;
-`accepted`: what was found is known; `unusable`: the input cannot be read."""
+`known`: the baseline lists what was found; `unusable`: the input cannot be read."""
 
 
 class Case(msgspec.Struct, omit_defaults=True):

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvconform.features import lacked, why_not
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.traces.codec import Vector
@@ -108,10 +108,10 @@ def show_kin(console: Console, findings: Sequence[Finding], traces: int) -> None
         console.print(Text(filled(printable(f"{what}; first at {place}."), console.width, "", "  ")), soft_wrap=True)
 
 
-def show_accepted(console: Console, accepted: Accepted) -> None:
+def show_baseline(console: Console, baseline: Baseline) -> None:
     """Print the findings that are known, with how often each occurred, and those that no longer occur."""
-    for entry in accepted.entries:
-        count = accepted.count[entry]
+    for entry in baseline.entries:
+        count = baseline.count[entry]
         link = f" ({entry.link})" if entry.link else ""
         often = counted(count, "time") if count else "never, so it can go from the file"
-        console.print(Text(printable(f"Accepted: {entry}: {often}. {entry.reason}{link}")), soft_wrap=True)
+        console.print(Text(printable(f"Known: {entry}: {often}. {entry.reason}{link}")), soft_wrap=True)

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Consoles, Described, Forms, complain, progress_bar
 from kvconform.errors import InputError
-from kvconform.findings.baseline import Accepted, Entry, read_accepted
+from kvconform.findings.baseline import Baseline, Entry, read_baseline
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.summary import show_accepted
+from kvconform.findings.summary import show_baseline
 from kvconform.findings.text import show_finding
 from kvconform.fleet.cluster import Cluster
 from kvconform.runs.traces import report_of
@@ -30,7 +30,7 @@ class Checked(NamedTuple):
 
     url: str
     report: Report
-    accepted: Counter[Entry]
+    baseline: Counter[Entry]
     modified: datetime | None
     """When the file was last written; `None` where its storage does not say."""
 
@@ -44,26 +44,26 @@ class Cause(NamedTuple):
     """When the oldest trace that shows it was written."""
 
 
-def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Path | None, forms: Forms) -> int:
+def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], baseline_file: Path | None, forms: Forms) -> int:
     """Check the traces that some URLs name (`*` stands for any part of a name), and tell what came out.
 
     Raises:
-        InputError: the file of accepted findings cannot be used, or a URL names nothing.
+        InputError: the baseline file cannot be used, or a URL names nothing.
         OSError: a file cannot be written.
     """
-    accepted = read_accepted(accept)
+    baseline = read_baseline(baseline_file)
     names = [name for url in urls for name in named(url)]
     report = Report("check", ", ".join(urls))
     done: list[Checked] = []
     with progress_bar() as progress:
         task = progress.add_task(f"{len(names):,} traces", total=len(names))
-        for one in cluster.as_done(partial(check_url, entries=accepted.entries, described=forms.described), names):
+        for one in cluster.as_done(partial(check_url, entries=baseline.entries, described=forms.described), names):
             done.append(one.result)
             progress.update(task, completed=len(done))
     done.sort(key=lambda one: one.url)
     for checked in done:
         _add(report, checked)
-        accepted.count += checked.accepted
+        baseline.count += checked.baseline
     causes = grouped(done)
     report.findings = [cause.finding for cause in causes]
     silent = Console(quiet=True)
@@ -74,7 +74,7 @@ def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], accept: Pa
         met = {place.file for place in (cause.finding.place, *cause.finding.also)}
         told.details.print(Text(f"{number}. is in {len(met):,} of {len(done):,} traces{since}."), soft_wrap=True)
         told.details.print()
-    show_accepted(told.details, accepted)
+    show_baseline(told.details, baseline)
     verdicts = Counter(case.verdict for case in report.cases)
     events = sum(case.events for case in report.cases)
     summary = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items()))
@@ -113,7 +113,7 @@ def named(url: str) -> list[str]:
 
 def check_url(url: str, entries: list[Entry], described: Described) -> Checked:
     """Check one trace, on whatever machine this runs: it is copied there first. `stories`: which of it are told."""
-    accepted = Accepted(entries)
+    baseline = Baseline(entries)
     modified: datetime | None = None
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / PurePosixPath(url).name
@@ -122,10 +122,10 @@ def check_url(url: str, entries: list[Entry], described: Described) -> Checked:
             with storage.open(path, "rb") as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target)
             modified = _modified(storage, path)
-            report = report_of(copy, accepted, described)
+            report = report_of(copy, baseline, described)
         except (ImportError, OSError, ValueError) as error:
             report = Report("check", url, [Case(copy.name, "unusable", url, reason=f"{url}: {error}")])
-        return Checked(url, _of_url(report, str(copy), url), accepted.count, modified)
+        return Checked(url, _of_url(report, str(copy), url), baseline.count, modified)
 
 
 def _modified(storage: fsspec.AbstractFileSystem, path: str) -> datetime | None:

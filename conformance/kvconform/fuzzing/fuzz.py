@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from kvconform.features import lacks, needs_of_config, under
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding
 from kvconform.fuzzing.coverage import Coverage, kind_of
 from kvconform.fuzzing.run import Failure, Run, Tally
@@ -83,9 +83,9 @@ def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuz
 
 
 def fuzz_on(
-    carried_out: Iterator[tuple[Tally, float]], budget: Budget, progress: Progress, accepted: Accepted
+    carried_out: Iterator[tuple[Tally, float]], budget: Budget, progress: Progress, baseline: Baseline
 ) -> Fuzzed:
-    """Take all `runs`, whatever breaks: a run ends there, and the next one begins. What is accepted is counted."""
+    """Take all `runs`, whatever breaks: a run ends there, and the next one begins. Known findings are counted."""
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
@@ -97,7 +97,7 @@ def fuzz_on(
             finding = tally.failure.finding
             broken = finding.rule.id if isinstance(finding, RuleBroken) else ""
             during = "" if finding.op is None else str(finding.op.__struct_config__.tag)
-            if not accepted.take(finding.code if isinstance(finding, RuleBroken) else "", during):
+            if not baseline.take(finding.code if isinstance(finding, RuleBroken) else "", during):
                 cause = broken if isinstance(finding, RuleBroken) else type(finding.original)
                 known = kinds.setdefault((cause, during), Kind(tally.failure))
                 known.count += known.failure is not tally.failure

@@ -11,11 +11,11 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from kvconform.findings.baseline import read_accepted
+from kvconform.findings.baseline import read_baseline
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.formats import write
 from kvconform.findings.outcome import Case, Report, Verdict
-from kvconform.findings.summary import show_accepted
+from kvconform.findings.summary import show_baseline
 from kvconform.findings.text import show_finding
 from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, fuzz_on, tell
 from kvconform.fuzzing.run import Tally
@@ -36,7 +36,7 @@ def fuzz_and_show(
     budget: Budget,
     carried_out: Iterator[tuple[Tally, float]],
     out: Path,
-    accept: Path | None,
+    baseline_file: Path | None,
     html: Path | None = None,
 ) -> bool:
     """Take runs and print what came of them; whether no rule was broken, up to what `accept` lists.
@@ -47,7 +47,7 @@ def fuzz_and_show(
     Raises:
         InputError: `accept` cannot be used.
     """
-    accepted = read_accepted(accept)
+    baseline = read_baseline(baseline_file)
     deadline = time.monotonic() + budget.seconds
     with progress:
         task = progress.add_task("fuzzing", total=1)
@@ -57,7 +57,7 @@ def fuzz_and_show(
             told = f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged"
             progress.update(task, completed=spent, description=told)
 
-        fuzzed = fuzz_on(carried_out, budget, look, accepted)
+        fuzzed = fuzz_on(carried_out, budget, look, baseline)
     show_fuzz(console, fuzzed)
     report = Report("fuzz", impl, judged=dict(fuzzed.tally.judged))
     verdict: Verdict = "fails" if fuzzed.kinds else "conforms"
@@ -71,7 +71,7 @@ def fuzz_and_show(
         show_finding(console, finding)
         console.print(Text(f"{impl}: does not conform. {_written(path, impl, kind, operations)}"), soft_wrap=True)
     write(report, html=html)
-    show_accepted(console, accepted)
+    show_baseline(console, baseline)
     if not fuzzed.kinds:
         console.print(Text(f"{impl}: no rule was broken in {fuzzed.tally.steps:,} operations."), soft_wrap=True)
     return not fuzzed.kinds

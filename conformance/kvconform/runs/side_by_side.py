@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from kvconform.findings.baseline import Accepted, Entry
+from kvconform.findings.baseline import Baseline, Entry
 from kvconform.findings.outcome import Case, Report
 from kvconform.signals import Interrupted, caught, held, obey
 
 GRACE = 0.5
 """Seconds that a process gets to hand over what it has, once all are told to end."""
 
-Work = Callable[[Console, Path, Accepted, Report], None]
-"""Checks one trace: prints what comes out, counts what is accepted, and adds the rest to the report."""
+Work = Callable[[Console, Path, Baseline, Report], None]
+"""Checks one trace: prints what comes out, counts what is known, and adds the rest to the report."""
 
 
 class Checked(NamedTuple):
@@ -32,7 +32,7 @@ class Checked(NamedTuple):
 
     path: Path
     report: Report
-    accepted: Counter[Entry]
+    baseline: Counter[Entry]
     printed: str
     complained: str
     whole: bool
@@ -62,7 +62,7 @@ class Running(NamedTuple):
 
 
 def side_by_side(
-    work: Work, paths: Sequence[Path], jobs: int, out: Console, accepted: Accepted
+    work: Work, paths: Sequence[Path], jobs: int, out: Console, baseline: Baseline
 ) -> Generator[Checked, None, None]:
     """What each trace shows, in their order; `jobs` are checked at a time.
 
@@ -77,7 +77,7 @@ def side_by_side(
             while number not in done:
                 while len(running) < jobs and (begun := next(waiting, None)) is not None:
                     with held():
-                        running[begun] = _started(work, paths[begun], out, accepted)
+                        running[begun] = _started(work, paths[begun], out, baseline)
                 _collect(running, done, paths, None)
             yield done.pop(number)
     except Interrupted:
@@ -105,11 +105,11 @@ def _collect(
     return bool(ready)
 
 
-def _started(work: Work, path: Path, out: Console, accepted: Accepted) -> Running:
+def _started(work: Work, path: Path, out: Console, baseline: Baseline) -> Running:
     # Forked: it has all that is imported, and takes nothing from the current directory.
     context = multiprocessing.get_context("fork")
     answer, end = context.Pipe(duplex=False)
-    process = context.Process(target=_check, args=(work, path, out, accepted.entries, end), daemon=True)
+    process = context.Process(target=_check, args=(work, path, out, baseline.entries, end), daemon=True)
     sys.stdout.flush()
     process.start()
     end.close()
@@ -120,16 +120,16 @@ def _check(work: Work, path: Path, out: Console, entries: list[Entry], end: Conn
     obey()
     printed, complained = io.StringIO(), io.StringIO()
     console = Console(file=printed, width=out.width, force_terminal=out.is_terminal)
-    report, accepted = Report("check", str(path)), Accepted(entries)
+    report, baseline = Report("check", str(path)), Baseline(entries)
     fault = ""
     try:
         with redirect_stderr(complained):
-            work(console, path, accepted, report)
+            work(console, path, baseline, report)
     except Interrupted:
         pass  # what there is by then is told
     except Exception:
         fault = traceback.format_exc()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     whole = not caught()
-    end.send(Checked(path, report, accepted.count, printed.getvalue(), complained.getvalue(), whole, fault))
+    end.send(Checked(path, report, baseline.count, printed.getvalue(), complained.getvalue(), whole, fault))
     end.close()

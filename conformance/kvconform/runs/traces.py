@@ -15,11 +15,11 @@ from rich.text import Text
 
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Consoles, Described, Forms, complain, progress_bar
 from kvconform.errors import InputError
-from kvconform.findings.baseline import Accepted, read_accepted
+from kvconform.findings.baseline import Baseline, read_baseline
 from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.summary import show_accepted, show_check, show_kin
+from kvconform.findings.summary import show_baseline, show_check, show_kin
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.levels.memory import checking as memory
@@ -41,7 +41,7 @@ TOLD = 20
 def check_traces(
     out: Console,
     traces: Sequence[Path],
-    accept: Path | None,
+    baseline_file: Path | None,
     forms: Forms,
     *,
     follow: bool = False,
@@ -53,17 +53,17 @@ def check_traces(
     With `follow` wait for more at the end; with `first` stop at the first finding. `jobs` are checked at a time.
 
     Raises:
-        InputError: the file of accepted findings cannot be used.
+        InputError: the baseline file cannot be used.
         OSError: a file cannot be written.
     """
-    accepted = read_accepted(accept)
+    baseline = read_baseline(baseline_file)
     report = Report("check", ", ".join(map(str, traces)))
     told = _told_in(out, forms)
     if jobs > 1 and len(traces) > 1:
-        path = _check_many(told, traces, accepted, report, forms, jobs, first=first)
+        path = _check_many(told, traces, baseline, report, forms, jobs, first=first)
     else:
         for path in traces:
-            _check_one(told, path, accepted, report, follow=follow, first=first)
+            _check_one(told, path, baseline, report, follow=follow, first=first)
             if (first and report.findings) or caught():
                 break
     if follow:
@@ -71,7 +71,7 @@ def check_traces(
     elif caught():
         complain(f"interrupted: {path} and what comes after it is not checked to its end")
     show_kin(told.details, report.findings, len(traces))
-    show_accepted(told.details, accepted)
+    show_baseline(told.details, baseline)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
@@ -86,15 +86,15 @@ def _told_in(out: Console, forms: Forms) -> Consoles:
 
 
 def _check_many(
-    told: Consoles, traces: Sequence[Path], accepted: Accepted, report: Report, forms: Forms, jobs: int, *, first: bool
+    told: Consoles, traces: Sequence[Path], baseline: Baseline, report: Report, forms: Forms, jobs: int, *, first: bool
 ) -> Path:
     """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
 
-    def work(out: Console, path: Path, known: Accepted, one: Report) -> None:
+    def work(out: Console, path: Path, known: Baseline, one: Report) -> None:
         _check_one(_told_in(out, forms), path, known, one, follow=False, first=first)
 
     left = list(traces)
-    with closing(side_by_side(work, traces, jobs, told.verdict, accepted)) as checked:
+    with closing(side_by_side(work, traces, jobs, told.verdict, baseline)) as checked:
         for one in checked:
             if one.fault:
                 raise RuntimeError(f"{one.path}: {one.fault}")
@@ -102,7 +102,7 @@ def _check_many(
                 left.remove(one.path)
             sys.stderr.write(one.complained)
             told.verdict.out(one.printed, end="", highlight=False)
-            accepted.count += one.accepted
+            baseline.count += one.baseline
             report.cases += one.report.cases
             report.findings += one.report.findings
             report.judged = dict(Counter(report.judged) + Counter(one.report.judged))
@@ -112,15 +112,15 @@ def _check_many(
     return next(iter(left), traces[-1])
 
 
-def report_of(path: Path, accepted: Accepted, described: Described) -> Report:
+def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
     """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
     report = Report("check", str(path))
     silent = Console(quiet=True)
-    _check_one(Consoles(silent, silent, described=described), path, accepted, report, follow=False, first=False)
+    _check_one(Consoles(silent, silent, described=described), path, baseline, report, follow=False, first=False)
     return report
 
 
-def _check_one(told: Consoles, path: Path, accepted: Accepted, report: Report, *, follow: bool, first: bool) -> None:
+def _check_one(told: Consoles, path: Path, baseline: Baseline, report: Report, *, follow: bool, first: bool) -> None:
     try:
         with open_trace(path, follow=follow) as trace, progress_bar() as progress:
             task = progress.add_task(path.name, total=trace.lines.size() or None)
@@ -129,9 +129,9 @@ def _check_one(told: Consoles, path: Path, accepted: Accepted, report: Report, *
                 progress.update(task, completed=trace.lines.bytes_read())
 
             if isinstance(trace, MemoryReader):
-                memory.check(told, path, trace, accepted, report, tell, follow=follow, first=first)
+                memory.check(told, path, trace, baseline, report, tell, follow=follow, first=first)
             else:
-                _check_requests(told, path, trace, accepted, report, tell, follow=follow, first=first)
+                _check_requests(told, path, trace, baseline, report, tell, follow=follow, first=first)
     except InputError as error:
         report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))
@@ -141,7 +141,7 @@ def _check_requests(
     told: Consoles,
     path: Path,
     trace: TraceReader,
-    accepted: Accepted,
+    baseline: Baseline,
     report: Report,
     tell: Callable[[], object],
     *,
@@ -149,7 +149,7 @@ def _check_requests(
     first: bool,
 ) -> None:
     config, out = trace.header.config, told.details
-    whole = judge_whole(config, trace, accepted, tell, first_only=first)
+    whole = judge_whole(config, trace, baseline, tell, first_only=first)
     if follow:
         forgive()  # nothing else ends it
     if whole.problem is not None:

@@ -10,11 +10,11 @@ from rich.text import Text
 from kvconform.console import BROKEN, CONFORMS, Forms, progress_bar
 from kvconform.errors import LoadError
 from kvconform.features import UnknownFeatureError, lacks, needs, vector_under, why_not
-from kvconform.findings.baseline import Accepted, read_accepted
+from kvconform.findings.baseline import Baseline, read_baseline
 from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report, Verdict
-from kvconform.findings.summary import show_accepted, show_gaps, show_run
+from kvconform.findings.summary import show_baseline, show_gaps, show_run
 from kvconform.findings.text import show_finding
 from kvconform.implementations import load
 from kvconform.levels.memory.vectors import (
@@ -44,7 +44,7 @@ class Task(NamedTuple):
     """Without any kvspec's own."""
     impl: str
     record: Path | None = None
-    accept: Path | None = None
+    baseline_file: Path | None = None
     word: str | None = None
     """Only vectors that have it in their name, their folder or their rules."""
     first: bool = False
@@ -57,7 +57,7 @@ class Ran(NamedTuple):
     results: list[tuple[Vector, Outcome]]
     unsupported: list[tuple[Vector, frozenset[str]]]
     failed: list[tuple[Vector, Outcome]]
-    """Of the results those with a finding that is not accepted."""
+    """Of the results those with a finding that is not known."""
 
 
 def run_vectors(out: Console, task: Task, forms: Forms) -> int:
@@ -79,19 +79,19 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     if not (memory or read):
         raise LoadError(f"there is no vector about {task.word!r}")
     factory = load(task.impl) if read else None
-    accepted = read_accepted(task.accept)
+    baseline = read_baseline(task.baseline_file)
     judged = run_memory_vectors(memory, first=task.first)
     missed = [finding_of_vector(vector, result) for vector, result in judged if result.mismatch is not None]
     report = Report("run", task.impl, [case_of(vector, result) for vector, result in judged], missed)
     ran = Ran([], [], [])
     if factory is not None and not (task.first and missed):
-        ran = _run_all(read, factory, task, accepted)
+        ran = _run_all(read, factory, task, baseline)
         _report(report, ran, factory)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     else:
-        _show(out, report, judged, ran, accepted, forms)
+        _show(out, report, judged, ran, baseline, forms)
     return CONFORMS if report.conforms else BROKEN
 
 
@@ -108,7 +108,7 @@ def _wanted(vector: Vector | MemoryVector, word: str | None) -> bool:
     return word is None or any(word.casefold() in one.casefold() for one in words)
 
 
-def _run_all(read: list[Vector], factory: Factory, task: Task, accepted: Accepted) -> Ran:
+def _run_all(read: list[Vector], factory: Factory, task: Task, baseline: Baseline) -> Ran:
     if task.record is not None:
         task.record.mkdir(parents=True, exist_ok=True)
     lacking = _lacking(factory, task.impl)
@@ -121,7 +121,7 @@ def _run_all(read: list[Vector], factory: Factory, task: Task, accepted: Accepte
                 continue
             outcome = _run_one(vector, factory, task.impl, task.record)
             ran.results.append((vector, outcome))
-            if not _conforms(outcome, accepted):
+            if not _conforms(outcome, baseline):
                 ran.failed.append((vector, outcome))
                 if task.first:
                     break
@@ -134,7 +134,7 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     """Add what came out to a report."""
     failed = {id(outcome) for _, outcome in ran.failed}
     for vector, outcome in ran.results:
-        verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "accepted"
+        verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "baseline"
         silent = unchecked_rules(vector, outcome) if verdict == "conforms" else []
         verdict, reason = ("partly judged", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
         report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
@@ -150,7 +150,7 @@ def _show(
     report: Report,
     judged: Sequence[tuple[MemoryVector, Result]],
     ran: Ran,
-    accepted: Accepted,
+    baseline: Baseline,
     forms: Forms,
 ) -> None:
     """Print what came out."""
@@ -162,13 +162,13 @@ def _show(
         show_gaps(out, ran.results, ran.unsupported, verbose=forms.verbose)
         for finding in report.findings:
             show_finding(out, finding)
-        show_accepted(out, accepted)
+        show_baseline(out, baseline)
     if judged:
         out.print(Text(summed_up(judged)), soft_wrap=True)
     if ran.results:
         operations = sum(outcome.operations for _, outcome in ran.results)
         aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
-        known = f", {accepted.count.total()} up to what is accepted" if accepted.count.total() else ""
+        known = f", {baseline.count.total()} up to what is baseline" if baseline.count.total() else ""
         partly = [unchecked_rules(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
         silent = [rules for rules in partly if rules]
         rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))
@@ -231,11 +231,11 @@ def _carried_out(vector: Vector, breach: Failure, factory: Factory) -> list[tupl
     return [*zip(lines, asked, strict=False), (lines[breach.step - 1], breach.op)]
 
 
-def _conforms(outcome: Outcome, accepted: Accepted) -> bool:
+def _conforms(outcome: Outcome, baseline: Baseline) -> bool:
     """Whether a vector came out right, up to a finding that is known."""
     match outcome.finding:
         case RuleBroken() as broken:
-            return accepted.take(broken.code, str(broken.op.__struct_config__.tag))
+            return baseline.take(broken.code, str(broken.op.__struct_config__.tag))
         case finding:
             return finding is None
 

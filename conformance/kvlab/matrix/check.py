@@ -62,7 +62,7 @@ def place_of(level: Level, engine: str, release: str, cache: Path | None) -> Pat
         found = importlib.util.find_spec(engine) if engine in ENGINES else None
         if found is None or not found.submodule_search_locations:
             raise NotThere(f"{engine} is not installed")
-        as_it_is = engine == "vllm" or level == "requests"
+        as_it_is = engine == "vllm" or level == "request"
         return None if as_it_is else Path(next(iter(found.submodule_search_locations))).parent
     if is_version(release):
         if engine not in ENGINES:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.wording import counted, origin
@@ -42,7 +42,7 @@ def _of_requests(report: RequestReport) -> tuple[list[Finding], str]:
 
 def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
     """A case with its findings; it is named by the traces of these, which stand in files of their own."""
-    case.verdict = "fails" if found else "accepted" if known else "conforms"
+    case.verdict = "fails" if found else "known" if known else "conforms"
     case.reason = "; ".join(str(one.place) for one in found) or known
     report.cases.append(case)
     report.findings += found
@@ -51,7 +51,7 @@ def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
 def _told(run: MemoryReport, group: Group) -> Finding:
     """What was found as the engine runs, by the trace that was written of it; without one its code and its words."""
     if group.file:
-        told = report_of_trace(Path(group.file), Accepted(), "causes").findings
+        told = report_of_trace(Path(group.file), Baseline(), "causes").findings
         same = [one for one in told if one.code == group.code]
         if same:
             return msgspec.structs.replace(same[-1], count=group.times)

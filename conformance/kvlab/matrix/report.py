@@ -7,7 +7,7 @@ import msgspec
 
 from kvconform.findings.finding import Finding
 
-Level = Literal["requests", "memory"]
+Level = Literal["request", "memory"]
 
 
 class Task(msgspec.Struct):
@@ -121,12 +121,12 @@ class MemoryReport(Report):
 
 AnyReport = RequestReport | MemoryReport
 
-REPORTS: dict[Level, type[RequestReport] | type[MemoryReport]] = {"requests": RequestReport, "memory": MemoryReport}
+REPORTS: dict[Level, type[RequestReport] | type[MemoryReport]] = {"request": RequestReport, "memory": MemoryReport}
 
 
 def line(report: AnyReport) -> str:
     """One line that sums a release up."""
-    how = "as it runs" if isinstance(report, MemoryReport) else "requests"
+    how = "as it runs" if isinstance(report, MemoryReport) else "request"
     sums = f"not supported: {report.not_supported}"
     if report.not_supported is None:
         sums = _of_memory(report) if isinstance(report, MemoryReport) else _of_requests(report)

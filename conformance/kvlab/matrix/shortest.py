@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kvcheck import Checker, Finding
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.memory.minimise import shortest_cuts
 from kvlab.matrix.report import Group as Told
@@ -27,7 +27,7 @@ def write_shortest(
     found: Sequence[tuple[Told, Finding]],
 ) -> None:
     """Write the shortest part of a run for each of these findings of it, or all up to it, and note the file."""
-    judging = Judge(Checker(pools), Accepted([]))
+    judging = Judge(Checker(pools), Baseline([]))
     for line, event in enumerate(told, start=2):
         judging.step(line, event)
     groups = {(group.finding.event, group.finding.code): group for group in judging.outcome().groups}

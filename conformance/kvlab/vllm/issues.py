@@ -1,16 +1,13 @@
 """Known issues of vLLM's releases: each is looked for with its own workload, and nothing else.
 
-python -m kvlab.vllm.issues FOLDER [NAME]
+kvspec engines reproduce RELEASE [NAME]
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 from rich.console import Console
 
 from kvattach.patches import Patches
@@ -83,28 +80,23 @@ def bring_out(issue: Issue) -> Finding | None:
     return None
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="A folder that holds an unpacked wheel.")],
-    name: Annotated[str, typer.Argument(help="One defect; without it, all of them.")] = "",
-) -> None:
-    """Drive a release of vLLM until each of the known defects shows, and print where."""
-    logging.disable(logging.CRITICAL)
-    console = Console()
-    try:
-        without = prepared(folder)
-    except EngineError as error:
-        console.print(str(error), style="red", markup=False)
-        raise SystemExit(2) from error
-    for issue in issues_of("vllm").at("memory"):
-        if issue.workload is None or name not in ("", issue.id):
-            continue
+def reproduce(console: Console, folder: Path, name: str = "") -> int:
+    """Drive a release of vLLM until each known issue shows, or the one of that name; 1 if one does not.
+
+    Raises:
+        EngineError: the release cannot be had, or no issue has the name.
+    """
+    known = [issue for issue in issues_of("vllm").at("memory") if issue.workload is not None]
+    wanted = [issue for issue in known if name in ("", issue.id)]
+    if not wanted:
+        raise EngineError(f"no known issue {name!r}; these are known: {', '.join(issue.id for issue in known)}")
+    without, missed = prepared(folder), 0
+    for issue in wanted:
         if why := lacking(workload_of(issue), without):
-            console.print(f"{issue.id}: not supported: {why}", markup=False, soft_wrap=True)
-            continue
-        found = bring_out(issue)
-        shown = "not found" if found is None else f"{found.rule} at event {found.event:,}: {describe(found)}"
-        console.print(f"{issue.id}: {shown}", markup=False, soft_wrap=True)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+            words = f"not supported: {why}"
+        elif (found := bring_out(issue)) is None:
+            words, missed = "not found", 1
+        else:
+            words = f"{found.code} at event {found.event:,}: {describe(found)}"
+        console.print(f"{issue.id}: {words}", markup=False, soft_wrap=True)
+    return missed

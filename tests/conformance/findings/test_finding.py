@@ -13,7 +13,7 @@ from rich.console import Console
 from kvcheck import Checker
 from kvcheck.words import describe
 from kvconform.features import lacks, needs
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding
 from kvconform.findings.text import show_finding, value
 from kvconform.gallery.mutants import BUGS
@@ -145,7 +145,7 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
     other = [json.loads(json.dumps(line).replace('"r"', '"q"')) for line in RECORDED[:2]]
     path = write(tmp_path / "t.jsonl", HEADER, *other, *RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}})
     with TraceReader(path) as trace:
-        (found,) = judge_whole(trace.header.config, trace, Accepted()).found
+        (found,) = judge_whole(trace.header.config, trace, Baseline()).found
         config = trace.header.config
     finding = finding_of(found.finding, config, place_of(found.finding, path, found.line), shortest_of_trace(path, 8))
     again = check_again(operations(finding), config)
@@ -201,7 +201,7 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
     trace.write_bytes(lines(kept, *(line for line in rest if line["op"] != "expect")))
     with open_trace(trace) as opened:
         assert isinstance(opened, MemoryReader)
-        judge = Judge(Checker(opened.header.pools), Accepted())
+        judge = Judge(Checker(opened.header.pools), Baseline())
         for line, event in opened:
             judge.step(line, event)
         findings = tell_judged(trace, opened.header.pools, judge.outcome(), judge.identities, 60)

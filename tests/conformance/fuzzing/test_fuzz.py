@@ -210,11 +210,11 @@ def test_fuzzing_goes_on_after_something_breaks_and_ends_in_time_with_its_traces
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = tmp_path / "known.toml"
     rules = "PAGE-1", "SESS-4", "MAMBA-2", "MAMBA-4"
-    known.write_text("".join(f'[[accepted]]\nrule = "{rule}"\nreason = "planted"\n' for rule in rules))
+    known.write_text("".join(f'[[known]]\nrule = "{rule}"\nreason = "planted"\n' for rule in rules))
     out = tmp_path / "failure.jsonl"
-    arguments = ["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", str(out), "--accept", str(known)]
+    arguments = ["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", str(out), "--baseline", str(known)]
     assert run_command(arguments) == 0
-    assert re.search(r"Accepted: PAGE-1: [1-9]\d* times. planted", capsys.readouterr().out)
+    assert re.search(r"Known: PAGE-1: [1-9]\d* times. planted", capsys.readouterr().out)
     assert not out.exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from kvcli.main import run_command
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.outcome import Case, Report
 from kvconform.runs.side_by_side import side_by_side
 from tests.conformance.helpers import HEADER, RECORDED, write
@@ -27,7 +27,7 @@ def traces(tmp_path: Path) -> list[str]:
     return [str(good), str(tmp_path / "none.jsonl"), str(bad), str(cut), str(good)]
 
 
-@pytest.mark.parametrize("form", [[], ["--json"], ["--quiet"], ["--first"]])
+@pytest.mark.parametrize("form", [[], ["--json"], ["--quiet"], ["--exitfirst"]])
 def test_it_says_the_same_in_the_order_of_the_traces(
     traces: list[str], form: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,20 +40,20 @@ def test_it_says_the_same_in_the_order_of_the_traces(
     assert len(said[0].out) > 100
 
 
-def dies(_out: Console, path: Path, _accepted: Accepted, report: Report) -> None:
+def dies(_out: Console, path: Path, _baseline: Baseline, report: Report) -> None:
     if path.name == "second":
         os.kill(os.getpid(), signal.SIGKILL)
     report.cases.append(Case(path.name, "conforms", str(path)))
 
 
-def fails(_out: Console, _path: Path, _accepted: Accepted, _report: Report) -> None:
+def fails(_out: Console, _path: Path, _baseline: Baseline, _report: Report) -> None:
     raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(("work", "verdicts"), [(dies, ["conforms", "unusable", "conforms"]), (fails, [])])
 def test_a_process_that_dies_or_fails_is_told(work: Callable[..., None], verdicts: list[str]) -> None:
     paths = list(map(Path, ("first", "second", "third")))
-    checked = list(side_by_side(work, paths, 2, Console(quiet=True), Accepted()))
+    checked = list(side_by_side(work, paths, 2, Console(quiet=True), Baseline()))
     assert [case.verdict for one in checked for case in one.report.cases] == verdicts
     assert [("second" in one.complained, "ZeroDivisionError" in one.fault) for one in checked] == (
         [(False, False), (True, False), (False, False)] if verdicts else [(False, True)] * 3

@@ -71,7 +71,7 @@ def test_what_an_engine_did_is_told_by_its_trace(tmp_path: Path) -> None:
     report = report_of("e", runs)
     assert [(case.verdict, case.reason) for case in report.cases] == [
         ("fails", f"{trace}:4"),
-        ("accepted", "known defects: leak (MEM-LEAK/ended)"),
+        ("known", "known defects: leak (MEM-LEAK/ended)"),
     ]
     (finding,) = report.findings
     assert [moment.says for moment in finding.trace.moments][-1] == "r releases page 1 of kv."

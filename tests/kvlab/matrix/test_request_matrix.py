@@ -141,7 +141,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RequestReport:
         folder = fetch(RELEASE)  # kept in the user's cache folder, where kvspec keeps releases
     except NotFetched as error:
         pytest.skip(str(error))
-    task = Task("requests", "sglang", RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
+    task = Task("request", "sglang", RELEASE, str(folder), str(tmp_path_factory.mktemp("matrix")), seconds=0, seed=0)
     command = [sys.executable, "-m", "kvlab.matrix.worker", msgspec.json.encode(task).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
@@ -201,7 +201,7 @@ def test_a_written_trace_shows_the_same_finding_again(report: RequestReport) -> 
 
 
 def test_a_folder_without_sglang_is_said_to_hold_none(tmp_path: Path) -> None:
-    report = checked("requests", "sglang", f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
+    report = checked("request", "sglang", f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
     assert report.not_supported == f"{tmp_path} holds no SGLang release"
 
 
@@ -216,6 +216,6 @@ def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(check, "_run", once)
     for again in (False, False, True):
-        report = checked("requests", "sglang", f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
+        report = checked("request", "sglang", f"{tmp_path}/mine", 1.0, 0, tmp_path / "out", None, again=again)
         assert report.release == "mine"
     assert [task.release for task in asked] == ["mine", "mine"]

@@ -12,7 +12,7 @@ from kvcheck.state import State
 from kvcheck.words import describe
 from kvconform.console import Consoles, complain
 from kvconform.errors import InputError
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted, filled, printable
@@ -30,7 +30,7 @@ def check(
     told: Consoles,
     path: Path,
     trace: MemoryReader,
-    accepted: Accepted,
+    baseline: Baseline,
     report: Report,
     progress: Callable[[], object],
     *,
@@ -53,7 +53,7 @@ def check(
         console.print(Text(printable(what)), soft_wrap=True)
 
     checker = Checker(trace.header.pools)
-    judging = Judge(checker, accepted, met if follow else None)
+    judging = Judge(checker, baseline, met if follow else None)
     problem: InputError | None = None
     try:
         _read(trace, judging, progress, first=first)

@@ -6,7 +6,7 @@ from typing import NamedTuple, get_args
 
 from kvcheck import Checker, Finding
 from kvcheck.finding import CONTENT, OWNERS
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvspec.memory.events import MemoryEvent
 
 GROUPS = 1000
@@ -38,7 +38,7 @@ class Judged(NamedTuple):
     events: Counter[str]
     """By kind."""
     groups: list[Group]
-    """In the order in which they were first met; what is accepted is not among them."""
+    """In the order in which they were first met; known findings are not among them."""
     beyond: int
     """Findings of still other kinds, more than `GROUPS`."""
     judged: Counter[str]
@@ -50,10 +50,10 @@ class Judged(NamedTuple):
 class Judge:
     """The law, and what it has found so far."""
 
-    def __init__(self, checker: Checker, accepted: Accepted, found: Callable[[Group], object] | None = None) -> None:
-        """Findings in `accepted` are counted there; `found` is given the first finding of each other kind."""
+    def __init__(self, checker: Checker, baseline: Baseline, found: Callable[[Group], object] | None = None) -> None:
+        """Findings in `baseline` are counted there; `found` is given the first finding of each other kind."""
         self._checker = checker
-        self._accepted = accepted
+        self._baseline = baseline
         self._found = found
         self._groups: dict[tuple[object, ...], Group] = {}
         self._at: dict[tuple[int, str], Group] = {}
@@ -77,7 +77,7 @@ class Judge:
             if len(self.identities) < REMEMBERED:
                 self.identities.add(finding.identity)
             place = {"pool": finding.pool or "", "at": finding.at or ""}
-            if not self._accepted.take(finding.code, kind, 1 + finding.more, **place):
+            if not self._baseline.take(finding.code, kind, 1 + finding.more, **place):
                 self._sort(finding, kind, line)
         return findings
 
@@ -110,7 +110,7 @@ class Judge:
 
     @property
     def has_found(self) -> bool:
-        """Whether anything was found that is not accepted."""
+        """Whether anything was found that is not known."""
         return bool(self._groups)
 
     def outcome(self) -> Judged:

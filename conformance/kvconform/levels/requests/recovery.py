@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from kvconform.errors import InputError
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted
@@ -39,7 +39,7 @@ class Whole(NamedTuple):
     found: list[Found]
     """In the order in which they were first met, without what is accepted. All but the first may follow from it."""
     first: RuleBroken | None
-    """The very first finding, accepted or not."""
+    """The very first finding, known or not."""
     lost: str | None
     """Where and why judging ended before the trace did."""
     problem: InputError | None
@@ -79,14 +79,14 @@ class Mending:
 def judge_whole(
     config: Config,
     operations: Iterable[tuple[int, Operation[Any]]],
-    accepted: Accepted,
+    baseline: Baseline,
     progress: Callable[[], object] = lambda: None,
     *,
     first_only: bool = False,
 ) -> Whole:
     """Judge recorded operations, each with its line, to the end or until the state is lost.
 
-    With `first_only` up to the first finding that is not accepted.
+    With `first_only` up to the first finding that is not known.
     """
     mending = Mending(config)
     found: dict[tuple[str, type], Found] = {}
@@ -99,7 +99,7 @@ def judge_whole(
             if violation is not None:
                 broken = RuleBroken(violation, steps, op)
                 first = first or broken
-                if not accepted.take(broken.code, str(op.__struct_config__.tag)):
+                if not baseline.take(broken.code, str(op.__struct_config__.tag)):
                     known = found.setdefault((broken.rule.id, type(op)), Found(broken, line))
                     known.count += known.finding is not broken
                     if first_only:

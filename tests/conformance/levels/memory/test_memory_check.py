@@ -20,7 +20,7 @@ import zstandard
 from kvcheck import Checker, Finding
 from kvcli.main import run_command
 from kvconform.console import FAULTY
-from kvconform.findings.baseline import Accepted
+from kvconform.findings.baseline import Baseline
 from kvconform.levels.memory import minimise as shrink
 from kvconform.levels.memory import rendering as telling
 from kvconform.levels.memory.grouping import Group, Judge
@@ -77,7 +77,7 @@ def on_stream(id: str, **uses: Any) -> dict[str, Any]:
 def judged(path: Path) -> Judge:
     with open_trace(path) as opened:
         assert isinstance(opened, MemoryReader)
-        judging = Judge(Checker(opened.header.pools), Accepted())
+        judging = Judge(Checker(opened.header.pools), Baseline())
         for line, event in opened:
             judging.step(line, event)
         return judging
@@ -243,7 +243,7 @@ def test_what_was_not_told_is_said_by_pool(
 
 def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvconform.levels.memory.grouping.GROUPS", 2)
-    judging = Judge(Checker({"kv": Pool()}), Accepted())
+    judging = Judge(Checker({"kv": Pool()}), Baseline())
     for number in range(5):
         judging.step(number, e.Release("a", "kv", [number], at=f"site {number}"))
     outcome = judging.outcome()
@@ -522,32 +522,32 @@ def test_the_search_ends_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest
 # What is known
 
 
-def accepting(path: Path, **entry: str) -> str:
-    path.write_text("[[accepted]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items()))
+def baseline_file(path: Path, **entry: str) -> str:
+    path.write_text("[[known]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items()))
     return str(path)
 
 
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl", *TWICE)
-    known = accepting(tmp_path / "k.toml", rule="MEM-RELEASE/not-held", event="release", reason="known")
-    assert run_command(["check", str(path), "--accept", known]) == 0
-    assert "Accepted: MEM-RELEASE/not-held at release: 1 time. known" in capsys.readouterr().out
+    known = baseline_file(tmp_path / "k.toml", rule="MEM-RELEASE/not-held", event="release", reason="known")
+    assert run_command(["check", str(path), "--baseline", known]) == 0
+    assert "Known: MEM-RELEASE/not-held at release: 1 time. known" in capsys.readouterr().out
 
 
 def test_what_is_accepted_is_counted_also_where_an_event_has_too_many_to_tell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", [1, 2500]), on("b", [1, 2500]))
-    known = accepting(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
-    assert run_command(["check", str(path), "--accept", known]) == 0
+    known = baseline_file(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
+    assert run_command(["check", str(path), "--baseline", known]) == 0
     # All but those that the first one takes of the pool's 64 pages.
-    assert "Accepted: MEM-TAKE: 4,936 times. known" in capsys.readouterr().out
+    assert "Known: MEM-TAKE: 4,936 times. known" in capsys.readouterr().out
 
 
 def test_what_follows_from_what_is_accepted_is_not_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", 2), on("thief", 2), *[on("a", 2, op="release")] * 2)
-    known = accepting(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
-    assert run_command(["check", str(path), "--accept", known]) == 1
+    known = baseline_file(tmp_path / "k.toml", rule="MEM-TAKE", reason="known")
+    assert run_command(["check", str(path), "--baseline", known]) == 1
     out = capsys.readouterr().out
     assert "MEM-RELEASE is broken" in out and "MEM-TAKE is broken" not in out
     assert "It may follow from what was found at event 2 and is accepted." in out
@@ -566,7 +566,7 @@ def two_pools(path: Path) -> Path:
 
 def test_where_there_are_several_pools_it_is_said_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, sarif = two_pools(tmp_path / "t.jsonl"), tmp_path / "t.sarif"
-    assert run_command(["check", str(path), "--follow", "--first", "--sarif", str(sarif)]) == 1
+    assert run_command(["check", str(path), "--follow", "--exitfirst", "--sarif", str(sarif)]) == 1
     out = capsys.readouterr().out
     assert f"{path}:3: MEM-WRITTEN in pool kv: operation kv reads" in out
     assert f"1. MEM-WRITTEN is broken in pool kv at {path}:3" in out
@@ -586,10 +586,10 @@ def test_what_is_accepted_may_be_of_one_pool_and_one_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str], told: str
 ) -> None:
     path = two_pools(tmp_path / "t.jsonl")
-    known = accepting(tmp_path / "k.toml", **{"rule": "MEM-WRITTEN", "reason": "known"} | entry)
-    assert run_command(["check", str(path), "--accept", known]) == 1
+    known = baseline_file(tmp_path / "k.toml", **{"rule": "MEM-WRITTEN", "reason": "known"} | entry)
+    assert run_command(["check", str(path), "--baseline", known]) == 1
     out, times = capsys.readouterr().out, "never, so it can go from the file" if told == "(x)" else "1 time"
-    assert f"Accepted: MEM-WRITTEN {told}: {times}. known" in out
+    assert f"Known: MEM-WRITTEN {told}: {times}. known" in out
     assert re.findall("broken in pool (.*) at", out) == (["kv", "state"] if told == "(x)" else ["kv"])
 
 
@@ -598,20 +598,20 @@ def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str]
 ) -> None:
     path = trace(tmp_path / "t.jsonl", *TWICE)
-    known = accepting(tmp_path / "k.toml", **{"rule": "MEM-RELEASE", "reason": "known", "link": "there"} | entry)
-    assert run_command(["check", str(path), "--accept", known]) == 1
+    known = baseline_file(tmp_path / "k.toml", **{"rule": "MEM-RELEASE", "reason": "known", "link": "there"} | entry)
+    assert run_command(["check", str(path), "--baseline", known]) == 1
     assert "never, so it can go from the file. known (there)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("accepted", "k.toml: "),
-        ('[[accepted]]\nrule = "MEM-TAKE"', "missing required field `reason`"),
-        ('[[accepted]]\nrule = "MEM-TAKE"\nreason = " "', "entry 1: MEM-TAKE has no reason"),
-        ('[[accepted]]\nrule = "MEM-TAKE"\nevent = "tke"\nreason = "r"', "entry 1: unknown event 'tke'"),
-        ('[[accepted]]\nrule = "MEM-NONE"\nreason = "r"', "entry 1: unknown rule or code 'MEM-NONE'"),
-        ('[[accepted]]\nrule = "MEM-TAKE"\nreason = "r"\nsince = 1', "unknown field `since`"),
+        ("known", "k.toml: "),
+        ('[[known]]\nrule = "MEM-TAKE"', "missing required field `reason`"),
+        ('[[known]]\nrule = "MEM-TAKE"\nreason = " "', "entry 1: MEM-TAKE has no reason"),
+        ('[[known]]\nrule = "MEM-TAKE"\nevent = "tke"\nreason = "r"', "entry 1: unknown event 'tke'"),
+        ('[[known]]\nrule = "MEM-NONE"\nreason = "r"', "entry 1: unknown rule or code 'MEM-NONE'"),
+        ('[[known]]\nrule = "MEM-TAKE"\nreason = "r"\nsince = 1', "unknown field `since`"),
     ],
 )
 def test_a_file_of_accepted_findings_that_is_wrong(
@@ -619,7 +619,7 @@ def test_a_file_of_accepted_findings_that_is_wrong(
 ) -> None:
     (tmp_path / "k.toml").write_text(text)
     path = trace(tmp_path / "t.jsonl", *TWICE)
-    assert run_command(["check", str(path), "--accept", str(tmp_path / "k.toml")]) == 2
+    assert run_command(["check", str(path), "--baseline", str(tmp_path / "k.toml")]) == 2
     complaint = capsys.readouterr().err
     assert told in complaint and complaint.count("\n") == 1
 
@@ -721,7 +721,7 @@ def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    judging = Judge(Checker({"kv": Pool(page_size=4, num_pages=64)}), Accepted())
+    judging = Judge(Checker({"kv": Pool(page_size=4, num_pages=64)}), Baseline())
 
     def lives(first: int, count: int) -> Iterator[e.MemoryEvent]:
         for number in range(first, first + count):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvcli.main import run_command
-from kvconform.findings.baseline import Accepted, Entry
+from kvconform.findings.baseline import Baseline, Entry
 from kvconform.levels.requests.recovery import Whole, judge_whole
 from kvconform.traces.codec import TraceReader
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
@@ -24,7 +24,7 @@ def another(number: int, **changed: Any) -> list[dict[str, Any]]:
 
 def judged(path: Path, *entries: Entry) -> Whole:
     with TraceReader(path) as trace:
-        return judge_whole(trace.header.config, trace, Accepted(list(entries)))
+        return judge_whole(trace.header.config, trace, Baseline(list(entries)))
 
 
 LEFT: dict[str, Any] = {"finish": {"obs": {"freed": []}}}
@@ -82,28 +82,28 @@ def test_a_wrong_eviction_loses_the_store(tmp_path: Path) -> None:
 def test_what_is_accepted_is_counted_and_the_rest_is_judged(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED, *another(2, **LEFT), *another(3, **LEFT))
     entry = Entry("PAGE-1", "known", event="finish")
-    accepted = Accepted([entry])
+    baseline = Baseline([entry])
     with TraceReader(path) as trace:
-        assert judge_whole(trace.header.config, trace, accepted).found == []
-    assert accepted.count[entry] == 2
+        assert judge_whole(trace.header.config, trace, baseline).found == []
+    assert baseline.count[entry] == 2
 
 
 def test_check_takes_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED, *another(2, **LEFT))
     known = tmp_path / "known.toml"
-    known.write_text('[[accepted]]\nrule = "PAGE-1"\nreason = "known"\n')
-    assert run_command(["check", str(path), "--accept", str(known)]) == 0
-    assert "Accepted: PAGE-1: 1 time. known" in capsys.readouterr().out
+    known.write_text('[[known]]\nrule = "PAGE-1"\nreason = "known"\n')
+    assert run_command(["check", str(path), "--baseline", str(known)]) == 0
+    assert "Known: PAGE-1: 1 time. known" in capsys.readouterr().out
 
 
 def test_run_takes_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vector = write(tmp_path / "life.jsonl", VECTOR, *LIFE)
     known = tmp_path / "known.toml"
-    known.write_text('[[accepted]]\nrule = "PAGE-1"\nevent = "finish"\nreason = "known"\n')
+    known.write_text('[[known]]\nrule = "PAGE-1"\nevent = "finish"\nreason = "known"\n')
     keeps = ["run", str(vector), "--impl", "tests.conformance.helpers:KeepsPages"]
     assert run_command(keeps) == 1
-    assert run_command([*keeps, "--accept", str(known)]) == 0
+    assert run_command([*keeps, "--baseline", str(known)]) == 0
     out = capsys.readouterr().out
-    assert "1 of 1 vectors conform, 1 up to what is accepted" in out
-    assert run_command(["run", str(vector), "--accept", str(known)]) == 0
+    assert "1 of 1 vectors conform, 1 apart from known findings" in out
+    assert run_command(["run", str(vector), "--baseline", str(known)]) == 0
     assert "never, so it can go from the file" in capsys.readouterr().out
