@@ -134,7 +134,7 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     """Add what came out to a report."""
     failed = {id(outcome) for _, outcome in ran.failed}
     for vector, outcome in ran.results:
-        verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "baseline"
+        verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "known"
         silent = unchecked_rules(vector, outcome) if verdict == "conforms" else []
         verdict, reason = ("partly judged", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
         report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
