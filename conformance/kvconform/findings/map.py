@@ -142,7 +142,7 @@ class _Map:
         if self._unlettered:
             yield f"{_UNLETTERED} one of {counted(self._unlettered, 'further holder')}"
         if any(cell.named and not cell.wrong for cell in cells):
-            yield "[ ] named"
+            yield "[ ] touched in this step"
         if any(cell.used and not cell.wrong for cell in cells):
             yield "( ) or [ ) in use by an operation in flight"
         if any(cell.wrong for cell in cells):

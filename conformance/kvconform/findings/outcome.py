@@ -10,8 +10,8 @@ import msgspec
 from kvconform.findings.finding import Finding
 from kvspec import __version__
 
-Verdict = Literal["conforms", "partly judged", "fails", "known", "not supported", "unusable"]
-"""Of a case. `partly judged`: nothing is wrong, but of some rules that the case is about answers told too little;
+Verdict = Literal["conforms", "partly checked", "fails", "known", "not supported", "unusable"]
+"""Of a case. `partly checked`: nothing is wrong, but of some rules that the case is about answers told too little;
 `known`: the baseline lists what was found; `unusable`: the input cannot be read."""
 
 
@@ -53,7 +53,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     def conforms(self) -> bool:
         """Whether no case fails, and all could be read; who tells so little that no vector is judged does not."""
         met = {case.verdict for case in self.cases if case.level == "request"} - {"not supported"}
-        return met != {"partly judged"} and not any(case.verdict in ("fails", "unusable") for case in self.cases)
+        return met != {"partly checked"} and not any(case.verdict in ("fails", "unusable") for case in self.cases)
 
 
 def schema() -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _finding(finding: Finding) -> str:
     if finding.note:
         parts.append(f"<h3>{escape(finding.note)} In a memory of {escape(finding.trace.memory)}.</h3>")
     parts.append(_timeline(finding.trace))
-    facts = [("before", one) for one in finding.before] + [("known", one) for one in finding.known]
+    facts = [("state", one) for one in finding.before] + [("history", one) for one in finding.known]
     facts += [("raised at", one) for one in finding.raised]
     listed = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts)
     return "".join([*parts, f"<dl>{listed}</dl>" if facts else "", "</article>"])

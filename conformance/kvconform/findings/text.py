@@ -66,9 +66,9 @@ def _details(finding: Finding) -> Iterator[tuple[str, str]]:
     for frame in finding.raised:
         yield "at", frame
     for holder in finding.before:
-        yield "before", holder
+        yield "state", holder
     for fact in finding.known:
-        yield "known", fact
+        yield "history", fact
 
 
 def _show_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:

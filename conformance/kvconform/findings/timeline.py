@@ -119,9 +119,7 @@ def _legend(hues: dict[str, int], shown: list[Moment], level: str) -> Iterator[s
     kinds = {cell.kind for cell in cells}
     entries = [("none", "free"), *((f"holder{hue}", holder) for holder, hue in hues.items())]
     entries += [(_STYLES[kind], words) for kind, words in KINDS[level].items() if kind in kinds and kind != "free"]
-    entries += (
-        [("named", "named by the event or its answer")] if any(cell.named and not cell.wrong for cell in cells) else []
-    )
+    entries += [("named", "touched in this step")] if any(cell.named and not cell.wrong for cell in cells) else []
     entries += [("used", "used by an operation in flight")] if any(cell.used for cell in cells) else []
     entries += [("wrong", "what the answer is wrong about")] if any(cell.wrong for cell in cells) else []
     for kind, name in entries:

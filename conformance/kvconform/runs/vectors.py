@@ -136,7 +136,7 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     for vector, outcome in ran.results:
         verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "known"
         silent = unchecked_rules(vector, outcome) if verdict == "conforms" else []
-        verdict, reason = ("partly judged", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
+        verdict, reason = ("partly checked", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
         report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
     for vector, missing in ran.unsupported:
         report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))

@@ -91,19 +91,18 @@ def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> 
     console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
     counts = ", ".join(f"{rule} ({judged.judged[rule]:,})" for rule in MEMORY_RULES if judged.judged[rule])
     never = ", ".join(rule for rule in MEMORY_RULES if not judged.judged[rule])
-    line = f"Judged: {counts or 'nothing'}. Never: {never or 'none'}."
+    line = f"Checked: {counts or 'nothing'}. No event to check: {never or 'none'}."
     console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.unjudged:
         silent = [(rule, pool, count) for pool, counts in judged.unjudged.items() for rule, count in counts.items()]
         several = len(state.pools) > 1
         each = [f"{rule}{f' in {pool}' * several} ({counted(count, 'time')})" for rule, pool, count in sorted(silent)]
-        line = f"Not told, and so not judged: {', '.join(each)}."
+        line = f"Not reported, so not checked: {', '.join(each)}."
         console.print(Text(filled(printable(line), console.width, "", "  ")), soft_wrap=True)
     holders = sum(any(pages.values()) for pages in state.holdings.values())
     if holders and not judged.events["idle"]:
-        line = (
-            f"At the end {counted(holders, 'holder')} still {'has' if holders == 1 else 'have'} pages; no idle is told."
-        )
+        still = f"{counted(holders, 'holder')} still {'has' if holders == 1 else 'have'} pages"
+        line = f"At the end {still}; no idle event follows."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.groups:
         console.print()
