@@ -2,6 +2,8 @@
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,3 +120,62 @@ def below(name: str, roots: Sequence[str]) -> bool:
 def _closest(name: str, roots: Sequence[str]) -> int:
     """How long the longest of `roots` is that a module is one of or lies below; 0 for none."""
     return max((len(root) for root in roots if below(name, (root,))), default=0)
+
+
+def importable(
+    package: str,
+    name: str,
+    folder: Path,
+    *,
+    holds: str,
+    within: str = "",
+    needs: Sequence[str] = (),
+    stubs: Sequence[str] = (),
+    real: Sequence[str] = (),
+    absent: Sequence[str] = (),
+) -> bool:
+    """Make a package of an engine importable from a folder, without its own `__init__`, which may import a model.
+
+    `folder` has the package below `within`, and the package has `holds`. Modules below `stubs` are stubs, except those
+    below `real`; so are packages of `absent` that are not installed. A process can hold one release of an engine: the
+    answer is whether this call made it importable.
+
+    Raises:
+        EngineError: there is no such release, a package of `needs` is missing, or the process holds another release.
+    """
+    root = folder / within
+    if not (root / package / holds).exists():
+        raise EngineError(f"{folder} holds no {name}")
+    require(name, *needs)
+    loaded = sys.modules.get(package)
+    if loaded is not None:
+        if [str(root / package)] != list(loaded.__path__):
+            raise EngineError(f"this process holds another {name} already: {next(iter(loaded.__path__), 'a stub')}")
+        return False
+    made = types.ModuleType(package)
+    made.__path__ = [str(root / package)]
+    sys.modules[package] = made
+    missing = [one for one in absent if importlib.util.find_spec(one) is None]
+    sys.meta_path.insert(0, Finder((*stubs, *missing), real, root))
+    return True
+
+
+def require(name: str, *packages: str) -> None:
+    """Check that the packages that an engine's classes need are installed.
+
+    Raises:
+        EngineError: one is not.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise EngineError(f"{package} is not installed; {name}'s classes need it")
+
+
+def require_installed(package: str) -> None:
+    """Check that a release of an engine is installed, or loaded.
+
+    Raises:
+        EngineError: it is not.
+    """
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        raise EngineError(f"{package} is not installed")

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import sys
-import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +20,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 from kvattach.canary.switch import setting
 from kvlab.sglang.adapter.finder import REAL, STOOD_IN
-from kvlab.stubs import Finder, StandIn
+from kvlab.stubs import StandIn, importable
 
 folder = Path(sys.argv[1])
-package = types.ModuleType("sglang")
-package.__path__ = [str(folder / "sglang")]
-sys.modules["sglang"] = package
-sys.meta_path.insert(0, Finder(STOOD_IN, (*REAL, "sglang.srt.model_executor.forward_batch_info"), folder))
+FORWARD = "sglang.srt.model_executor.forward_batch_info"
+importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=(*REAL, FORWARD))
 
 import torch  # noqa: E402
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator  # noqa: E402

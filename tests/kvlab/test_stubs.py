@@ -3,11 +3,12 @@
 import importlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kvlab.stubs import EngineError, Finder, StandIn
+from kvlab.stubs import EngineError, Finder, StandIn, importable
 from kvlab.vllm.release import prepare
 
 
@@ -68,3 +69,31 @@ def test_who_says_it_closer_wins() -> None:
 def test_a_stand_in_holds_nothing() -> None:
     assert len(StandIn()) == 0
     assert not StandIn().handlers[:]
+
+
+def test_a_package_is_importable_once_from_the_folder_that_holds_it(tmp_path: Path) -> None:
+    package = tmp_path / "python" / "someengine"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('imports half the world')\n")
+    (package / "real.py").write_text("import nosuchpackage\nfrom someengine.fast import Kernel\n")
+    wanted = partial(
+        importable, "someengine", "some engine", within="python", stubs=["someengine"], absent=["nosuchpackage"]
+    )
+    with pytest.raises(EngineError, match="holds no some engine"):
+        wanted(tmp_path, holds="missing.py")
+    with pytest.raises(EngineError, match="nosuchpackage is not installed; some engine's classes need it"):
+        wanted(tmp_path, holds="real.py", needs=["nosuchpackage"])
+    finders = list(sys.meta_path)
+    try:
+        assert wanted(tmp_path, holds="real.py", real=["someengine.real"])
+        assert issubclass(importlib.import_module("someengine.real").Kernel, StandIn)
+        assert not wanted(tmp_path, holds="real.py")
+        other = tmp_path / "other" / "python" / "someengine"
+        other.mkdir(parents=True)
+        (other / "real.py").touch()
+        with pytest.raises(EngineError, match="this process holds another some engine already"):
+            wanted(tmp_path / "other", holds="real.py")
+    finally:
+        sys.meta_path[:] = finders
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("someengine", "nosuchpackage")]:
+            del sys.modules[name]

@@ -62,7 +62,7 @@ def test_what_a_pause_breaks_in_sglang_jax_is_found(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("pause-forgets", "pause-stays-full"):
-        assert re.search(rf"{name} \(MEM-[A-Z]+ at event [\d,]+\)", done.stdout), done.stdout
+        assert re.search(rf"{name} \(MEM-[A-Z]+/[a-z-]+ at event [\d,]+\)", done.stdout), done.stdout
 
 
 def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvattach.mini_sglang.modules import Engine
-from kvlab.stubs import EngineError, Finder
+from kvlab.stubs import importable
 
 STOOD_IN = (
     "flashinfer",
@@ -43,16 +43,10 @@ def load(checkout: Path) -> Engine:
     Raises:
         EngineError: the folder is no checkout of mini-sglang, or torch is missing.
     """
-    root = checkout / "python"
-    if not (root / "minisgl" / "scheduler").is_dir():
-        raise EngineError(f"{checkout} holds no mini-sglang")
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError as error:
-        raise EngineError("torch is not installed; mini-sglang's classes need it") from error
-    if "minisgl" not in sys.modules:
-        sys.path.insert(0, str(root))
-        sys.meta_path.insert(0, Finder(STOOD_IN, (), root))
+    made = importable(
+        "minisgl", "mini-sglang", checkout, within="python", holds="scheduler", needs=["torch"], stubs=STOOD_IN
+    )
+    if made:
         kernel = types.ModuleType("minisgl.kernel")
         kernel.__dict__["fast_compare_key"] = _first_difference
         sys.modules["minisgl.kernel"] = kernel
@@ -67,5 +61,8 @@ def load(checkout: Path) -> Engine:
     names += tuple(f"scheduler.{name}" for name in ("scheduler", "cache", "prefill", "decode", "table", "config"))
     found = {name.split(".")[-1]: importlib.import_module(f"minisgl.{name}") for name in names}
     return Engine(
-        torch=torch, package=importlib.import_module("minisgl.engine"), radix=found.pop("radix_cache"), **found
+        torch=importlib.import_module("torch"),
+        package=importlib.import_module("minisgl.engine"),
+        radix=found.pop("radix_cache"),
+        **found,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvattach.nano_vllm.modules import Engine
-from kvlab.stubs import EngineError
+from kvlab.stubs import importable
 
 
 class _Hash:
@@ -42,14 +42,8 @@ def load(checkout: Path) -> Engine:
     Raises:
         EngineError: the folder is no checkout of nano-vllm.
     """
-    root = checkout / "nanovllm"
-    if not (root / "engine" / "block_manager.py").is_file():
-        raise EngineError(f"{checkout} holds no nano-vllm")
-    if "nanovllm" not in sys.modules:
-        # Its own __init__ imports the model, its config asks transformers for one.
-        package = types.ModuleType("nanovllm")
-        package.__path__ = [str(root)]
-        sys.modules["nanovllm"] = package
+    if importable("nanovllm", "nano-vllm", checkout, holds="engine/block_manager.py"):
+        # Its own config asks transformers for a model's.
         config = types.ModuleType("nanovllm.config")
         config.__dict__["Config"] = Config
         sys.modules["nanovllm.config"] = config

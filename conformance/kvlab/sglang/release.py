@@ -1,14 +1,10 @@
 """Makes one SGLang release's scheduler and host cache importable, from a folder that holds its unpacked wheel."""
 
-import importlib
-import importlib.util
 import os
-import sys
-import types
 from pathlib import Path
 
 from kvattach.sglang.release import Release
-from kvlab.stubs import EngineError, Finder
+from kvlab.stubs import EngineError, importable
 
 REAL = (
     *(
@@ -108,21 +104,10 @@ def load(folder: Path) -> Release:
     Raises:
         EngineError: there is none, it has no host cache that can be driven, or it cannot be imported.
     """
-    root = folder / "sglang"
-    if not (root / "srt" / "mem_cache").is_dir():
-        raise EngineError(f"{folder} holds no SGLang release")
     # The allocators' own kernels run on a CPU then.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    loaded = sys.modules.get("sglang")
-    if loaded is None:
-        package = types.ModuleType("sglang")
-        package.__path__ = [str(root)]
-        sys.modules["sglang"] = package
-        absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
-        sys.meta_path.insert(0, Finder((*STOOD_IN, *absent), REAL, folder))
-    elif [str(root)] != list(loaded.__path__):
-        raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
+    importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=REAL, absent=ABSENT)
     try:
-        return Release(root)
+        return Release(folder / "sglang")
     except (ImportError, AttributeError) as error:
         raise EngineError(f"its scheduler cannot be imported: {type(error).__name__}: {error}") from error

@@ -4,14 +4,11 @@ Its bookkeeping is numpy: of jax it uses decorators, dtypes and the device's num
 """
 
 import importlib
-import importlib.util
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 from kvattach.sglang_jax.modules import Engine
-from kvlab.stubs import EngineError, Finder
+from kvlab.stubs import EngineError, importable
 
 REAL = (
     "sgl_jax.global_config",
@@ -41,7 +38,6 @@ ABSENT = (
     "fastapi",
     "flax",
     "httpx",
-    "jax",
     "jaxlib",
     "msgpack",
     "pathwaysutils",
@@ -52,7 +48,7 @@ ABSENT = (
     "uvicorn",
     "zmq",
 )
-"""Packages that the checkout imports and the bookkeeping of memory does not use; jax is stood in for in any case."""
+"""Packages that the checkout imports and the bookkeeping of memory does not use; jax is a stub in any case."""
 
 
 def load(checkout: Path) -> Engine:
@@ -61,13 +57,19 @@ def load(checkout: Path) -> Engine:
     Raises:
         EngineError: the folder is no checkout of sglang-jax, numpy is missing, or it cannot be imported.
     """
-    root = checkout / "python"
-    if not (root / "sgl_jax" / "srt" / "managers" / "scheduler.py").is_file():
-        raise EngineError(f"{checkout} holds no sglang-jax")
-    if importlib.util.find_spec("numpy") is None:
-        raise EngineError("numpy is not installed; sglang-jax's classes need it")
-    if "sgl_jax" not in sys.modules:
-        _stand_in(root)
+    made = importable(
+        "sgl_jax",
+        "sglang-jax",
+        checkout,
+        within="python",
+        holds="srt/managers/scheduler.py",
+        needs=["numpy"],
+        stubs=["sgl_jax", "jax"],
+        real=REAL,
+        absent=ABSENT,
+    )
+    if made:
+        _complete()
     managers, memory = "sgl_jax.srt.managers", "sgl_jax.srt.mem_cache"
     try:
         return Engine(
@@ -87,12 +89,8 @@ def load(checkout: Path) -> Engine:
         raise EngineError(f"it cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _stand_in(root: Path) -> None:
-    package = types.ModuleType("sgl_jax")
-    package.__path__ = [str(root / "sgl_jax")]
-    sys.modules["sgl_jax"] = package
-    absent = [name for name in ABSENT if name == "jax" or importlib.util.find_spec(name) is None]
-    sys.meta_path.insert(0, Finder(["sgl_jax", *absent], REAL, root))
+def _complete() -> None:
+    """Give the stubs what the bookkeeping calls."""
     utils = importlib.import_module("sgl_jax.srt.utils")
     common = importlib.import_module("sgl_jax.srt.utils.common_utils")
     utils.__dict__.update({name: value for name, value in vars(common).items() if not name.startswith("_")})

@@ -4,12 +4,9 @@ The scheduler and what it manages are plain Python on top of torch. Importing th
 from a bare wheel those are answered by stand-ins, so that what runs is the release's own code and the rest is absent.
 """
 
-import importlib.util
-import sys
-import types
 from pathlib import Path
 
-from kvlab.stubs import EngineError, Finder
+from kvlab.stubs import importable, require, require_installed
 
 REAL = (
     "vllm.distributed.kv_events",
@@ -75,23 +72,9 @@ def prepare(folder: Path | None, *more: str) -> None:
     Raises:
         EngineError: there is no such release, torch is missing, or the process holds another release.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise EngineError("torch is not installed; vLLM's classes need it")
-    loaded = sys.modules.get("vllm")
+    require("vLLM", "torch")
     if folder is None:
-        if loaded is None and importlib.util.find_spec("vllm") is None:
-            raise EngineError("vllm is not installed")
+        require_installed("vllm")
         return
-    root = folder / "vllm"
-    if loaded is not None:
-        if [str(root)] != list(loaded.__path__):
-            raise EngineError(f"this process holds another vLLM already: {next(iter(loaded.__path__), 'a stand-in')}")
-        return
-    if not (root / "v1" / "core" / "sched" / "scheduler.py").is_file():
-        raise EngineError(f"{folder} holds no vLLM release")
-    # Its own __init__ imports half the world.
-    package = types.ModuleType("vllm")
-    package.__path__ = [str(root)]
-    sys.modules["vllm"] = package
-    absent = [name for name in ABSENT if importlib.util.find_spec(name) is None]
-    sys.meta_path.insert(0, Finder(["vllm", *absent], (*REAL, *more), folder))
+    holds = "v1/core/sched/scheduler.py"
+    importable("vllm", "vLLM release", folder, holds=holds, stubs=["vllm"], real=(*REAL, *more), absent=ABSENT)

@@ -5,13 +5,10 @@ kernels and servers that need a GPU machine's whole environment. From a bare whe
 that what is under test is the release's own code and everything else is absent.
 """
 
-import importlib.util
 import os
-import sys
-import types
 from pathlib import Path
 
-from kvlab.stubs import EngineError, Finder
+from kvlab.stubs import EngineError, importable, require, require_installed
 
 STOOD_IN = (
     "sgl_kernel",
@@ -61,26 +58,11 @@ def prepare(folder: Path | None) -> None:
     """
     # The allocators' own kernels run on a CPU then; where there is a GPU, it is not needed for bookkeeping.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    for needed in ("torch", "triton", "numpy"):
-        if importlib.util.find_spec(needed) is None:
-            raise EngineError(f"{needed} is not installed; SGLang's classes need it")
-    loaded = sys.modules.get("sglang")
+    require("SGLang", "torch", "triton", "numpy")
     if folder is None:
-        if loaded is None and importlib.util.find_spec("sglang") is None:
-            raise EngineError("sglang is not installed; 'kvspec engines install sglang==VERSION' fetches a release")
+        require_installed("sglang")
         return
-    root = folder / "sglang"
-    if loaded is not None:
-        if [str(root)] != list(loaded.__path__):
-            raise EngineError(f"this process holds another SGLang already: {loaded.__path__[0]}")
-        return
-    if not (root / "srt" / "mem_cache").is_dir():
-        raise EngineError(f"{folder} holds no SGLang release")
-    # Its own __init__ imports half the world.
-    package = types.ModuleType("sglang")
-    package.__path__ = [str(root)]
-    sys.modules["sglang"] = package
-    sys.meta_path.insert(0, Finder(STOOD_IN, REAL, folder))
+    importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=REAL)
 
 
 def version_in(folder: Path) -> str:
