@@ -60,12 +60,12 @@ def test_a_broken_rule_is_explained_whole(vector: str, capsys: pytest.CaptureFix
         'operation {"op": "finish", "req": "r"}',
         'answer {"freed": []}',
         "expected [2] observed []",
-        "before request r: protected 0, committed 6, allocated 6, row 0, pages 1..2",
+        "state request r: protected 0, committed 6, allocated 6, row 0, pages 1..2",
         "The shortest operations that still show it (5 of 7).",
         "1 . . . Request r comes, with 6 tokens: 1, 2, 3, 4, 5, 6.",
         "5 A !A! A r is finished; nothing is freed.",
         "A request r",
-        "known Page 2 belongs to request r, since step 3.",
+        "history Page 2 belongs to request r, since step 3.",
         "0 of 1 vectors conform",
     ):
         assert part in out
