@@ -28,11 +28,11 @@ CHUNK = 24
 
 
 SIZES = Config(page_size=4, num_pages=140, num_rows=16, max_context_len=256)
-"""So small that some have to wait for the others."""
+"""So small that some requests have to wait for others."""
 
 
 class Client(NamedTuple):
-    """Somebody who wants one answer, or several in a session."""
+    """A client that wants one answer, or several in a session."""
 
     prompts: list[list[int]]
     answer_len: int
@@ -86,7 +86,7 @@ class Server:
         self.waiting.append(req)
 
     def run(self) -> None:
-        """Serve everybody."""
+        """Serve all clients."""
         while self.waiting or self.running or self.chunked or self.results:
             self.step()
 
@@ -284,7 +284,7 @@ def serve(engine: Engine, config: Config, people: list[Client], path: Path | Non
 
 
 def measure(engine: Engine, path: Path, rounds: int = 7) -> Iterator[str]:
-    """What a recorder costs: 64 requests, 200 decode steps each, in pages of one token (no kernel is emulated then)."""
+    """Measure a recorder: 64 requests, 200 decode steps each, in pages of one token (no kernel is emulated then)."""
     config = Config(page_size=1, num_pages=32_000, num_rows=64, max_context_len=1024)
     people = [Client([[number] * (200 + number)], 200, None) for number in range(64)]
     thread: dict[bool, list[float]] = {False: [], True: []}

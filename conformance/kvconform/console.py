@@ -1,4 +1,4 @@
-"""How commands speak: exit statuses, standard output, progress, and one line for what is wrong."""
+"""The console of the commands: exit statuses, standard output, progress, and one line for an error."""
 
 import io
 import os
@@ -23,15 +23,14 @@ itself failed (sysexits.h calls it EX_SOFTWARE)."""
 
 
 Described = Literal["none", "causes", "all"]
-"""Of which findings it is shown how they come about: of none, for nobody would read it; of those that follow from no
-other one; of all."""
+"""Findings whose course of events is described: none, those without a cause among the others, or all."""
 
 
 class Forms(NamedTuple):
-    """In which forms a command tells what came out."""
+    """The forms in which a command reports its results."""
 
     verbose: bool = False
-    """Tables of what was judged, too, and the stories of what may only follow from something else."""
+    """Tables of the rules checked, and descriptions of findings that may only follow from others."""
     quiet: bool = False
     """The last line only."""
     json: bool = False
@@ -41,11 +40,11 @@ class Forms(NamedTuple):
     html: Path | None = None
     """Files that are written besides."""
     out: Path | None = None
-    """A folder for what shows each finding."""
+    """A folder for the traces and vectors that show each finding."""
 
     @property
     def described(self) -> Described:
-        """Which stories are told in these forms."""
+        """The findings that these forms describe."""
         if self.quiet and not (self.json or self.junit or self.sarif or self.html or self.out):
             return "none"
         return "all" if self.verbose else "causes"
@@ -64,7 +63,7 @@ class Shown(io.TextIOBase):
         """Write to `stream`, or where it is closed to nowhere."""
         self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
         self._terminal = self._stream.isatty()
-        # Colours are escapes, and somebody may want them in a pipe, too.
+        # Colours are escapes; FORCE_COLOR asks for them in a pipe, too.
         self._coloured = self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
     @property
@@ -136,18 +135,18 @@ def written_out() -> OSError | None:
 
 
 class Consoles(NamedTuple):
-    """Where a command prints."""
+    """The consoles of a command."""
 
     verdict: Console
-    """What came out, in a line."""
+    """For the result, in a line."""
     details: Console
-    """All else."""
+    """For all else."""
     verbose: bool = False
     described: Described = "causes"
 
 
 def complain(reason: str) -> None:
-    """Say on standard error, in one line, what is wrong with the input or the call."""
+    """Print an error of the input or the call on standard error, in one line."""
     print(f"kvspec: {printable(short(reason, 2 * LONGEST))}", file=sys.stderr)
 
 

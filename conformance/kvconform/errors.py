@@ -1,15 +1,15 @@
-"""What is wrong with an input, told in one line; the command line ends with it, and imports nothing else for it."""
+"""Errors of an input, in one line; the command line ends with them, and imports nothing else for them."""
 
 from pathlib import Path
 
 LONGEST = 300
-"""Characters of a reason that are told. What a file names may be as long as a line of it."""
+"""Characters of a reason that are printed. A name from a file may be as long as a line of it."""
 
 
 def short(text: str, longest: int = LONGEST) -> str:
     """A text in one line, its middle left out where it is too long."""
-    told = " ".join(text.split())
-    return told if len(told) <= longest else f"{told[: longest - 55]} ... {told[-50:]}"
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 55]} ... {line[-50:]}"
 
 
 class LoadError(Exception):
@@ -20,7 +20,7 @@ class InputError(Exception):
     """A file that cannot be used; the message is one line, `file:line: reason`."""
 
     def __init__(self, file: Path, line: int, reason: str) -> None:
-        """Name the file, the line (0 if it is the file itself), and what is wrong."""
+        """Name the file, the line (0 if it is the file itself), and the reason."""
         place = f"{file}:{line}" if line else f"{file}"
         super().__init__(f"{place}: {short(reason)}")
         self.file = file

@@ -1,21 +1,22 @@
-"""What an engine may not have, and what a vector needs.
+"""Features that an engine may lack, and the features that a vector needs.
 
 An implementation declares what it lacks by an attribute of its class:
 
     class MyAdapter:
         lacks = frozenset({"sessions", "speculative"})
 
-A vector that needs something of it is reported as not supported, with the reason, and is not run. What is declared
-here is what an engine *does not have*; what it has and does wrongly is a finding.
+A vector that needs something of it is reported as not supported, with the reason, and is not run. `lacks` names
+features that the engine *does not have*; a feature that it has and gets wrong is a finding.
 
-What it lawfully does otherwise than most is declared as well, each policy of `kvspec.events.Config` by its name:
+Permitted choices that differ from the usual one are declared as well, each policy of `kvspec.events.Config` by its
+name:
 
     class MyAdapter:
         rows_read = ("in_order",)
         first_turn_chunks = ("published",)
 
-It names the ways in which it can be made, the usual one first. Vectors that leave it open are run, and judged, in that
-way.
+Each attribute names the ways in which the engine can be made, the default first. Vectors that leave the policy open are
+run, and checked, with the default.
 """
 
 from collections.abc import Iterable
@@ -89,7 +90,7 @@ POLICIES = {
     "overshoot": {"published": "published_overshoot"},
     "room": {"estimated": "estimated_room"},
 }
-"""What an engine chooses, by its name in `Config`: each way but the usual one, and the feature that it is."""
+"""Policies that an engine chooses, by their names in `Config`: each way but the usual one, and its feature."""
 
 
 class UnknownFeatureError(LoadError, ValueError):
@@ -108,7 +109,7 @@ def check_supported(factory: object, impl: str, config: Config) -> None:
 
 
 def lacks(factory: object) -> frozenset[str]:
-    """What an implementation declares that it does not have, and the hybrid pools whose operations its class lacks.
+    """The features that an implementation declares as lacking, and the hybrid pools whose operations its class lacks.
 
     Raises:
         UnknownFeatureError: it declares something that is no feature.
@@ -178,7 +179,7 @@ def why_not(missing: Iterable[str]) -> str:
 
 
 def needs(vector: Vector) -> frozenset[str]:
-    """What an implementation must have to run `vector`."""
+    """The features that an implementation needs to run `vector`."""
     model = Model(vector.header.config)
     found = set(needs_of_config(vector.header.config))
     for step in vector.steps:
@@ -194,7 +195,7 @@ def needs(vector: Vector) -> frozenset[str]:
 
 
 def needs_of_config(config: Config) -> frozenset[str]:
-    """What an implementation must have to be made with these sizes."""
+    """The features that an implementation needs to be made with these sizes."""
     found = set() if config.prefix_cache else {"chunk_cache"}
     found |= set() if config.num_rows else {"rowless"}
     found |= {"larger_pages"} if config.page_size > 1 else set()
@@ -205,7 +206,7 @@ def needs_of_config(config: Config) -> frozenset[str]:
 
 
 def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
-    """What an implementation must have to carry `op` out in `state`."""
+    """The features that an implementation needs to carry `op` out in `state`."""
     found: set[str] = set()
     match op:
         case Submit():

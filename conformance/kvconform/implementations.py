@@ -1,4 +1,4 @@
-"""What implementations are called: `reference`, `cuda`, `bug:NAME` of the gallery, or `module:Class`."""
+"""Names of implementations: `reference`, `cuda`, `bug:NAME` of the gallery, or `module:Class`."""
 
 import importlib
 import os
@@ -14,7 +14,7 @@ KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}
 
 
 def load(name: str) -> Factory:
-    """The implementation `reference`, `cuda` or `module:Class`; modules are looked for in the working folder too.
+    """The implementation `reference`, `cuda` or `module:Class`; the working folder is searched for modules too.
 
     `bug:NAME` is a mutant of the reference from the bug gallery.
 

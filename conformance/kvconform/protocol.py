@@ -1,12 +1,12 @@
-"""What an engine implements to be checked: one method per operation.
+"""The methods that an engine implements to be checked: one per operation.
 
 A memory manager decides who owns each *row* (one row of `req_to_token`, numbered from 0) and each *page* of the KV
 cache (numbered from 1). kvspec calls one method after the other, never two at once, and holds every answer against
 the specification. Lengths are in tokens. A method does three things:
 
-- It carries the operation out and answers what it observed. **Any part of an answer may be `None`: what is not
-  observed is not judged**, and the report says which rules had too little to judge by. `MatchAnswer()` is a valid
-  answer; `MatchAnswer(prefix_len=8)` is a better one. Pages may be told one by one or as runs `(first, count)`.
+- It carries the operation out and answers what it observed. **Any part of an answer may be `None`: a missing part is
+  not checked**, and the report names the rules that had too little to check. `MatchAnswer()` is a valid answer;
+  `MatchAnswer(prefix_len=8)` is a better one. Pages may be listed one by one or as runs `(first, count)`.
 - It raises `kvspec.events.Refusal(rule, reason)` for an operation that cannot be carried out. Its state must then be
   as it was before. `rule` may be `None`. Refusing what could be carried out is as wrong as the reverse.
 - Any other exception is reported as the implementation's failure at that step.
@@ -41,7 +41,7 @@ class Implementation(Protocol):
     def submit(self, req: str, tokens: list[Element], session: str | None, /) -> events.Done:
         """Take a new request in. It holds nothing yet.
 
-        `tokens` are token ids, or strings that each stand for one whole page of tokens whose ids are not told (hash
+        `tokens` are token ids, or strings that each stand for one whole page of tokens whose ids are not given (hash
         them as you hash a page). With a `session` the request is its next turn.
 
         Raises:
@@ -215,7 +215,7 @@ class Implementation(Protocol):
     def evict(self, n: int, /) -> events.EvictAnswer:
         """Free at least `n` pages of the prefix store, or all that can be freed: unlocked ones, leaves first.
 
-        Answer the pages that were `evicted`. This is the one answer that has to be complete: nothing else tells
+        Answer the pages that were `evicted`. This is the one answer that has to be complete: no other answer shows
         which prefixes are still cached.
 
         Raises:
@@ -224,7 +224,7 @@ class Implementation(Protocol):
         ...
 
     def report(self, mode: Literal["idle", "busy"], /) -> events.Figures:
-        """Tell your own figures, those that your leak check adds up; `idle` when no request holds memory.
+        """Report your own figures, those that your leak check adds up; `idle` when no request holds memory.
 
         Raises:
             Refusal: OP-1, `mode` is `idle` and a request holds memory.
@@ -232,7 +232,7 @@ class Implementation(Protocol):
         ...
 
     def snapshot(self) -> events.SnapshotAnswer:
-        """Show the state, for a deep compare: what you can tell of it, down to the parts of each holder.
+        """Show the state, for a deep compare: all that is known of it, down to the parts of each holder.
 
         An engine that can show nothing answers `SnapshotAnswer()`; one that knows lengths and no rows
         `SnapshotAnswer(requests={"r1": HolderView(committed_len=8)})`.
@@ -241,21 +241,22 @@ class Implementation(Protocol):
 
 
 class HybridImplementation(Implementation, Protocol):
-    """What a memory manager with a sliding window or with recurrent states implements besides.
+    """The further operations of a memory manager with a sliding window or with recurrent states.
 
     A class without `swa_evict` is never given a sliding window, one without `take_state` never recurrent states.
 
     With a **sliding window** (`config.sliding_window`, in tokens) each page that `extend` and `decode` give out has a
     *window side*: a page of a second pool, answered as `window_pages`. A page that is freed frees its window side if
-    it still has one (`window_freed`). CAP-1 then also tells `window_short`.
+    it still has one (`window_freed`). CAP-1 then also reports `window_short`.
 
-    With **recurrent states** (`config.num_states`) a running request has one state slot that it computes in, and with
-    a prefix cache `config.tracking_states` more: they keep the states at the last page borders that its launches
-    passed, so that these can be published. `extend` gives out what is missing (`states`), every release gives back
-    (`states_freed`) what the store does not take (`state_cached`), and CAP-1 also tells `states_short`. A match ends
+    With **recurrent states** (`config.num_states`) a running request has one state slot that it computes in, and with a
+    prefix cache `config.tracking_states` more: they keep the states at the last page borders that its launches passed,
+    so that these can be published. `extend` gives out what is missing (`states`), every release gives back
+    (`states_freed`) what the store does not take (`state_cached`), and CAP-1 also reports `states_short`. A match ends
     where the store has a state; speculative steps are refused. `cache_unfinished` gives the store the state at the
-    border that it publishes, if the store lacks it, the request has kept it, and a slot is free (`state_taken`). What
-    the store takes has to be told, like what `evict` takes away: nothing else tells which state it has.
+    border that it publishes, if the store lacks it, the request has kept it, and a slot is free (`state_taken`). The
+    answer must report the states that the store takes, like those that `evict` takes away: no other answer shows which
+    states it has.
     """
 
     def evict(self, n: int, window: int = 0, states: int = 0, /) -> events.EvictAnswer:

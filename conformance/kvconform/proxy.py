@@ -1,4 +1,4 @@
-"""An implementation under the eye of the model."""
+"""A proxy of an implementation that checks each answer by the oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ class RuleBroken(Violation):
 
 
 class ImplementationFailed(Exception):
-    """The implementation raised something other than a Refusal, or answered what is no answer.
+    """The implementation raised something other than a Refusal, or its answer has the wrong type.
 
     `step` counts from 1 and `op` is the operation it failed at; 0 and `None` when it could not even be made.
     `original` is what it raised.
@@ -55,7 +55,7 @@ def make(factory: Callable[..., Implementation], *args: object) -> Implementatio
 
 
 class OracleProxy:
-    """Carries operations out on an implementation and lets the model judge each answer; a `kvspec.events.Step`."""
+    """Carries operations out on an implementation and checks each answer by the model; a `kvspec.events.Step`."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class OracleProxy:
         snapshot_every: int = 0,
         figures: bool = True,
     ) -> None:
-        """Put `implementation` under the eye of `model`; both must be fresh.
+        """Check `implementation` by `model`; both must be fresh.
 
-        `record` is given each operation with its answer, before it is judged. After every `snapshot_every`
+        `record` is given each operation with its answer, before the check. After every `snapshot_every`
         operations a snapshot is compared as well, and with `figures` a report beside it, which is recorded only where
         it breaks a rule; 0 is never.
         """
@@ -76,7 +76,7 @@ class OracleProxy:
         self.steps = 0
         """Operations so far, without the snapshots taken in between."""
         self.seen = NOTHING
-        """What the implementation told when it was last looked at."""
+        """The last snapshot and figures of the implementation."""
         self._implementation = implementation
         self._record = record
         self._snapshot_every = snapshot_every
@@ -130,8 +130,8 @@ class OracleProxy:
                 self._record(op)
             raise RuleBroken(violation, self.steps, op) from None
         except Exception as error:
-            # Looked at only now, because it costs more than all the rest: could the answer not be judged because it
-            # is none? Otherwise the fault is ours.
+            # Only here, because this check costs more than all others: a malformed answer is the implementation's
+            # failure, and any other error is ours.
             reason = _malformed(op)
             if reason is None:
                 raise

@@ -1,8 +1,8 @@
-"""The scheduler's book: which request is where, and which operations make sense now.
+"""The scheduler's state: requests, sessions and launches, and the operations that are valid now.
 
-An engine's scheduler never asks its memory classes for what makes no sense, and they do not look. So that an engine is
-never driven outside its contract, its adapter plays the scheduler's part with this: every check is made before the
-engine is touched, and none of it asks the engine anything but how much room there is.
+An engine's memory classes do not validate operations: its scheduler never issues an invalid one. An adapter uses this
+module as the scheduler, so that the engine is never driven outside its contract. Every check precedes the call of the
+engine. The checks ask the engine for its free room only.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class Entry:
     req: Any
     """SGLang's own request."""
     prefix_len: int | None = None
-    """What the last match answered; `None` before it, and once it is extended."""
+    """Tokens that the last match found; `None` before it, and once the request is extended."""
     resumed: bool = False
     """It goes on from a session's memory."""
     ran: bool = False
@@ -105,7 +105,7 @@ class SchedulerState:
     """All requests, sessions and launches. Methods named `check_...` refuse and change nothing."""
 
     def __init__(self, config: Config) -> None:
-        """Nobody is there."""
+        """Start without requests."""
         self.config = config
         self.entries: dict[str, Entry] = {}
         self.chats: dict[str, Chat] = {}
@@ -307,7 +307,7 @@ class SchedulerState:
         return flight
 
     def end_run(self, entry: Entry) -> None:
-        """A request runs no longer; what launches in flight sample for it comes to nobody."""
+        """A request runs no longer; tokens that launches in flight sample for it are dropped."""
         entry.run = None
         for flight in self.flights:
             for due in (flight.sampled, flight.drafted, flight.chunks):

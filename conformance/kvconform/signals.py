@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first one ends what is under way, and what there is by then is told; a second ends all."""
+"""SIGINT and SIGTERM: the first ends the work and the results so far are reported; the second ends the process."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody wants the command to end. Only `listen` raises it, so that whoever embeds kvspec keeps his own ways."""
+    """A signal asks the command to end. Raised after `listen` only: programs that embed kvspec keep their handlers."""
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -23,13 +23,13 @@ def listen() -> None:
 
 
 def ignore_terminal() -> None:
-    """In a worker process: whoever started it ends it."""
+    """In a worker process: its parent process ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def obey() -> None:
-    """In a worker process that tells what it has when it is interrupted: whoever started it does that, by SIGTERM."""
+    """In a worker process that returns its results when interrupted: its parent process interrupts it by SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -37,7 +37,7 @@ def obey() -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """A signal that comes meanwhile counts afterwards: what is done here is done whole. Processes inherit that."""
+    """Defer signals to the end of the block, which completes. Child processes inherit the mask."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -52,7 +52,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def caught() -> int:
-    """The signal that ended what was under way; 0 if none did."""
+    """The signal that ended the work; 0 if none did."""
     return _caught
 
 
@@ -64,6 +64,6 @@ def forgive() -> None:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """What is done until somebody interrupts it; what comes after it tells what there is."""
+    """Run the block until a signal interrupts it; the code after it reports the results."""
     with suppress(Interrupted):
         yield

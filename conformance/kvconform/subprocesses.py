@@ -18,7 +18,7 @@ def python(module: str, *arguments: str) -> list[str]:
 def run(
     command: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run a command to its end, in a process group of its own, which ends with whoever waits for it.
+    """Run a command to its end in a new process group, which ends when the call ends.
 
     Raises:
         TimeoutExpired: it did not end in time.
@@ -36,7 +36,7 @@ def run(
 
 
 def end_all() -> None:
-    """End all that runs, for those who wait in other threads."""
+    """End all running commands, also those that other threads wait for."""
     for process in list(_running):
         _end(process)
 

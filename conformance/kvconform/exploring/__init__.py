@@ -1,7 +1,7 @@
 """Bounded exhaustive exploration: every reachable state of a small system, breadth-first.
 
-scope      what may happen: sizes, requests, operations, and what must be reached
-moves      everything that may happen next in a state
+scope      the choices: sizes, requests, operations, and the events that must be reached
+moves      all operations that are possible next in a state
 canonical  when two states are the same
 search     the search, on one process or several
 liveness   LIVE-1, over all states

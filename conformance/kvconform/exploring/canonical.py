@@ -5,21 +5,20 @@ exploring one of them is exploring all. The key is the whole state written down,
 
 - *names that nothing depends on.* The specification compares page, row, record, run and launch numbers with each other,
   and never with anything else: `1..num_pages` is a set of names, and so are the numbers of window pages and of state
-  slots. Renaming them everywhere gives a state that behaves alike. So a record is called by its holder, a row by the
+  slots. Renaming them everywhere gives a state that behaves the same. So a record is called by its holder, a row by the
   record that has it, a page by the place where it first occurs in the walk below (holders by name, each table in order
   of position, then the store by prefix), a window page by the page that it is behind, a state slot by where the same
   walk meets it, a row that is withheld by its first reader, a launch by its age. The walk reaches each number that
   means something, and an ownership, lock, or content that is not what the walk expects is written down as well. So the
-  key of a broken state is not that of a sound one, and what breaks a rule is never taken for something seen before.
-- *what no operation reads any more.* The content of a free page, and of positions that no launch has written: a launch
-  writes it before anything reads it. Of a request that waits: where its last extend ended, and the number of its last
-  run (a new extend sets both), though not whether it ever ran (an abort asks). Of an idle slot: how many tokens are
-  promised (a match sets it), and positions written past the committed ones (a match forgets them; with recurrent
+  key of a broken state is not that of a sound one, and a state that breaks a rule is never taken for one seen before.
+- *values that no operation reads any more.* The content of a free page, and of positions that no launch has written: a
+  launch writes it before anything reads it. Of a request that waits: where its last extend ended, and the number of its
+  last run (a new extend sets both), though not whether it ever ran (an abort asks). Of an idle slot: how many tokens
+  are promised (a match sets it), and positions written past the committed ones (a match forgets them; with recurrent
   states they are kept, for they decide where a turn may resume). Of a record: how far its cursor is behind its
-  protected length, and the page borders before it whose states it has kept (both only grow). Of a part in a launch
-  in flight: which run it was for, unless that is the one in memory now: run numbers only grow, so no other
-  can become it.
-- *counts of what was judged.*
+  protected length, and the page borders before it whose states it has kept (both only grow). Of a part in a launch in
+  flight: which run it was for, unless that is the one in memory now: run numbers only grow, so no other can become it.
+- *counts of checks.*
 
 The tests renumber states at random, and exhaust a small scope without any renaming: both give the same keys.
 """
@@ -43,7 +42,7 @@ def key(node: Node) -> Key:
 
 
 class Numbers(NamedTuple):
-    """The numbers that the walk gives to what it meets."""
+    """The numbers that the walk gives to pages, window pages and state slots."""
 
     pages: dict[int, int]
     window_pages: dict[int, int]
@@ -154,14 +153,14 @@ def _record(state: State, record: int, numbers: Numbers) -> tuple[Any, ...]:
 def _slots(
     state: State, record: int, states: tuple[int, ...], computing: int, numbers: Numbers
 ) -> tuple[tuple[Any, ...], ...]:
-    """Each state slot of a record with what it has; of tracking slots that have the same it does not matter which."""
-    told = []
+    """Each state slot of a record with what it has; tracking slots with the same content are interchangeable."""
+    slots = []
     for slot in states:
         whose, length = state.state_content.get(slot, (0, 0))
-        told.append((slot != computing, length if whose == record else -1, slot))
-    told.sort()
+        slots.append((slot != computing, length if whose == record else -1, slot))
+    slots.sort()
     return tuple(
-        (tracks, length, numbers.states.setdefault(slot, len(numbers.states))) for tracks, length, slot in told
+        (tracks, length, numbers.states.setdefault(slot, len(numbers.states))) for tracks, length, slot in slots
     )
 
 
@@ -182,7 +181,7 @@ def _store(state: State, numbers: Numbers) -> tuple[Any, ...]:
 
 
 def _flights(state: State, holders: dict[object, str]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Launches in flight, oldest first, and the readers of rows that are held by nobody."""
+    """Launches in flight, oldest first, and the readers of rows without a holder."""
     withheld: dict[int, int] = {}
     flights = []
     for passages in state.flights.values():

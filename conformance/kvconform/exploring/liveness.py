@@ -4,14 +4,14 @@
 more: no abort and no close helps. So LIVE-1 holds exactly if every state has a path to one without requests, along the
 scheduler's operations only; a state without such a path is a deadlock (no operation changes anything) or a livelock.
 
-What a scheduler must be able to do when an operation is refused for lack of room (CAP-1), what costs least first;
-`kvref.scheduler` does it in this order:
+A scheduler must be able to take these steps when an operation is refused for lack of room (CAP-1), the cheapest first;
+`kvref.scheduler` takes them in this order:
 
-1. `evict` pages of the prefix store that nobody has locked;
+1. `evict` pages of the prefix store that are not locked;
 2. `preempt` idle session slots, the least recently used first: KV dropped, tokens kept;
 3. end the lend of a turn that waits with its session's KV (`kvconform.exploring.moves.give_back`), whose slot can be
    preempted then. Without this, two turns that have matched and are not admitted hold the pool for ever;
-4. `retract` what was admitted last, never the only one that runs.
+4. `retract` the request admitted last, never the only one that runs.
 
 Leave any of them out, and some scope has a deadlock; `kvspec explore --without` shows its shortest trace.
 """
@@ -36,7 +36,7 @@ class Services:
 def stuck(services: Services, waits: bytearray) -> int | None:
     """A state from which no state without requests is reachable, as early as there is one; `None` if there is none.
 
-    A deadlock, which nothing changes any more, says more than a state that can only lead to one, and goes before it.
+    A deadlock comes before a state that only leads to one.
     """
     begins, sources = _reversed(services)
     can_end = bytearray(not waiting for waiting in waits)

@@ -1,10 +1,10 @@
 """An implementation explored beside the specification.
 
-Every choice of the scope is carried out on both, in every state; so is what they must refuse (`misuses`). After each
-operation the implementation's snapshot and figures are compared. The search is breadth-first, so what it finds is a
+Every choice of the scope is carried out on both, in every state; so are operations that they must refuse (`misuses`).
+After each operation the implementation's snapshot and figures are compared. The search is breadth-first, so it finds a
 shortest trace: the shortest of all that reach each state of the *specification* in one way, the first. An
 implementation may remember more than the specification sees, the order of its free pages for instance. A search that
-tells such states apart (`full_state`) shows whether another way to the same state is shorter still.
+distinguishes such states (`full_state`) shows whether another way to the same state is shorter still.
 """
 
 import pickle
@@ -47,11 +47,11 @@ from kvspec.events import (
 from kvspec.model.state import State
 
 Progress = Callable[[int, int, int], object]
-"""Is told states found, states expanded, and the depth reached."""
+"""Receives the states found, the states expanded, and the depth reached."""
 
 
 class Compared(NamedTuple):
-    """What exploring an implementation has shown."""
+    """The result of exploring an implementation."""
 
     scope: Scope
     states: int
@@ -259,7 +259,7 @@ def _trace(
 
 
 def _demonstrate(scope: Scope, factory: Factory, operations: list[Operation[Any]]) -> Counterexample:
-    """Show what is wrong at the end of a trace, by looking at everything there."""
+    """Show the failure at the end of a trace, by a snapshot and both reports."""
     shown = try_out(operations, scope.config, factory)
     for look in (Report("busy"), Report("idle")):
         shown = shown or try_out([*operations, look], scope.config, factory)
@@ -270,7 +270,7 @@ def _demonstrate(scope: Scope, factory: Factory, operations: list[Operation[Any]
 
 
 class Copier:
-    """How an implementation in a given state is kept and had again; here, as bytes, which is fastest."""
+    """Keeps and restores an implementation in a given state; here, as bytes, which is fastest."""
 
     def __init__(self, factory: Factory, scope: Scope) -> None:
         """For implementations that the factory makes."""
@@ -295,7 +295,7 @@ class DeepCopier(Copier):
     """Keeps objects that cannot be written down."""
 
     def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
-        """Keep the object itself: nobody changes it any more."""
+        """Keep the object itself: it is not changed any more."""
         return implementation
 
     def copy(self, kept: Any) -> Implementation:
@@ -305,7 +305,7 @@ class DeepCopier(Copier):
 
 
 class Replayer(Copier):
-    """Makes a fresh implementation each time, and carries out all that has happened: for what cannot be copied."""
+    """Makes a fresh implementation each time, and repeats all operations: for objects that cannot be copied."""
 
     def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
         """Keep the operations."""
@@ -328,7 +328,7 @@ def copier(factory: Factory, scope: Scope) -> Copier:
             found.copy(found.first())
         except ImplementationFailed:
             raise
-        except Exception:  # whatever keeps it from being copied
+        except Exception:  # any reason that prevents a copy
             continue
         return found
     return Replayer(factory, scope)

@@ -1,4 +1,4 @@
-"""What may happen next: all operations that a scope allows in a state, in a fixed order.
+"""The possible next moves: all operations that a scope allows in a state, in a fixed order.
 
 Nothing here is drawn. Where operations differ only in names that do not matter (page numbers, row numbers, launch
 numbers), or in ways that commute, one of them stands for all: a launch takes everything that is prepared, and has the
@@ -60,15 +60,15 @@ class Choice(NamedTuple):
     came: str | None = None
     """The request or session that has come by it."""
     serves: bool = False
-    """Whether it is the scheduler's to do; all else only clients can do."""
+    """Whether the scheduler does it; clients do all others."""
 
 
 def choices(scope: Scope, node: Node, *, chooses_victims: bool = True) -> Iterator[Choice]:
     """All that may happen, in a fixed order.
 
-    `chooses_victims`: an eviction says which pages leave, and there is one for each choice; else whoever answers it
-    says so. The same of how far a cursor moves, and of which state slot the store takes. Some of this may have to be
-    refused for lack of room, or because a batch is not allowed.
+    `chooses_victims`: an eviction names the pages that leave, and there is one move for each choice; otherwise the
+    implementation chooses them. The same holds for how far a cursor moves, and of which state slot the store takes.
+    Some of this may have to be refused for lack of room, or because a batch is not allowed.
     """
     for name, move in _arrivals(scope, node):
         yield Choice(move, came=name)
@@ -106,7 +106,7 @@ def _departures(scope: Scope, state: State) -> Iterator[Move]:
 
 
 def _services(scope: Scope, state: State, *, chooses_victims: bool) -> Iterator[Move]:
-    """What the scheduler does."""
+    """The scheduler's moves."""
     waiting = [req for req, request in sorted(state.requests.items()) if not request.running]
     running = [req for req, request in sorted(state.requests.items()) if request.running]
     idle = [req for req in running if req not in state.prepared]
@@ -192,7 +192,7 @@ def can_decode(state: State, req: str) -> bool:
 def completions(scope: Scope, state: State) -> Iterator[Move]:
     """The oldest launch in flight completes, with the tokens that are due.
 
-    A request that has all its tokens leaves before a launch, which nobody waits for any more, brings it another.
+    A request that has all its tokens leaves before a launch that it does not need brings it another.
     """
     oldest, passages = next(iter(state.flights.items()))
     tokens = {}
@@ -238,7 +238,7 @@ def evictions(state: State) -> Iterator[Move]:
 
 
 def unchosen_evictions(scope: Scope) -> Iterator[Move]:
-    """The same where whoever answers says what leaves: one of each pool, or all that may go."""
+    """Evictions whose victims the implementation chooses: one page of each pool, or all that may go."""
     config = scope.config
     yield from ((Evict(n),) for n in (1, config.num_pages))
     if config.sliding_window:
@@ -248,7 +248,7 @@ def unchosen_evictions(scope: Scope) -> Iterator[Move]:
 
 
 def publications(state: State, op: CacheUnfinished, *, chooses: bool) -> Iterator[Move]:
-    """What a prefill wrote is published; where a state is, as a copy, or the holder's own slot for a fresh one."""
+    """Publish the pages that a prefill wrote; a state as a copy, or as the holder's own slot for a fresh one."""
     yield (op,)
     record = state.requests[op.req].record
     if not chooses or record is None or not state.config.num_states:

@@ -1,4 +1,4 @@
-"""What `kvspec explore` prints: what was exhausted, what was reached in it, and the shortest way to what is broken."""
+"""The output of `kvspec explore`: exhausted scopes, events reached, and the shortest traces to failures."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -48,8 +48,8 @@ def exhaust_and_show(
         for scope in scopes:
             with _progress() as progress:
                 task = progress.add_task(scope.name)
-                told = partial(_tell, progress, task, scope)
-                result = exhaust(scope, jobs=jobs, progress=told, checker=checker, spread=spread)
+                progressed = partial(_show_progress, progress, task, scope)
+                result = exhaust(scope, jobs=jobs, progress=progressed, checker=checker, spread=spread)
             results.append(result)
             show_witnesses(console, result)
             if result.finding is not None:
@@ -59,15 +59,15 @@ def exhaust_and_show(
 
 
 def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
-    """Explore an implementation beside the specification and print what came of it; whether it conforms."""
+    """Explore an implementation beside the specification and print the results; whether it conforms."""
     results = []
     with until_interrupted():
         for scope in (scope._replace(config=under(factory, scope.config)) for scope in scopes):
             check_supported(factory, name, scope.config)
             with _progress() as progress:
                 task = progress.add_task(scope.name)
-                told = partial(_tell, progress, task, scope)
-                result = compare(scope, factory, progress=told)
+                progressed = partial(_show_progress, progress, task, scope)
+                result = compare(scope, factory, progress=progressed)
             results.append(result)
             if result.finding is not None:
                 _show(console, scope, result.finding)
@@ -87,12 +87,12 @@ def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool
         holds = right.finding is None and right.ends > 0
         seen = wrong.finding is not None and wrong.finding.rule == protocol.rule
         as_due = as_due and holds and seen
-        told = (
+        verdict = (
             Text("holds", "green")
             if holds
             else Text(describe(right.finding) if right.finding else "no end", "bold red")
         )
-        table.add_row(protocol.name, f"{right.states:,}", f"{right.ends:,}", told)
+        table.add_row(protocol.name, f"{right.states:,}", f"{right.ends:,}", verdict)
         found = f"{wrong.finding.rule}, {describe(wrong.finding)}" if wrong.finding else "nothing is found"
         console.print(Text(f"{protocol.name}: if {protocol.mistake}: {found}", "" if seen else "bold red"))
         for event in wrong.trace:
@@ -101,7 +101,7 @@ def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool
     return as_due
 
 
-def _tell(progress: Progress, task: Any, scope: Scope, states: int, expanded: int, depth: int) -> None:
+def _show_progress(progress: Progress, task: Any, scope: Scope, states: int, expanded: int, depth: int) -> None:
     progress.update(task, description=f"{scope.name}: {states:,} states, {expanded:,} expanded, depth {depth}")
 
 
@@ -112,7 +112,7 @@ def _progress() -> Progress:
 
 
 def _show(console: Console, scope: Scope, finding: Counterexample) -> None:
-    """Print what is broken, and the trace to it."""
+    """Print a failure, and the trace to it."""
     count = length(finding.operations)
     note = f"The shortest operations that lead to it in the scope {scope.name} ({count}), found breadth-first."
     place = place_of(finding.finding, f"scope {scope.name}")
@@ -120,7 +120,7 @@ def _show(console: Console, scope: Scope, finding: Counterexample) -> None:
 
 
 def length(operations: Iterable[Operation[Any]]) -> int:
-    """The operations of a trace, without those that only look."""
+    """The operations of a trace, without snapshots and reports."""
     return sum(not isinstance(op, (Snapshot, Report)) for op in operations)
 
 
@@ -160,7 +160,7 @@ def _table(title: str, *numbers: str) -> Table:
 
 
 def show_witnesses(console: Console, result: Explored) -> None:
-    """Print a shortest trace to each thing worth reaching that was reached, and name those that were not."""
+    """Print a shortest trace to each event reached, and name the declared events that were not."""
     table = Table("reached", "in", "by", title=f"{result.scope.name}: {result.scope.about}", box=box.SIMPLE_HEAD)
     for label, trace in sorted(result.witnesses.items(), key=lambda one: (len(one[1]), one[0])):
         table.add_row(label, str(len(trace)), Text(printable("; ".join(map(brief, trace))), overflow="fold"))

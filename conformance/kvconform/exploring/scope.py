@@ -1,4 +1,4 @@
-"""What is exhausted: a scope is everything that may happen, and nothing else."""
+"""Scopes to exhaust: a scope defines all operations that are possible."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -45,7 +45,7 @@ SOMETIMES = (
     "window evicted",
     "window eviction stopped at a lock",
 )
-"""Everything that the model counts as worth reaching (`kvspec.model.state.State.reached`)."""
+"""All events that the model counts (`kvspec.model.state.State.reached`)."""
 
 OPTIONAL = (
     "cache_unfinished",
@@ -59,7 +59,7 @@ OPTIONAL = (
     "take_state",
     "free_state",
 )
-"""What a scope may switch on besides the plain course of a request.
+"""Operations that a scope may switch on besides the plain course of a request.
 
 Where a pool is not there, neither are its operations, and `evict` is of each pool that there is. `give_back` is an
 abort and a new submit in one, see `kvconform.exploring.moves.give_back`.
@@ -125,7 +125,7 @@ _TURN = frozenset(
         "turn retracted",
     )
 )
-"""What every scope with turns and chunks shows."""
+"""Events that every scope with turns and chunks shows."""
 
 _SHARING = frozenset(("duplicate dropped", "eviction stopped at a lock", "page evicted", "prefix matched"))
 _RELEASE = frozenset(("close deferred", "deferred close done", "idle session closed", "lend ended by abort"))
@@ -177,7 +177,7 @@ _HOLD_AND_WAIT = Scope(
 
 _THREE_IN_FLIGHT = Scope(
     name="three-in-flight",
-    about="a plain request and a session of two turns in one row; three launches in flight, whoever is read may leave",
+    about="a plain request and a session of two turns in one row; three launches in flight, whose requests may leave",
     config=Config(page_size=1, num_pages=6, num_rows=1, max_context_len=8, prefix_cache=False),
     arrivals=(Arrival("a", (1,), outputs=2), Arrival("s1", (0,), "s", outputs=3), Arrival("s2", (0,), "s")),
     operations=frozenset(("retract", "abort", "close_session", "preempt")),

@@ -1,7 +1,7 @@
 """Breadth-first search through all reachable states of a scope, on one process or several.
 
 States are numbered in the order in which they are found, and are expanded in that order, so the first trace to a
-state, to a broken rule, or to anything that is worth reaching is a shortest one. Processes expand parts of the frontier
+state, to a broken rule, or to an event is a shortest one. Processes expand parts of the frontier
 and name what they find by its key; one process alone gives the numbers, in order, so the result does not depend on
 how many there are. A number and its two neighbours in the search tree are all that is kept of a state.
 """
@@ -35,14 +35,14 @@ LARGEST_PART = 128
 """States that one process expands at a time, at most."""
 
 Progress = Callable[[int, int, int], object]
-"""Is told states found, states expanded, and the depth reached."""
+"""Receives the states found, the states expanded, and the depth reached."""
 KeyOf = Callable[[Node], Key]
 Spread = Callable[[Callable[[list[Any]], "Expansion"], list[list[Any]]], "Iterator[Expansion]"]
-"""Has parts of the frontier expanded somewhere, and gives what came of them in their order."""
+"""Expands parts of the frontier elsewhere, and returns their results in order."""
 
 
 class Explored(NamedTuple):
-    """What exhausting a scope has shown."""
+    """The result of exhausting a scope."""
 
     scope: Scope
     states: int
@@ -51,9 +51,9 @@ class Explored(NamedTuple):
     """Operations of the longest of all shortest traces."""
     seconds: float
     witnesses: dict[str, Sequence[Operation[Any]]]
-    """For each thing worth reaching that was reached, the operations of a shortest trace to it."""
-    judged: Counter[str]
-    """How often a step judged each rule, besides `kvspec.invariants`, which judges every state."""
+    """For each event reached, the operations of a shortest trace to it."""
+    checked: Counter[str]
+    """How often a step checked each rule, besides `kvspec.invariants`, which checks every state."""
     finding: Counterexample | None
     """The shortest trace to a broken rule; `None` if every rule holds in every state."""
     keys: frozenset[Key]
@@ -61,12 +61,12 @@ class Explored(NamedTuple):
 
     @property
     def missing(self) -> set[str]:
-        """What the scope declares and did not reach."""
+        """Events that the scope declares and did not reach."""
         return set(self.scope.sometimes - self.witnesses.keys())
 
     @property
     def holds(self) -> bool:
-        """Whether every rule holds, and everything declared was reached."""
+        """Whether every rule holds, and every declared event was reached."""
         return self.finding is None and not self.missing
 
 
@@ -84,8 +84,8 @@ class Expansion(NamedTuple):
     fresh: dict[Key, tuple[Any, bool]]
     """States that were not met before, and whether some request is there."""
     reached: dict[str, tuple[int, int]]
-    """What was met that is worth reaching: the first state, counted from that part's first, and its choice."""
-    judged: defaultdict[str, int]
+    """For each event reached, the first state, counted from the part's first, and its choice."""
+    checked: defaultdict[str, int]
     broken: tuple[int, int] | None
     """The first state and choice after which a rule is broken; nothing after it was done."""
 
@@ -94,7 +94,7 @@ class Expander:
     """Expands states, and checks every rule in each one that it meets for the first time."""
 
     def __init__(self, scope: Scope, key_of: KeyOf, pack: Callable[[Node], Any], unpack: Callable[[Any], Node]) -> None:
-        """Expand states of a scope. `pack` makes of a state what another process can have."""
+        """Expand states of a scope. `pack` turns a state into a value that another process can read."""
         self.scope = scope
         self.key_of = key_of
         self.pack = pack
@@ -121,7 +121,7 @@ class Expander:
             adds = any(isinstance(op, (Complete, Verify)) for op in move)
             if state is None or adds:
                 state = node.state.copy(tokens=adds)
-                state.judged = found.judged
+                state.judged = found.checked
             try:
                 carry_out(self.model, state, move)
                 refused = False
@@ -191,8 +191,8 @@ def exhaust(
     """Exhaust a scope, or find the shortest trace to a broken rule.
 
     `jobs` is the number of processes, unless `spread` has parts expanded elsewhere. `live` asks for LIVE-1 as well,
-    once all states are known. With `law`, the law below judges what each transition means to the memory, and the books
-    of each state are held against it.
+    once all states are known. With `checker`, the memory checker checks the memory events of each transition, and each
+    state is compared with the checker's.
     """
     begin = time.perf_counter()
     tree = _Tree(scope, key_of, progress, checker=checker)
@@ -209,14 +209,14 @@ def exhaust(
         tree.depth,
         time.perf_counter() - begin,
         {label: tree.trace(tree.path(*place)) for label, place in tree.witnesses.items()},
-        tree.judged,
+        tree.checked,
         finding,
         frozenset(tree.numbers),
     )
 
 
 class _Tree:
-    """The search tree, by numbers of states, and what was met in it."""
+    """The search tree, by numbers of states, and the events reached in it."""
 
     def __init__(self, scope: Scope, key_of: KeyOf, progress: Progress, *, checker: bool) -> None:
         self.scope = scope
@@ -229,8 +229,8 @@ class _Tree:
         self.services = Services()
         self.numbers: dict[Key, int] = {key_of(self.root()): 0}
         self.witnesses: dict[str, tuple[int, int]] = {}
-        """Where each thing worth reaching was met first: a state and its choice."""
-        self.judged: Counter[str] = Counter()
+        """The first place of each event: a state and its choice."""
+        self.checked: Counter[str] = Counter()
         self.transitions = 0
         self.depth = 0
         self.broken: tuple[int, int] | None = None
@@ -283,7 +283,7 @@ class _Tree:
         self.transitions += len(expansion.keys)
         for label, (position, number) in expansion.reached.items():
             self.witnesses.setdefault(label, (first + position, number))
-        self.judged.update(expansion.judged)
+        self.checked.update(expansion.checked)
         if expansion.broken is not None:
             position, number = expansion.broken
             self.broken = first + position, number
@@ -302,7 +302,7 @@ class _Tree:
         return [op for move, _ in _walk(self.scope, self.root(), path) for op in move]
 
     def demonstrate(self, broken: tuple[int, int]) -> Counterexample:
-        """Show what is broken after a state's choice."""
+        """Show the failure after a state's choice."""
         operations: list[Operation[Any]] = []
         try:
             for _, node in _walk(self.scope, self.root(), self.path(*broken), operations):
@@ -315,7 +315,7 @@ class _Tree:
             return Counterexample(operations, RuleBroken(changed, len(operations), operations[-1]))
         except Exception as error:
             return Counterexample(operations, ImplementationFailed(len(operations), operations[-1], error))
-        raise AssertionError("what is broken is broken again, since nothing here is drawn")
+        raise AssertionError("a failure shows again, since nothing here is drawn")
 
 
 def _walk(
@@ -351,10 +351,10 @@ def _show_stuck(tree: _Tree, dead: int) -> Counterexample:
     )
     end = "nothing that the scheduler may do changes the state any more"
     if tree.services.of(dead):
-        end = "whatever the scheduler does, they never all come to an end"
+        end = "no choice of the scheduler brings all of them to an end"
     what = (
         f"{waiting} wait, and {end}. Of {tree.scope.config.num_pages} pages {state.free_pages} are free, "
-        f"{len(state.store.pages)} are the prefix store's, {held or 'nobody holds any'}"
+        f"{len(state.store.pages)} are the prefix store's, {held or 'no holder has any'}"
     )
     return Counterexample(operations, RuleBroken(Violation("LIVE-1", what), len(operations), operations[-1]))
 
@@ -389,7 +389,7 @@ def _unpack(packed: bytes) -> Node:
 
 
 def _expand_alone(scope: Scope, key_of: KeyOf, packed: list[Any]) -> Expansion:
-    """Expand a part without a memory of others: it may be done twice, anywhere, and in any order."""
+    """Expand a part without a memory of others: it may be repeated, on any machine, and in any order."""
     return Expander(scope, key_of, _pack, _unpack)(packed)
 
 

@@ -1,8 +1,8 @@
 """Protocols with two streams and a transfer engine, in all interleavings of queueing and completion.
 
-Each actor is a list of steps that it takes in order; which actor goes next, and when a device is done with an
-operation, is anybody's guess. What is told is judged by the law. The right protocol must hold whatever happens; each
-mistake in it must give a finding, and breadth-first search finds the shortest way there.
+Each actor is a list of steps that it takes in order; the order of the actors, and the time at which a device completes
+an operation, are arbitrary. The memory checker checks the events. The right protocol must hold in every interleaving;
+each mistake in it must give a finding, and breadth-first search finds the shortest way there.
 """
 
 from collections import deque
@@ -27,19 +27,19 @@ from kvspec.memory.events import (
 
 
 class Step(NamedTuple):
-    """What an actor does at once."""
+    """One atomic step of an actor."""
 
     events: tuple[Event, ...]
     after: tuple[OpId, ...] = ()
-    """Operations that it has seen complete before."""
+    """Operations that the actor has seen complete before."""
     free: tuple[str, int] | None = None
-    """A page that nobody may hold then: the allocator's own condition."""
+    """A page that must have no holder then: the allocator's condition."""
     cached: tuple[str, int] | None = None
-    """A page that a name must find then: a lookup's condition."""
+    """A page that must be cached then: a lookup's condition."""
 
 
 class Protocol(NamedTuple):
-    """How actors share pages."""
+    """A protocol by which actors share pages."""
 
     name: str
     what: str
@@ -48,11 +48,11 @@ class Protocol(NamedTuple):
     wrong: tuple[tuple[Step, ...], ...]
     """The same actors with the mistake."""
     rule: str
-    """What the mistake breaks."""
+    """The rule that the mistake breaks."""
 
 
 class Explored(NamedTuple):
-    """What a search has seen."""
+    """The result of a search."""
 
     states: int
     ends: int
@@ -66,7 +66,7 @@ POOLS = {"pages": Pool(1, 2), "host": Pool(1, 2), "rows": Pool(2, 1, label_size=
 
 
 def explore(actors: tuple[tuple[Step, ...], ...]) -> Explored:
-    """All interleavings, until the law finds something."""
+    """All interleavings, until the memory checker finds something."""
     todo: deque[tuple[tuple[int, ...], frozenset[OpId], Checker, tuple[Event, ...]]] = deque()
     todo.append(((), frozenset(), Checker(POOLS), ()))
     seen: set[tuple[tuple[int, ...], frozenset[OpId]]] = set()
@@ -82,14 +82,14 @@ def explore(actors: tuple[tuple[Step, ...], ...]) -> Explored:
             place = taken.count(number)
             if place == len(actor) or not _may(checker, complete, actor[place]):
                 continue
-            following, told = deepcopy(checker), trace
+            following, events = deepcopy(checker), trace
             ended = [End(id) for id in actor[place].after if id in checker.state.clocks.flights]
             for event in (*ended, *actor[place].events):
-                told = (*told, event)
+                events = (*events, event)
                 found = following.step(event)
                 if found:
-                    return Explored(len(seen), ends, found[0], told)
-            todo.append(((*taken, number), complete, following, told))
+                    return Explored(len(seen), ends, found[0], events)
+            todo.append(((*taken, number), complete, following, events))
     return Explored(len(seen), ends, None, ())
 
 
@@ -218,9 +218,9 @@ PROTOCOLS = {
         ),
         Protocol(
             "completion",
-            "what a backup has written is used when it has been seen complete",
+            "data that a backup has written is used when it has been seen complete",
             _look("backup"),
-            "the completion is taken without looking",
+            "the completion is assumed without a check",
             _look(),
             "MEM-RACE",
         ),
@@ -234,7 +234,7 @@ PROTOCOLS = {
         ),
         Protocol(
             "host-eviction",
-            "a load pins its source; only a page that nobody holds is evicted",
+            "a load pins its source; only a page without a holder is evicted",
             _evict(Share("transfer", "host", [1], ["k"], pin=True)),
             "the host page is evicted while it is loaded",
             _evict(),

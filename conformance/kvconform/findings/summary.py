@@ -81,7 +81,7 @@ def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) 
         console.print(table)
     _show_silence(console, evidence)
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(evidence.reached.items()))
-    line = f"On the way: {reached or 'nothing worth telling'}."
+    line = f"On the way: {reached or 'nothing'}."
     console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 

@@ -1,9 +1,9 @@
 """More machines than one: work that `kvspec` does in parts, spread over a cluster of Ray.
 
-cluster    parts go to workers, results come back; a worker that dies is replaced and its part done again
+cluster    parts go to workers, results come back; a worker that dies is replaced and its part repeated
 checking   traces by URL, one task a file, findings grouped over all files by their cause
-fuzzing    walks with other seeds, what they reached and found put together
+fuzzing    walks with other seeds, their coverage and findings merged
 exploring  parts of the frontier
 
-Ray decides where what runs. What is done in a part, and what is told of it, stands in the rooms that it is about.
+Ray schedules the parts. The work of a part, and its report, are in the packages of that work.
 """

@@ -26,7 +26,7 @@ from kvconform.runs.traces import report_of
 
 
 class Checked(NamedTuple):
-    """How one trace came out, wherever it was checked."""
+    """The result of one trace."""
 
     url: str
     report: Report
@@ -39,20 +39,20 @@ class Cause(NamedTuple):
     """Findings of several traces that are most likely one defect."""
 
     finding: Finding
-    """The first, with all other places."""
+    """The first finding, with all other places."""
     since: datetime | None
     """When the oldest trace that shows it was written."""
 
 
 def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], baseline_file: Path | None, forms: Forms) -> int:
-    """Check the traces that some URLs name (`*` stands for any part of a name), and tell what came out.
+    """Check the traces that some URLs name (`*` stands for any part of a name), and report the results.
 
     Raises:
         InputError: the baseline file cannot be used, or a URL names nothing.
         OSError: a file cannot be written.
     """
     baseline = read_baseline(baseline_file)
-    names = [name for url in urls for name in named(url)]
+    names = [name for url in urls for name in files_of(url)]
     report = Report("check", ", ".join(urls))
     done: list[Checked] = []
     with progress_bar() as progress:
@@ -67,18 +67,18 @@ def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], baseline_f
     causes = grouped(done)
     report.findings = [cause.finding for cause in causes]
     silent = Console(quiet=True)
-    told = Consoles(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
+    consoles = Consoles(silent if forms.json else out, silent if forms.json or forms.quiet else out, forms.verbose)
     for number, cause in enumerate(causes, start=1):
-        show_finding(told.details, cause.finding, number)
+        show_finding(consoles.details, cause.finding, number)
         since = "" if cause.since is None else f", the oldest of {cause.since:%Y-%m-%d %H:%M} UTC"
         met = {place.file for place in (cause.finding.place, *cause.finding.also)}
-        told.details.print(Text(f"{number}. is in {len(met):,} of {len(done):,} traces{since}."), soft_wrap=True)
-        told.details.print()
-    show_baseline(told.details, baseline)
+        consoles.details.print(Text(f"{number}. is in {len(met):,} of {len(done):,} traces{since}."), soft_wrap=True)
+        consoles.details.print()
+    show_baseline(consoles.details, baseline)
     verdicts = Counter(case.verdict for case in report.cases)
     events = sum(case.events for case in report.cases)
     summary = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items()))
-    told.verdict.print(Text(f"{len(done):,} traces: {summary}; {events:,} events checked."), soft_wrap=True)
+    consoles.verdict.print(Text(f"{len(done):,} traces: {summary}; {events:,} events checked."), soft_wrap=True)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
@@ -94,7 +94,7 @@ def _add(report: Report, checked: Checked) -> None:
     report.unjudged = dict(Counter(report.unjudged) + Counter(checked.report.unjudged))
 
 
-def named(url: str) -> list[str]:
+def files_of(url: str) -> list[str]:
     """The files that a URL names, in order.
 
     Raises:
@@ -112,7 +112,7 @@ def named(url: str) -> list[str]:
 
 
 def check_url(url: str, entries: list[Entry], described: Described) -> Checked:
-    """Check one trace, on whatever machine this runs: it is copied there first. `stories`: which of it are told."""
+    """Check one trace on this machine, where it is copied first. `described`: the findings to describe."""
     baseline = Baseline(entries)
     modified: datetime | None = None
     with tempfile.TemporaryDirectory() as folder:
@@ -130,14 +130,16 @@ def check_url(url: str, entries: list[Entry], described: Described) -> Checked:
 
 def _modified(storage: fsspec.AbstractFileSystem, path: str) -> datetime | None:
     try:
-        told = storage.modified(path)
+        modified = storage.modified(path)
     except NotImplementedError:
         return None
-    return told.replace(tzinfo=UTC) if isinstance(told, datetime) and told.tzinfo is None else told
+    if not isinstance(modified, datetime):
+        return None
+    return modified.replace(tzinfo=UTC) if modified.tzinfo is None else modified
 
 
 def _of_url(report: Report, copy: str, url: str) -> Report:
-    """A report of a copy becomes one of what was copied."""
+    """A report of a copy becomes one of the original."""
     for case in report.cases:
         case.file, case.reason = url, case.reason.replace(copy, url)
     for finding in report.findings:

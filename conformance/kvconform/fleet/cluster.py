@@ -1,4 +1,4 @@
-"""Spreads parts of some work over a cluster of Ray, and gets each one's result exactly once."""
+"""Spreads parts of some work over a cluster of Ray, and collects each result exactly once."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ CONNECT_SECONDS = 5.0
 
 
 class Done(NamedTuple, Generic[P, R]):
-    """A part, what came of it, and on which machine."""
+    """A part, its result, and the machine."""
 
     part: P
     result: R
@@ -53,9 +53,9 @@ class Cluster:
             yield result
 
     def as_done(self, work: Callable[[P], R], parts: Iterable[P]) -> Iterator[Done[P, R]]:
-        """Each part with its result as soon as that is there. Parts may have no end: whoever has enough stops.
+        """Each part with its result as soon as that is there. Parts may be endless: the caller stops.
 
-        The next part is asked for once a result was taken, so that it can be made of what has come of others.
+        The next part is asked for after a result was taken, so that it can depend on earlier results.
         """
         function, waiting = self._ray.put(work), iter(parts)
         running = {self._run.remote(function, part): part for part in islice(waiting, self.workers)}
@@ -67,7 +67,7 @@ class Cluster:
                 yield Done(part, result, machine)
                 running |= {self._run.remote(function, other): other for other in islice(waiting, 1)}
         finally:
-            for reference in running:  # whoever asked has enough
+            for reference in running:  # the caller has stopped
                 self._ray.cancel(reference)
 
 
@@ -92,8 +92,8 @@ def _carried_out(work: Callable[[P], R], part: P) -> tuple[R, str]:
 def connected(address: str, *, code: bool = False) -> Iterator[Cluster]:
     """Connect to a cluster: `auto`, `HOST:PORT`, `ray://HOST:PORT`, or `local` for one on this machine alone.
 
-    Its machines have kvspec installed. `code`: they need the working folder too, where an implementation of one's own
-    is looked for; it is sent there.
+    Its machines have kvspec installed. `code`: they need the working folder too, which may hold the implementation; it
+    is sent there.
 
     Raises:
         LoadError: Ray is not installed, or there is no such cluster.

@@ -1,4 +1,4 @@
-"""`kvspec fuzz --ray` and `kvspec soak --ray`: other draws on every worker, what came of them put together."""
+"""`kvspec fuzz --ray` and `kvspec soak --ray`: other draws on every worker, their results merged."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,20 +23,20 @@ RUNS = 10
 
 
 class Part(NamedTuple):
-    """What one worker has met."""
+    """The results of one worker."""
 
     runs: int
     operations: Counter[str]
-    judged: Counter[str]
+    checked: Counter[str]
     reached: Counter[str]
     failed: list[tuple[Config, list[Operation[Any]]]]
     """Of each kind of failure the first: the sizes, and what was done."""
     coverage: Coverage
-    """What its runs have reached, by their kinds."""
+    """The coverage of its runs, by their kinds."""
 
 
 def fuzz_part(part: tuple[int, Coverage], impl: str, seed: int) -> Part:
-    """Fuzz for some seconds, with draws that no other part has, where all parts before have reached the least."""
+    """Fuzz for some seconds, with draws that no other part has, in the kinds with the least coverage so far."""
     number, known = part
     failed: dict[object, Failure] = {}
     tally, coverage = Tally(), known.copy()
@@ -46,13 +46,13 @@ def fuzz_part(part: tuple[int, Coverage], impl: str, seed: int) -> Part:
             failed.setdefault((str(finding).partition(":")[0], type(finding.op)), tally.failure)
             tally.failure = None
     done = [(failure.config, list(failure.operations)) for failure in failed.values()]
-    return Part(tally.runs, tally.operations, tally.judged, tally.reached, done, coverage.since(known))
+    return Part(tally.runs, tally.operations, tally.checked, tally.reached, done, coverage.since(known))
 
 
 def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
     """As `kvconform.fuzzing.fuzz.runs`: the tally and the seconds so far, after each part, and after each failure.
 
-    What failed on a worker is carried out here once more, so that it is known with its answers.
+    A failing run of a worker is carried out here once more, to get its answers.
     """
     start, tally, coverage = monotonic(), Tally(), Coverage()
     # Each part gets what all that are done have reached when it is sent off, a few seconds after the one before it.
@@ -61,7 +61,7 @@ def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: 
         part = done.result
         coverage.add(part.coverage)
         tally.runs += part.runs
-        for total, more in ((tally.operations, part.operations), (tally.judged, part.judged)):
+        for total, more in ((tally.operations, part.operations), (tally.checked, part.checked)):
             total.update(more)
         tally.reached.update(part.reached)
         for config, operations in part.failed:

@@ -1,7 +1,7 @@
-"""Operations that somebody draws, until a rule breaks.
+"""Random operations, until a rule breaks.
 
 style     what runs differ in, and the choices that are drawn
-generate  operations worth trying in a given state
+generate  proposals of operations in a given state
 swarm     the sizes, the style and the likely operations of one run
 run       one run: a fresh implementation, and at the end everything released
 reach     what is hard to come by, and whether a run has

@@ -1,4 +1,4 @@
-"""What runs of which kind have reached, so that the next ones go where something is missing."""
+"""Coverage by kind of run, so that the next runs go where events are missing."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from kvconform.fuzzing.swarm import Swarm
 
 
 class Kind(NamedTuple):
-    """What runs have in common that can reach the same."""
+    """Properties of runs that can reach the same events."""
 
     pool: str
     """The hybrid pool besides the pages, if there is one."""
@@ -28,7 +28,7 @@ def kind_of(swarm: Swarm) -> Kind:
 
 
 class Coverage:
-    """What runs have reached, by their kind. It can be sent to others and put together with theirs."""
+    """Events that runs have reached, by their kind. Coverage can be sent to other machines and merged with theirs."""
 
     def __init__(self) -> None:
         """No run yet."""
@@ -41,7 +41,7 @@ class Coverage:
         self.reached.setdefault(kind, set()).update(names)
 
     def add(self, other: "Coverage") -> None:
-        """What somebody else's runs have reached."""
+        """Merge the coverage of other runs."""
         self.runs.update(other.runs)
         for kind, names in other.reached.items():
             self.reached.setdefault(kind, set()).update(names)
@@ -53,7 +53,7 @@ class Coverage:
         return other
 
     def since(self, before: "Coverage") -> "Coverage":
-        """What has been noted since it was as `before`."""
+        """The coverage added since it was as `before`."""
         other = Coverage()
         other.runs = self.runs - before.runs
         other.reached = {kind: self.reached[kind] - before.reached.get(kind, set()) for kind in other.runs}

@@ -27,7 +27,7 @@ STEPS = (80, 160, 320)
 """Proposals in a run: short runs begin anew more often, in long ones more comes together."""
 
 CHOICE = 4
-"""Runs that are drawn, where it is known what others have reached; one of them is carried out."""
+"""Runs that are drawn if the coverage so far is known; one of them is carried out."""
 
 SHRINK_SECONDS = 20.0
 
@@ -42,7 +42,7 @@ class Kind:
 
 
 class Budget(NamedTuple):
-    """How long to look: until one of the two is spent."""
+    """The limits of a search: it ends when one of the two is spent."""
 
     seconds: float = float("inf")
     operations: float = float("inf")
@@ -56,11 +56,11 @@ class Fuzzed(NamedTuple):
     seconds: float
     """Until the time was up, or something broke."""
     kinds: list[Kind]
-    """What broke, in the order in which it first did."""
+    """Failures, in the order in which they first occurred."""
 
     @property
     def failure(self) -> Failure | None:
-        """What broke first."""
+        """The first failure."""
         return self.kinds[0].failure if self.kinds else None
 
 
@@ -85,7 +85,7 @@ def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuz
 def fuzz_on(
     carried_out: Iterator[tuple[Tally, float]], budget: Budget, progress: Progress, baseline: Baseline
 ) -> Fuzzed:
-    """Take all `runs`, whatever breaks: a run ends there, and the next one begins. Known findings are counted."""
+    """Take all `runs`, also after failures, which end a run. Baseline findings are counted."""
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
@@ -102,7 +102,7 @@ def fuzz_on(
                 known = kinds.setdefault((cause, during), Kind(tally.failure))
                 known.count += known.failure is not tally.failure
             tally.failure = None
-            # What broke is shortened within the same time.
+            # The failures are shortened within the same time.
             if elapsed >= budget.seconds - min(len(kinds) * SHRINK_SECONDS, budget.seconds / 4):
                 break
     return Fuzzed(tally, elapsed, list(kinds.values()))
@@ -148,15 +148,15 @@ def shortest(failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS
     return shrink(operations, attempt, kind, seconds, keep=True)
 
 
-def tell(
+def finding_from(
     failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS
 ) -> tuple[Finding, Sequence[Operation[Any]]]:
-    """What a run that failed shows, and the operations that it is told by: the shortest found in so many seconds."""
+    """The finding of a run that failed, and the shortest operations that show it found within `seconds`."""
     shrunk, interrupted = None, True
     with until_interrupted():
         shrunk = shortest(failure, factory, seconds)
         interrupted = False
-    told = Counterexample(failure.operations, failure.finding) if shrunk is None else shrunk.counterexample
+    shown = Counterexample(failure.operations, failure.finding) if shrunk is None else shrunk.counterexample
     if shrunk is not None and shrunk.complete:
         note = f"The shortest operations that still show it ({shrunk.size})."
     elif shrunk is not None:
@@ -165,9 +165,11 @@ def tell(
         note = "It was interrupted before fewer operations were looked for."
     else:
         note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
-    found = Shortest(None if shrunk is None else told, note)
+    found = Shortest(None if shrunk is None else shown, note)
     place = place_of(failure.finding, "a drawn run")
-    return finding_of(told.finding, failure.config, place, found, enumerate(told.operations, start=2)), told.operations
+    return finding_of(
+        shown.finding, failure.config, place, found, enumerate(shown.operations, start=2)
+    ), shown.operations
 
 
 def _try_supported(

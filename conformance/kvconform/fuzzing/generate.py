@@ -1,8 +1,8 @@
-"""Operations worth trying in a given state, chosen by whoever draws: Hypothesis, or a random number generator.
+"""Proposals of operations in a given state, drawn by Hypothesis or a random number generator.
 
-Most of what is proposed is legal and leads somewhere: lengths at page borders and one off, a pool that is nearly full,
-prompts that share prefixes, matches that are repeated. `hasty` proposes what is right only later, `unruly` anything at
-all, which a good implementation mostly refuses. All proposals are made from the model's state, so they suit any
+Most proposals are legal and change the state: lengths at page borders and one off, a pool that is nearly full,
+prompts that share prefixes, matches that are repeated. `hasty` proposes operations too early, `unruly` any operation;
+a good implementation refuses most of these. All proposals are made from the model's state, so they suit any
 implementation.
 """
 
@@ -47,7 +47,7 @@ class Generator(Protocol):
 
 DRAFTS = 3
 THIRDS = 3
-"""What `Style.drafted` is of."""
+"""The denominator of `Style.drafted`."""
 
 
 def open_session(state: State, draw: Draw, style: Style = USUAL, /) -> OpenSession | None:
@@ -256,7 +256,7 @@ def snapshot(state: State, draw: Draw, style: Style = USUAL, /) -> Snapshot | No
 
 
 def advance(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
-    """What a scheduler would do next, so that requests get somewhere."""
+    """The next operation of a scheduler, so that requests make progress."""
     urgent: tuple[Generator, ...] = (launch, complete, verify) if len(state.flights) > style.depth else (launch, verify)
     for generator in urgent:
         op = generator(state, draw, style)
@@ -314,17 +314,17 @@ def _scarce(state: State) -> bool:
 
 
 def hasty(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
-    """What was right a little earlier, will be a little later, or nearly is: it must be refused now.
+    """An operation that was valid a little earlier, will be later, or nearly is: it must be refused now.
 
-    `unruly` meets these moments too rarely. It is drawn first what is wrong, so that what has many moments hides
-    nothing that has few.
+    `unruly` proposes these too rarely. The fault is drawn first, so that faults with many operations do not hide those
+    with few.
     """
     options = [moments for moments in wrong_moments(state) if moments]
     return draw.choice(draw.choice(options)) if options else None
 
 
 def wrong_moments(state: State) -> tuple[Sequence[Operation[Any]], ...]:
-    """What must be refused now, by what is wrong about it."""
+    """Operations that must be refused now, by their fault."""
     requests, sessions = state.requests, state.sessions
     waiting = {req: request for req, request in requests.items() if not request.running}
     matched = {req: request for req, request in waiting.items() if request.prefix_len is not None}

@@ -5,9 +5,9 @@
 
     TestMyEngine = machine(Adapter).TestCase
 
-is a whole pytest file: Hypothesis draws sizes and operations, the model judges every answer and a snapshot after it,
-and a failure is kept in the example database. It is shortened and told as `kvspec` does it everywhere. At the end of
-each run everything is released, and the figures must add up to an empty pool.
+is a whole pytest file: Hypothesis draws sizes and operations, the model checks every answer and a snapshot after it,
+and a failure is kept in the example database. It is shortened and rendered as in all `kvspec` commands. At the end of
+each run all memory is released, and the figures must add up to an empty pool.
 """
 
 import unittest
@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from kvconform.features import lacks, needs_of_config, under
 from kvconform.findings.formats import as_text
-from kvconform.fuzzing.fuzz import tell
+from kvconform.fuzzing.fuzz import finding_from
 from kvconform.fuzzing.run import Run, Tally
 from kvconform.fuzzing.style import Draw, T
 from kvconform.fuzzing.swarm import swarm
@@ -47,12 +47,12 @@ class Drawn:
 
 
 class KVCacheMachine(RuleBasedStateMachine):
-    """What the machines of all implementations share; `machine` adds what to check."""
+    """The common part of all machines; `machine` adds the implementation to check."""
 
     factory: Factory
     draw_config: Callable[[Draw], Config] | None
     lacks: frozenset[str]
-    """What the implementation declares that it does not have, and is never asked for."""
+    """The features that the implementation declares as lacking; it is never asked for them."""
     tally: Tally
 
     def __init__(self) -> None:
@@ -72,10 +72,10 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        """Carry out what one of the generators proposes.
+        """Carry out the operation that a generator proposes.
 
-        One rule, not one for each generator: which are likely is the run's style, and Hypothesis would switch off for
-        a whole run what nothing goes on without.
+        One rule, not one for each generator: the run's style sets
+        their weights, and Hypothesis would switch off generators that every run needs.
         """
         assert self.run is not None
         self.run.step(Drawn(data))
@@ -91,14 +91,14 @@ STEPS = 100
 
 
 class DoesNotConform(AssertionError):
-    """What a test of a machine fails with: the story of what it found."""
+    """The failure of a machine's test: the description of its finding."""
 
 
 def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = None) -> type[KVCacheMachine]:
     """The state machine of one implementation.
 
-    `factory(config)` makes a fresh implementation; `draw_config` draws the sizes it is made with, all kinds of sizes
-    and every pool that it has unless told otherwise.
+    `factory(config)` makes a fresh implementation; `draw_config` draws the sizes it is made with, by default all kinds
+    of sizes and every pool that it has.
     """
     members: dict[str, Any] = {
         "factory": staticmethod(factory),
@@ -112,7 +112,7 @@ def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = Non
 
 
 def _test_case(made: type[KVCacheMachine]) -> type[unittest.TestCase]:
-    """The test of a machine. Hypothesis only draws: a failure is shortened as operations, and told as `kvspec` does."""
+    """The test of a machine. Hypothesis only draws: a failure is shortened and rendered as by `kvspec`."""
     usual: Any = made.TestCase
 
     class MachineTestCase(usual):  # type: ignore[misc]
@@ -131,7 +131,7 @@ def _test_case(made: type[KVCacheMachine]) -> type[unittest.TestCase]:
                 if made.tally.failure is None:
                     raise
             if made.tally.failure is not None:
-                finding, _ = tell(made.tally.failure, made.factory)
+                finding, _ = finding_from(made.tally.failure, made.factory)
                 raise DoesNotConform(f"\n\n{as_text(finding)}")
 
     MachineTestCase.__name__ = MachineTestCase.__qualname__ = usual.__qualname__

@@ -1,4 +1,4 @@
-"""What a run has come by that is hard to come by: depth of launches, locks on one prefix, branches beside locks."""
+"""Rare events that a run has reached: depth of launches, locks on one prefix, branches beside locks."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from kvspec.model.state import State
 from kvspec.store import ROOT
 
 DEEP = 4
-"""Launches in flight that are told apart; more count as so many."""
+"""The highest number of launches in flight that is counted; more count as this many."""
 
 HARD = (
     "2 launches in flight",
@@ -23,11 +23,11 @@ HARD = (
     "a branch beside two locks",
     "a row withheld, read by 2 launches",
 )
-"""All that is looked for."""
+"""All rare events."""
 
 
 def met(state: State, op: Operation[Any]) -> Iterator[str]:
-    """What of `HARD` the state shows after `op` was carried out."""
+    """The events of `HARD` that the state shows after `op` was carried out."""
     match op:
         case Launch():
             yield from _depths(state, op)

@@ -1,4 +1,4 @@
-"""One run: a fresh implementation, operations that somebody draws, and at the end everything released."""
+"""One run: a fresh implementation, random operations, and at the end everything released."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class Failure(NamedTuple):
 
 
 class Tally:
-    """What many runs have met together."""
+    """Counts over many runs."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -47,7 +47,7 @@ class Tally:
         self.failure: Failure | None = None
         """The latest run that failed."""
         self.operations: Counter[str] = Counter()
-        self.judged: Counter[str] = Counter()
+        self.checked: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
 
     @property
@@ -57,7 +57,7 @@ class Tally:
 
 
 class _First:
-    """Always the first choice: for what has to be done, not tried."""
+    """Always the first choice: for operations that are certain, not tried."""
 
     def integer(self, low: int, high: int) -> int:
         return low
@@ -67,7 +67,7 @@ class _First:
 
 
 class Run:
-    """One run of an implementation, judged after each operation, with a snapshot."""
+    """One run of an implementation, checked after each operation, with a snapshot."""
 
     def __init__(self, factory: Factory, swarm: Swarm, lacks: frozenset[str], tally: Tally) -> None:
         """Make a fresh implementation, which is never asked for what it lacks; count in `tally`."""
@@ -87,11 +87,11 @@ class Run:
 
     @property
     def state(self) -> State:
-        """What the model knows."""
+        """The model's state."""
         return self.model.state
 
     def step(self, draw: Draw) -> None:
-        """Carry out what one of the generators proposes, if it proposes anything."""
+        """Carry out the operation that a generator proposes, if any."""
         op = draw.choice(self.swarm.bag)(self.state, draw, self.swarm.style)
         if op is not None:
             self.perform(op)
@@ -127,7 +127,7 @@ class Run:
             self.perform(op)
         if not self._requests_hold:
             self.perform(Report("idle"))
-        self._tally.judged += self.model.state.judged
+        self._tally.checked += self.model.state.judged
         self._tally.reached += self.model.state.reached
 
     @property
@@ -135,7 +135,7 @@ class Run:
         return any(request.record is not None for request in self.state.requests.values())
 
     def _endings(self) -> Iterator[Operation[Any]]:
-        """Whoever leaves may come again: a request by its name, a session with its next turn, and once it is closed."""
+        """Released names are used again: a request's, a session's by its next turn, and a closed session's."""
         state = self.state
         for req in list(state.requests):
             yield Abort(req)

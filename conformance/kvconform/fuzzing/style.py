@@ -39,7 +39,7 @@ class Chance:
 
 
 class Style(NamedTuple):
-    """What one run is like. Runs that differ in it reach what no average run does."""
+    """The style of one run. Runs of unusual styles reach states that an average run does not."""
 
     depth: int = 0
     """Launches that stay in flight while there is anything else to do; 0 completes each at once."""

@@ -1,4 +1,4 @@
-"""What `kvspec fuzz` prints: what a run has met, and the shortest trace of what it broke."""
+"""The output of `kvspec fuzz`: the counts of a run, and the shortest trace of each failure."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from kvconform.findings.formats import write
 from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.summary import show_baseline
 from kvconform.findings.text import show_finding
-from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, fuzz_on, tell
+from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, finding_from, fuzz_on
 from kvconform.fuzzing.run import Tally
 from kvconform.signals import caught
 from kvconform.traces.codec import TraceWriter
@@ -39,9 +39,9 @@ def fuzz_and_show(
     baseline_file: Path | None,
     html: Path | None = None,
 ) -> bool:
-    """Take runs and print what came of them; whether no rule was broken, up to what `accept` lists.
+    """Take runs and print their results; whether no rule was broken, except findings that `accept` lists.
 
-    The shortest trace of what broke is written to `out`, of further kinds to files beside it. With
+    The shortest trace of a failure is written to `out`, of further kinds to files beside it. With
     `html` a page shows all of it.
 
     Raises:
@@ -54,12 +54,12 @@ def fuzz_and_show(
 
         def look(tally: Tally, elapsed: float) -> None:
             spent = max(elapsed / budget.seconds, tally.steps / budget.operations)
-            told = f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.judged)} rules judged"
-            progress.update(task, completed=spent, description=told)
+            line = f"{tally.steps:,} operations of {len(tally.operations)} kinds, {len(tally.checked)} rules checked"
+            progress.update(task, completed=spent, description=line)
 
         fuzzed = fuzz_on(carried_out, budget, look, baseline)
     show_fuzz(console, fuzzed)
-    report = Report("fuzz", impl, judged=dict(fuzzed.tally.judged))
+    report = Report("fuzz", impl, judged=dict(fuzzed.tally.checked))
     verdict: Verdict = "fails" if fuzzed.kinds else "conforms"
     report.cases.append(Case(impl, verdict, events=fuzzed.tally.steps))
     for number, kind in enumerate(fuzzed.kinds, start=1):
@@ -84,16 +84,16 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
-    """Print what a fuzzing run has met."""
+    """Print the counts of a fuzzing run."""
     tally = fuzzed.tally
     table = Table("operation", "times", title="Fuzzing", box=box.SIMPLE_HEAD)
     for operation, times in tally.operations.most_common():
         table.add_row(operation, f"{times:,}")
     console.print(table)
-    judged = ", ".join(f"{rule} ({tally.judged[rule]:,})" for rule in RULES if tally.judged[rule])
+    checked = ", ".join(f"{rule} ({tally.checked[rule]:,})" for rule in RULES if tally.checked[rule])
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(tally.reached.items()))
-    console.print(Text(f"Rules judged: {judged or 'none'}."), soft_wrap=True)
-    console.print(Text(f"On the way: {reached or 'nothing worth telling'}."), soft_wrap=True)
+    console.print(Text(f"Rules checked: {checked or 'none'}."), soft_wrap=True)
+    console.print(Text(f"On the way: {reached or 'nothing'}."), soft_wrap=True)
     console.print(
         f"{tally.steps:,} operations in {tally.runs:,} runs and {fuzzed.seconds:.1f} s.",
         highlight=False,
@@ -102,7 +102,7 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
 
 
 def _written(out: Path, impl: str, kind: Kind, operations: Sequence[Operation[Any]]) -> str:
-    """Write the trace of what broke, and say where it is; what cannot be written has been shown all the same."""
+    """Write the trace of a failure, and return a sentence that names the file, or the error."""
     try:
         with TraceWriter(out, Header(VERSION, impl, kind.failure.config)) as writer:
             for op in operations:
@@ -114,7 +114,7 @@ def _written(out: Path, impl: str, kind: Kind, operations: Sequence[Operation[An
 
 def _shortened(kind: Kind, factory: Factory, out: Path, seconds: float) -> tuple[Finding, Sequence[Operation[Any]]]:
     """The finding, which will be written to `out`, and the shortest operations that show it."""
-    finding, operations = tell(kind.failure, factory, seconds)
+    finding, operations = finding_from(kind.failure, factory, seconds)
     finding.place = Place(str(out), len(operations) + 1, len(operations), finding.place.operation)
     finding.count = kind.count
     return finding, operations

@@ -21,7 +21,7 @@ FACTORS = (1, 0, 0, 3)
 
 
 class Sizes(NamedTuple):
-    """What the sizes of a memory are drawn from."""
+    """The options from which the sizes of a memory are drawn."""
 
     page_sizes: Sequence[int] = (2, 1, 4, 16)
     pages: Sequence[int] = (12, 6, 20, 3)
@@ -43,7 +43,7 @@ WIDE = Sizes(
 
 
 class Swarm(NamedTuple):
-    """What one run draws before it begins."""
+    """The values that one run draws before it begins."""
 
     config: Config
     style: Style
@@ -52,7 +52,7 @@ class Swarm(NamedTuple):
 
 
 def swarm(draw: Draw, lacks: Collection[str] = (), config: Config | None = None) -> Swarm:
-    """A run with sizes of its own, without the hybrid pools named in `lacks`; with those of `config`, if given."""
+    """A run with random sizes, without the hybrid pools named in `lacks`; with those of `config`, if given."""
     if config is None:
         config = memory(draw, lacks, WIDE)
     bag = [
@@ -64,7 +64,7 @@ def swarm(draw: Draw, lacks: Collection[str] = (), config: Config | None = None)
 
 
 def style(draw: Draw) -> Style:
-    """How a run is."""
+    """The style of a run."""
     return Style(
         depth=draw.choice((0, 1, 2, 3, 4)),
         families=draw.choice((1, 2, 4)),

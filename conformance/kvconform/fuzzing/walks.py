@@ -33,10 +33,10 @@ SHRINK_SECONDS = 3.0
 
 
 class Walker:
-    """Walks, and collects what they met."""
+    """Walks, and collects findings and evidence."""
 
     def __init__(self, factory: Factory, lacks: frozenset[str], seed: int) -> None:
-        """Walk on fresh instances that `factory` makes, never asking for what they lack."""
+        """Walk on fresh instances that `factory` makes, never asking for features that they lack."""
         self._factory = factory
         self._lacks = lacks
         self._chance = Chance(seed)
@@ -122,7 +122,7 @@ def shortest(
     *,
     figures: bool = True,
 ) -> Counterexample | None:
-    """The fewest operations that still show what `operations` show, none of which needs what is lacking."""
+    """The fewest operations that still show the finding of `operations`, none of which needs a lacking feature."""
     attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks, figures=figures)
     found = shrink(operations, attempt, kind, SHRINK_SECONDS)
     return None if found is None else found.counterexample
@@ -135,7 +135,7 @@ def _try_supported(
 
 
 def supported(operations: Sequence[Operation[Any]], config: Config, lacks: frozenset[str]) -> bool:
-    """Whether none of the operations needs what is lacking."""
+    """Whether none of the operations needs a lacking feature."""
     model = QuickModel(config)
     for op in operations:
         if needs_now(model.state, op) & lacks:

@@ -1,4 +1,4 @@
-"""The story of a defect: what the code does, and what happens in the shortest trace that shows it."""
+"""The description of a defect: its code, and the shortest trace that shows it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,21 +12,21 @@ from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 
 
 def describe_bug(console: Console, bug: Bug, finding: Finding | None, vectors: Sequence[str] = ()) -> None:
-    """Print the story of a defect, and the vectors that find it; without a finding only what is known of it."""
-    for line in told(bug):
+    """Print the description of a defect, the vectors that find it, and its finding, if any."""
+    for line in summary(bug):
         console.print(Text(filled(printable(line), console.width, "", "    ")), soft_wrap=True)
     if vectors:
         line = f"  Found by {len(vectors)} vector{'s'[: len(vectors) != 1]}: {', '.join(vectors)}"
         console.print(Text(filled(line, console.width, "", "    ")), soft_wrap=True)
     console.print()
     if finding is None:
-        console.print("  It was not found, so there is nothing to tell.")
+        console.print("  It was not found.")
     else:
         show_finding(console, finding)
 
 
-def told(bug: Bug) -> Iterator[str]:
-    """What is known of a defect, in a few lines."""
+def summary(bug: Bug) -> Iterator[str]:
+    """A summary of a defect, in a few lines."""
     yield f"{bug.name}: {bug.title}"
     yield f"  In an engine: {bug.symptom}"
     if bug.synthetic:

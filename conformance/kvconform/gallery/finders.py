@@ -1,4 +1,4 @@
-"""Who finds each defect of the gallery, how fast, and in how few events."""
+"""The checks that find each defect of the gallery, their speed, and the length of the shortest trace."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Shown(NamedTuple):
 
     @property
     def finding(self) -> Finding:
-        """The same, told."""
+        """The finding, described."""
         shown = self.counterexample
         note = f"The shortest operations that show it ({len(shown.operations)})."
         return finding_of(shown.finding, self.config, self.place, Shortest(shown, note))
@@ -92,8 +92,9 @@ class Specimen(NamedTuple):
     replayed: Replayed | None
     """`None` for a defect that traffic does not reach."""
     shortest: Shown | None
-    by_law: Counter[str]
-    """For each rule of the law of memory, the vectors in which the law alone finds the defect, by it first."""
+    by_memory_model: Counter[str]
+    """For each rule of the memory model, the vectors in which the memory checker alone finds the defect, by it
+    first."""
 
     @property
     def is_found(self) -> bool:
@@ -137,9 +138,9 @@ def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
 
 
 def find_by_memory_model(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
-    """How many vectors show the law alone a defect, by the rule that is broken first.
+    """How many vectors show a defect to the memory checker alone, by the rule that is broken first.
 
-    Of vectors that say how launches read rows, those where they do until they complete: so the law alone takes it.
+    Of vectors that set how launches read rows, only those where they read until they complete, as the checker assumes.
     """
     found, lacking = Counter[str](), lacks(bug.factory) | {"rows_at_launch", "rows_in_order"}
     for vector in vectors:
@@ -230,7 +231,7 @@ def examine_all(chosen: Sequence[Bug], budget: Budget | None, seed: int) -> list
 def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
     """Print one row a defect."""
     table = Table(title="Bug gallery", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("defect", "rule", "vectors", "fuzzing", "replay", "events", "law alone"):
+    for title in ("defect", "rule", "vectors", "fuzzing", "replay", "events", "memory model"):
         right = title in ("replay", "events")
         table.add_column(title, no_wrap=True, justify="right" if right else "left")
     for one in specimens:
@@ -241,17 +242,17 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
             _by_fuzzing(one),
             _by_replay(one),
             Text("-", "bold red") if one.shortest is None else str(one.shortest.events),
-            ", ".join(f"{rule} {count}" for rule, count in one.by_law.most_common()),
+            ", ".join(f"{rule} {count}" for rule, count in one.by_memory_model.most_common()),
         )
     console.print(table)
     found = sum(one.is_found for one in specimens)
     console.print(
         "vectors: how many find it. fuzzing: seconds and operations until it was found. replay: requests until it was "
-        "found. events: operations of the shortest trace. A rule is named where another one is blamed. law alone: the "
-        "vectors in which the law of memory finds it, without any rule of the other columns.",
+        "found. events: operations of the shortest trace. A rule is named where another one is blamed. memory model: "
+        "the vectors in which the memory checker alone finds it, without any rule of the other columns.",
         f"{SYNTHETIC_MARK.strip()} synthetic: {SYNTHETIC}.",
         f"{found} of {len(specimens)} defects are found by all that applies, "
-        f"{sum(bool(one.by_law) for one in specimens)} by the law alone.",
+        f"{sum(bool(one.by_memory_model) for one in specimens)} by the memory checker alone.",
         *_operations_needed(specimens),
         sep="\n",
         soft_wrap=True,
@@ -259,7 +260,7 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
 
 
 def _operations_needed(specimens: Sequence[Specimen]) -> list[str]:
-    """How many operations the fuzzer needed, in words, if there is anything to tell."""
+    """How many operations the fuzzer needed, in words, if it found any defect."""
     fuzzed = [one.fuzzed for one in specimens if one.fuzzed is not None]
     needed = [found.operations for found in fuzzed if found.shown is not None]
     if not needed:

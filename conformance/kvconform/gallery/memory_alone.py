@@ -1,8 +1,8 @@
-"""What the law of memory finds by itself: an implementation's answers and snapshots, told as memory events.
+"""Findings of the memory checker alone: an implementation's answers and snapshots, as memory events.
 
-No policy is judged: not what is matched, published or evicted, nor any length. What is told is what was *done*: pages
-handed out and freed as they were answered, the block tables, the prefix store and the free list as each snapshot shows
-them, launches over those tables. What a position means is known from the tokens, so content is judged slot by slot.
+No policy is checked: no matches, publications, evictions or lengths. The events are the *effects*: pages handed out and
+freed as they were answered, the block tables, the prefix store and the free list as each snapshot shows them, launches
+over those tables. The tokens give the content of each position, so content is checked slot by slot.
 """
 
 from collections.abc import Collection, Iterable
@@ -57,7 +57,7 @@ from kvspec.window import attended_from
 
 
 class Witness:
-    """Watches one implementation through its answers and snapshots, and tells the law what they show."""
+    """Watches one implementation through its answers and snapshots, and reports their effects to the memory checker."""
 
     def __init__(self, config: Config) -> None:
         """An empty memory manager of the given sizes."""
@@ -80,7 +80,7 @@ class Witness:
         self._unverified: dict[str, list[int]] = {}
         """Request -> positions of each speculative step that is not verified, oldest first."""
         self._promised: dict[tuple[str, int], str] = {}
-        """Request and position -> what was written there before its token was known."""
+        """Request and position -> the label written there before its token was known."""
         self._views: dict[str, Held] = {}
         self._names: dict[str, str] = {}
         """Request or "/session" that has a row -> its name below."""
@@ -92,8 +92,8 @@ class Witness:
         """Launch -> rows that it reads."""
         self._made = 0
 
-    def tell(self, event: MemoryEvent) -> None:
-        """Tell the law one event, and keep what it finds."""
+    def _report(self, event: MemoryEvent) -> None:
+        """Pass one event to the memory checker, and keep its findings."""
         self.findings += self.checker.step(event)
 
     def _held(self, holder: str, pool: str) -> Collection[int | str]:
@@ -102,29 +102,29 @@ class Witness:
 
     def _release(self, holder: str, pool: str, pages: Runs | None) -> None:
         if pages:
-            self.tell(Release(holder, pool, [*pages]))
+            self._report(Release(holder, pool, [*pages]))
 
     def _label(self, req: str, position: int) -> str:
-        """The name of what a position of a request means."""
+        """The label of a position of a request."""
         tokens = self._tokens.get(req, [])
         if position >= len(tokens):
             return self._promised.get((req, position), f"{req} {position}")
         return blake2b(repr(tokens[: position + 1]).encode(), digest_size=8).hexdigest()
 
     def saw(self, op: Operation[Any], shown: SnapshotAnswer) -> None:
-        """Tell what an operation did, by its answer and the snapshot after it."""
-        self._learn(op)
-        told = {**(shown.requests or {}), **{f"/{name}": view for name, view in (shown.sessions or {}).items()}}
-        views = {name: Held(**asdict(view)) for name, view in told.items()}  # the reference tells all
+        """Report the effects of an operation, by its answer and the snapshot after it."""
+        self._update_tokens(op)
+        shown_views = {**(shown.requests or {}), **{f"/{name}": view for name, view in (shown.sessions or {}).items()}}
+        views = {name: Held(**asdict(view)) for name, view in shown_views.items()}  # the reference shows all
         gone = self._change_hands(views)
         who = self._holder(op)
         obs: Any = op.obs
         for field, pool in (("pages", "pages"), ("window_pages", "window"), ("states", "states")):
             for req, pages in (getattr(obs, field, None) or {}).items():
-                self.tell(Take(self._names.get(req, req), pool, [*pages]))
+                self._report(Take(self._names.get(req, req), pool, [*pages]))
         if isinstance(op, (TakeState, FreeState)) and obs is not None and obs.state is not None:
             holder, slot = f"waiting {op.req}", obs.state
-            self.tell(
+            self._report(
                 Take(holder, "states", [slot]) if isinstance(op, TakeState) else Release(holder, "states", [slot])
             )
         self._publish(op, who, shown)
@@ -138,18 +138,18 @@ class Witness:
         if isinstance(op, Launch) and obs is not None:
             self._launch(op)
         if isinstance(op, Complete) and obs is not None:
-            self.tell(End(op.launch))
+            self._report(End(op.launch))
             self._release(f"launch {op.launch}", "rows", self._pinned.pop(op.launch, None))
         self._count(op, shown)
 
     def _holder(self, op: Operation[Any]) -> str:
-        """Who has the record that an operation is about."""
+        """The holder of the record that an operation is about."""
         req = getattr(op, "req", "")
         session = "/" + (getattr(op, "session", None) or self._session_of.get(req, ""))
         return req if req in self._names else session
 
-    def _learn(self, op: Operation[Any]) -> None:
-        """What the tokens are by now, and which positions are to be computed."""
+    def _update_tokens(self, op: Operation[Any]) -> None:
+        """Update the tokens, and the positions to compute."""
         if op.obs is None:
             return
         match op:
@@ -184,16 +184,16 @@ class Witness:
                 self._know(op.req, list(op.tokens))
 
     def _know(self, req: str, tokens: list[int]) -> None:
-        """Further tokens of a request are known: so is what was written where they stand."""
+        """Further tokens of a request are known, and so are the labels of their positions."""
         known = self._tokens.setdefault(req, [])
         for token in tokens:
             promise = self._promised.pop((req, len(known)), None)
             known.append(token)
             if promise is not None:
-                self.tell(Unify(promise, self._label(req, len(known) - 1)))
+                self._report(Unify(promise, self._label(req, len(known) - 1)))
 
     def _change_hands(self, views: dict[str, Held]) -> list[str]:
-        """Rows that were given out, or went from one holder to another; who has left without handing on."""
+        """Report rows given out or handed on; returns the holders that left without handing on."""
         gone = [name for name in self._names if name not in views]
         for name, view in views.items():
             before = self._views.get(name)
@@ -202,20 +202,20 @@ class Witness:
             heir = next((old for old in gone if self._views[old].row == view.row), None)
             self._made += 1
             if before is not None:
-                self.tell(Take(self._names[name], "rows", [view.row]))
-                self.tell(Release(self._names[name], "rows", [before.row]))
+                self._report(Take(self._names[name], "rows", [view.row]))
+                self._report(Release(self._names[name], "rows", [before.row]))
                 continue
             self._names[name] = f"{name}.{self._made}"
             if heir is not None:
                 gone.remove(heir)
-                self.tell(Unmap(self._names[heir]))
-                self.tell(Transfer(self._names.pop(heir), self._names[name]))
+                self._report(Unmap(self._names[heir]))
+                self._report(Transfer(self._names.pop(heir), self._names[name]))
                 del self._tables[heir]
                 self._tables[name] = []
                 continue
             self._tables[name] = []
-            self.tell(Take(self._names[name], "rows", [view.row]))
-            self.tell(Transfer(f"waiting {name}", self._names[name], "states"))
+            self._report(Take(self._names[name], "rows", [view.row]))
+            self._report(Transfer(f"waiting {name}", self._names[name], "states"))
         return gone
 
     def _publish(self, op: Operation[Any], who: str, shown: SnapshotAnswer) -> None:
@@ -225,27 +225,27 @@ class Witness:
         for page in sorted(stored - self._stored):
             index = table.index(page) if page in table else 0
             labels = [self._label(req, position) for position in range(index * size, (index + 1) * size)]
-            self.tell(Publish("pages", [page], [labels[-1]], labels if page in table else None))
+            self._report(Publish("pages", [page], [labels[-1]], labels if page in table else None))
         for page in sorted(stored):
             side = (shown.window_sides or {}).get(page)
             if side is not None and not self.checker.state.pools["window"].page(side).keys:
-                self.tell(Publish("window", [side], [f"side {page}"]))
+                self._report(Publish("window", [side], [f"side {page}"]))
                 self._release(holder, "window", [side] if side in self._held(holder, "window") else [])
         states = set(expand(shown.store_states or ()))
         taken = getattr(op.obs, "state_taken", None)
         if taken is not None:
-            self.tell(Take(holder, "states", [taken]))
-            self.tell(Begin(f"copy {self._made}", "host", writes=[Use(None, "states", [taken])]))
+            self._report(Take(holder, "states", [taken]))
+            self._report(Begin(f"copy {self._made}", "host", writes=[Use(None, "states", [taken])]))
         for slot in sorted(states - self._states):
-            self.tell(Publish("states", [slot], [f"state {slot}"]))
+            self._report(Publish("states", [slot], [f"state {slot}"]))
             self._release(holder, "states", [slot])
         for slot in sorted(self._states - states):
-            self.tell(Drop("states", [slot]))
+            self._report(Drop("states", [slot]))
         self._stored |= stored
         self._states = states
 
     def _give_back(self, op: Operation[Any], who: str) -> None:
-        """What went back to the pools by the answer, for the holder that the operation is about."""
+        """Release the pages that the answer returns to the pools, for the operation's holder."""
         holder = self._names.get(who, "")
         for field, pool in (("freed", "pages"), ("window_freed", "window"), ("states_freed", "states")):
             pages = expand(getattr(op.obs, field, None) or ())
@@ -267,13 +267,13 @@ class Witness:
             return
         for page in table[: view.protected_len // size]:
             if page not in self._held(holder, "pages"):
-                self.tell(Share(holder, "pages", [page]))
-        self.tell(Map(holder, holder, "pages", 0, [*table]))
-        self.tell(Unmap(holder, len(table)))
+                self._report(Share(holder, "pages", [page]))
+        self._report(Map(holder, holder, "pages", 0, [*table]))
+        self._report(Unmap(holder, len(table)))
         self._tables[name] = table
 
     def _leave(self, name: str) -> None:
-        """A holder is gone: its locks and its row are let go of. What else it had was told to be freed, or is lost."""
+        """A holder is gone: its locks and its row are let go of. Its other memory was reported as freed, or is lost."""
         holder, view = self._names.pop(name), self._views[name]
         table = self._tables.pop(name)
         held = self._held(holder, "pages")
@@ -281,18 +281,18 @@ class Witness:
         locked = table[:protected] + [page for page in table[protected:] if page in self._stored]
         self._release(holder, "pages", [page for page in locked if page in held])
         self._release(holder, "rows", [view.row])
-        self.tell(EndHolder(holder))
+        self._report(EndHolder(holder))
 
     def _drop(self, shown: SnapshotAnswer) -> None:
         """Pages and window sides that have left the store."""
         stored, sides = set(expand(shown.store_pages or ())), shown.window_sides or {}
         if gone := sorted(self._stored - stored):
-            self.tell(Drop("pages", [*gone]))
+            self._report(Drop("pages", [*gone]))
         named = {sides[page] for page in stored if page in sides}
         window = self.checker.state.pools.get("window")
         for side, found in list(window.pages.items()) if window is not None else ():
             if found.keys and side not in named:
-                self.tell(Drop("window", [side]))
+                self._report(Drop("window", [side]))
         self._stored = stored
 
     def _launch(self, op: Launch) -> None:
@@ -317,8 +317,8 @@ class Witness:
                 writes.append(Use(None, "states", [*(self._views[req].states or ())], holder=holder))
         self._made += 1
         self._pinned[op.launch] = rows
-        self.tell(Share(f"launch {op.launch}", "rows", [*rows], pin=True))
-        self.tell(Begin(op.launch, "forward", reads, writes))
+        self._report(Share(f"launch {op.launch}", "rows", [*rows], pin=True))
+        self._report(Begin(op.launch, "forward", reads, writes))
 
     def _window(self, req: str, start: int, end: int, labels: list[str], reads: list[Use], writes: list[Use]) -> None:
         size, table = self.config.page_size, self._tables[req]
@@ -331,9 +331,9 @@ class Witness:
 
     def _count(self, op: Operation[Any], shown: SnapshotAnswer) -> None:
         """The free lists, and the figures where they were asked for."""
-        self.tell(Count("pages", [*(shown.free_pages or ())]))
+        self._report(Count("pages", [*(shown.free_pages or ())]))
         if shown.free_states is not None:
-            self.tell(Count("states", [*shown.free_states]))
+            self._report(Count("states", [*shown.free_states]))
         if not isinstance(op, Report) or op.obs is None:
             return
         figures, size = op.obs, self.config.page_size
@@ -343,16 +343,17 @@ class Witness:
             ("window", figures.window_available, None, size),
         ):
             if free is not None and pool in self.checker.state.pools:
-                self.tell(Count(pool, free // unit, None if cached is None else cached // unit))
+                self._report(Count(pool, free // unit, None if cached is None else cached // unit))
         if op.mode == "idle":
             launches = [f"launch {launch}" for launch in self._pinned]
-            self.tell(Idle([*self._names.values(), *launches, *(f"waiting {req}" for req in self._tokens)]))
+            self._report(Idle([*self._names.values(), *launches, *(f"waiting {req}" for req in self._tokens)]))
 
 
 def findings(factory: Factory, config: Config, operations: Iterable[Operation[Any]]) -> list[Finding]:
-    """What the law finds first in the answers of a fresh implementation.
+    """The memory checker's first findings in the answers of a fresh implementation.
 
-    Where the implementation fails by itself, or cannot show its state, the watching ends: the law has found nothing.
+    Where the implementation fails by itself, or cannot show its state, the watching ends: the memory checker has found
+    nothing.
     """
     witness = Witness(config)
     try:

@@ -1,6 +1,6 @@
 """Traffic through the reference scheduler, for finding the gallery's defects.
 
-Every mode, small memories, every answer checked, and a watch on whether anybody gets on.
+Every mode, small memories, every answer checked, and a watch on progress.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ def carry_out(
 ) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
     """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding.
 
-    With `law`, what each step means to the memory is judged as well.
+    With `checker`, the memory events of each step are checked as well.
     """
     operations: list[Operation[Any]] = []
     model = QuickModel(run.config, checker=Checker if checker else None)
@@ -148,7 +148,7 @@ def _is_stuck(finding: RuleBroken | ImplementationFailed | None) -> bool:
 
 
 def _without_numbers(op: Operation[Any]) -> Operation[Any]:
-    """What was asked, apart from the names of launches, which never repeat."""
+    """The operation without the names of launches, which never repeat."""
     asked = unanswered(op)
     return replace(asked, launch=0) if isinstance(asked, (Complete, Launch)) else asked
 
@@ -216,10 +216,10 @@ def patience(config: Config, mode: SchedulerConfig) -> int:
 
 
 class Patient:
-    """Carries operations on, and says LIVE-1 when operation follows operation and nobody gets on.
+    """Passes operations on, and raises LIVE-1 when no request makes progress for many operations.
 
-    A request gets on when a token that it keeps arrives, and when it ends. Who needs more than `operations` for that
-    undoes what it does.
+    A request gets on when a token that it keeps arrives, and when it ends. A scheduler that needs more than
+    `operations` for that undoes its own work.
     """
 
     def __init__(self, step: Step, operations: int) -> None:

@@ -18,7 +18,7 @@ class TierBug(NamedTuple):
 
     name: str
     title: str
-    """What the code does, in one line."""
+    """The code's fault, in one line."""
     rules: tuple[str, ...]
     """The rules of which one must be named when it is found."""
     engine: type[TieredEngine]
@@ -123,7 +123,7 @@ class _SourceEvictedUnpinned(_DevicePageEvictedWhileCopied):
     transfers_type = _Unpinned
 
 
-@_defect("locked-page-evicted", "locks are not looked at when a page is evicted", "MEM-COUNT", "MEM-TAKE")
+@_defect("locked-page-evicted", "locks are not checked when a page is evicted", "MEM-COUNT", "MEM-TAKE")
 class _LockedPageEvicted(TieredEngine):
     def may_leave_device(self, node: Node) -> bool:
         return node.device is not None and not node.moving
@@ -202,7 +202,7 @@ class _ReadersOfAFailedLoadGoOn(TieredEngine):
 
 @_defect("failed-results-delivered", "tokens of a request that was taken back are delivered", "MEM-DELIVER")
 class _ResultsOfAFailedLoadDelivered(TieredEngine):
-    """What comes out of a pass is delivered though its request was taken back meanwhile."""
+    """A pass's output is delivered though its request was taken back meanwhile."""
 
     def see_pass(self, id: int) -> None:
         for run, _, _, samples in self.passes[id]:

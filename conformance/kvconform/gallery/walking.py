@@ -1,4 +1,4 @@
-"""`kvspec tiers`: random walks of the reference's host tier, judged by the law; clean, and with each of its mutants."""
+"""`kvspec tiers`: checked random walks of the reference's host tier, clean and with each of its mutants."""
 
 import time
 from collections import Counter
@@ -35,13 +35,13 @@ WALKS_A_RUN = 9
 WALKS = 2_000
 """Walks after which a mutant counts as not found."""
 LINE = 100
-"""Bytes of an event in a trace, about: what a walk is worth to the search for its shortest part."""
+"""Bytes of an event in a trace, about: the effort that a walk allows for the search of its shortest part."""
 SECONDS = 10.0
 """Time spent at most, on a slow machine, on that search."""
 
 
 class Walk(NamedTuple):
-    """One walk: what the engine told, and what the law first found in it."""
+    """One walk: the engine's events, and the memory checker's first findings."""
 
     pools: dict[str, Pool]
     events: list[MemoryEvent]
@@ -51,7 +51,7 @@ class Walk(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """How looking for a mutant by walks ended."""
+    """The result of searching for a mutant by walks."""
 
     walks: int
     events: int
@@ -62,32 +62,32 @@ class Walked(NamedTuple):
 
 def walk(seed: int, engine: type[TieredEngine] = TieredEngine) -> Walk:
     """Walk once, up to the first finding."""
-    told: list[MemoryEvent] = []
-    driver = Driver(seed, told.append, engine)  # type: ignore[arg-type]
+    events: list[MemoryEvent] = []
+    driver = Driver(seed, events.append, engine)  # type: ignore[arg-type]
     driver.walk(STEPS)
-    return judged(driver.sizes.pools(), told)
+    return checked(driver.sizes.pools(), events)
 
 
 def scheduled(seed: int, engine: type[RowedEngine] = RowedEngine) -> Walk:
     """Let the reference scheduler run requests on the tiered engine, up to the first finding."""
-    told: list[MemoryEvent] = []
-    run = Scheduled(seed, told.append, engine)  # type: ignore[arg-type]
+    events: list[MemoryEvent] = []
+    run = Scheduled(seed, events.append, engine)  # type: ignore[arg-type]
     run.run(REQUESTS)
-    return judged(run.manager.pools(), told)
+    return checked(run.manager.pools(), events)
 
 
-def judged(pools: dict[str, Pool], told: list[MemoryEvent]) -> Walk:
-    """What the law first finds in what was told."""
+def checked(pools: dict[str, Pool], events: list[MemoryEvent]) -> Walk:
+    """The walk up to the memory checker's first findings."""
     checker = Checker(pools)
-    for number, event in enumerate(told, start=1):
+    for number, event in enumerate(events, start=1):
         findings = checker.step(event)
         if findings:
-            return Walk(pools, told[:number], findings)
-    return Walk(pools, told, [])
+            return Walk(pools, events[:number], findings)
+    return Walk(pools, events, [])
 
 
 def find_by_walks(bug: TierBug, seed: int = 0, walks: int = WALKS) -> Walked:
-    """Walk until the law finds something in a mutant."""
+    """Walk until the memory checker finds a mutant."""
     events = 0
     for number in range(walks):
         one = walk(seed + number, bug.engine)
@@ -151,7 +151,7 @@ def vector_name(bug: TierBug) -> str:
 
 
 def show_mutants(console: Console, progress: Progress, names: Sequence[str], seed: int) -> bool:
-    """Print who finds each mutant; whether all are found, by walks and by a vector, and blamed on their rule."""
+    """Print the results for each mutant; whether walks and a vector find all, and blame their rule."""
     table = Table(title="Mutants of the host tier", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("mutant", "rule", "vector", "walks", "events"):
         table.add_column(title, justify="right" if title in ("walks", "events") else "left")
@@ -168,7 +168,7 @@ def show_mutants(console: Console, progress: Progress, names: Sequence[str], see
             table.add_row(name, shown, "yes" if vector else "no", f"{walked.walks:,}", f"{walked.events:,}")
     console.print(table)
     console.print(
-        "walks, events: of the reference's driver, until the law found it.\n"
+        "walks, events: of the reference's driver, until the memory checker found it.\n"
         f"{right} of {len(names)} mutants are found by walks and by a vector, and blamed on their rule.",
         soft_wrap=True,
     )

@@ -1,8 +1,8 @@
-"""Proofs: the contracts of the specification, the law for any size, and what each operation means by it.
+"""Proofs: the contracts of the specification, and the memory model and operations for any size.
 
-prove      `kvspec prove`: starts the provers, and the tables of what they say
+prove      `kvspec prove`: starts the provers, and prints the tables of their verdicts
 contracts  CrossHair over one function
-law        z3 over events, steps and operations
+memory     z3 over events, steps and operations
 
-Not here: what is proved, which stands in `kvspec.contracts` and `kvspec.memory.proofs`.
+Not here: the claims themselves, which are in `kvspec.contracts` and `kvspec.memory.proofs`.
 """

@@ -1,13 +1,12 @@
-"""The contracts of one function put to CrossHair, in a process of their own.
+"""The contracts of one function put to CrossHair, in a separate process.
 
     python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths
     python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths kvspec.lengths:resume 1=30 64=30 any=2
 
-The first call lists what has contracts: a JSON list of names, each with whether it depends on the page size. The
-second proves one of them at the given page sizes, each with the seconds for one condition; each verdict is a line of
-JSON.
-Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so whoever starts
-this module sets it.
+The first call lists the functions with contracts: a JSON list of names, each with whether it depends on the page size.
+The second proves one of them at the given page sizes, each with the seconds for one condition; each verdict is a line
+of JSON. Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so the caller
+of this module sets it.
 """
 
 import importlib

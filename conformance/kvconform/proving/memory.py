@@ -1,6 +1,6 @@
-"""The law's events, the steps above it and the operations put to z3, in a process of their own.
+"""Memory events, steps and operations put to z3, in a separate process.
 
-    python -m kvconform.proving.memory                       lists what there is to prove, by kind
+    python -m kvconform.proving.memory                       lists the claims, by kind
     python -m kvconform.proving.memory step take publish
 
 Each verdict is one line of JSON on standard output.
@@ -33,26 +33,26 @@ ATTEMPTS = 8
 """At one clause, each with other random numbers: about one of a thousand gets lost among the instances."""
 
 LARGEST_SCOPE = 2
-"""Counterexamples are looked for among so many pages, holders, indices, keys and slots."""
+"""The most pages, holders, indices, keys and slots of a counterexample."""
 
 _COUNTS = ("holds", "pins", "references", "named", "names", "kind", "reads")
-"""What is no page, holder, index, key, slot or label."""
+"""Unknowns that are no page, holder, index, key, slot or label."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to follow, and from what."""
+    """Clauses to prove, and their hypotheses."""
 
     kind: str
     hypotheses: list[Any]
     clauses: Sequence[Clause]
     about: Any
-    """What the clauses are about."""
+    """The subject of the clauses."""
     unknowns: Sequence[Any]
 
 
 class Unknowns:
-    """z3 constants and functions, and what is made of them."""
+    """z3 constants and functions, and the states built of them."""
 
     def __init__(self) -> None:
         """None as yet."""
@@ -68,7 +68,7 @@ class Unknowns:
         return {name: self._made(f"the {name}", hint)() for name, hint in named.items()}
 
     def _made(self, name: str, hint: Any, sorts: Sequence[Any] = ()) -> Callable[..., Any]:
-        """What an annotation spells (a term, a function, a record of such), for each tuple of its kinds."""
+        """The value of an annotation (a term, a function, a record of such), for each tuple of its kinds."""
         if is_dataclass(hint):
             hints = get_type_hints(hint, include_extras=True)
             parts = {part.name: self._made(part.name, hints[part.name], sorts) for part in fields(hint)}
@@ -105,14 +105,14 @@ def _counted(total: Sum, pages: Callable[[Any], Page], name: str) -> Iterator[An
     if domain is not None:
         yield every(lambda number: whole(number) == sum(part(number, other) for other in domain))
         return
-    somebody = z3.Function(f"somebody of the {name}", z3.IntSort(), z3.IntSort())
+    nonzero = z3.Function(f"a nonzero part of the {name}", z3.IntSort(), z3.IntSort())
     yield every(lambda number: whole(number) >= 0)
-    yield every(lambda number: whole(number) > 0, lambda number: part(number, somebody(number)) != 0)
+    yield every(lambda number: whole(number) > 0, lambda number: part(number, nonzero(number)) != 0)
     yield every(lambda number, _: whole(number) == 0, lambda number, other: part(number, other) == 0)
 
 
 def follows(total: Sum, before: Page, after: Page, changed: Sequence[Any]) -> tuple[Clause, Clause]:
-    """A sum changes as its parts do, as an event changes nothing for others than these."""
+    """A sum changes as its parts do, as an event changes only these."""
 
     def change(number: Any) -> Any:
         return total.part(after, number) - total.part(before, number)
@@ -127,14 +127,14 @@ def follows(total: Sum, before: Page, after: Page, changed: Sequence[Any]) -> tu
     return Clause("MEM-COUNT", sums, due), Clause("MEM-COUNT", others, stays)
 
 
-def lawful(memory: Memory) -> Iterator[Any]:
-    """What is known of a pool in which nothing forbidden has happened."""
+def sound(memory: Memory) -> Iterator[Any]:
+    """The invariants of a pool in which every event was allowed."""
     yield every(lambda number: z3.And(*(always(clause, memory.page(number)) for clause in page.INVARIANTS)))
     yield from (always(clause, memory) for clause in (pool.GIVEN, *INVARIANTS))
 
 
 def event_goals(name: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
-    """Of an event of one page: counts follow whatever happens, names are kept if it is allowed."""
+    """Of an event of one page: counts follow in any case, names are kept if it is allowed."""
     event, unknowns = wrong or EVENTS[name], Unknowns()
     before, arguments = unknowns.state(Page), unknowns.arguments(event)
     allowed, after = event(before, **arguments)
@@ -156,11 +156,11 @@ def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[G
     step, unknowns = wrong or STEPS[name], Unknowns()
     before = unknowns.state(Memory)
     run = step(Run(before), **unknowns.arguments(step))
-    known = [*lawful(before), *(formula for _, formula in run.asked)]
+    known = [*sound(before), *(formula for _, formula in run.asked)]
     for state, memory in enumerate([before, *(after for _, _, after in run.told)]):
         known += counted(memory.page, state)
     for what, allowed, _ in run.told:
-        yield Goal(what, known, [_plain("the law allows it", allowed)], before, unknowns.terms)
+        yield Goal(what, known, [_plain("the memory model allows it", allowed)], before, unknowns.terms)
     yield Goal("after it", known, INVARIANTS, run.memory, unknowns.terms)
 
 
@@ -169,7 +169,7 @@ def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Itera
     operation, unknowns = wrong or WAYS[name], Unknowns()
     before = unknowns.state(Memory)
     run = operation(Run(before), **unknowns.arguments(operation))
-    known = [*lawful(before), *(formula for _, formula in run.granted)]
+    known = [*sound(before), *(formula for _, formula in run.granted)]
     for what, formula in run.asked:
         yield Goal("its steps", known, [_plain(what, formula)], before, unknowns.terms)
 
@@ -198,7 +198,7 @@ KINDS: dict[str, tuple[Mapping[str, Callable[..., Any]], Callable[..., Iterator[
 
 
 def prove(kind: str, name: str, wrong: Callable[..., Any] | None = None) -> Iterator[StepVerdict]:
-    """One verdict for each goal; for what does not follow, a counterexample is looked for."""
+    """One verdict for each goal; a counterexample is searched for a goal that does not follow."""
     goals = KINDS[kind][1]
     for number, goal in enumerate(goals(name, wrong)):
         for clause in goal.clauses:
@@ -236,7 +236,7 @@ def _follows(goal: Goal, clause: Clause) -> bool:
 def counterexample(
     kind: str, name: str, wrong: Callable[..., Any] | None = None, which: tuple[int, str] | None = None
 ) -> str:
-    """A small state in which all that is assumed holds, and something to be shown does not; "" for none.
+    """A small state in which the hypotheses hold and a clause does not; "" for none.
 
     Every number lies in a small scope, `NONE` included, so each `for all` is a plain conjunction and the answer exact.
     `which`: the number of the goal, and its clause.
@@ -254,7 +254,7 @@ def counterexample(
                     solver.add(*(z3.And(value >= NONE, value < size) for value in numbers))
                     solver.add(z3.Not(clause.body(goal.about, *numbers)))
                     if which in (None, (number, clause.what)) and solver.check() == z3.sat:
-                        return _told(clause, solver.model(), goal.unknowns, every.domain)
+                        return _described(clause, solver.model(), goal.unknowns, every.domain)
                     solver.pop()
         finally:
             every.domain = None
@@ -277,22 +277,22 @@ def _scoped(unknowns: Sequence[Any], scope: range) -> Iterator[Any]:
                 yield z3.And(term >= scope.start, term < scope.stop)
 
 
-def _told(clause: Clause, model: Any, unknowns: Sequence[Any], scope: range) -> str:
-    """What is so in the counterexample, apart from what is nothing."""
-    told = [f"{clause.what}: not so"]
+def _described(clause: Clause, model: Any, unknowns: Sequence[Any], scope: range) -> str:
+    """The values of the counterexample, without zeros."""
+    parts = [f"{clause.what}: not so"]
     numbers = [model.eval(number, model_completion=True) for number in _numbers(clause)]
-    told += [f"of {', '.join(map(str, numbers))}"] * bool(numbers)
+    parts += [f"of {', '.join(map(str, numbers))}"] * bool(numbers)
     for value in unknowns:
         name = str(value.name() if isinstance(value, z3.FuncDeclRef) else value)
         for at, term in _places(value, scope):
             found = str(model.eval(term, model_completion=True))
             if found not in ("False", "0", str(NONE)):
-                told.append(f"{name}{at if at else ''} = {found}".replace(",)", ")"))
-    return "; ".join(told)
+                parts.append(f"{name}{at if at else ''} = {found}".replace(",)", ")"))
+    return "; ".join(parts)
 
 
 def main() -> None:
-    """List, or prove, what the command line names."""
+    """List the claims, or prove those that the command line names."""
     if not sys.argv[1:]:
         print(msgspec.json.encode({kind: list(names) for kind, (names, _) in KINDS.items()}).decode())
         return

@@ -1,4 +1,4 @@
-"""`kvspec prove`: CrossHair over every contract, z3 over the law, and the tables of what they say."""
+"""`kvspec prove`: CrossHair over every contract, z3 over the memory model, and the tables of their verdicts."""
 
 import os
 import sys
@@ -49,7 +49,7 @@ SECONDS = 30
 """Processor time for one condition. The slowest that is confirmed needs a hundredth of it."""
 
 SECONDS_IN_VAIN = 2
-"""The same where nobody counts on a confirmation."""
+"""The same where no confirmation is expected."""
 
 Outcome = Literal["confirmed", "unconfirmed", "refuted"]
 StepOutcome = Literal["proved", "unproved", "refuted"]
@@ -60,7 +60,7 @@ R = TypeVar("R")
 
 
 class ContractVerdict(msgspec.Struct):
-    """What became of all conditions of one function's contract at one page size."""
+    """The verdict on all conditions of one function's contract at one page size."""
 
     function: str
     page_size: str
@@ -73,7 +73,7 @@ class ContractVerdict(msgspec.Struct):
 
 
 class StepVerdict(msgspec.Struct):
-    """What became of one clause about an event, a step or an operation."""
+    """The verdict on one clause about an event, a step or an operation."""
 
     about: str
     """Its kind and its name."""
@@ -81,12 +81,12 @@ class StepVerdict(msgspec.Struct):
     rule: str
     outcome: StepOutcome
     detail: str
-    """What was not proved, with a counterexample if a small one was found."""
+    """The clause that was not proved, with a counterexample if a small one was found."""
     seconds: float
 
 
 def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 2) -> bool:
-    """Prove what is claimed and print it. Whether nothing is refuted, and only what is declared is unconfirmed.
+    """Prove the claims and print the verdicts. Whether none is refuted, and only declared ones are unconfirmed.
 
     Raises:
         LoadError: CrossHair or z3 is not installed.
@@ -107,31 +107,31 @@ def prove_contracts(
 ) -> bool:
     """Prove every contract at each page size, and try to at any; print a table. Whether all is as declared.
 
-    With an unknown page size the arithmetic is nonlinear, and a solver may give up on what is true. So where a function
-    depends on the page size, that case counts only if it is refuted.
+    With an unknown page size the arithmetic is nonlinear, and a solver may give up on a true condition. So where a
+    function depends on the page size, that case counts only if it is refuted.
     """
     started = perf_counter()
     names = ",".join(modules)
     (listed,) = _ask(list[tuple[str, bool]], "contracts", names)
 
-    def verdicts(function: tuple[str, bool]) -> list[ContractVerdict]:
+    def prove_one(function: tuple[str, bool]) -> list[ContractVerdict]:
         name, sized = function
         limits = {str(size): SECONDS for size in page_sizes} if sized else {}
         limits[ANY] = SECONDS_IN_VAIN if sized or name in unconfirmed else SECONDS
         return _ask(ContractVerdict, "contracts", names, name, *(f"{size}={limit}" for size, limit in limits.items()))
 
-    results = _in_parallel(verdicts, listed, jobs, "contracts")
+    results = _in_parallel(prove_one, listed, jobs, "contracts")
     sizes = [*map(str, page_sizes), ANY]
     table = Table("function", "conditions", *sizes, "seconds", title="Contracts, by page size", box=box.SIMPLE_HEAD)
     faults, remarks = [], []
-    for (name, sized), told in results.items():
-        outcomes = {verdict.page_size: verdict.outcome for verdict in told}
+    for (name, sized), verdicts in results.items():
+        outcomes = {verdict.page_size: verdict.outcome for verdict in verdicts}
         cells = [_marked(outcomes.get(size, "")) for size in sizes]
-        seconds = sum(verdict.seconds for verdict in told)
-        table.add_row(name.removeprefix("kvspec."), str(told[0].conditions), *cells, f"{seconds:.1f}")
+        seconds = sum(verdict.seconds for verdict in verdicts)
+        table.add_row(name.removeprefix("kvspec."), str(verdicts[0].conditions), *cells, f"{seconds:.1f}")
         faults += [
             f"{name} is refuted at page size {verdict.page_size}: {verdict.detail}"
-            for verdict in told
+            for verdict in verdicts
             if verdict.outcome == "refuted"
         ]
         open_at = [size for size in sizes if outcomes.get(size) == "unconfirmed" and not (sized and size == ANY)]
@@ -141,10 +141,10 @@ def prove_contracts(
             faults.append(f"{name} is unconfirmed at page size {', '.join(open_at)}, which is not declared")
         elif name in unconfirmed and set(outcomes.values()) == {"confirmed"}:
             faults.append(f"{name} is declared to be unconfirmed, but is not")
-    confirmed = [verdict for told in results.values() for verdict in told if verdict.outcome == "confirmed"]
+    confirmed = [verdict for verdicts in results.values() for verdict in verdicts if verdict.outcome == "confirmed"]
     remarks.append(
         f"{sum(verdict.conditions for verdict in confirmed)} conditions, counted at each page size, are confirmed over "
-        f"all paths in {perf_counter() - started:.0f} s. What only 'any' leaves unconfirmed is nonlinear."
+        f"all paths in {perf_counter() - started:.0f} s. Conditions that only 'any' leaves unconfirmed are nonlinear."
     )
     return _show(console, table, faults, remarks)
 
@@ -152,34 +152,36 @@ def prove_contracts(
 def prove_memory(
     console: Console, jobs: int = 2, kinds: Sequence[str] = ("initial", "event", "step", "operation")
 ) -> bool:
-    """Prove the law's events, the steps above it and the operations made of them; print a table. Whether all is."""
+    """Prove the memory model's events, steps and operations, and print a table. Whether all are proved."""
     started = perf_counter()
-    (listed,) = _ask(dict[str, list[str]], "law")
+    (listed,) = _ask(dict[str, list[str]], "memory")
 
-    def verdicts(kind: str) -> list[StepVerdict]:
-        return _ask(StepVerdict, "law", kind, *listed[kind])
+    def prove_one(kind: str) -> list[StepVerdict]:
+        return _ask(StepVerdict, "memory", kind, *listed[kind])
 
-    results = _in_parallel(verdicts, kinds, jobs, "the law")
-    table = Table("", "", "clauses", "verdict", title="The law and the operations, of any size", box=box.SIMPLE_HEAD)
+    results = _in_parallel(prove_one, kinds, jobs, "memory model")
+    table = Table(
+        "", "", "clauses", "verdict", title="The memory model and the operations, of any size", box=box.SIMPLE_HEAD
+    )
     table.add_column("seconds", justify="right")
     faults = []
-    for kind, told in results.items():
+    for kind, verdicts in results.items():
         for name in listed[kind]:
-            here = [verdict for verdict in told if verdict.about == f"{kind} {name}"]
+            here = [verdict for verdict in verdicts if verdict.about == f"{kind} {name}"]
             failed = [verdict for verdict in here if verdict.outcome != "proved"]
             verdict = _marked(failed[0].outcome) if failed else Text("proved for any size", "green")
             table.add_row(kind, name, str(len(here)), verdict, f"{sum(verdict.seconds for verdict in here):.1f}")
             faults += [f"{bad.about}, {bad.when}: {bad.rule} is {bad.outcome}: {bad.detail}" for bad in failed]
             if not here:
                 faults.append(f"nothing is proved of {kind} {name}")
-    rules = dict.fromkeys(verdict.rule for told in results.values() for verdict in told)
-    clauses = sum(len(told) for told in results.values())
+    rules = dict.fromkeys(verdict.rule for verdicts in results.values() for verdict in verdicts)
+    clauses = sum(len(verdicts) for verdicts in results.values())
     remark = f"{clauses} clauses of {', '.join(rules)} in {perf_counter() - started:.0f} s."
     return _show(console, table, faults, [remark])
 
 
 def _show(console: Console, table: Table, faults: Sequence[str], remarks: Sequence[str]) -> bool:
-    """Print a table and what is to be said about it; whether there is no fault."""
+    """Print a table, its faults and its remarks; whether there is no fault."""
     console.print(table)
     for fault in faults:
         console.print(Text(fault, "bold red"), soft_wrap=True)
@@ -195,7 +197,7 @@ def _marked(outcome: str) -> Text:
 def _in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int, what: str) -> dict[T, R]:
     """The result for each item, in their order, `jobs` at a time, under a progress bar on a terminal.
 
-    Once it is interrupted no further work begins, what is under way ends, and there is what there is.
+    An interrupt starts no further work and ends the work under way; the results so far are returned.
     """
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
@@ -206,15 +208,15 @@ def _in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int, what: st
                 pass
             return {item: future.result() for item, future in futures.items()}
         pool.shutdown(wait=False, cancel_futures=True)
-        told = {item: future for item, future in futures.items() if future.done() and not future.cancelled()}
+        ended = {item: future for item, future in futures.items() if future.done() and not future.cancelled()}
         end_all()
-    return {item: future.result() for item, future in told.items()}
+    return {item: future.result() for item, future in ended.items()}
 
 
 def _ask(kind: type[R], module: str, *arguments: str) -> list[R]:
-    """What a prover says, one value of `kind` a line.
+    """The verdicts of a prover, one value of `kind` a line.
 
-    It runs in a process of its own: contracts are attached while kvspec is imported, and CrossHair and z3 have one
+    It runs in a separate process: contracts are attached while kvspec is imported, and CrossHair and z3 have one
     state a process.
     """
     command = python(f"kvconform.proving.{module}", *arguments)

@@ -1,4 +1,4 @@
-"""The pages that tell a story: a vector, a defect, and the lists of them."""
+"""The pages of vectors and defects, and the lists of them."""
 
 import ast
 import inspect
@@ -47,13 +47,13 @@ def _vector_page(vector: Vector, rules: str) -> str:
     teller = Teller(config)
     for step in vector.steps:
         teller.step(step.line, step.op)
-    told = f"Source: {pull_requests(source)}. " if source else ""
+    origin = f"Source: {pull_requests(source)}. " if source else ""
     lines = [
         f"# {vector.name}",
         "",
         vector.header.description or "",
         "",
-        f"Rules: {rules}. {told}File: `{vector.path.relative_to(ROOT)}`.",
+        f"Rules: {rules}. {origin}File: `{vector.path.relative_to(ROOT)}`.",
         "",
         f"{memory_in_words(config)}. The operations, by line "
         "of the file, with the answers that the model itself gives; an implementation may choose other pages and rows.",
@@ -111,7 +111,7 @@ def _of_traffic(bug: Bug) -> Shown | None:
 
 
 def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
-    """The page of a defect: what it is, the vectors that find it, its shortest trace, and its code."""
+    """The page of a defect: its description, the vectors that find it, its shortest trace, and its code."""
     lines = [f"# {bug.name}", "", f"**{bug.title}**", "", bug.symptom, ""]
     lines += [f"| {rule_link(bug.rule, '../')} | {ALL_RULES[bug.rule].statement} |", "| --- | --- |"]
     if bug.also:
@@ -131,9 +131,11 @@ def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
     if shown is None:
         return "\n".join([*lines, "Nothing has found it."]) + "\n"
     finding = shown.finding
-    cut = f", the last {MOST_STEPS} of {finding.trace.total} operations" if finding.trace.total > MOST_STEPS else ""
+    shortened = (
+        f", the last {MOST_STEPS} of {finding.trace.total} operations" if finding.trace.total > MOST_STEPS else ""
+    )
     lines += [
-        f"In a memory of {finding.trace.memory}{cut}.",
+        f"In a memory of {finding.trace.memory}{shortened}.",
         "",
         drawn(finding.trace),
         "",
@@ -151,7 +153,7 @@ def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
 
 
 def contradiction(finding: Finding) -> Iterator[str]:
-    """What the last answer says, what the rule says, and what is known since which step."""
+    """The last answer, the rule, and the history of the values it contradicts."""
     yield f"Step {finding.trace.total}: {finding.what}."
     if finding.compared:
         yield f"Expected: {value(finding.expected)}. Observed: {value(finding.observed)}."

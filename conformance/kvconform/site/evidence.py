@@ -1,4 +1,4 @@
-"""What stands behind each rule: checks, proofs, vectors and mutants, found in the code and never listed by hand."""
+"""The evidence for each rule: checks, proofs, vectors and mutants, found in the code and never listed by hand."""
 
 import ast
 import importlib
@@ -30,29 +30,29 @@ from kvspec.model.meaning import Memory
 from kvspec.rules import ALL_RULES, rule_of
 
 COUNTERS = ("judged", "unjudged", "reached")
-"""What is written into these only counts: a rule's id there is no check."""
+"""Counters of checks: a rule's id in one of these is no check."""
 
 
 class Evidence(NamedTuple):
-    """All that shows that a rule holds, or that its breach is seen. Functions by their dotted names."""
+    """All that shows that a rule holds, or that a violation is found. Functions by their dotted names."""
 
     state_check: str | None
     """The check over one whole state."""
     step_checks: list[str]
     """The functions of the model that refuse or blame by this rule."""
     run_checks: list[str]
-    """Functions that judge whole runs by it."""
+    """Functions that check complete runs by it."""
     contracts: list[str]
     """Functions of arithmetic whose contract is about it."""
     clauses: list[str]
-    """What is proved of it for any number of pages and rows, in words."""
+    """The clauses proved of it for any number of pages and rows, in words."""
     vectors: list[str]
     mutants: list[str]
     """Defects of the gallery that break it; first those that it is blamed for before all others."""
 
     @property
     def is_checked(self) -> bool:
-        """Whether some code judges by it."""
+        """Whether some code checks it."""
         return bool(self.state_check or self.step_checks or self.run_checks)
 
 
@@ -92,7 +92,7 @@ def executable_forms() -> dict[str, str]:
 @cache
 def events_reported() -> dict[str, list[str]]:
     """Operation -> the kinds of memory events that it means, as all vectors together show."""
-    told: dict[str, set[str]] = {op: set() for op in executable_forms()}
+    reported: dict[str, set[str]] = {op: set() for op in executable_forms()}
     for vector in read_vectors():
         listener = _Listener(vector.header.config, Checker)
         model = Model(vector.header.config)
@@ -100,21 +100,21 @@ def events_reported() -> dict[str, list[str]]:
         for step in vector.steps:
             with suppress(Refusal):
                 model.step(step.op)
-            told[str(step.op.__struct_config__.tag)] |= listener.heard()
-    return {op: sorted(kinds) for op, kinds in told.items()}
+            reported[str(step.op.__struct_config__.tag)] |= listener.heard()
+    return {op: sorted(kinds) for op, kinds in reported.items()}
 
 
 class _Listener(Memory):
-    """Notes what kinds of events are told, and judges nothing."""
+    """Notes the kinds of reported events, and checks nothing."""
 
     def judge(self) -> None:
-        """Nothing is judged; the events wait to be heard."""
+        """Keep the events for `heard`, unchecked."""
         self._flush()
 
     def heard(self) -> set[str]:
         """The kinds of events since the last time."""
-        told, self.told = self.told, []
-        return {str(event.__struct_config__.tag) for event in told}
+        events, self.told = self.told, []
+        return {str(event.__struct_config__.tag) for event in events}
 
 
 def _modules(package: ModuleType) -> list[ModuleType]:

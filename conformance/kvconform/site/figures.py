@@ -154,8 +154,8 @@ def launches() -> str:
     canvas = Canvas(
         760, 300, "Launches in flight, and a row that is withheld until the last one that reads it completes"
     )
-    lanes = (("host", 40), ("device", 100), ("row 0", 160), ("row 1", 210))
-    for name, y in lanes:
+    tracks = (("host", 40), ("device", 100), ("row 0", 160), ("row 1", 210))
+    for name, y in tracks:
         canvas.text(12, y + 19, name, "strong", "start")
     acts = (
         (80, "decode A\nlaunch 1"),

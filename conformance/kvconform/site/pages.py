@@ -1,4 +1,4 @@
-"""What is generated beside the prose: links, what stands below rules and operations, and the pages that list them."""
+"""Generated parts beside the prose: links, tables of rules and operations, and the pages that list them."""
 
 import pkgutil
 import sys
@@ -58,7 +58,7 @@ class Page(NamedTuple):
 
 
 def named(number: str) -> str:
-    """What a source document is called."""
+    """The name of a source document."""
     return f"{'sglang-jax' if number in OF_SGLANG_JAX else 'SGLang'} #{number}"
 
 
@@ -105,7 +105,7 @@ def rule_link(rule: str, up: str = "") -> str:
 
 
 def rule_table(rule: str) -> str:
-    """What stands below the prose of a rule."""
+    """The table below the prose of a rule."""
     known, one = evidence()[rule], ALL_RULES[rule]
     code = [f"{api(name)}" for name in known.step_checks]
     lines = [
@@ -130,7 +130,7 @@ def _clauses(clauses: list[str]) -> str:
 
 
 def operation_table(op: str) -> str:
-    """What stands below the heading of an operation: its types and code, and what shows how it goes wrong."""
+    """The table below the heading of an operation: its types and code, vectors and defects."""
     (section,) = operation_sections()[op]
     prose = "\n".join(section.chapter.read_text(encoding="utf-8").splitlines()[section.start : section.end])
     rules = sorted(set(RULE_ID.findall(prose)) & ALL_RULES.keys(), key=list(ALL_RULES).index)
@@ -185,7 +185,7 @@ def title_of(path: Path) -> str:
 
 @cache
 def documented() -> tuple[str, ...]:
-    """The modules with a page: of specification, reference, fast law and judge all; of kvconform what adapters need."""
+    """The modules with a page: specification, reference, fast checker, oracle; of kvconform those for adapters."""
     names = [
         info.name
         for package in (kvspec, kvref, kvcheck, oracle)
@@ -207,7 +207,7 @@ def interface_pages() -> Iterator[Page]:
 
 
 def code_link(span: str) -> str | None:
-    """A link to what a dotted name in prose means, if that has a page."""
+    """A link to the page of a dotted name in prose, if it has one."""
     full = qualified(span)
     if full is None:
         return None

@@ -123,7 +123,7 @@ def operation_sections() -> dict[str, list[Section]]:
 
 
 def unknown_names(text: str, folder: Path = CHAPTERS) -> list[str]:
-    """What a chapter in `folder` names that does not exist."""
+    """The names in a chapter of `folder` that do not exist."""
     prose = _FENCE.sub("", text)
     unknown = [rule for rule in RULE_ID.findall(text) if rule not in ALL_RULES]
     unknown += [name for name in FIGURE.findall(prose) if name not in FIGURES]
@@ -205,7 +205,7 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _members(path: Path) -> frozenset[str]:
-    """What a module defines, and what its classes define, as `Class.member`."""
+    """The names that a module defines, and those of its classes, as `Class.member`."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         names.update(_defined(node))

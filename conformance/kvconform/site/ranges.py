@@ -18,7 +18,7 @@ class RangeTables(Extension):  # type: ignore[misc]  # griffe is there only wher
     """Lines such as `[0, protected)   stays` become a block of code, as they are in the source."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
-        """Look at one docstring."""
+        """Rewrite one docstring."""
         if obj.docstring is not None:
             obj.docstring.value = with_links(blocks(obj.docstring.value))
 

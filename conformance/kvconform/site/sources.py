@@ -1,4 +1,4 @@
-"""The source documents: pull requests of engines, and the page that says what each of them has to do with."""
+"""The source documents: pull requests of engines, and the page that links each to its rules, defects and vectors."""
 
 from collections import defaultdict
 
@@ -9,7 +9,7 @@ from kvspec.rules import ALL_RULES
 
 
 def sources_page() -> Page:
-    """Every pull request that a rule, a defect or a vector comes from, each under a heading of its own."""
+    """Every pull request that a rule, a defect or a vector comes from, each under its heading."""
     known: defaultdict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for rule in ALL_RULES.values():
         for number in rule.origin.split(", "):

@@ -1,7 +1,7 @@
-"""What `kvspec init` writes: a first check of an engine, one folder for each way to reach it.
+"""The files of `kvspec init`: a first check of an engine, one folder for each way to reach it.
 
 adapter  an engine of a hundred lines with a bug, the class by which kvspec drives it, a test, a job
-trace    an engine that tells what it does to memory, and the check of what it told
+trace    an engine that writes its memory events, and the check of its trace
 attach   a test of vLLM's own scheduler with kvspec's hooks in it
 
 The folders hold the files as they are written, and are tests of this project too.

@@ -2,10 +2,10 @@
 
 codec   files and lines: a header, then one operation a line
 memory  the same of the memory level: one memory event a line
-expect  what an `expect` line of a vector may say
-lines   lines of a file that nobody vouches for
+expect  the `expect` lines of a vector
+lines   lines of an untrusted file
 bounds  numbers that no memory manager of the given sizes could have written
 schema  the format as a JSON Schema
 
-Not here: what a trace means. `kvspec.model` judges it, `vectors/runner.py` lets it.
+Not here: the meaning of a trace. `kvspec.model` checks it, called by `vectors/runner.py`.
 """

@@ -1,6 +1,6 @@
 """Numbers that no memory manager of the given sizes could have written: an input error, not a broken rule.
 
-What can be a true account of a defective engine is left to the model: figures that do not add up, a page in two
+The model checks all that a defective engine could truly report: figures that do not add up, a page in two
 places, lengths in the wrong order.
 """
 
@@ -62,10 +62,10 @@ class Allowance:
         self._left += size * ALLOWED_A_BYTE
 
     def spend(self, number: int, what: str) -> None:
-        """So many are named.
+        """Count the numbers that an event names.
 
         Raises:
-            OutOfRange: they are too many for what the file has told so far.
+            OutOfRange: they are too many for the bytes read so far.
         """
         if number > self._left:
             raise OutOfRange(
@@ -164,7 +164,7 @@ def _check_published(obs: PublishAnswer, config: Config) -> None:
     _natural("protected_len", obs.protected_len)
     _natural("evicted_len", obs.evicted_len)
     if obs.evicted_len is not None and not config.sliding_window:
-        raise OutOfRange("evicted_len is told, but these sizes have no sliding window")
+        raise OutOfRange("evicted_len is given, but these sizes have no sliding window")
     _check_freed(obs, config)
     _slot(obs.state_cached, config)
     _slot(obs.state_taken, config)
@@ -285,7 +285,7 @@ def _natural(name: str, number: int | None) -> None:
 def _each(kind: str, numbers: Iterable[int], allowed: range) -> None:
     for number in numbers:
         if not allowed:
-            raise OutOfRange(f"{kind} {number} is told, but these sizes have no {kind}s")
+            raise OutOfRange(f"{kind} {number} is given, but these sizes have no {kind}s")
         if number not in allowed:
             raise OutOfRange(f"{kind} {number} is not in {allowed.start}..{allowed.stop - 1}")
 

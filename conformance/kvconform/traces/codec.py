@@ -46,7 +46,7 @@ class Vector(NamedTuple):
 
 
 class AnyVersion(msgspec.Struct):
-    """What the first line of every file has."""
+    """The fields that the first line of every file has."""
 
     kvspec: int
     level: Literal["request", "memory"] = "request"

@@ -1,7 +1,7 @@
-"""What a vector expects: an `expect` line speaks of the operation on the line before it.
+"""Expectations of a vector: an `expect` line is about the operation on the line before it.
 
-The model judges whether an answer is *allowed*. A vector also says what it *is* in this one case, in numbers that
-somebody has worked out by hand, so that an error that the model and an implementation share does not go unseen.
+The model checks whether an answer is *allowed*. A vector also gives the *exact* values of this one case, worked out by
+hand, so that an error that the model and an implementation share is found.
 """
 
 from typing import Any, NamedTuple, final
@@ -44,7 +44,7 @@ _LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", 
 
 @final
 class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):
-    """What must hold right after the operation before it; everything that is left out is not compared."""
+    """The values that must hold right after the operation before it; missing fields are not compared."""
 
     refused: str | None = None
     """The operation is refused, by this rule. An operation without this must be carried out."""
@@ -57,7 +57,7 @@ class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields
     states_short: int | None = None
     """How many state slots a refusal by CAP-1 says were missing."""
     answer: ExpectedAnswer | None = None
-    """What the implementation answers, where it tells."""
+    """The implementation's answer; parts that it leaves out are not compared."""
     lengths: dict[str, tuple[int, int, int] | None] = {}
     """Request or session -> protected, committed and allocated length in tokens; null if it holds nothing."""
     figures: Figures | None = None
@@ -72,7 +72,7 @@ class Mismatch(Exception):
     """An expectation that does not hold."""
 
     def __init__(self, what: str, expected: object, observed: object) -> None:
-        """Say what is compared, and set what was expected against what was observed."""
+        """Name the value that is compared, with its expected and observed value."""
         super().__init__(what)
         self.what = what
         self.expected = expected
@@ -99,18 +99,18 @@ def misfit(expect: Expect, op: Operation[Any]) -> str | None:
 
 
 class Seen(NamedTuple):
-    """What an implementation has told when it was looked at after an operation."""
+    """An implementation's snapshot and figures after an operation."""
 
     snapshot: SnapshotAnswer
     figures: Figures
 
 
 NOTHING = Seen(SnapshotAnswer(), Figures())
-"""It was not looked at."""
+"""No snapshot was taken."""
 
 
 def _lengths_seen(shown: SnapshotAnswer, name: str, model: Model) -> tuple[int, int, int] | None:
-    """The lengths of a request or a session's slot, as the implementation tells them, else as the model has them."""
+    """The lengths of a request or a session's slot, as the implementation shows them, else as the model has them."""
     due = model.lengths_of(name)
     if shown.requests is None or shown.sessions is None or due is None:
         return due
@@ -119,13 +119,15 @@ def _lengths_seen(shown: SnapshotAnswer, name: str, model: Model) -> tuple[int, 
     if view is None:
         return None
     # A slot may forget the slots past its tokens in a page that it keeps (rule LEN-1 compares whole pages).
-    told = view.protected_len, view.committed_len, None if request is None else view.allocated_len
-    protected, committed, allocated = (right if here is None else here for here, right in zip(told, due, strict=True))
+    lengths = view.protected_len, view.committed_len, None if request is None else view.allocated_len
+    protected, committed, allocated = (
+        right if here is None else here for here, right in zip(lengths, due, strict=True)
+    )
     return protected, committed, allocated
 
 
 class Expectations:
-    """Compares what a vector expects; it remembers the rows that were given."""
+    """Compares a vector's expectations; it remembers the rows that were given."""
 
     def __init__(self) -> None:
         """Before the first operation."""
@@ -134,8 +136,8 @@ class Expectations:
     def check(self, op: Operation[Any], expect: Expect, model: Model, seen: Seen = NOTHING) -> None:
         """Compare right after `op` was carried out or refused, and the model has taken it in.
 
-        Lengths and figures are those that the implementation has told when it was looked at (`seen`), and the model's
-        where it told none. What of an answer it does not tell is not compared.
+        Lengths and figures are those of the implementation (`seen`), or the model's where it has shown none. Parts that
+        an answer leaves out are not compared.
 
         Raises:
             Mismatch: an expectation does not hold.
@@ -150,10 +152,10 @@ class Expectations:
         if expect.figures is not None:
             figures = looking.figures(model.state)
             for name in _named(expect.figures):
-                told, due = getattr(seen.figures, name), getattr(figures, name)
+                observed, due = getattr(seen.figures, name), getattr(figures, name)
                 moved = model.state.config.turns_count_as == "sessions" and name.endswith(_WHOSE)
                 if due is not None and not moved:  # None: there is no such pool, or there are no rows
-                    _compare(f"the figure {name}", getattr(expect.figures, name), due if told is None else told)
+                    _compare(f"the figure {name}", getattr(expect.figures, name), due if observed is None else observed)
 
     def _check_rows(self, obs: object, expect: Expect) -> None:
         if not isinstance(obs, ExtendAnswer) or obs.rows is None:
@@ -183,16 +185,16 @@ def _check_refusal(op: Operation[Any], expect: Expect) -> None:
 
 
 def _check_answer(op: Operation[Any], name: str, wanted: Any) -> None:
-    told = getattr(op.obs, name)
-    if told is None:
+    observed = getattr(op.obs, name)
+    if observed is None:
         return
     if name in _PER_REQUEST:
         for req, count in wanted.items():
-            _compare(f"the number of {_PER_REQUEST[name]} given to {req}", count, len(expand(told.get(req, ()))))
+            _compare(f"the number of {_PER_REQUEST[name]} given to {req}", count, len(expand(observed.get(req, ()))))
     elif name in _LISTS:
-        _compare(f"the number of pages {name}", wanted, len(expand(told)))
+        _compare(f"the number of pages {name}", wanted, len(expand(observed)))
     else:
-        _compare(name, wanted, told)
+        _compare(name, wanted, observed)
 
 
 def _compare(what: str, wanted: object, found: object) -> None:

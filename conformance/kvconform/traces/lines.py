@@ -1,4 +1,4 @@
-"""The lines of a file that nobody vouches for: compressed or not, and never more than a bounded part in memory."""
+"""The lines of an untrusted file: compressed or not, and never more than a bounded part in memory."""
 
 import gzip
 import io
@@ -30,11 +30,11 @@ _ZSTD_PIECE = 1024
 class Lines:
     """The lines of one file, `.gz` and `.zst` decompressed; a context manager and an iterator over `(number, line)`.
 
-    Lines are numbered from 1 and keep their line end, so that a last line that was cut off can be told.
+    Lines are numbered from 1 and keep their line end, so that a truncated last line is recognised.
     """
 
     def __init__(self, path: Path, max_line: int = MAX_LINE, *, follow: bool = False) -> None:
-        """Open `path`; `follow` waits at its end for more, until whoever reads is interrupted.
+        """Open `path`; `follow` waits at its end for more, until the reader is interrupted.
 
         Raises:
             InputError: it cannot be opened.
@@ -95,11 +95,11 @@ class Lines:
         return line
 
     def bytes_read(self) -> int:
-        """How far the file has been read, in bytes of the file as it is stored; 0 where that cannot be told."""
+        """How far the file has been read, in bytes of the file as it is stored; 0 where that is unknown."""
         return self._raw.tell() if self._raw.seekable() else 0
 
     def size(self) -> int:
-        """The size of the file as it is stored, in bytes; 0 where that cannot be told."""
+        """The size of the file as it is stored, in bytes; 0 where that is unknown."""
         return os.fstat(self._raw.fileno()).st_size
 
 
@@ -112,7 +112,7 @@ def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
 
 
 class _Growing(io.RawIOBase):
-    """A file that somebody still writes: at its end there is always more to come."""
+    """A file that is still written: at its end there is always more to come."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)

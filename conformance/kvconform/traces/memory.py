@@ -1,6 +1,6 @@
 """Files of the memory level: JSON Lines, a header that names the pools, and then one event a line.
 
-A *trace* is what an engine told. A *vector* is a trace written by hand, with a description and the rules that it is
+A *trace* holds an engine's events. A *vector* is a trace written by hand, with a description and the rules that it is
 about; `expect` lines name the findings of the event before them, and an event without one has none.
 """
 
@@ -195,7 +195,9 @@ def _read_header(lines: Lines) -> MemoryHeader:
 
 
 def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
-    """Refuse counts and places that are less than 0: no engine has them. What pages are numbered is the law's affair.
+    """Refuse counts and places that are less than 0: no engine has them.
+
+    The memory checker checks the numbers of pages.
 
     Raises:
         InputError: one is.
@@ -213,7 +215,7 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
 
 
 LONG = 4096
-"""Bytes of a line that may have a name so long that it counts how often it is told."""
+"""Bytes of a line above which its names may be so long that their repetitions count."""
 NAME = 512
 """Characters of such a name that cost as much as a page."""
 
@@ -221,7 +223,7 @@ NAME = 512
 def check_allowance(
     path: Path, number: int, event: MemoryEvent, line: bytes, pools: Mapping[str, Pool], allowance: Allowance
 ) -> None:
-    """Refuse an event that names more by runs, or by labels that nobody has written, than the file may.
+    """Refuse an event that names more by runs, or by labels that the file does not spell out, than the file may.
 
     Raises:
         InputError: it does.
@@ -244,25 +246,25 @@ def check_allowance(
 
 
 def _long_names(event: MemoryEvent, line: bytes) -> int:
-    """How often parts of names are repeated: what is wrong with each page is told with the names of its event."""
+    """How often parts of names are repeated: the finding of each page repeats the names of its event."""
     if max(map(len, line.split(b'"'))) < NAME:
         return 0
     pages = sum(run[1] if isinstance(run, tuple) else 1 for pages in _listed(event) for run in pages)
     return max(pages, 0) * (max(_lengths(event), default=0) // NAME)
 
 
-def _lengths(told: object) -> Iterator[int]:
-    """Of all names in an event."""
-    if isinstance(told, str):
-        yield len(told)
-    elif isinstance(told, (list, tuple)):
-        yield from (length for one in told for length in _lengths(one))
-    elif isinstance(told, msgspec.Struct):
-        yield from (length for name in told.__struct_fields__ for length in _lengths(getattr(told, name)))
+def _lengths(part: object) -> Iterator[int]:
+    """The lengths of all names in an event."""
+    if isinstance(part, str):
+        yield len(part)
+    elif isinstance(part, (list, tuple)):
+        yield from (length for one in part for length in _lengths(one))
+    elif isinstance(part, msgspec.Struct):
+        yield from (length for name in part.__struct_fields__ for length in _lengths(getattr(part, name)))
 
 
 def _listed(event: MemoryEvent) -> list[Pages]:
-    """The lists of pages of an event that are looked at one by one."""
+    """The lists of pages of an event that are checked page by page."""
     if isinstance(event, Begin):
         copied = [use for pair in event.copies for use in pair]
         return [use.pages for use in (*event.reads, *event.writes, *copied) if use.pages]

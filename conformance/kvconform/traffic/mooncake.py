@@ -33,7 +33,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line. What else stands in it is ignored."""
+    """One line. Other fields are ignored."""
 
     timestamp: float
     input_length: Count

@@ -51,10 +51,10 @@ CYCLES_A_LOOK = 50
 
 
 class Tally:
-    """Lets operations through, and counts what the table at the end tells."""
+    """Lets operations through, and counts the numbers of the final table."""
 
     def __init__(self, proxy: OracleProxy, model: QuickModel) -> None:
-        """Count what `checked` carries out under the eye of `model`."""
+        """Count the operations that `proxy` carries out and checks by `model`."""
         self.operations: Counter[type[Operation[Any]]] = Counter()
         """Operations that were not refused."""
         self.hit_tokens = 0
@@ -113,7 +113,7 @@ class CannotRunError(Exception):
 
 
 class Replay:
-    """One workload on its way through the scheduler and one implementation, under the eye of the model."""
+    """One workload on its way through the scheduler and one implementation, checked by the model."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Replay:
         snapshot_every: int = 0,
         checker: bool = False,
     ) -> None:
-        """Get ready to replay `entries`. With `law`, what each step means to the memory is judged as well.
+        """Get ready to replay `entries`. With `checker`, each step's memory events are checked as well.
 
         Raises:
             ImplementationFailed: the implementation could not be made.
@@ -185,7 +185,7 @@ class Timed(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What is to be replayed, in which memory, and how it is scheduled."""
+    """A workload to replay, its memory, and its scheduling."""
 
     file: Path
     entries: list[mooncake.Entry]
@@ -194,7 +194,7 @@ class Traffic(NamedTuple):
     sessions: bool
     """Whether requests that continue an earlier one are turns of one session."""
     checker: bool = False
-    """Whether what each operation means to the memory is judged as well."""
+    """Whether each operation's memory events are checked as well."""
 
 
 def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path | None, snapshot_every: int) -> bool:
@@ -257,7 +257,7 @@ def _timed(replay: Replay) -> Timed:
 
 
 def _table(replay: Replay, timed: Timed) -> Table:
-    """What was replayed, and what happened."""
+    """The workload of a replay, and its results."""
     tally, scheduler = replay.tally, replay.scheduler
     prompt_tokens = sum(entry.input_length for entry in replay.entries)
     recorded = mooncake.duration(replay.entries)
@@ -289,7 +289,7 @@ def _table(replay: Replay, timed: Timed) -> Table:
 
 
 def _hybrid_rows(replay: Replay) -> list[tuple[str, str]]:
-    """What happened in the pools that only hybrid models have."""
+    """The results in the pools that only hybrid models have."""
     tally, memory = replay.tally, replay.memory
     rows = []
     if memory.sliding_window:
@@ -307,7 +307,7 @@ def _hybrid_rows(replay: Replay) -> list[tuple[str, str]]:
 
 
 def _shortest(replay: Replay, factory: Factory) -> Shortest:
-    """The shortest operations that show what was found, where the replay had not gone far."""
+    """The shortest operations that show the finding, if the replay is short enough."""
     count = replay.checked.steps
     if count > LONGEST:
         return Shortest(

@@ -61,12 +61,12 @@ def combinations() -> Iterator[Combination]:
 
 
 class Soaked(NamedTuple):
-    """How one run of traffic came out."""
+    """The result of one run of traffic."""
 
     combination: Combination
     config: Config
     operations: Counter[str]
-    """Carried out and judged; none where the implementation lacks what the run needs."""
+    """Carried out and checked; none if the implementation lacks a feature that the run needs."""
     finding: str | None
 
 

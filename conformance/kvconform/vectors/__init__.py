@@ -4,5 +4,5 @@ files     where the vectors are
 runner    a vector against an implementation; a recorded trace by the model alone
 pairwise  writes the vectors of ways out, in which every two things that may be going on meet
 
-Not here: how a file is read (`traces`), and how a failure is told (`findings`).
+Not here: reading of files (`traces`), and reports of failures (`findings`).
 """

@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 """The vectors that come with kvspec, one folder a topic."""
 
 MEMORY = "memory"
-"""The topic that is of the memory level: what happens there is judged by the law alone, and asks no implementation."""
+"""The topic that is of the memory level: the memory checker alone checks its vectors, without an implementation."""
 
 
 def vector_files(folder: Path | None = None) -> list[Path]:

@@ -3,12 +3,12 @@
     python -m kvconform.vectors.pairwise
 
 For every two values of two factors there is a vector that has both, and for some factors every three; covertable picks
-the combinations. Each tells the same story: A runs, in a session or not, beside others; launches are in flight; A
+the combinations. All follow the same course: A runs, in a session or not, beside others; launches are in flight; A
 leaves; N waits for A's row, which is the only one that may become free, and gets it when the last launch that reads it
-has completed; A comes again by its name as soon as it may; everybody leaves. What is refused, and the rows expected,
-follow from the model.
+has completed; A comes again by its name as soon as possible; all requests leave. Expected refusals and rows follow from
+the model.
 
-Not here: vectors that tell a story of their own, which people have written (all other folders).
+Not here: vectors written by hand (all other folders).
 """
 
 from collections.abc import Iterator
@@ -75,20 +75,20 @@ class Case(NamedTuple):
     """One combination of the factors."""
 
     way: str
-    """How A leaves; `close` and `preempt` need a session."""
+    """The way in which A leaves; `close` and `preempt` need a session."""
     in_flight: int
     """Launches in flight when it does."""
     readers: str
     """Which of them read A's row."""
     page_size: int
     pool: str
-    """What the memory has besides a prefix store: nothing, or a hybrid pool; `uncached` has no prefix store."""
+    """The pools besides a prefix store: none, or a hybrid pool; `uncached` has no prefix store."""
     batch: int
     """Requests in A's launches."""
     session: str
     """Whether A is a turn, and which."""
     phase: str
-    """What A's launches do; with `drafts` the last of them is a speculative step."""
+    """The work of A's launches; with `drafts` the last of them is a speculative step."""
 
     @property
     def name(self) -> str:
@@ -222,13 +222,13 @@ class Scenario:
 
 
 def _prompt(case: Case, pages: int, more: int, begins: int = 0) -> list[Any]:
-    """`pages` whole pages and some tokens; the first page is everybody's, what follows is told apart by `begins`."""
+    """`pages` whole pages and some tokens; all prompts share the first page, and `begins` makes the rest differ."""
     size = case.page_size
     return [*range(size), *range(begins + size, begins + pages * size + more)]
 
 
 def scenario_of(case: Case, config: Config) -> Scenario:
-    """The story of one case, in a memory of these sizes."""
+    """The scenario of one case, in a memory of these sizes."""
     scenario = Scenario(case, config)
     mates = ["B", "C"][: max(1, case.batch - 1)]
     session = None if case.session == "none" else "s"
@@ -317,7 +317,7 @@ def _leave(scenario: Scenario, session: str | None) -> None:
 
 
 def _follow(scenario: Scenario, prompt: list[Any], session: str | None, mates: list[str]) -> None:
-    """N waits for A's row, A comes again as soon as it may, and everybody leaves."""
+    """N waits for A's row, A comes again as soon as possible, and all requests leave."""
     scenario.do(Submit("N", _prompt(scenario.case, 2, 1, 7000)))
     _come_again(scenario, prompt, session)
     waiting, admitted = ["N", "A"], list[str]()
@@ -342,7 +342,7 @@ def _follow(scenario: Scenario, prompt: list[Any], session: str | None, mates: l
 
 
 def _try(scenario: Scenario, waiting: list[str], admitted: list[str]) -> None:
-    """Who waits asks for room. Where only one row was free and it is N's now, it was A's."""
+    """Waiting requests ask for room. If N now has the only free row, it was A's."""
     for req in list(waiting):
         if scenario.admit(req):
             waiting.remove(req)
@@ -352,7 +352,7 @@ def _try(scenario: Scenario, waiting: list[str], admitted: list[str]) -> None:
 
 
 def _come_again(scenario: Scenario, prompt: list[Any], session: str | None) -> None:
-    """A comes by the same name: what was retracted by itself, a session with its next turn, or opened anew."""
+    """A comes by the same name: a retracted request by itself, a session with its next turn, or opened anew."""
     state = scenario.model.state
     if "A" in state.requests:
         return
@@ -382,7 +382,7 @@ _RULES = ("RACE-1", "ROW-1", "ROW-2", "PAGE-1", "SESS-2", "SESS-4", "SESS-5", "T
 
 
 def vectors() -> Iterator[tuple[str, bytes]]:
-    """Each vector's file name, and what is in the file."""
+    """Each vector's file name and content."""
     for case in cases():
         roomy = _config(case, ROOMY, ROOMY, ROOMY)
         pages, window_pages, states = (ROOMY - free + SPARE for free in scenario_of(case, roomy).least_free)

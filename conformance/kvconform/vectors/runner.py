@@ -32,21 +32,21 @@ class ExpectationFailed(Exception):
 
 
 Failure = RuleBroken | ImplementationFailed | ExpectationFailed
-"""What does not conform, and at which step."""
+"""A failure, with its step."""
 
 
 class Evidence(NamedTuple):
-    """What a model judged, by rule, and what it met."""
+    """Counts of a model's checks, by rule, and of its events."""
 
     checked: Counter[str]
     unchecked: Counter[str]
-    """How often an answer lacked what a rule needs."""
+    """How often an answer lacked a value that a rule needs."""
     reached: Counter[str]
     """Noteworthy happenings: a check that never met its case has shown nothing."""
 
     @classmethod
     def of(cls, model: Model) -> "Evidence":
-        """What `model` has to show so far."""
+        """The evidence of `model` so far."""
         checked, unchecked, reached, chosen = map(
             Counter, (model.state.judged, model.state.unjudged, model.state.reached, model.state.chosen)
         )
@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def together(cls, parts: Iterable["Evidence"]) -> "Evidence":
-        """The sum of what several models have to show."""
+        """The sum of the evidence of several models."""
         checked, unchecked, reached = Counter[str](), Counter[str](), Counter[str]()
         for part in parts:
             checked += part.checked
@@ -67,11 +67,11 @@ class Outcome(NamedTuple):
     """How a vector or a trace came out."""
 
     operations: int
-    """Operations that were judged, the failing one included."""
+    """Operations that were checked, the failing one included."""
     evidence: Evidence
     finding: Failure | None
     line: int
-    """The line of the last operation that was judged."""
+    """The line of the last operation that was checked."""
 
 
 def run_vector(
@@ -83,10 +83,10 @@ def run_vector(
 ) -> Outcome:
     """Carry a vector's operations out on a fresh implementation, up to the first finding.
 
-    Every answer is judged, every expectation compared, and after each operation a snapshot. Expectations are worked out
-    for an implementation that does just what it is asked: where one has rightly chosen otherwise (`State.chosen`), the
-    first number that differs ends the comparison, and the rules alone judge the rest. `record` is given each operation
-    with its answer, snapshots included. `figures` as in `OracleProxy`.
+    Every answer and expectation is checked, and after each operation a snapshot. Expectations are worked out for an
+    implementation that does just what it is asked: after a permitted other choice (`State.chosen`), the first number
+    that differs ends the comparison, and only the rules check the rest. `record` is given each operation with its
+    answer, snapshots included. `figures` as in `OracleProxy`.
     """
     model = QuickModel(vector.header.config, checker=Checker)
     expectations = Expectations()
@@ -116,13 +116,13 @@ def run_vector(
 
 
 def unchecked_rules(vector: Vector, outcome: Outcome) -> list[str]:
-    """The rules that a vector exercises and answers told too little to judge by, not once."""
+    """The rules that a vector exercises and that no answer had enough values to check."""
     checked, unchecked = outcome.evidence.checked, outcome.evidence.unchecked
     return [rule for rule in vector.header.rules if unchecked[rule] and not checked[rule]]
 
 
 def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
-    """Judge a recorded trace line by line, up to the first broken rule; `progress` is called now and then.
+    """Check a recorded trace line by line, up to the first broken rule; `progress` is called now and then.
 
     Raises:
         InputError: a line cannot be used. All lines before it conform.
@@ -148,7 +148,7 @@ def carry_out(proxy: OracleProxy, op: Operation[Any]) -> None:
 
 
 def unanswered(op: Operation[Any]) -> Operation[Any]:
-    """The operation alone, without what was answered."""
+    """The operation alone, without its answer."""
     return msgspec.structs.replace(op, obs=None, refused=None)
 
 
@@ -170,7 +170,7 @@ def try_out(
     *,
     figures: bool = True,
 ) -> Counterexample | None:
-    """Carry operations out on a fresh implementation as `run_vector` does, and return what shows, if anything.
+    """Carry operations out on a fresh implementation as `run_vector` does, and return the counterexample, if any.
 
     A snapshot costs as much as there are tokens in memory: use 0 (none) with real prompts. `figures` as in the proxy.
     """
@@ -199,7 +199,7 @@ def _must_refuse(model: Model, done: list[Operation[Any]]) -> bool:
 
 
 def check_again(operations: Sequence[Operation[Any]], config: Config) -> Counterexample | None:
-    """Let a fresh model judge recorded operations, and return what shows, if anything."""
+    """Check recorded operations by a fresh model, and return the counterexample, if any."""
     model = QuickModel(config)
     for step, op in enumerate(operations, start=1):
         try:

@@ -222,7 +222,7 @@ def test_the_reference_survives_and_the_command_says_what_it_met(capsys: pytest.
     assert run_command(["fuzz", "--operations", "3000", "--seed", "5"]) == 0
     out = capsys.readouterr().out
     assert "reference: no rule was broken in" in out
-    assert "Rules judged: ROW-1" in out and "slot lent" in out
+    assert "Rules checked: ROW-1" in out and "slot lent" in out
 
 
 def test_what_is_proposed_at_a_wrong_moment_is_of_every_kind_and_must_be_refused() -> None:

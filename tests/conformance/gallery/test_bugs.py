@@ -122,7 +122,7 @@ LAW_ALONE: dict[str, set[str]] = {
     "published-before-launch": {"MEM-NAME"},
     "held-not-rounded-up": set(),
 }
-"""Some defects, and the rules of the law that they break first; a wrong figure breaks none."""
+"""Some defects, and the rules of the memory model that they break first; a wrong figure breaks none."""
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=named)
@@ -267,7 +267,7 @@ def test_the_table_has_a_row_for_each_defect() -> None:
     missed = Specimen(BUGS["endless-prefill-retract-loop"], [], None, replay(REFERENCE, 1, 0), None, Counter())
     text = printed(show_table, [found, missed])
     assert "stale-row-index" in text and "n/a" in text and "not found" in text
-    assert "1 of 2 defects are found by all that applies, 1 by the law alone." in text and "MEM-TAKE" in text
+    assert "1 of 2 defects are found by all that applies, 1 by the memory checker alone." in text and "MEM-TAKE" in text
     assert not missed.is_found
 
 
@@ -319,8 +319,8 @@ def test_a_synthetic_defect_says_that_it_is_one() -> None:
     assert f"* synthetic: {SYNTHETIC}." in text
 
 
-def test_a_defect_that_was_not_found_has_no_story() -> None:
-    assert "nothing to tell" in printed(describe_bug, BUGS["stale-row-index"], None)
+def test_a_defect_that_was_not_found_has_no_finding() -> None:
+    assert "It was not found." in printed(describe_bug, BUGS["stale-row-index"], None)
 
 
 def test_a_manager_without_a_defect_is_the_reference() -> None:

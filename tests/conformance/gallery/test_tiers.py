@@ -1,4 +1,4 @@
-"""The host tier of the reference is clean under the law, and each of its mutants is not."""
+"""The host tier of the reference is clean under the memory checker, and each of its mutants is not."""
 
 from collections import Counter
 from collections.abc import Callable

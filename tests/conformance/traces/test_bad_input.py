@@ -140,7 +140,7 @@ BAD_TRACES: dict[str, tuple[bytes, int, str]] = {
     "a cursor without a window": (
         lines(HEADER, {"op": "cache_unfinished", "req": "r", "obs": {"evicted_len": 4}}),
         2,
-        "evicted_len is told, but these sizes have no sliding window",
+        "evicted_len is given, but these sizes have no sliding window",
     ),
     "negative seq_len": (
         lines(HEADER, {"op": "extend", "reqs": [["r", -6]], "obs": {}}),

@@ -4,7 +4,7 @@ A check that cannot fail shows nothing. Each mutant overrides what one decision 
 it is; conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks. Rules
 that no described defect breaks have a synthetic one, so that each rule is seen to fail.
 
-Not here: who finds them (`gallery/finders.py`), and defects planted in real engines (`attach`).
+Not here: the checks that find them (`gallery/finders.py`), and faults injected into real engines (`kvlab`).
 """
 
 from kvconform.gallery.mutants import (

@@ -87,10 +87,10 @@ BUGS = (
     ),
     Bug(
         name="refused-submit-keeps-the-name",
-        title="A request that was refused is remembered by its name, which nobody can use any more.",
+        title="A request that was refused is remembered by its name, which no request can use any more.",
         source=("994",),
         rule="OP-1",
-        symptom="A client that tries again with a shorter prompt is told that its request is there already.",
+        symptom="A client that tries again with a shorter prompt gets the answer that its request is there already.",
         factory=_RefusedSubmitKeepsTheName,
         traffic=False,
         synthetic=True,

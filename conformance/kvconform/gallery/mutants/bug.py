@@ -1,4 +1,4 @@
-"""What the gallery tells of a defect, and the engine that its mutants are made of."""
+"""A defect of the gallery, and the engine that its mutants are made of."""
 
 from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
@@ -17,12 +17,12 @@ from kvref.swa_radix_cache import SWARadixCache
 from kvref.window_pool import SWAAllocator
 from kvspec.events import Config
 
-SYNTHETIC = "no document tells of an engine that did this; it shows that the rule can fail"
-"""What must be said of a synthetic defect, wherever it is shown."""
+SYNTHETIC = "no document describes an engine that did this; it shows that the rule can fail"
+"""The note on a synthetic defect, wherever it is shown."""
 
 
 Pool = Literal["", "sliding_window", "recurrent_states"]
-"""What traffic needs to show a defect: nothing besides pages and rows, or a hybrid pool."""
+"""The pool that traffic needs to show a defect: none besides pages and rows, or a hybrid pool."""
 
 
 class Bug(NamedTuple):
@@ -30,7 +30,7 @@ class Bug(NamedTuple):
 
     name: str
     title: str
-    """What the code does, in one line."""
+    """The code's fault, in one line."""
     source: tuple[str, ...]
     """The documents that describe it, of a synthetic one those that its rule comes from: pull requests by number."""
     rule: str
@@ -48,7 +48,7 @@ class Bug(NamedTuple):
     traffic: bool = True
     """Whether traffic through the scheduler can show it, which takes one speculative step at a time."""
     synthetic: bool = False
-    """Whether no document tells of an engine that did this: it shows that the rule can fail."""
+    """Whether no document describes an engine that did this: it shows that the rule can fail."""
 
     @property
     def is_of_scheduler(self) -> bool:
@@ -62,7 +62,7 @@ class Bug(NamedTuple):
 
 
 class _TrustingTokenAllocator(TokenAllocator):
-    """Takes back whatever it is given, as engines' allocators do: the free list is a tensor that nobody searches."""
+    """Takes back whatever it is given, as engines' allocators do: the free list is a tensor that is never searched."""
 
     def free(self, pages: Collection[int]) -> None:
         self._in_use.difference_update(pages)

@@ -1,6 +1,6 @@
 """Defects that show only in a crowd: with three launches in flight, three locks on one prefix, three in a batch.
 
-No document tells of an engine that did these. Each looks right as long as there are two of a kind.
+No document describes an engine that did these. Each looks right as long as there are two of a kind.
 """
 
 from kvconform.gallery.mutants.bug import Bug, Engine

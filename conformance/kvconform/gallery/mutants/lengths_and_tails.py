@@ -88,7 +88,7 @@ BUGS = (
         source=("22862",),
         rule="TAIL-1",
         symptom="Each turn leaks the drafts of the turn before: the next prefill overwrites the row entries, and "
-        "nobody knows the pages any more. The pool runs dry over hours.",
+        "no table names the pages any more. The pool runs dry over hours.",
         factory=_SpeculativeTailOrphaned,
     ),
     Bug(
@@ -105,7 +105,7 @@ BUGS = (
         title="The freed tail begins inside a page: the page's committed tokens are freed with it.",
         source=("22862",),
         rule="TAIL-2",
-        symptom="The allocator frees whole pages. The last page of the conversation is handed to somebody else, and "
+        symptom="The allocator frees whole pages. The last page of the conversation is handed to another request, and "
         "the session goes on with that one's text.",
         factory=_TailFreedFromInsideAPage,
     ),
@@ -122,8 +122,8 @@ BUGS = (
         title="A resume keeps one more token back for the logits even where the slot holds only the shared prefix.",
         source=("22862",),
         rule="LEN-3",
-        symptom="The turn writes its first position into a page of the prefix store: whoever has locked that prefix "
-        "reads it. Since the fix the engine asserts that this does not happen.",
+        symptom="The turn writes its first position into a page of the prefix store: requests that have locked that "
+        "prefix read it. Since the fix the engine asserts that this does not happen.",
         factory=_ResumedBelowProtected,
     ),
     Bug(

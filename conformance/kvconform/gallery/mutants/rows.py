@@ -91,7 +91,7 @@ BUGS = (
         title="A request that lets its row go keeps the row's number.",
         source=("17850",),
         rule="ROW-4",
-        symptom="The next release of the same request frees a row that has been handed to somebody else by then.",
+        symptom="The next release of the same request frees a row that has been handed to another request by then.",
         factory=_StaleRowIndex,
     ),
     Bug(

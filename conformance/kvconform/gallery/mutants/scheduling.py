@@ -1,4 +1,4 @@
-"""Defects of the scheduler, and of what it is told about room."""
+"""Defects of the scheduler, and of its information about room."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.scheduler import Scheduler
@@ -39,7 +39,7 @@ BUGS = (
         source=("994",),
         rule="LIVE-1",
         symptom="With forced retracts the server is busy for ever: the same request is prefilled, retracted, and "
-        "prefilled again, and nobody gets another token.",
+        "prefilled again, and no request gets another token.",
         scheduler=_PrefillsWhatWasRetracted,
     ),
 )

@@ -68,13 +68,13 @@ BUGS = (
         source=("20476",),
         rule="SESS-2",
         symptom="A chunked turn that the scheduler rejects falls through to the prefix tree at its next match: it "
-        "loses its conversation's KV and takes locks that nobody releases.",
+        "loses its conversation's KV and takes locks that are never released.",
         factory=_DestructiveRestore,
         also=("LEN-2", "ROW-2", "CAP-1"),
     ),
     Bug(
         name="chunk-stash-published",
-        title="What a session's turn has prefilled between two chunks goes into the prefix tree.",
+        title="The tokens that a session's turn has prefilled between two chunks go into the prefix tree.",
         source=("20476",),
         rule="SESS-6",
         symptom="The tree owns, and may evict, pages in the middle of a conversation that the slot counts as its own.",
@@ -85,7 +85,7 @@ BUGS = (
         title="A turn that continues a session's KV publishes it to the prefix tree, as a first turn does.",
         source=("20476",),
         rule="SESS-6",
-        symptom="The lock that the session holds and the length that it believes to be protected drift apart.",
+        symptom="The lock that the session holds and the length that it believes to be protected diverge.",
         factory=_LaterTurnPublished,
     ),
     Bug(
@@ -102,7 +102,7 @@ BUGS = (
         title="Aborting a turn that has matched, but never ran, leaves its session's slot marked as lent.",
         source=("22213", "22862"),
         rule="ROW-1",
-        symptom="The slot is counted by nobody: the leak check fires, and the session can neither be preempted nor "
+        symptom="No figure counts the slot: the leak check fires, and the session can neither be preempted nor "
         "released.",
         factory=_AbortLeavesTheLendOpen,
     ),

@@ -74,7 +74,7 @@ class _EvictedLeavesCounted(Engine):
 BUGS = (
     Bug(
         name="shared-lock-kept",
-        title="A lock is taken back only if nobody else has locked the same prefix.",
+        title="A lock is taken back only if no other request has locked the same prefix.",
         source=("20476",),
         rule="STORE-2",
         symptom="The prefix that most requests share is never evicted again, and no figure shows it before the end.",
@@ -110,7 +110,7 @@ BUGS = (
     ),
     Bug(
         name="lock-taken-at-retry",
-        title="A request that is matched again locks what it matched, and nobody unlocks it.",
+        title="A request that is matched again locks the prefix it matched, which is never unlocked.",
         source=("20476",),
         rule="STORE-2",
         symptom="Requests that are put off and retried pin their prefixes for good: the evictable memory shrinks until "

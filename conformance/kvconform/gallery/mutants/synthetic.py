@@ -1,4 +1,4 @@
-"""Defects that no document tells of, each made to break one rule: what no engine is known to have had can still happen.
+"""Defects that no document describes, each made to break one rule: they can still happen.
 
 Every rule must be able to fail, and the source documents describe no defect of some. These mutants are as small as the
 others, and found by the same means. Their `source` is where the *rule* comes from.
@@ -156,7 +156,7 @@ BUGS = (
         source=("20070",),
         rule="PAGE-3",
         symptom="All is well while the pool is fresh. Once pages come back out of order, kernels that index by slot "
-        "read and write pages of somebody else.",
+        "read and write pages of another request.",
         factory=_SlotsCountedOn,
         synthetic=True,
     ),
@@ -165,7 +165,7 @@ BUGS = (
         title="Eviction takes the first page of a cached text, not its last.",
         source=("20070",),
         rule="STORE-1",
-        symptom="What stands behind the hole is never matched again and never evicted: the pool shrinks with every "
+        symptom="The pages behind the hole are never matched again and never evicted: the pool shrinks with every "
         "eviction.",
         factory=_FrontPageEvicted,
         synthetic=True,
@@ -215,7 +215,7 @@ BUGS = (
         title="A chunk is published when it is prepared, before its launch is handed over.",
         source=("17850",),
         rule="LAUNCH-1",
-        symptom="Another request matches pages that nobody has filled, and goes on from them: fluent nonsense.",
+        symptom="Another request matches pages that were never filled, and goes on from them: fluent nonsense.",
         factory=_PublishedBeforeLaunch,
         scheduler=_PublishesBeforeLaunch,
         synthetic=True,

@@ -134,7 +134,7 @@ class _WindowLeftAtRelease(WindowEngine):
 
 
 class _RevivesWithTheHoldersPage(SWARadixCache):
-    """Takes the holder's page over instead of its window side, and frees the tree's, whoever has locked it."""
+    """Takes the holder's page over instead of its window side, and frees the tree's, even if it is locked."""
 
     def insert(self, node: TreeNode, key: list[Page], value: list[int]) -> MatchResult:
         dead = {page for page in self._walk(node, key)[0] if page not in self.allocator.window_of}

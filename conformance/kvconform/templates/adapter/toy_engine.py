@@ -1,9 +1,9 @@
-"""A toy engine's KV-cache manager with one planted bug, and the adapter by which kvspec checks it.
+"""A toy engine's KV-cache manager with one injected bug, and the adapter by which kvspec checks it.
 
     kvspec run --impl toy_engine:Adapter
     kvspec fuzz --impl toy_engine:Adapter --seconds 10
 
-`FixedAdapter` is the engine without the bug. `README.md` beside this file says how to put an engine of your own here.
+`FixedAdapter` is the engine without the bug. `README.md` beside this file says how to replace it by your engine.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from kvspec.tokens import Element, PrefixKey, Tokens
 
 @dataclass
 class Sequence:
-    """What one running request holds."""
+    """The memory that one running request holds."""
 
     row: int
     tokens: Tokens
@@ -109,7 +109,7 @@ class Engine:
         return freed
 
     def evict(self, count: int) -> list[int]:
-        """Free pages of the cache that nobody uses and that no longer prefix goes through."""
+        """Free pages of the cache that no request uses and that no longer prefix contains."""
         evicted: list[int] = []
         while len(evicted) < count:
             inner = set(self.parents.values())
@@ -287,7 +287,7 @@ class Adapter:
             },
         )
 
-    # What the toy does not have. `lacks` says so, and these are never called.
+    # Operations that the toy lacks. `lacks` declares it, and they are never called.
 
     def open_session(self, session: str) -> Done:
         """No sessions."""

@@ -1,6 +1,6 @@
 """Switches kvspec's hooks on in vLLM before a test imports its scheduler.
 
-Every change of a reference count, every name in the prefix cache, every pass of the scheduler is judged as it happens,
+Every change of a reference count, every name in the prefix cache, every pass of the scheduler is checked as it happens,
 and the first finding fails the test (`KVSPEC=check:halt`). A `KVSPEC` that is set already is kept.
 """
 

@@ -1,4 +1,4 @@
-"""What the engine did to memory conforms to the law."""
+"""The engine's memory events conform to the memory model."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from toy_loop import main
 
 
 @pytest.mark.parametrize("fixed", [False, True])  # begin with your own loop here; the toy without its bug passes
-def test_the_loop_keeps_the_law(tmp_path: Path, fixed: bool) -> None:
+def test_the_loop_conforms_to_the_memory_model(tmp_path: Path, fixed: bool) -> None:
     """Record, then check; a finding is shown whole."""
     main(str(tmp_path / "trace.jsonl"), fixed=fixed)
     command = [sys.executable, "-m", "kvcli", "check", str(tmp_path / "trace.001.jsonl")]

@@ -1,4 +1,4 @@
-"""A toy engine's loop that tells what it does to memory, with one planted bug.
+"""A toy engine's loop that writes its memory events, with one injected bug.
 
     python toy_loop.py trace.jsonl             writes trace.001.jsonl
     kvspec check trace.001.jsonl
@@ -6,7 +6,7 @@
     python toy_loop.py trace.jsonl --fixed     the engine without the bug
 
 The engine overlaps: it queues a forward pass before it has seen the one before complete. Prompts that another machine
-has computed are loaded on a stream of their own. `README.md` beside this file says how to tell of your own engine.
+has computed are loaded on a separate stream. `README.md` beside this file says how to instrument your own engine.
 """
 
 import sys
@@ -73,7 +73,7 @@ class Engine:
             request.pages += new
 
     def run_step(self) -> None:
-        """Queue a forward pass over all that run, then look at what the pass before has sampled."""
+        """Queue a forward pass over all that run, then process the tokens that the pass before has sampled."""
         before, self.in_flight = self.in_flight, list(self.running)
         self.step += 1
         for request in self.running:
