@@ -1,5 +1,6 @@
-"""The conformance suite: a folder for each thing that a person comes for.
+"""The conformance suite: a folder for each task.
 
-Beside the folders stands only what everybody needs: `protocol` (what an engine implements), `features` (what it may
-lack), `checked` (an engine under the eye of the model), `implementations` (their names), `errors`, `console` and `cli`.
+Modules beside the folders are for all of them: `protocol` (the methods that an engine implements), `features` (those
+that it may lack), `proxy` (an engine checked by the oracle), `implementations` (their names), `scheduler_state` (the
+scheduler's part of an adapter), `signals`, `subprocesses`, `errors` and `console`.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvconform.vectors.runner import Factory, Outcome
 
 ROOT = "kvspec"
-"""What the names of all these tests begin with."""
+"""The prefix of the names of these tests."""
 
 WIDTH = 100
 """Columns of a report."""
@@ -128,7 +128,7 @@ class VectorItem(pytest.Item):
             raise DoesNotConform(outcome)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
-        """What `kvspec run` prints."""
+        """The output of `kvspec run`."""
         if isinstance(excinfo.value, DoesNotConform):
             return self._report(excinfo.value.outcome)
         return super().repr_failure(excinfo, *args, **kwargs)

@@ -20,7 +20,7 @@ class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     """The version of the format."""
     level: Literal["memory"]
     producer: str
-    """Who wrote the file: an engine and its version, or a person's vector collection."""
+    """The producer of the file: an engine and its version, or a vector collection."""
     pools: dict[str, Pool]
     description: str | None = None
     """Vectors only: what happens here and what would go wrong."""

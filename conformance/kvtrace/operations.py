@@ -11,8 +11,7 @@ from kvspec.pages import Runs, compress, count, expand
 
 NUMBERS = 1 << 20
 """Pages, slots or positions that one part of an operation may name one by one, and pages that a request's tokens may
-fill: its cost follows these. What a snapshot tells of whole pools is compared run by run, and may be as long as it
-likes."""
+fill: its cost follows these. Lists of whole pools in a snapshot are compared run by run, and may have any length."""
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -21,7 +20,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     kvspec: int
     """The version of the format."""
     producer: str
-    """Who wrote the file: an engine and its version, or a person's vector collection."""
+    """The producer of the file: an engine and its version, or a vector collection."""
     config: Config
     level: Literal["request"] = "request"
     """A file without it is of this level; `kvconform.levels.memory` reads the other one."""
@@ -39,7 +38,7 @@ def compressed(op: Operation[Any]) -> Operation[Any]:
 
 
 def _as_runs(runs: Runs) -> Runs:
-    """Runs as short as they get. What is told of whole pools is so already, and is never written out."""
+    """Runs as short as they get. Lists of whole pools are runs already, and are never expanded."""
     return compress(expand(runs)) if count(runs) <= NUMBERS else runs
 
 

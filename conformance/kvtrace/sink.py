@@ -1,9 +1,9 @@
-"""Writes trace files from a thread of its own, so that whoever records never waits for a disk.
+"""Writes trace files from a separate thread, so that the recording engine never waits for a disk.
 
 A file holds whole lines only, whatever happens to the process: lines are handed to the operating system in batches of
-whole lines, and a compressed batch is a frame of its own. What was not yet written when a process is killed is lost,
-which is a fraction of a second. Where that cuts a frame of Zstandard off, its blocks before the cut can be read: all
-but the last 4 KiB of lines.
+whole lines, and a compressed batch is one frame. A killed process loses the lines not yet written: those of a fraction
+of a second. Where that cuts a frame of Zstandard off, its blocks before the cut can be read: all but the last 4 KiB of
+lines.
 """
 
 import atexit
@@ -100,7 +100,7 @@ class Sink:
         atexit.unregister(self.close)
 
     def drain(self, timeout: float = 10.0) -> bool:
-        """Wait until everything that was put is written; for tests, and for whoever wants to look."""
+        """Wait until everything that was put is written; for tests, and for readers of the file."""
         deadline = time.monotonic() + timeout
         while self._waiting and time.monotonic() < deadline:
             time.sleep(INTERVAL / 10)

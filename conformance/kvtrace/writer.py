@@ -5,7 +5,7 @@
     trace.take("request 7", "kv", pages)
     trace.begin(step, "compute", reads=[Use(table="request 7", stop=100)], writes=[...])
 
-What is told is encoded at once, so that the engine may go on changing its lists, and a thread of its own writes it.
+Each event is encoded at once, so that the engine may go on changing its lists, and a separate thread writes it.
 Nothing that goes wrong here reaches the engine: the recording ends, and `problem` says why.
 """
 
@@ -31,7 +31,7 @@ PagesLike = Iterable[Page | tuple[int, int]]
 
 
 class TraceWriter:
-    """Records what an engine tells: an event a method, named as in `kvspec.memory.events`.
+    """Records an engine's events: one method for each kind, named as in `kvspec.memory.events`.
 
     Each recording is a file beside `path`: `trace.001.jsonl`, `trace.002.jsonl`, ... for `trace.jsonl`; `.gz` and
     `.zst` are compressed.
@@ -91,7 +91,7 @@ class TraceWriter:
             line = self._encode(event)
             self._sink.put(lambda: line, 1 + len(line) // BYTES_A_LINE)
         except Exception as error:
-            self._end(f"an event could not be told: {type(error).__name__}: {error}")
+            self._end(f"an event could not be recorded: {type(error).__name__}: {error}")
 
     def stop(self, reason: str | None = None) -> None:
         """Write what waits, and end the recording; `reason` says why, if it is before its time."""
@@ -99,7 +99,7 @@ class TraceWriter:
             self._end(reason)
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until what was told so far is in the file."""
+        """Wait until all events recorded so far are in the file."""
         return self._sink.drain(timeout)
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class TraceWriter:
         *,
         at: str | None = None,
     ) -> None:
-        """What is queued on `stream` from now on comes after an operation, or after all of another stream."""
+        """Operations queued on `stream` from now on come after an operation, or after all of another stream."""
         self._tell(events.Wait, stream, id, on, part, at=at)
 
     def end(
@@ -216,7 +216,7 @@ class TraceWriter:
         self._tell(events.End, id, part, unwritten, at=at)
 
     def deliver(self, id: OpId, holder: str, *, at: str | None = None) -> None:
-        """What an operation computed for a holder leaves the engine."""
+        """The result of an operation for a holder leaves the engine."""
         self._tell(events.Deliver, id, holder, at=at)
 
     def unify(self, label: Label, same: Label, slots: int = 0, *, at: str | None = None) -> None:
@@ -262,7 +262,7 @@ class TraceWriter:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: numbers and arrays of numpy and torch, and any container."""
+    """Values that JSON cannot hold: numbers and arrays of numpy and torch, and any container."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, range) and value.step == 1:

@@ -89,8 +89,8 @@ def test_what_cannot_be_told_ends_the_recording_and_says_why(tmp_path: Path, cap
     writer.end_holder("a")
     writer.take("r", "kv", object())  # type: ignore[arg-type]
     writer.end_holder("b")
-    assert "an event could not be told" in (writer.problem or "")
-    assert "the recording ends: an event could not be told" in caplog.text
+    assert "an event could not be recorded" in (writer.problem or "")
+    assert "the recording ends: an event could not be recorded" in caplog.text
     writer.header("test", POOLS)
     assert writer.problem is None
     writer.end_holder("c")

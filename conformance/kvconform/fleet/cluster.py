@@ -71,7 +71,7 @@ class Cluster:
                 self._ray.cancel(reference)
 
 
-def _check_that_somebody_listens(address: str) -> None:
+def _check_address(address: str) -> None:
     """Ray itself tries for minutes."""
     match = re.fullmatch(r"(?:ray://)?\[?([^\]/]+?)\]?:(\d{1,5})", address)
     if match is None:
@@ -102,7 +102,7 @@ def connected(address: str, *, code: bool = False) -> Iterator[Cluster]:
         import ray
     except ImportError as error:
         raise LoadError("Ray is not installed: pip install 'kvspec[fleet]'") from error
-    _check_that_somebody_listens(address)
+    _check_address(address)
     environment: dict[str, Any] = {}
     if address == "local":
         environment["env_vars"] = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
