@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvcheck.words import describe
+from kvconform.exploring.expanding import Spread
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
-from kvconform.exploring.search import Explored, Spread, exhaust
+from kvconform.exploring.search import Explored, exhaust
 from kvconform.exploring.streams import Protocol, explore
 from kvconform.features import check_supported, under
 from kvconform.findings.text import show_finding

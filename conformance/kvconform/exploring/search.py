@@ -6,26 +6,22 @@ and name what they find by its key; one process alone gives the numbers, in orde
 how many there are. A number and its two neighbours in the search tree are all that is kept of a state.
 """
 
-import multiprocessing
-import pickle
 import time
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 from kvcheck import Checker
 from kvconform.exploring.canonical import Key, key
+from kvconform.exploring.expanding import Expansion, KeyOf, Spread, carry_out, expanders
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
 from kvconform.oracle import Model
 from kvconform.proxy import ImplementationFailed, RuleBroken
-from kvconform.signals import ignore_terminal
 from kvconform.vectors.runner import Counterexample
-from kvspec.events import Complete, Operation, Refusal, Verify
+from kvspec.events import Operation, Refusal
 from kvspec.invariants import check
 from kvspec.model.meaning import Memory
 from kvspec.model.state import State
@@ -36,9 +32,6 @@ LARGEST_PART = 128
 
 Progress = Callable[[int, int, int], object]
 """Receives the states found, the states expanded, and the depth reached."""
-KeyOf = Callable[[Node], Key]
-Spread = Callable[[Callable[[list[Any]], "Expansion"], list[list[Any]]], "Iterator[Expansion]"]
-"""Expands parts of the frontier elsewhere, and returns their results in order."""
 
 
 class Explored(NamedTuple):
@@ -70,114 +63,6 @@ class Explored(NamedTuple):
         return self.finding is None and not self.missing
 
 
-class Expansion(NamedTuple):
-    """All that follows some states in one step each."""
-
-    degrees: list[int]
-    """How many choices of each state were carried out."""
-    numbers: list[int]
-    """Of each of those, its number among all choices of its state."""
-    keys: list[Key]
-    """The states they lead to."""
-    serves: bytearray
-    """Whether they are the scheduler's."""
-    fresh: dict[Key, tuple[Any, bool]]
-    """States that were not met before, and whether some request is there."""
-    reached: dict[str, tuple[int, int]]
-    """For each event reached, the first state, counted from the part's first, and its choice."""
-    checked: defaultdict[str, int]
-    broken: tuple[int, int] | None
-    """The first state and choice after which a rule is broken; nothing after it was done."""
-
-
-class Expander:
-    """Expands states, and checks every rule in each one that it meets for the first time."""
-
-    def __init__(self, scope: Scope, key_of: KeyOf, pack: Callable[[Node], Any], unpack: Callable[[Any], Node]) -> None:
-        """Expand states of a scope. `pack` turns a state into a value that another process can read."""
-        self.scope = scope
-        self.key_of = key_of
-        self.pack = pack
-        self.unpack = unpack
-        self.model = Model(scope.config)
-        self.met: set[Key] = set()
-        self.labels: set[str] = set()
-
-    def __call__(self, packed: Sequence[Any]) -> Expansion:
-        """Expand some states."""
-        found = Expansion([], [], [], bytearray(), {}, {}, defaultdict(int), None)
-        for position, one in enumerate(packed):
-            before = len(found.numbers)
-            try:
-                self._expand(self.unpack(one), position, found)
-            except _Broken as broken:
-                return found._replace(broken=(position, broken.number))
-            found.degrees.append(len(found.numbers) - before)
-        return found
-
-    def _expand(self, node: Node, position: int, found: Expansion) -> None:
-        state, own_key = None, None
-        for number, (move, came, serves) in enumerate(choices(self.scope, node)):
-            adds = any(isinstance(op, (Complete, Verify)) for op in move)
-            if state is None or adds:
-                state = node.state.copy(tokens=adds)
-                state.judged = found.checked
-            try:
-                carry_out(self.model, state, move)
-                refused = False
-            except Refusal:
-                refused = True
-            except Exception as error:
-                raise _Broken(number) from error
-            if refused:
-                own_key = own_key or self.key_of(node)
-                if self.key_of(node._replace(state=state)) != own_key:
-                    raise _Broken(number)
-                continue
-            after = Node(state, node.came if came is None else node.came | {came})
-            name = self.key_of(after)
-            found.numbers.append(number)
-            found.keys.append(name)
-            found.serves.append(serves)
-            for label in {name for name, times in state.reached.items() if times} - self.labels:
-                self.labels.add(label)
-                found.reached[label] = position, number
-            if name not in self.met:
-                self.met.add(name)
-                self._check(state, number)
-                forget_counts(state)
-                found.fresh[name] = self.pack(after), bool(state.requests)
-            state = None
-
-    def _check(self, state: State, number: int) -> None:
-        try:
-            check(state)
-        except Exception as error:
-            raise _Broken(number) from error
-
-
-class _Broken(Exception):
-    """A rule is broken after the choice `number`, or the specification itself failed."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> None:
-    """Carry a move out on a state, the model answering itself."""
-    model.state = state
-    for op in move:
-        model.step(op)
-
-
-def forget_counts(state: State) -> None:
-    """Drop what has been counted on the way to a state: it is no part of the state."""
-    for counter in (state.unjudged, state.reached, state.chosen):
-        counter.clear()
-    state.judged = defaultdict(int)
-
-
 def exhaust(
     scope: Scope,
     *,
@@ -196,7 +81,7 @@ def exhaust(
     """
     begin = time.perf_counter()
     tree = _Tree(scope, key_of, progress, checker=checker)
-    with _expanders(scope, key_of, jobs, spread) as (pack, expand):
+    with expanders(scope, key_of, jobs, spread) as (pack, expand):
         tree.grow(pack, expand)
     finding = None if tree.broken is None else tree.demonstrate(tree.broken)
     if finding is None and live:
@@ -357,52 +242,3 @@ def _show_stuck(tree: _Tree, dead: int) -> Counterexample:
         f"{len(state.store.pages)} are the prefix store's, {held or 'no holder has any'}"
     )
     return Counterexample(operations, RuleBroken(Violation("LIVE-1", what), len(operations), operations[-1]))
-
-
-@contextmanager
-def _expanders(
-    scope: Scope, key_of: KeyOf, jobs: int, spread: Spread | None
-) -> Iterator[tuple[Callable[[Node], Any], Callable[[list[list[Any]]], Iterator[Expansion]]]]:
-    """How to pack a state, and how to expand parts of the frontier, in order."""
-    if spread is not None:
-        yield _pack, partial(spread, partial(_expand_alone, scope, key_of))
-        return
-    if jobs == 1:
-        expander = Expander(scope, key_of, _same, _same)
-        yield _same, lambda parts: map(expander, parts)
-        return
-    with multiprocessing.Pool(jobs, _start, (scope, key_of)) as pool:
-        yield _pack, lambda parts: pool.imap(_work, parts)
-
-
-def _same(node: Node) -> Node:
-    return node
-
-
-def _pack(node: Node) -> bytes:
-    return pickle.dumps(node, pickle.HIGHEST_PROTOCOL)
-
-
-def _unpack(packed: bytes) -> Node:
-    node: Node = pickle.loads(packed)
-    return node
-
-
-def _expand_alone(scope: Scope, key_of: KeyOf, packed: list[Any]) -> Expansion:
-    """Expand a part without a memory of others: it may be repeated, on any machine, and in any order."""
-    return Expander(scope, key_of, _pack, _unpack)(packed)
-
-
-_expander: Expander | None = None
-
-
-def _start(scope: Scope, key_of: KeyOf) -> None:
-    """Make the expander of this process."""
-    ignore_terminal()
-    global _expander  # noqa: PLW0603 - a pool's processes have no other place
-    _expander = Expander(scope, key_of, _pack, _unpack)
-
-
-def _work(packed: list[Any]) -> Expansion:
-    assert _expander is not None
-    return _expander(packed)

@@ -1,14 +1,15 @@
 """Random operations, until a rule breaks.
 
-style     what runs differ in, and the choices that are drawn
+style     the differences between runs, and the choices that are drawn
 generate  proposals of operations in a given state
+refused   proposals that must be refused
 swarm     the sizes, the style and the likely operations of one run
 run       one run: a fresh implementation, and at the end everything released
-reach     what is hard to come by, and whether a run has
+reach     rare events, and whether a run has reached them
 machine   runs as a Hypothesis state machine, for any implementation
 fuzz      one run after the other, until something breaks or the budget is spent
 walks     random walks that go on after a finding
-summary   what a run has met
+summary   the output of `kvspec fuzz`
 
 Not here: requests as a scheduler serves them (`traffic`), and all states of a small system (`exploring`).
 """

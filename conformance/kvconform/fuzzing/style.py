@@ -38,6 +38,10 @@ class Chance:
         return self.random.choice(options)
 
 
+DRAFTS = 3
+"""Drafts of a speculative step."""
+
+
 class Style(NamedTuple):
     """The style of one run. Runs of unusual styles reach states that an average run does not."""
 

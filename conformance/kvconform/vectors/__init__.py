@@ -1,8 +1,9 @@
-"""The vectors, one folder a topic, and what carries them out.
+"""The vectors, one folder a topic, and their runner.
 
 files     where the vectors are
 runner    a vector against an implementation; a recorded trace by the model alone
-pairwise  writes the vectors of ways out, in which every two things that may be going on meet
+cases     combinations of factors, every two values of which meet
+pairwise  writes the vectors of ways out, one for each case
 
 Not here: reading of files (`traces`), and reports of failures (`findings`).
 """

@@ -9,8 +9,9 @@ import pytest
 
 from kvconform.exploring import SCOPES, Scope, exhaust
 from kvconform.exploring.canonical import Key, canonical, key
+from kvconform.exploring.expanding import carry_out
 from kvconform.exploring.moves import Node, choices
-from kvconform.exploring.search import Explored, carry_out
+from kvconform.exploring.search import Explored
 from kvconform.oracle import Model
 from kvspec.events import Refusal
 from kvspec.model.records import Record

@@ -15,7 +15,7 @@ from hypothesis import Phase, settings
 
 from kvcli.main import run_command
 from kvconform.features import POLICIES
-from kvconform.fuzzing import generate
+from kvconform.fuzzing import refused
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.fuzzing.machine import DoesNotConform, machine
 from kvconform.fuzzing.reach import HARD, met
@@ -235,9 +235,9 @@ def test_what_is_proposed_at_a_wrong_moment_is_of_every_kind_and_must_be_refused
         for op in proposals(model.state, draw, 150, drawn):
             with suppress(Refusal):
                 model.step(op)
-            for number, moments in enumerate(generate.wrong_moments(model.state)):
+            for number, moments in enumerate(refused.wrong_moments(model.state)):
                 wrong[number] += len(moments)
-            early = generate.hasty(model.state, draw)
+            early = refused.hasty(model.state, draw)
             if early is not None:
                 met.add(type(early))
                 with pytest.raises(Refusal):

@@ -4,8 +4,9 @@ from itertools import combinations, product
 from pathlib import Path
 
 from kvconform.traces.codec import read_vector
+from kvconform.vectors.cases import FACTORS, Case, cases
 from kvconform.vectors.files import FOLDER
-from kvconform.vectors.pairwise import FACTORS, Case, cases, main
+from kvconform.vectors.pairwise import main
 from kvconform.vectors.runner import run_vector
 from kvref import Manager
 from kvref.req_to_token_pool import ReqToTokenPool

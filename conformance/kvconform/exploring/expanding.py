@@ -1,0 +1,179 @@
+"""Expands states of the frontier: their choices, and the checks of each new state, on one process or several."""
+
+import multiprocessing
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from kvconform.exploring.canonical import Key
+from kvconform.exploring.moves import Node, choices
+from kvconform.exploring.scope import Scope
+from kvconform.oracle import Model
+from kvconform.signals import ignore_terminal
+from kvspec.events import Complete, Operation, Refusal, Verify
+from kvspec.invariants import check
+from kvspec.model.state import State
+
+KeyOf = Callable[[Node], Key]
+Spread = Callable[[Callable[[list[Any]], "Expansion"], list[list[Any]]], "Iterator[Expansion]"]
+"""Expands parts of the frontier elsewhere, and returns their results in order."""
+
+
+class Expansion(NamedTuple):
+    """All that follows some states in one step each."""
+
+    degrees: list[int]
+    """How many choices of each state were carried out."""
+    numbers: list[int]
+    """Of each of those, its number among all choices of its state."""
+    keys: list[Key]
+    """The states they lead to."""
+    serves: bytearray
+    """Whether they are the scheduler's."""
+    fresh: dict[Key, tuple[Any, bool]]
+    """States that were not met before, and whether some request is there."""
+    reached: dict[str, tuple[int, int]]
+    """For each event reached, the first state, counted from the part's first, and its choice."""
+    checked: defaultdict[str, int]
+    broken: tuple[int, int] | None
+    """The first state and choice after which a rule is broken; nothing after it was done."""
+
+
+class Expander:
+    """Expands states, and checks every rule in each one that it meets for the first time."""
+
+    def __init__(self, scope: Scope, key_of: KeyOf, pack: Callable[[Node], Any], unpack: Callable[[Any], Node]) -> None:
+        """Expand states of a scope. `pack` turns a state into a value that another process can read."""
+        self.scope = scope
+        self.key_of = key_of
+        self.pack = pack
+        self.unpack = unpack
+        self.model = Model(scope.config)
+        self.met: set[Key] = set()
+        self.labels: set[str] = set()
+
+    def __call__(self, packed: Sequence[Any]) -> Expansion:
+        """Expand some states."""
+        found = Expansion([], [], [], bytearray(), {}, {}, defaultdict(int), None)
+        for position, one in enumerate(packed):
+            before = len(found.numbers)
+            try:
+                self._expand(self.unpack(one), position, found)
+            except _Broken as broken:
+                return found._replace(broken=(position, broken.number))
+            found.degrees.append(len(found.numbers) - before)
+        return found
+
+    def _expand(self, node: Node, position: int, found: Expansion) -> None:
+        state, own_key = None, None
+        for number, (move, came, serves) in enumerate(choices(self.scope, node)):
+            adds = any(isinstance(op, (Complete, Verify)) for op in move)
+            if state is None or adds:
+                state = node.state.copy(tokens=adds)
+                state.judged = found.checked
+            try:
+                carry_out(self.model, state, move)
+                refused = False
+            except Refusal:
+                refused = True
+            except Exception as error:
+                raise _Broken(number) from error
+            if refused:
+                own_key = own_key or self.key_of(node)
+                if self.key_of(node._replace(state=state)) != own_key:
+                    raise _Broken(number)
+                continue
+            after = Node(state, node.came if came is None else node.came | {came})
+            name = self.key_of(after)
+            found.numbers.append(number)
+            found.keys.append(name)
+            found.serves.append(serves)
+            for label in {name for name, times in state.reached.items() if times} - self.labels:
+                self.labels.add(label)
+                found.reached[label] = position, number
+            if name not in self.met:
+                self.met.add(name)
+                self._check(state, number)
+                forget_counts(state)
+                found.fresh[name] = self.pack(after), bool(state.requests)
+            state = None
+
+    def _check(self, state: State, number: int) -> None:
+        try:
+            check(state)
+        except Exception as error:
+            raise _Broken(number) from error
+
+
+class _Broken(Exception):
+    """A rule is broken after the choice `number`, or the specification itself failed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> None:
+    """Carry a move out on a state, the model answering itself."""
+    model.state = state
+    for op in move:
+        model.step(op)
+
+
+def forget_counts(state: State) -> None:
+    """Drop what has been counted on the way to a state: it is no part of the state."""
+    for counter in (state.unjudged, state.reached, state.chosen):
+        counter.clear()
+    state.judged = defaultdict(int)
+
+
+@contextmanager
+def expanders(
+    scope: Scope, key_of: KeyOf, jobs: int, spread: Spread | None
+) -> Iterator[tuple[Callable[[Node], Any], Callable[[list[list[Any]]], Iterator[Expansion]]]]:
+    """How to pack a state, and how to expand parts of the frontier, in order."""
+    if spread is not None:
+        yield _pack, partial(spread, partial(_expand_alone, scope, key_of))
+        return
+    if jobs == 1:
+        expander = Expander(scope, key_of, _same, _same)
+        yield _same, lambda parts: map(expander, parts)
+        return
+    with multiprocessing.Pool(jobs, _start, (scope, key_of)) as pool:
+        yield _pack, lambda parts: pool.imap(_work, parts)
+
+
+def _same(node: Node) -> Node:
+    return node
+
+
+def _pack(node: Node) -> bytes:
+    return pickle.dumps(node, pickle.HIGHEST_PROTOCOL)
+
+
+def _unpack(packed: bytes) -> Node:
+    node: Node = pickle.loads(packed)
+    return node
+
+
+def _expand_alone(scope: Scope, key_of: KeyOf, packed: list[Any]) -> Expansion:
+    """Expand a part without a memory of others: it may be repeated, on any machine, and in any order."""
+    return Expander(scope, key_of, _pack, _unpack)(packed)
+
+
+_expander: Expander | None = None
+
+
+def _start(scope: Scope, key_of: KeyOf) -> None:
+    """Make the expander of this process."""
+    ignore_terminal()
+    global _expander  # noqa: PLW0603 - a pool's processes have no other place
+    _expander = Expander(scope, key_of, _pack, _unpack)
+
+
+def _work(packed: list[Any]) -> Expansion:
+    assert _expander is not None
+    return _expander(packed)
