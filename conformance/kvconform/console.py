@@ -57,7 +57,7 @@ _ODD = re.compile(
 
 
 class Shown(io.TextIOBase):
-    """A stream to which names from files are written: what would act on a terminal is escaped, as JSON does it."""
+    """A stream to which names from files are written: characters that act on a terminal are escaped as in JSON."""
 
     def __init__(self, stream: TextIO | None) -> None:
         """Write to `stream`, or where it is closed to nowhere."""
@@ -80,7 +80,7 @@ class Shown(io.TextIOBase):
         return self._stream.fileno()
 
     def flush(self) -> None:
-        """Hand on what was written."""
+        """Flush the stream."""
         self._stream.flush()
 
     def writable(self) -> bool:
@@ -88,7 +88,7 @@ class Shown(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Write what can be shown; the rest as JSON escapes it."""
+        """Write printable characters; escape the rest as JSON does."""
         shown = _ODD.sub(_escaped, text)
         if not self._coloured:
             shown = shown.replace("\x1b", "\\u001b")
@@ -102,7 +102,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Standard output and error, whatever the surroundings are, with nothing in them that acts on a terminal."""
+    """Standard output and error for any terminal width, without characters that act on a terminal."""
     if not os.environ.get("COLUMNS", "80").isdigit() or int(os.environ.get("COLUMNS", "80")) < 1:
         del os.environ["COLUMNS"]
     with redirect_stdout(Shown(sys.stdout)), redirect_stderr(Shown(sys.stderr)):
@@ -110,7 +110,7 @@ def shown() -> Iterator[None]:
 
 
 class Output(Console):
-    """Standard output. A reader who has seen enough ends the command quietly, as SIGPIPE does in other programs."""
+    """Standard output. A reader that closes the pipe ends the command quietly, as SIGPIPE does in other programs."""
 
     def __init__(self) -> None:
         """Write to a terminal as wide as it is, and elsewhere in 120 columns."""
@@ -124,7 +124,7 @@ class Output(Console):
 
 
 def written_out() -> OSError | None:
-    """Write what standard output still holds back; the error, if it cannot be written, and then it is forgotten."""
+    """Flush standard output; the error, if it cannot be written, and then it is forgotten."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,6 +1,6 @@
 """Features that an engine may lack, and the features that a vector needs.
 
-An implementation declares what it lacks by an attribute of its class:
+An implementation declares the features that it lacks by an attribute of its class:
 
     class MyAdapter:
         lacks = frozenset({"sessions", "speculative"})
@@ -81,7 +81,7 @@ FEATURES = {
     "publish_without_state": "publication without a state: of a prefix when no state slot is free",
     "deep_overlap": "deep overlap: three launches in flight, or letting a request go while two of its launches are",
 }
-"""Every feature that may be lacking: in a few words, and what it is."""
+"""Every feature that may be lacking: in a few words, and its explanation."""
 
 POLICIES = {
     "rows_read": {"at_launch": "rows_at_launch", "in_order": "rows_in_order"},
@@ -94,7 +94,7 @@ POLICIES = {
 
 
 class UnknownFeatureError(LoadError, ValueError):
-    """An implementation declares to lack what is no feature."""
+    """An implementation declares an unknown feature as lacking."""
 
 
 def check_supported(factory: object, impl: str, config: Config) -> None:
@@ -127,7 +127,7 @@ def lacks(factory: object) -> frozenset[str]:
 
 
 def under(factory: object, config: Config) -> Config:
-    """The same sizes for this implementation: without rows if it has none; what they leave open is as it declares."""
+    """The same sizes for this implementation: without rows if it has none, and with its own open policies."""
     if "rows" in getattr(factory, "lacks", ()):
         config = msgspec.structs.replace(config, num_rows=0)
     open_here = [policy for policy, ways in POLICIES.items() if getattr(config, policy) not in ways]
@@ -163,7 +163,7 @@ _OPERATIONS = {
 
 
 def never_asked(factory: object) -> set[str]:
-    """The operations that an implementation need not have, for what it declares to lack."""
+    """The operations that an implementation need not have, because of the features that it lacks."""
     declared = frozenset(getattr(factory, "lacks", ()))
     return {operation for operation, features in _OPERATIONS.items() if features & declared}
 

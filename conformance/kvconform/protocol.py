@@ -4,11 +4,11 @@ A memory manager decides who owns each *row* (one row of `req_to_token`, numbere
 cache (numbered from 1). kvspec calls one method after the other, never two at once, and holds every answer against
 the specification. Lengths are in tokens. A method does three things:
 
-- It carries the operation out and answers what it observed. **Any part of an answer may be `None`: a missing part is
+- It carries the operation out and returns its answer. **Any part of an answer may be `None`: a missing part is
   not checked**, and the report names the rules that had too little to check. `MatchAnswer()` is a valid answer;
   `MatchAnswer(prefix_len=8)` is a better one. Pages may be listed one by one or as runs `(first, count)`.
 - It raises `kvspec.events.Refusal(rule, reason)` for an operation that cannot be carried out. Its state must then be
-  as it was before. `rule` may be `None`. Refusing what could be carried out is as wrong as the reverse.
+  as it was before. `rule` may be `None`. Refusing an operation that could be carried out is as wrong as the reverse.
 - Any other exception is reported as the implementation's failure at that step.
 
 The life of a request: `submit`, `match_prefix` (as often as it is not admitted), `extend` once per chunk of its
@@ -72,17 +72,17 @@ class Implementation(Protocol):
         """Prepare a prefill batch: each request's prompt up to its `seq_len`, all of the batch or nothing.
 
         Each request has matched, or is in the middle of its prefill; a `seq_len` below the number of its tokens is a
-        chunk. A request gets a row unless it brings one, a lock on what it matched, pages for the positions it does
+        chunk. A request gets a row unless it brings one, a lock on its matched prefix, pages for the positions it does
         not have yet, and its row is written. Never evict here: the caller does, and tries again.
 
         Answer each request's `rows` and the new `pages` of each, in order of position, without the matched ones.
 
         Raises:
-            Refusal: CAP-1 with `pages_short` and `rows_short`, the batch does not fit; STORE-5, what a request matched
-                has been evicted since; RACE-1, the row of a resumed turn is still read past `prefix_len` by a launch
-                in flight; BATCH-1 or BATCH-2, too many chunked requests; LAUNCH-1, the last chunk of a request is not
-                launched; LEN-1, it would pass `max_context_len`; OP-1, anything else that makes no sense: an empty
-                batch, a request twice, a `seq_len` that is not past `prefix_len`.
+            Refusal: CAP-1 with `pages_short` and `rows_short`, the batch does not fit; STORE-5, the prefix that a
+            request matched has been evicted since; RACE-1, the row of a resumed turn is still read past `prefix_len` by
+            a launch in flight; BATCH-1 or BATCH-2, too many chunked requests; LAUNCH-1, the last chunk of a request is
+            not launched; LEN-1, it would pass `max_context_len`; OP-1, anything else that makes no sense: an empty
+            batch, a request twice, a `seq_len` that is not past `prefix_len`.
         """
         ...
 
@@ -149,7 +149,7 @@ class Implementation(Protocol):
         Answer the new `protected_len` and the duplicates that were `freed`.
 
         Raises:
-            Refusal: OP-1, the request is not running; CHUNK-1, `chunked` is not what it is, or the sampled token is
+            Refusal: OP-1, the request is not running; CHUNK-1, `chunked` is wrong, or the sampled token is
                 not there yet; LAUNCH-1, its last extend has not been launched.
         """
         ...
@@ -251,9 +251,9 @@ class HybridImplementation(Implementation, Protocol):
 
     With **recurrent states** (`config.num_states`) a running request has one state slot that it computes in, and with a
     prefix cache `config.tracking_states` more: they keep the states at the last page borders that its launches passed,
-    so that these can be published. `extend` gives out what is missing (`states`), every release gives back
-    (`states_freed`) what the store does not take (`state_cached`), and CAP-1 also reports `states_short`. A match ends
-    where the store has a state; speculative steps are refused. `cache_unfinished` gives the store the state at the
+    so that these can be published. `extend` gives out the missing slots (`states`), every release gives back
+    (`states_freed`) those that the store does not take (`state_cached`), and CAP-1 also reports `states_short`. A match
+    ends where the store has a state; speculative steps are refused. `cache_unfinished` gives the store the state at the
     border that it publishes, if the store lacks it, the request has kept it, and a slot is free (`state_taken`). The
     answer must report the states that the store takes, like those that `evict` takes away: no other answer shows which
     states it has.
@@ -262,8 +262,8 @@ class HybridImplementation(Implementation, Protocol):
     def evict(self, n: int, window: int = 0, states: int = 0, /) -> events.EvictAnswer:
         """Free at least `n` pages of the prefix store, `window` window sides and `states` states, or all there are.
 
-        A window side may go without its page, which stays as a tombstone, and a state without its prefix; whatever
-        page goes takes both with it. Answer all that left, `evicted`, `window_evicted` and `states_evicted`.
+        A window side may go without its page, which stays as a tombstone, and a state without its prefix; a page that
+        goes takes both with it. Answer all that left, `evicted`, `window_evicted` and `states_evicted`.
 
         Raises:
             Refusal: OP-1, nothing is asked for, or a pool is named that there is none of.

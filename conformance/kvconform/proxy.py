@@ -18,7 +18,7 @@ class RuleBroken(Violation):
     """An answer broke a rule at `step`, counted from 1. `op` carries that answer."""
 
     def __init__(self, violation: Violation, step: int, op: Operation[Any]) -> None:
-        """Add the place to what the model found."""
+        """Add the place to the model's finding."""
         found, what = violation.finding, violation.what
         if isinstance(found, Finding):
             what = f"{found.pool}: {describe(found)}" if found.pool else describe(found)
@@ -31,7 +31,7 @@ class ImplementationFailed(Exception):
     """The implementation raised something other than a Refusal, or its answer has the wrong type.
 
     `step` counts from 1 and `op` is the operation it failed at; 0 and `None` when it could not even be made.
-    `original` is what it raised.
+    `original` is the exception that it raised.
     """
 
     def __init__(self, step: int, op: Operation[Any] | None, original: BaseException) -> None:
@@ -144,7 +144,7 @@ def _no_answer(op: Operation[Any], reason: str) -> TypeError:
 
 
 def _malformed(op: Operation[Any]) -> str | None:
-    """Why the types inside an answer are not what they are declared to be; `None` if they are."""
+    """Why the types inside an answer differ from their declarations; `None` if they do not."""
     try:
         msgspec.convert(msgspec.to_builtins(op.obs), ANSWERS[type(op)] | None)
     except (TypeError, ValueError, OverflowError) as error:

@@ -208,7 +208,7 @@ class SchedulerState:
             raise Refusal("RACE-1", f"a launch in flight reads row {row} past {position}")
 
     def check_decode(self, req: str, n: int, allocated: int) -> Run:
-        """A request that may decode `n` positions; `allocated` is what it has."""
+        """A request that may decode `n` positions; `allocated` counts its slots."""
         _, run = self.running(req)
         if run.prepared_end or run.mid_prefill:
             raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
@@ -226,7 +226,7 @@ class SchedulerState:
             raise Refusal("OP-1", "the batch is empty, or has a request twice")
 
     def check_room(self, needed: Room, free: Room) -> None:
-        """Refuse what needs more of anything than there is."""
+        """Refuse an operation that needs more of any pool than is free."""
         short = Room(*(max(0, need - have) for need, have in zip(needed, free, strict=True)))
         if any(short):
             raise Refusal(

@@ -9,7 +9,7 @@ exploring one of them is exploring all. The key is the whole state written down,
   record that has it, a page by the place where it first occurs in the walk below (holders by name, each table in order
   of position, then the store by prefix), a window page by the page that it is behind, a state slot by where the same
   walk meets it, a row that is withheld by its first reader, a launch by its age. The walk reaches each number that
-  means something, and an ownership, lock, or content that is not what the walk expects is written down as well. So the
+  means something, and an unexpected ownership, lock, or content is written down as well. So the
   key of a broken state is not that of a sound one, and a state that breaks a rule is never taken for one seen before.
 - *values that no operation reads any more.* The content of a free page, and of positions that no launch has written: a
   launch writes it before anything reads it. Of a request that waits: where its last extend ended, and the number of its
@@ -37,7 +37,7 @@ Key = bytes
 
 def key(node: Node) -> Key:
     """The name of a state and all that differ from it in numbers only."""
-    # Version 2 of the format does not abbreviate what is shared, so equal tuples give equal bytes.
+    # Version 2 of the format does not abbreviate shared objects, so equal tuples give equal bytes.
     return blake2b(marshal.dumps(canonical(node), 2), digest_size=16).digest()
 
 
@@ -153,7 +153,7 @@ def _record(state: State, record: int, numbers: Numbers) -> tuple[Any, ...]:
 def _slots(
     state: State, record: int, states: tuple[int, ...], computing: int, numbers: Numbers
 ) -> tuple[tuple[Any, ...], ...]:
-    """Each state slot of a record with what it has; tracking slots with the same content are interchangeable."""
+    """Each state slot of a record with its content; tracking slots with the same content are interchangeable."""
     slots = []
     for slot in states:
         whose, length = state.state_content.get(slot, (0, 0))

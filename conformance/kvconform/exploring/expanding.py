@@ -124,7 +124,7 @@ def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> Non
 
 
 def forget_counts(state: State) -> None:
-    """Drop what has been counted on the way to a state: it is no part of the state."""
+    """Drop the counts of the way to a state: they are no part of the state."""
     for counter in (state.unjudged, state.reached, state.chosen):
         counter.clear()
     state.judged = defaultdict(int)

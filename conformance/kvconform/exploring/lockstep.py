@@ -61,7 +61,7 @@ class Compared(NamedTuple):
     finding: Counterexample | None
     """The shortest trace to an answer that is not allowed, and `None` if there is none."""
     complete: bool
-    """Whether all of the scope was seen, or all up to a finding; else only what a limit allowed."""
+    """Whether all of the scope was seen, or all up to a finding; else only the part within the limit."""
 
 
 class _Place(NamedTuple):
@@ -185,7 +185,7 @@ def looks(state: State) -> Iterator[Operation[Any]]:
 
 
 def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
-    """Operations on what is there that make no sense at present: each must be refused, and change nothing."""
+    """Operations on existing names that are invalid at present: each must be refused, and change nothing."""
     for req, request in sorted(state.requests.items()):
         chunked, prepared = req in state.mid_prefill, req in state.prepared
         yield Submit(req, [TOKEN])

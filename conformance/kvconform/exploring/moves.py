@@ -46,7 +46,7 @@ Move = tuple[Operation[Any], ...]
 
 
 class Node(NamedTuple):
-    """A state of the whole system: what the specification knows, and what the scope has used up."""
+    """A state of the whole system: the specification's state, and the names that the scope has used up."""
 
     state: State
     came: frozenset[str]
@@ -218,7 +218,7 @@ def evictions(state: State) -> Iterator[Move]:
     """Each page that may leave alone, and all that may leave together; the same of window sides and of states.
 
     Any other set of victims that the specification allows leaves in several of these steps. All together are asked for
-    as more than there are, so that it stops only at what is locked.
+    as more than there are, so that it stops only at locks.
     """
     store = state.store
     free = sorted(key for key, page in store.pages.items() if page not in store.pins)
@@ -276,7 +276,7 @@ def window_evictions(state: State, req: str, *, chooses: bool) -> Iterator[Move]
 
 
 def state_moves(scope: Scope, state: State, waiting: list[str]) -> Iterator[Move]:
-    """Matched requests take the slot that they will compute in; who has one without a row gives it back."""
+    """Matched requests take the slot that they will compute in; a request that has one without a row gives it back."""
     for req in waiting:
         request = state.requests[req]
         if request.state is not None:
@@ -296,7 +296,7 @@ def leaves_first(state: State, keys: list[PrefixKey]) -> list[PrefixKey]:
 def give_back(state: State, waiting: list[str]) -> Iterator[Move]:
     """End a lend that nothing else can end: the turn waits, and holds what its session's slot has lent it.
 
-    The turn is aborted, so that what it never ran stays in the slot and can be preempted, and is submitted again with
+    The turn is aborted, so that its session's slot keeps the KV and can be preempted, and is submitted again with
     its tokens so far. The turn of a closing session has no slot to go back to, and leaves, though its client may still
     want the answer: two such turns that fill the pool are a deadlock otherwise.
     """

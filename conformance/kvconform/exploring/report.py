@@ -43,7 +43,7 @@ from kvspec.invariants import CHECKS
 def exhaust_and_show(
     console: Console, scopes: Sequence[Scope], jobs: int, *, checker: bool = True, spread: Spread | None = None
 ) -> bool:
-    """Exhaust scopes and print what was reached; whether every rule holds and nothing declared was missed."""
+    """Exhaust scopes and print the events reached; whether every rule holds and every declared event was reached."""
     results = []
     with until_interrupted():
         for scope in scopes:

@@ -71,7 +71,7 @@ class Arrival(NamedTuple):
 
     name: str
     tokens: tuple[int, ...]
-    """The prompt; of a turn, what follows its session's history."""
+    """The prompt; of a turn, those after its session's history."""
     session: str | None = None
     outputs: int = 1
     """Tokens that it generates."""
@@ -91,7 +91,7 @@ class Scope(NamedTuple):
     operations: frozenset[str]
     """Which of `OPTIONAL` may happen."""
     sometimes: frozenset[str]
-    """Which of `SOMETIMES` must be reached, or the scope does not show what it is meant to show."""
+    """The events of `SOMETIMES` that must be reached, or the scope is incomplete."""
     overlap: int = 1
     """Launches that may be in flight at a time."""
     drafts: int = 0
@@ -99,7 +99,7 @@ class Scope(NamedTuple):
     max_batch: int = 2
     """Requests that one prefill batch may have."""
     partial_decode: bool = False
-    """Whether a decode step may leave out some of what could decode."""
+    """Whether a decode step may leave out some of the requests that could decode."""
 
     @property
     def sessions(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 States are numbered in the order in which they are found, and are expanded in that order, so the first trace to a
 state, to a broken rule, or to an event is a shortest one. Processes expand parts of the frontier
-and name what they find by its key; one process alone gives the numbers, in order, so the result does not depend on
+and name the states by their keys; one process alone gives the numbers, in order, so the result does not depend on
 how many there are. A number and its two neighbours in the search tree are all that is kept of a state.
 """
 
@@ -148,7 +148,7 @@ class _Tree:
             self.depth += bool(following)
 
     def _add(self, first: int, expansion: Expansion, following: list[Any]) -> None:
-        """Number what follows the states from `first` on."""
+        """Number the states that follow those from `first` on."""
         numbers, place = self.numbers, 0
         for source, degree in enumerate(expansion.degrees, start=first):
             for index in range(place, place + degree):

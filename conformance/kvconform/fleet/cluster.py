@@ -17,7 +17,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 RETRIES = 5
-"""How often a part is done again whose worker has died."""
+"""How often a part is repeated after its worker has died."""
 CONNECT_SECONDS = 5.0
 """How long an address gets to answer."""
 

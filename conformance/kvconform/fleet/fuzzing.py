@@ -30,7 +30,7 @@ class Part(NamedTuple):
     checked: Counter[str]
     reached: Counter[str]
     failed: list[tuple[Config, list[Operation[Any]]]]
-    """Of each kind of failure the first: the sizes, and what was done."""
+    """Of each kind of failure the first: the sizes, and the operations."""
     coverage: Coverage
     """The coverage of its runs, by their kinds."""
 
@@ -55,7 +55,7 @@ def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: 
     A failing run of a worker is carried out here once more, to get its answers.
     """
     start, tally, coverage = monotonic(), Tally(), Coverage()
-    # Each part gets what all that are done have reached when it is sent off, a few seconds after the one before it.
+    # Each part gets the coverage of all finished parts when it is sent off, a few seconds after the one before it.
     parts = ((number, coverage.copy()) for number in count())
     for done in cluster.as_done(partial(fuzz_part, impl=impl, seed=seed), parts):
         part = done.result

@@ -60,7 +60,7 @@ class Coverage:
         return other
 
     def choose(self, drawn: Sequence[Swarm]) -> Swarm:
-        """Of some runs the one of whose kind the most is missing, for the runs of it that there were."""
+        """The drawn run whose kind misses the most events for the number of its runs."""
         known = set().union(*self.reached.values())
 
         def missing(swarm: Swarm) -> float:

@@ -113,7 +113,7 @@ def runs(
 ) -> Iterator[tuple[Tally, float]]:
     """The tally and the seconds so far, after each run; the failure of a run is in the tally.
 
-    With `coverage` each run is of a kind that has reached little yet, and what it reaches is noted there.
+    With `coverage` each run is of a kind that has reached little yet, and its events are noted there.
     """
     start = time.monotonic()
     tally, lacking = Tally(), lacks(factory)

@@ -85,7 +85,7 @@ def match_prefix(state: State, draw: Draw, style: Style = USUAL, /) -> MatchPref
 
 
 def extend(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
-    """A prefill batch: what is mid prefill first, then matched requests, whole or in chunks."""
+    """A prefill batch: requests mid prefill first, then matched requests, whole or in chunks."""
     ready = [req for req in state.mid_prefill if req not in state.prepared]
     ready.sort()
     ready += [req for req, request in state.requests.items() if request.prefix_len is not None]
@@ -103,7 +103,7 @@ def extend(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
 
 
 def decode(state: State, draw: Draw, style: Style = USUAL, /) -> Decode | None:
-    """A plain or a speculative decode step of some of what runs; that one perhaps before the last one's verify."""
+    """A plain or a speculative decode step of some running requests; perhaps before the last step is verified."""
     able = [
         req
         for req, request in state.requests.items()
@@ -162,7 +162,7 @@ def verify(state: State, draw: Draw, style: Style = USUAL, /) -> Verify | None:
 
 
 def cache_unfinished(state: State, draw: Draw, style: Style = USUAL, /) -> CacheUnfinished | None:
-    """Publish what a prefill wrote."""
+    """Publish the pages that a prefill wrote."""
     ready = [
         req
         for req, request in state.requests.items()
@@ -187,7 +187,7 @@ def finish(state: State, draw: Draw, style: Style = USUAL, /) -> Finish | None:
 
 
 def retract(state: State, draw: Draw, style: Style = USUAL, /) -> Retract | None:
-    """Retract whatever runs, at any moment."""
+    """Retract any running request, at any moment."""
     running = [req for req, request in state.requests.items() if request.running]
     return Retract(draw.choice(running)) if running else None
 
@@ -210,7 +210,7 @@ def preempt(state: State, draw: Draw, style: Style = USUAL, /) -> Preempt | None
 
 
 def swa_evict(state: State, draw: Draw, style: Style = USUAL, /) -> SwaEvict | None:
-    """Give back what the window has left behind."""
+    """Give back the pages that the window has left behind."""
     running = [req for req, request in state.requests.items() if request.running]
     return SwaEvict(draw.choice(running)) if running and state.config.sliding_window else None
 

@@ -70,7 +70,7 @@ class Run:
     """One run of an implementation, checked after each operation, with a snapshot."""
 
     def __init__(self, factory: Factory, swarm: Swarm, lacks: frozenset[str], tally: Tally) -> None:
-        """Make a fresh implementation, which is never asked for what it lacks; count in `tally`."""
+        """Make a fresh implementation, which is never asked for features that it lacks; count in `tally`."""
         self.swarm = swarm
         self.failure: Failure | None = None
         self.history: list[Operation[Any]] = []
@@ -142,7 +142,7 @@ class Run:
             if req not in state.requests:
                 yield from _passes_by(Submit(req, [0]))
         if not self._requests_hold:
-            yield Report("idle")  # what sessions keep is held, and locked
+            yield Report("idle")  # sessions hold and lock pages
         for name, session in list(state.sessions.items()):
             if session.turn is None:
                 yield from _passes_by(Submit("again", [*session.history.elements(), 0], name))

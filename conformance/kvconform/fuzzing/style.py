@@ -1,4 +1,4 @@
-"""How the operations of one run are drawn: what it is likely to do, how deep launches go, how prompts branch."""
+"""How the operations of one run are drawn: its likely operations, the depth of launches, and how prompts branch."""
 
 import random
 from collections.abc import Sequence
@@ -52,13 +52,13 @@ class Style(NamedTuple):
     branches: int = 0
     """Places, at most, at which a prompt leaves its family's common text."""
     alphabet: int = 2
-    """Tokens that may be sampled. The first one is what prompts go on with, so that outputs meet prompts."""
+    """Tokens that may be sampled. Prompts go on with the first one, so that outputs meet prompts."""
     chunked: int = 4
     """Of four prefills of a request, those that may end before its prompt does."""
     drafted: int = 1
     """Of three decode steps, those that are speculative. Where all are, they run ahead of their verify."""
     late: int = 0
-    """Of four moments to publish what a prefill wrote, those that a scheduler lets pass."""
+    """Of four moments to publish a prefill, those that a scheduler lets pass."""
     prompt_pages: int = 4
     """The longest prompt, in pages."""
     crowd: int = 5

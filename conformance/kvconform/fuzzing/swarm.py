@@ -15,7 +15,7 @@ from kvconform.fuzzing.style import Draw, Style
 from kvspec.events import Config
 
 PROGRESS = (3, 1, 9)
-"""How much likelier than usual a run does what a scheduler would do next."""
+"""How much likelier than usual a run takes the scheduler's next operation."""
 FACTORS = (1, 0, 0, 3)
 """How much likelier than usual another kind of proposal is in a run; 0 leaves it out."""
 

@@ -1,4 +1,4 @@
-"""Random walks through an engine's states, restricted to what the engine has.
+"""Random walks through an engine's states, restricted to the engine's features.
 
 Unlike `kvconform.fuzzing.machine` this goes on after a finding: a release has more than one, and each is wanted once.
 Each walk leaves some kinds of operations out, and some the figures beside each snapshot, so that a finding that is met

@@ -69,7 +69,7 @@ class FoundByVector(NamedTuple):
 
     vector: Vector
     rule: str
-    """The rule that is blamed, or what else fails."""
+    """The rule that is blamed, or another failure."""
     operations: int
 
 
@@ -165,7 +165,7 @@ def _place_in(found: FoundByVector) -> Place:
 
 
 def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
-    """Fuzz a defect, and shorten what is found."""
+    """Fuzz a defect, and shorten the finding."""
     fuzzed = fuzz(bug.factory, budget, seed, lambda *_: None)
     failure = fuzzed.failure
     shrunk = None if failure is None else shortest(failure, bug.factory)

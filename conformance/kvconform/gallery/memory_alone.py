@@ -260,7 +260,7 @@ class Witness:
         return {page for page in pages if page in self._stored and page not in held} if self._sides else set()
 
     def _lay_out(self, name: str, view: Held, shown: SnapshotAnswer) -> None:
-        """The block table of a holder, as its row shows it: what it shares with the store, and where its pages are."""
+        """The block table of a holder, as its row shows it: its shared pages, and the positions of all pages."""
         size, holder = self.config.page_size, self._names[name]
         table = [slot // size for slot in expand((shown.rows or {}).get(view.row, ()))[::size]]
         if table == self._tables[name]:
@@ -296,7 +296,7 @@ class Witness:
         self._stored = stored
 
     def _launch(self, op: Launch) -> None:
-        """A forward pass over what the requests have prepared."""
+        """A forward pass over the prepared positions of the requests."""
         reads: list[Use] = []
         writes: list[Use] = []
         rows = [self._views[req].row for req in op.reqs if req in self._views]

@@ -180,7 +180,7 @@ def with_pool(config: Config, pool: Pool, draw: random.Random) -> Config:
 
 
 def mode_for(mode: SchedulerConfig, config: Config) -> SchedulerConfig:
-    """The mode, without what a memory of this kind cannot do: recurrent states take no speculative step back."""
+    """The mode, without features that a memory of this kind lacks: recurrent states take no speculative step back."""
     return dataclasses.replace(mode, drafts=0) if config.num_states else mode
 
 

@@ -40,7 +40,7 @@ def functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def lay_bare(modules: list[ModuleType]) -> None:
-    """Let calls between functions check what they require and nothing else.
+    """Let calls between functions check their preconditions and nothing else.
 
     icontract's own checks keep a set of the calls in progress, which symbolic execution cannot follow.
     """
@@ -76,7 +76,7 @@ def prove(name: str, function: Any, page_size: str, seconds: float) -> ContractV
     if page_size != ANY:
         conditions = _at(conditions, int(page_size))
     options = DEFAULT_OPTIONS.overlay(
-        # asserts: CrossHair need not look for contracts in what is called
+        # asserts: CrossHair need not look for contracts in called functions
         analysis_kind=[AnalysisKind.asserts],
         per_condition_timeout=seconds,
         report_all=True,
@@ -126,7 +126,7 @@ def _at(conditions: Conditions, page_size: int) -> Conditions:
 
 
 def main() -> None:
-    """List, or prove, what the command line names."""
+    """List the functions, or prove those that the command line names."""
     names, *rest = sys.argv[1:]
     modules = [importlib.import_module(name) for name in names.split(",")]
     found = {

@@ -165,7 +165,7 @@ def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[G
 
 
 def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
-    """Of an operation: each step gets what it asks for."""
+    """Of an operation: each step gets the preconditions that it asks for."""
     operation, unknowns = wrong or WAYS[name], Unknowns()
     before = unknowns.state(Memory)
     run = operation(Run(before), **unknowns.arguments(operation))

@@ -1,4 +1,4 @@
-"""Writes what the site is built from: the completed chapters, the generated pages, and the navigation.
+"""Writes the sources of the site: the completed chapters, the generated pages, and the navigation.
 
     python -m kvconform.site FOLDER
 
@@ -19,7 +19,7 @@ from kvconform.site.prose import ORDER, chapters
 from kvconform.site.sources import sources_page
 
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
-"""The folders of generated pages, and what the navigation calls them."""
+"""The folders of generated pages, and their titles in the navigation."""
 
 ENGINES = ("engines.md", "attach.md", "attach-vllm.md")
 """The pages about real engines, in their order."""

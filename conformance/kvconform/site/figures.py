@@ -13,7 +13,7 @@ class Canvas:
     """Collects the elements of one drawing."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
-        """An empty drawing; `title` is what it shows, in words."""
+        """An empty drawing; `title` describes it in words."""
         self._head = (
             f'<svg class="kv" viewBox="0 0 {width} {height}" width="{width}" role="img" '
             f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>'
@@ -183,7 +183,7 @@ def launches() -> str:
 
 
 def window() -> str:
-    """A row with its window sides: tombstones and locked sides of the store, the cursor, what the next step reads."""
+    """A row with its window sides: tombstones and locked sides of the store, the cursor, the next reads."""
     page_size, protected, cursor, first, following = 4, 12, 16, 17, 22
     pages, sides = (7, 3, 12, 5, 9, 8), (0, 4, 2, 0, 6, 1)
     left, width = 110, 104

@@ -1,4 +1,4 @@
-"""Completes a chapter: drawings, what is generated below each rule and operation, and links."""
+"""Completes a chapter: drawings, the generated tables below each rule and operation, and links."""
 
 import re
 from pathlib import Path

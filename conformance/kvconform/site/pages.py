@@ -79,7 +79,7 @@ def chapter_of(rule: str) -> Path:
 
 
 def grouped(pages: Iterable[Page]) -> dict[str, list[Page]]:
-    """Pages by what they belong to: chapters in their order, then packages in theirs."""
+    """Pages by their chapter or package: chapters in their order, then packages in theirs."""
     found: dict[str, list[Page]] = {title_of(CHAPTERS / name): [] for name in ORDER}
     for page in pages:
         found.setdefault(page.chapter, []).append(page)
@@ -89,7 +89,7 @@ def grouped(pages: Iterable[Page]) -> dict[str, list[Page]]:
 def api(name: str) -> str:
     """A link from a chapter to the code of a function, module or class, by its dotted name.
 
-    Of what is private, which no page shows, the module is linked.
+    Private names have no page: their module is linked.
     """
     shown = f"`{name.removeprefix('kvspec.')}`"
     if "._" not in name:

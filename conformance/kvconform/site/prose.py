@@ -1,4 +1,4 @@
-"""The chapters as text: which rules and operations they explain, and what they name that does not exist."""
+"""The chapters as text: the rules and operations that they explain, and the names in them that do not exist."""
 
 import ast
 import importlib
@@ -77,7 +77,7 @@ ORDER = (
 
 
 class Section(NamedTuple):
-    """A heading and what stands below it, up to the next heading of its rank or above."""
+    """A heading and its text, up to the next heading of its rank or above."""
 
     chapter: Path
     title: str
@@ -180,7 +180,7 @@ def is_known(name: str) -> bool:
 
 @cache
 def qualified(name: str) -> str | None:
-    """The full dotted name of what `name`, the end of a dotted name, means; `None` if there is nothing."""
+    """The full dotted name of the object that `name`, the end of a dotted name, means; `None` if there is nothing."""
     for prefix in ("", "kvspec.", "kvspec.model.", "kvref.", "kvconform."):
         full = f"{prefix}{name}"
         for module, path in _modules().items():

@@ -51,7 +51,7 @@ class OutOfRange(ValueError):
 
 
 class Allowance:
-    """How much a file may still name without writing it out, so that what it costs follows its size."""
+    """How much a file may still name without writing it out, so that its cost follows its size."""
 
     def __init__(self) -> None:
         """At the beginning of a file."""
@@ -104,7 +104,7 @@ def check_rule(rule: str) -> None:
 
 
 def check_operation(op: Operation[Any], config: Config) -> None:
-    """Refuse numbers outside what `config` allows, in the arguments of an operation and in its answer.
+    """Refuse numbers outside the ranges of `config`, in the arguments of an operation and in its answer.
 
     Raises:
         OutOfRange: a count or a length is negative, or a page, slot or row does not exist.

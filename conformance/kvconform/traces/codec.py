@@ -1,7 +1,8 @@
 """Trace and vector files: JSON Lines, a header and then one operation a line (`kvspec schema` prints the format).
 
-A *trace* is what a memory manager did: each operation carries its answer (`obs`) or its refusal (`refused`).
-A *vector* is what to do: operations without answers, a description, the rules that it exercises, and `expect` lines.
+A *trace* records the work of a memory manager: each operation carries its answer (`obs`) or its refusal (`refused`). A
+*vector* prescribes operations: operations without answers, a description, the rules that it exercises, and `expect`
+lines.
 """
 
 import gzip
@@ -24,12 +25,12 @@ from kvtrace.operations import Header, compressed
 
 
 class VectorStep(NamedTuple):
-    """One operation of a vector, the line it stands on, and what is expected of it."""
+    """One operation of a vector, its line, and its expectation."""
 
     line: int
     op: Operation[Any]
     expect: Expect | None
-    """`None` in a recorded trace: whatever is allowed will do."""
+    """`None` in a recorded trace: any permitted answer will do."""
 
 
 class Vector(NamedTuple):
@@ -184,7 +185,7 @@ def decode_line(decoder: msgspec.json.Decoder[T], path: Path, number: int, line:
     """One line of a file.
 
     Raises:
-        InputError: it is not what `decoder` reads.
+        InputError: `decoder` cannot read it.
     """
     try:
         return decoder.decode(line)
@@ -194,7 +195,7 @@ def decode_line(decoder: msgspec.json.Decoder[T], path: Path, number: int, line:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not line.strip():
             raise InputError(path, number, "an empty line") from error
-        # A whole JSON object ends in a brace, so what was cut off is never valid.
+        # A JSON object ends in a brace, so a truncated one is never valid.
         if not line.endswith(b"\n"):
             raise InputError(path, number, "truncated last line: the file ends in the middle of it") from error
         raise InputError(path, number, f"not JSON: {str(error).removeprefix('JSON is malformed: ')}") from error

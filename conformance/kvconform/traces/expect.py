@@ -80,7 +80,7 @@ class Mismatch(Exception):
 
 
 def misfit(expect: Expect, op: Operation[Any]) -> str | None:
-    """Why `expect` cannot speak of `op`, whatever the answer will be; `None` if it can."""
+    """Why `expect` cannot be about `op`, for any answer; `None` if it can."""
     if expect == Expect():
         return "the expect line expects nothing"
     if expect.refused is not None and expect.refused not in RULES:

@@ -8,8 +8,8 @@ One JSON object a line is one request:
     hash_ids        one id for each block of 512 prompt tokens, the last of which may be partial;
                     equal ids stand for equal prefixes up to the end of that block
 
-There is no text. A block becomes 512 / page_size page keys, and what is known by its length alone (the rest of a last
-page, all outputs) token ids that no other request has.
+There is no text. A block becomes 512 / page_size page keys, and tokens known by their number alone (the rest of a last
+page, all outputs) become token ids that no other request has.
 """
 
 from collections.abc import Iterator, Sequence

@@ -63,7 +63,7 @@ class Tally:
         self.peak_pages = 0
         """Pages that were not free."""
         self.peak_held = 0
-        """Pages that were neither free nor evictable: what requests and sessions held."""
+        """Pages that were neither free nor evictable: the pages that requests and sessions held."""
         self.left_behind = 0
         """Window pages that running requests gave back."""
         self.evicted_sides = 0
@@ -198,7 +198,7 @@ class Traffic(NamedTuple):
 
 
 def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path | None, snapshot_every: int) -> bool:
-    """Replay traffic and print what happened; whether no rule was broken.
+    """Replay traffic and print the results; whether no rule was broken.
 
     Raises:
         CannotRunError: no request could run in this memory, or not in this mode.

@@ -108,7 +108,7 @@ def soaked(factory: Factory, seed: int) -> Iterator[Soaked]:
 
 
 def soak(console: Console, progress: Progress, endless: Iterator[Soaked], impl: str, budget: Budget) -> bool:
-    """Take runs of traffic up to the budget or the first finding, and print what came of it; whether none was found."""
+    """Take runs of traffic up to the budget or the first finding, and print the results; whether none was found."""
     start = time.monotonic()
     elapsed = 0.0
     operations: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Where the vectors are: the one place that looks for them, whatever folder of its topic each lies in."""
+"""Where the vectors are: the one place that finds them, in the folders of their topics."""
 
 from pathlib import Path
 

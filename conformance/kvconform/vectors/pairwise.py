@@ -89,7 +89,7 @@ class Scenario:
         self.lines.append(Expect(figures=rows))
 
     def launch(self, *reqs: str) -> None:
-        """Hand over what was prepared."""
+        """Launch the prepared work."""
         self.do(Launch(next(self._launches), list(reqs)))
 
     def complete(self) -> None:

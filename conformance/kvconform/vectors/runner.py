@@ -21,10 +21,10 @@ Factory = Callable[[Config], Implementation]
 
 
 class ExpectationFailed(Exception):
-    """The answer at `step`, counted from 1, is allowed, but it is not what the vector expects."""
+    """The answer at `step`, counted from 1, is permitted, but differs from the vector's expectation."""
 
     def __init__(self, mismatch: Mismatch, step: int, op: Operation[Any]) -> None:
-        """Add the place to what was found."""
+        """Add the place to the mismatch."""
         super().__init__(mismatch.what)
         self.mismatch = mismatch
         self.step = step

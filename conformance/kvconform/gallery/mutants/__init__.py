@@ -1,8 +1,8 @@
 """The bug gallery: each defect that the source documents describe, as a small mutant of the reference.
 
-A check that cannot fail shows nothing. Each mutant overrides what one decision of `kvref` does and leaves all else as
-it is; conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks. Rules
-that no described defect breaks have a synthetic one, so that each rule is seen to fail.
+A check that cannot fail shows nothing. Each mutant overrides one decision of `kvref` and leaves all else as it is;
+conformance vectors, the fuzzer and replayed traffic must each find it, and blame the rule that it breaks. Rules that no
+described defect breaks have a synthetic one, so that each rule is seen to fail.
 
 Not here: the checks that find them (`gallery/finders.py`), and faults injected into real engines (`kvlab`).
 """

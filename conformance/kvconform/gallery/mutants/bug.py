@@ -62,7 +62,7 @@ class Bug(NamedTuple):
 
 
 class _TrustingTokenAllocator(TokenAllocator):
-    """Takes back whatever it is given, as engines' allocators do: the free list is a tensor that is never searched."""
+    """Takes back any page, as engines' allocators do: the free list is a tensor that is never searched."""
 
     def free(self, pages: Collection[int]) -> None:
         self._in_use.difference_update(pages)

@@ -1,4 +1,4 @@
-"""Defects of what may share a prefill batch, and of what counts as a chunk."""
+"""Defects of the composition of a prefill batch, and of the definition of a chunk."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill

@@ -1,4 +1,4 @@
-"""Defects of the three lengths, and of what a resumed turn leaves behind."""
+"""Defects of the three lengths, and of the tail that a resumed turn leaves behind."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import KvRecord, Run, SessionSlot

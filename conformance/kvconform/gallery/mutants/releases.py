@@ -1,4 +1,4 @@
-"""Defects of what a request that leaves gives back: too little, or the same twice."""
+"""Defects of the release of a request: too little, or the same twice."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.radix_cache import RadixCache

@@ -199,7 +199,7 @@ class _LockKept(TieredEngine):
 
 @defect("shared-pages-freed", "shared pages are given back with one's own", "MEM-COUNT", "MEM-TAKE")
 class _SharedPagesFreed(TieredEngine):
-    """A request that is let go gives back what it shares with others, too."""
+    """A request that is let go gives back its shared pages, too."""
 
     def retract(self, name: str) -> None:
         request = self.requests[name]

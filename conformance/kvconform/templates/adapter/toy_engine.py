@@ -48,7 +48,7 @@ class Sequence:
 
 
 class Engine:
-    """Pages, block tables, and a prefix cache that counts who uses which page."""
+    """Pages, block tables, and a prefix cache that counts the users of each page."""
 
     def __init__(self, page_size: int, num_pages: int, num_rows: int) -> None:
         """Everything is free."""
@@ -220,7 +220,7 @@ class Adapter:
         return CompleteAnswer()
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
-        """Publish what a prefill wrote."""
+        """Publish the pages that a prefill wrote."""
         _, run = self.scheduling.check_unfinished(req, chunked)
         sequence = self.sequences[req]
         freed = self._publish(sequence, run.seq_len)
@@ -242,7 +242,7 @@ class Adapter:
         return ReleaseAnswer(self._release(self.scheduling.running(req)[0]))
 
     def abort(self, req: str) -> ReleaseAnswer:
-        """Release what there is, and forget."""
+        """Release all memory of a request, and forget the request."""
         entry = self.scheduling.entry(req)
         freed = [] if entry.run is None else self._release(entry)
         self.scheduling.leave(entry, finished=False)
@@ -273,7 +273,7 @@ class Adapter:
         )
 
     def snapshot(self) -> SnapshotAnswer:
-        """Show block tables, free pages, and what is cached."""
+        """Show block tables, free pages, and cached pages."""
         page_size = self.config.page_size
         return SnapshotAnswer(
             rows={held.row: slots_of(held.table, held.length, page_size) for held in self.sequences.values()},

@@ -21,7 +21,7 @@ NUM_PAGES = 12
 
 @dataclass
 class Request:
-    """A prompt, or a prompt that was loaded, and what was sampled after it. Lengths in tokens."""
+    """A prompt, or a prompt that was loaded, and the tokens sampled after it. Lengths in tokens."""
 
     name: str
     length: int
@@ -109,7 +109,7 @@ class Engine:
 
 
 def main(path: str, *, fixed: bool) -> None:
-    """Run a few requests, and write what happened to memory beside `path`."""
+    """Run a few requests, and write their memory events beside `path`."""
     trace = TraceWriter(path)
     engine = Engine(trace, fixed=fixed)
     engine.admit("a", 6, samples=2)
