@@ -168,7 +168,7 @@ def _show(
     if ran.results:
         operations = sum(outcome.operations for _, outcome in ran.results)
         aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
-        known = f", {baseline.count.total()} up to what is baseline" if baseline.count.total() else ""
+        known = f", {baseline.count.total()} apart from known findings" if baseline.count.total() else ""
         partly = [unchecked_rules(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
         silent = [rules for rules in partly if rules]
         rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))

@@ -347,7 +347,7 @@ def test_a_defect_that_nothing_shows_ends_with_1(
 ) -> None:
     monkeypatch.setattr(finders, "find_by_vectors", lambda *_: [])
     assert run_command(["bugs", "retract-tail-orphaned"]) == 1
-    assert "nothing to tell" in capsys.readouterr().out
+    assert "It was not found." in capsys.readouterr().out
 
 
 def test_fuzzing_a_defect_ends_after_so_many_operations(capsys: pytest.CaptureFixture[str]) -> None:

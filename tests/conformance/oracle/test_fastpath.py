@@ -408,6 +408,6 @@ def test_who_joins_a_batch_with_a_page_that_is_not_its_own_is_found() -> None:
     assert memory is not None and record is not None and model._steady._members
     assert memory.checker.step(Release(memory.names[record].holder, "pages", [model._state.tables[record][0]])) == []
     model.step(join)
-    with pytest.raises(Violation, match="nobody holds it") as broken:
+    with pytest.raises(Violation, match="MEM-USE/not-held") as broken:
         model.step(launch)
     assert broken.value.rule.id == "MEM-USE"
