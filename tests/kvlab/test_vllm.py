@@ -229,7 +229,7 @@ for defect in trial.defects:
     if defect.name in names:
         first = judged(trial, 12, defect=defect, mended=mended).first
         found[defect.name] = None if first is None else first[1].rule
-print(json.dumps([judge.events, [[f.rule, f.what] for _, f in judge.found if f.cause is None], found]))
+print(json.dumps([judge.events, [[f.rule, f.code] for _, f in judge.found if f.cause is None], found]))
 """
 
 
