@@ -8,10 +8,8 @@ KVSPEC=check:halt                       judge at once, and stop the engine at th
 import atexit
 import logging
 import os
-import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvattach import following
 from kvattach.hooks import RuleBroken, Trace
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
@@ -40,10 +39,6 @@ GRACE = 1.0
 
 LONGEST = 60.0
 """Seconds that it gets to judge all of a recording again, if that was not enough."""
-
-CHECK = (sys.executable, "-P", "-c", "from kvcli.main import main; main()", "check")
-
-_CHECKED = re.compile(r"([\d,]+) events? checked")
 
 
 class SwitchError(ValueError):
@@ -110,7 +105,7 @@ class Followed:
         """No memory yet; most of an engine's processes never have one."""
         self._writer: TraceWriter | None = None
         self._told = 0
-        self._judging: tuple[subprocess.Popen[str], threading.Thread, Path, Path] | None = None
+        self._checking: _Checking | None = None
         self.reports: list[Path] = []
         """The report of each recording, in order."""
         atexit.register(self.close)
@@ -129,17 +124,7 @@ class Followed:
         trace = self._writer.files[-1]
         report = trace.with_suffix(".report")
         self.reports.append(report)
-        process = subprocess.Popen(
-            [*CHECK, "--follow", str(trace)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=_without_switch(),
-        )
-        thread = threading.Thread(target=_relay, args=(process, trace, report), name="kvspec-report", daemon=True)
-        thread.start()
-        self._judging = process, thread, trace, report
+        self._checking = _Checking(trace, report)
 
     def tell(self, event: MemoryEvent) -> None:
         """Record one event."""
@@ -155,45 +140,73 @@ class Followed:
         atexit.unregister(self.close)
 
     def _end(self) -> None:
-        if self._judging is None or self._writer is None:
+        if self._checking is None or self._writer is None:
             return
-        process, thread, trace, report = self._judging
-        self._judging = None
+        checking, self._checking = self._checking, None
         self._writer.stop()
         self._writer.flush()
         time.sleep(GRACE)
-        process.send_signal(signal.SIGINT)
-        thread.join(30.0)
-        checked = [int(number.replace(",", "")) for number in _CHECKED.findall(report.read_text())]
-        if not checked or checked[-1] < self._told:
-            _judge_whole(trace, report)
+        if checking.end() < self._told:
+            checking.start_over()
+
+
+class _Checking:
+    """The process that checks a recording as it grows."""
+
+    def __init__(self, trace: Path, report: Path) -> None:
+        """Start it."""
+        self._trace, self._report = trace, report
+        self._checked = 0
+        command = [*following.COMMAND, str(trace), str(report), "follow"]
+        with report.open("w") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                text=True,
+                env=_without_switch(),
+            )
+        self._thread = threading.Thread(target=self._listen, name="kvspec-report", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        """Log each kind of finding in one line."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = following.message(line)
+            if isinstance(said, following.Met):
+                where = f" in pool {said.pool}" if said.pool else ""
+                _log.error("kvspec: %s%s: %s (%s)", said.code, where, said.words, self._report)
+            else:
+                self._checked = said.events
+        self._process.wait()
+
+    def end(self) -> int:
+        """Let it come to its end: the number of events that it has checked."""
+        self._process.send_signal(signal.SIGINT)
+        self._thread.join(30.0)
+        return self._checked
+
+    def start_over(self) -> None:
+        """Check all of the recording at once: the end came too early."""
+        command = [*following.COMMAND, str(self._trace), str(self._report)]
+        try:
+            with self._report.open("w") as out:
+                done = subprocess.run(
+                    command,
+                    stdout=subprocess.DEVNULL,
+                    stderr=out,
+                    check=False,
+                    timeout=LONGEST,
+                    env=_without_switch(),
+                )
+        except subprocess.TimeoutExpired:
+            _log.warning("kvspec: the end was not judged in time; 'kvspec check %s' does it", self._trace)
+            return
+        if done.returncode:
+            _log.error("kvspec: findings: %s", self._report)
 
 
 def _without_switch() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != VARIABLE}
-
-
-def _judge_whole(trace: Path, report: Path) -> None:
-    """The end came before the judging process: all of it at once, then."""
-    with report.open("w") as out:
-        try:
-            done = subprocess.run(
-                [*CHECK, str(trace)], stdout=out, stderr=out, check=False, timeout=LONGEST, env=_without_switch()
-            )
-        except subprocess.TimeoutExpired:
-            _log.warning("kvspec: the end was not judged in time; 'kvspec check %s' does it", trace)
-            return
-    if done.returncode:
-        _log.error("kvspec: findings: %s", report)
-
-
-def _relay(process: "subprocess.Popen[str]", trace: Path, report: Path) -> None:
-    """Keep what the judging process says, and log each finding in one line."""
-    assert process.stdout is not None
-    with report.open("w") as out:
-        for line in process.stdout:
-            out.write(line)
-            out.flush()
-            if line.startswith(f"{trace}:") and ": MEM-" in line:
-                _log.error("kvspec: %s (%s)", line.split(": ", 1)[1].strip(), report)
-    process.wait()

@@ -39,8 +39,8 @@ def test_own_hooks_do_what_the_variable_says(section: str, tmp_path: Path) -> No
         "    attached.attach(trace)\n"
         "attached.run(0)\n"
     )
-    finding = re.findall(r"^    \w+: (MEM-\w+) at event", section, re.MULTILINE)[0]
-    for said, found in (("check:halt", f"RuleBroken: {finding}/"), ("check", f"kvspec: {finding}: ")):
+    finding = re.findall(r"^    \w+: (MEM-[A-Z]+/[a-z-]+) at event", section, re.MULTILINE)[0]
+    for said, found in (("check:halt", f"RuleBroken: {finding}: "), ("check", f"kvspec: {finding}: ")):
         environment = os.environ | {"KVSPEC": said}
         ran = subprocess.run(
             [sys.executable, "live.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment

@@ -67,8 +67,26 @@ def test_another_process_judges_and_the_log_has_a_line(
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.1)
     trace.close()
-    assert ["MEM-TAKE" in record.getMessage() for record in caplog.records] == [True]
-    assert "does not conform, 2 events checked" in trace.reports[0].read_text()
+    (report,) = trace.reports
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"kvspec: MEM-TAKE/held: page 1 is handed out, but a holds it ({report})"]
+    assert "does not conform, 2 events checked" in report.read_text()
+
+
+def test_a_recording_that_ends_before_its_check_is_checked_afterwards(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("kvattach.switch.GRACE", 0.0)
+    trace = Followed()
+    trace.header("test", POOLS)
+    trace.tell(Take("a", "kv", [1]))
+    trace.tell(Take("b", "kv", [1]))
+    with caplog.at_level(logging.ERROR, "kvspec"):
+        trace.close()
+    (report,) = trace.reports
+    assert f"kvspec: findings: {report}" in [record.getMessage() for record in caplog.records]
+    assert "does not conform, 2 events checked" in report.read_text()
 
 
 def test_an_engine_is_started_with_the_switch_and_the_hooks_wait_for_it(tmp_path: Path) -> None:

@@ -112,6 +112,13 @@ def _check_many(
     return next(iter(left), traces[-1])
 
 
+def check_one(out: Console, path: Path, met: memory.Met, *, follow: bool) -> Report:
+    """Check one trace and print the outcome; with `follow` as it grows, and `met` is given each kind of finding."""
+    report = Report("check", str(path))
+    _check_one(Consoles(out, out), path, Baseline(), report, follow=follow, first=False, met=met)
+    return report
+
+
 def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
     """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
     report = Report("check", str(path))
@@ -120,7 +127,16 @@ def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
     return report
 
 
-def _check_one(told: Consoles, path: Path, baseline: Baseline, report: Report, *, follow: bool, first: bool) -> None:
+def _check_one(
+    told: Consoles,
+    path: Path,
+    baseline: Baseline,
+    report: Report,
+    *,
+    follow: bool,
+    first: bool,
+    met: memory.Met | None = None,
+) -> None:
     try:
         with open_trace(path, follow=follow) as trace, progress_bar() as progress:
             task = progress.add_task(path.name, total=trace.lines.size() or None)
@@ -129,7 +145,7 @@ def _check_one(told: Consoles, path: Path, baseline: Baseline, report: Report, *
                 progress.update(task, completed=trace.lines.bytes_read())
 
             if isinstance(trace, MemoryReader):
-                memory.check(told, path, trace, baseline, report, tell, follow=follow, first=first)
+                memory.check(told, path, trace, baseline, report, tell, follow=follow, first=first, met=met)
             else:
                 _check_requests(told, path, trace, baseline, report, tell, follow=follow, first=first)
     except InputError as error:

@@ -22,6 +22,9 @@ from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
 from kvspec.rules import MEMORY_RULES
 
+Met = Callable[[Group, int], object]
+"""Takes the first finding of a kind, and the number of pools."""
+
 SECONDS = 60.0
 """Time spent at most, on a slow machine, on the shortest part of a trace for one group of findings."""
 
@@ -36,24 +39,28 @@ def check(
     *,
     follow: bool = False,
     first: bool = False,
+    met: Met | None = None,
 ) -> None:
     """Check one trace, print what was found, and add it to a report.
 
-    With `follow` each kind is told when it is met, too; with `first` nothing is judged after the first finding.
+    With `follow` each kind of finding is printed, and given to `met`, when it is met, too; with `first` the check ends
+    at the first finding.
 
     Raises:
         InputError: a line cannot be used, and nothing was found before it.
     """
     console = told.details
 
-    def met(group: Group) -> None:
+    def tell(group: Group) -> None:
         pool = pool_told(group.finding, len(trace.header.pools))
         where = f" in pool {pool}" if pool else ""
-        what = f"{path}:{group.line}: {group.finding.rule}{where}: {describe(group.finding)}"
+        what = f"{path}:{group.line}: {group.finding.code}{where}: {describe(group.finding)}"
         console.print(Text(printable(what)), soft_wrap=True)
+        if met is not None:
+            met(group, len(trace.header.pools))
 
     checker = Checker(trace.header.pools)
-    judging = Judge(checker, baseline, met if follow else None)
+    judging = Judge(checker, baseline, tell if follow else None)
     problem: InputError | None = None
     try:
         _read(trace, judging, progress, first=first)

@@ -568,7 +568,7 @@ def test_where_there_are_several_pools_it_is_said_which(tmp_path: Path, capsys: 
     path, sarif = two_pools(tmp_path / "t.jsonl"), tmp_path / "t.sarif"
     assert run_command(["check", str(path), "--follow", "--exitfirst", "--sarif", str(sarif)]) == 1
     out = capsys.readouterr().out
-    assert f"{path}:3: MEM-WRITTEN in pool kv: operation kv reads" in out
+    assert f"{path}:3: MEM-WRITTEN/unwritten in pool kv: operation kv reads" in out
     assert f"1. MEM-WRITTEN is broken in pool kv at {path}:3" in out
     (result,) = json.loads(sarif.read_text())["runs"][0]["results"]
     assert result["message"]["text"].startswith("MEM-WRITTEN is broken in pool kv at begin: ")
@@ -761,7 +761,8 @@ def test_a_growing_compressed_trace_is_followed(tmp_path: Path) -> None:
         more.write(zstandard.ZstdCompressor().compress(whole[half:]))
         more.flush()
         assert process.stdout is not None
-        assert process.stdout.readline() == f"{path}:4: MEM-RELEASE: page 1 is released by a, but nobody holds it\n"
+        printed = process.stdout.readline()
+        assert printed == f"{path}:4: MEM-RELEASE/not-held: page 1 is released by a, but nobody holds it\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 1
 
@@ -789,7 +790,8 @@ def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
         time.sleep(0.5)
         more.write(half[10:] + "\n")
         more.flush()
-        assert process.stdout.readline() == f"{path}:11: MEM-RELEASE: page 1 is released by a, but nobody holds it\n"
+        printed = process.stdout.readline()
+        assert printed == f"{path}:11: MEM-RELEASE/not-held: page 1 is released by a, but nobody holds it\n"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
