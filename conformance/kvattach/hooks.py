@@ -37,11 +37,14 @@ class Hooks:
         self.trace = trace
         self.problem: str | None = None
         """Why nothing more is told; `None` while all is well."""
+        self.events = 0
+        """Events so far."""
         self._patches = Patches()
 
     def tell(self, event: MemoryEvent) -> None:
         """Tell an event, within a hook or not; one that no engine can mean is a problem, and never the engine's."""
         if self.problem is None:
+            self.events += 1
             try:
                 self.trace.tell(event)
             except RuleBroken:

@@ -16,7 +16,10 @@ from kvattach.switch import SwitchError, opened
 
 _log = logging.getLogger("kvspec")
 
-ENGINES = {"nanovllm.engine.scheduler": "kvattach.nano_vllm.live"}
+ENGINES = {
+    "nanovllm.engine.scheduler": "kvattach.nano_vllm.live",
+    "sglang.srt.managers.scheduler": "kvattach.sglang.live",
+}
 """The module of an engine after which hooks go in, and who puts them in: a module with `attach(trace)`.
 
 vLLM is not among them: it loads plugins itself."""
@@ -61,16 +64,22 @@ class _After(importlib.abc.MetaPathFinder):
 
 
 def wait_for_engines() -> None:
-    """Attach to whichever engine this process imports, if the environment says so."""
+    """Attach to the engine that this process imports or has imported, if the environment says so."""
     wait_for_model_runners()
+    if any(isinstance(finder, _After) and finder.names is ENGINES for finder in sys.meta_path):
+        return
     try:
         trace = opened()
     except SwitchError as error:
         _log.error("kvspec: %s", error)
         return
-    if trace is not None:
-        told: Trace = trace
-        sys.meta_path.insert(0, _After(ENGINES, lambda name: _attach(name, told)))
+    if trace is None:
+        return
+    switched: Trace = trace
+    for name in ENGINES:
+        if name in sys.modules:
+            _attach(name, switched)
+    sys.meta_path.insert(0, _After(ENGINES, lambda name: _attach(name, switched)))
 
 
 def wait_for_model_runners() -> None:

@@ -11,16 +11,11 @@ def vllm() -> None:
         register()
 
 
-def sglang() -> None:
-    """Put the canary before SGLang's model runner if `KVSPEC_CANARY` is set; the entry point `sglang.srt.plugins`."""
-    if os.environ.get("KVSPEC_CANARY"):
-        from kvattach.live import wait_for_model_runners
-
-        wait_for_model_runners()
-
-
 def process() -> None:
-    """Hook the engine that this process imports if `KVSPEC` or `KVSPEC_CANARY` is set; for `kvspec attach`."""
+    """Hook the engine that this process imports if `KVSPEC` or `KVSPEC_CANARY` is set.
+
+    The entry point `sglang.srt.plugins`, and what `kvspec attach` has Python call.
+    """
     if os.environ.get("KVSPEC") or os.environ.get("KVSPEC_CANARY"):
         from kvattach.live import wait_for_engines
 

@@ -24,7 +24,9 @@ class Streams:
         self._queued = 0
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
-        hooks.hook(stream, "synchronize", after=lambda _, __, stream: self._seen(self._last.get(name(stream))))
+        if hasattr(stream, "synchronize"):
+            # A stream of the CPU has none.
+            hooks.hook(stream, "synchronize", after=lambda _, __, stream: self.synchronized(stream))
         hooks.hook(event, "record", after=lambda _, __, event, stream=None: self._records(event, stream))
         hooks.hook(event, "wait", after=lambda _, __, event, stream=None: self._waits_for(self.name(stream), event))
         hooks.hook(event, "synchronize", after=lambda _, __, event: self._seen(_recorded(event)))
@@ -73,6 +75,10 @@ class Streams:
             if earlier == operation:
                 return
 
+    def synchronized(self, stream: Any = None) -> None:
+        """The host has waited for all that a stream holds; for the current one if none is given."""
+        self._seen(self._last.get(self.name(stream)))
+
     def _waits(self, stream: str, other: str) -> None:
         if stream != other and self._cuda is not None:
             self._hooks.tell(Wait(stream, on=other))
@@ -106,4 +112,4 @@ def _recorded(event: Any) -> OpId | None:
 
 def name(stream: Any) -> str:
     """A stream's name, the same for every object that stands for it."""
-    return str(stream.cuda_stream)
+    return str(getattr(stream, "cuda_stream", id(stream)))

@@ -74,9 +74,7 @@ class Holders:
         def free(made: Any, indices: Any, **kwargs: Any) -> Any:
             if self._inside:
                 return original(made, indices, **kwargs)
-            divide = 1 if ids else made.page_size
-            pages = list(dict.fromkeys(index // divide for index in indices.tolist()))
-            self.hooks.guarded(self._freed, self._pool_of(made), pages)
+            self.hooks.guarded(self._free_called, made, indices, 1 if ids else made.page_size)
             with self._once():
                 return original(made, indices, **kwargs)
 
@@ -120,6 +118,11 @@ class Holders:
         if pages:
             self._transfers.setdefault(self._who[-1], {}).setdefault(HOST, []).extend(pages)
             self.hooks.tell(Take(self._who[-1], HOST, [*pages]))
+
+    def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
+        self._freed(
+            self._pool_of(allocator), list(dict.fromkeys(index // slots_per_index for index in indices.tolist()))
+        )
 
     def _freed(self, pool: str, pages: Ids) -> None:
         who = self._who[-1]

@@ -33,12 +33,22 @@ from kvspec.memory.events import Release as Released
 class Attached(Stays):
     """Tells what one memory does, from the moment it is complete."""
 
-    def __init__(self, release: Release, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
+    def __init__(
+        self,
+        release: Release,
+        trace: Trace,
+        stream: Any,
+        event: Any,
+        count_every: int = 1,
+        device: Any = None,
+    ) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses.
 
-        The release's own books are told each `count_every` looks at them.
+        The release's own books are told each `count_every` looks at them. `device` is the module of torch that knows
+        the current stream; `torch.cuda` by default.
         """
         super().__init__(release, trace, stream, event)
+        self._device = device or release.torch.cuda
         self._every = count_every
         self._looks = 0
         self._launched = 0
@@ -72,7 +82,7 @@ class Attached(Stays):
         self._keys = {pool: {} for pool in pools}
         self._fresh = {pool: set() for pool in self._allocators}
         self.hooks.trace.header("sglang", pools)
-        self._streams.clear(self._release.torch.cuda)
+        self._streams.clear(self._device)
 
     # Installing
 
@@ -375,6 +385,10 @@ class Attached(Stays):
         known[first:] = pages[first:]
         labels = stay.labels(tokens, first, len(known))
         self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
+
+    def synchronized(self) -> None:
+        """The host has waited for the current stream."""
+        self._streams.synchronized()
 
     # The books
 

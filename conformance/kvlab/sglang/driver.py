@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
+from kvattach.sglang.launches import kept_states, spans
 from kvattach.sglang.release import Release
-from kvattach.sglang.states import Kept
 from kvlab.device import advance, stood_in
 from kvlab.sglang import memory as memories
 from kvlab.sglang.memory import Told
@@ -341,11 +341,11 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
     traffic = _Traffic(release, shape, rng, seen)
 
     def launched(batch: Any, verified: list[int] | None) -> None:
-        starts, stops = _spans(batch, verified)
+        starts, stops = spans(batch, verified)
         seen.drafted += verified is not None
         traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
         if attached is not None:
-            attached.launch(batch.reqs, starts, stops, _kept(batch, stops), shape.steps + 1 if verified else 0)
+            attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), shape.steps + 1 if verified else 0)
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
@@ -376,28 +376,3 @@ def _memory(release: Release, shape: Shape) -> AnyMemory:
         write_policy=shape.write_policy,
     )
     return memories.make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)
-
-
-def _kept(batch: Any, stops: list[int]) -> list[Kept | None]:
-    """Which state each request's launch keeps, if any."""
-    slots = getattr(batch, "mamba_track_indices", None)
-    if slots is None:
-        return [None] * len(stops)
-    extends = batch.forward_mode.is_extend()
-    mask = batch.mamba_prefill_track_mask_cpu if extends else batch.mamba_track_mask_cpu
-    positions = [req.kv.mamba_last_track_seqlen for req in batch.reqs] if extends else stops
-    return [
-        Kept(slot, position) if keeps else None
-        for slot, position, keeps in zip(slots.tolist(), positions, mask, strict=True)
-    ]
-
-
-def _spans(batch: Any, verified: list[int] | None) -> tuple[list[int], list[int]]:
-    """From where to where each request of a batch is computed, without drafts that are rejected."""
-    stops = batch.seq_lens_cpu.tolist()
-    if verified is not None:
-        return stops, [stop + more for stop, more in zip(stops, verified, strict=True)]
-    if not batch.forward_mode.is_extend():
-        return [stop - 1 for stop in stops], stops
-    # Older releases hand their worker a batch of its own.
-    return batch.extend_prefix_lens if hasattr(batch, "extend_prefix_lens") else batch.prefix_lens, stops

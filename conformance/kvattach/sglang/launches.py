@@ -1,0 +1,33 @@
+"""What one batch of SGLang's scheduler computes: from where to where each request, and which states it keeps."""
+
+from typing import Any
+
+from kvattach.sglang.states import Kept
+
+
+def spans(batch: Any, verified: list[int] | None = None) -> tuple[list[int], list[int]]:
+    """The first and the last position (exclusive, in tokens) of each request of a batch, without rejected drafts.
+
+    `verified` is how many drafts of each request are accepted; `None` without drafts.
+    """
+    stops = batch.seq_lens_cpu.tolist()
+    if verified is not None:
+        return stops, [stop + more for stop, more in zip(stops, verified, strict=True)]
+    if not batch.forward_mode.is_extend():
+        return [stop - 1 for stop in stops], stops
+    # Older releases hand their worker a batch of its own.
+    return batch.extend_prefix_lens if hasattr(batch, "extend_prefix_lens") else batch.prefix_lens, stops
+
+
+def kept_states(batch: Any, stops: list[int]) -> list[Kept | None]:
+    """The state that each request's launch keeps, if any."""
+    slots = getattr(batch, "mamba_track_indices", None)
+    if slots is None:
+        return [None] * len(stops)
+    extends = batch.forward_mode.is_extend()
+    mask = batch.mamba_prefill_track_mask_cpu if extends else batch.mamba_track_mask_cpu
+    positions = [req.kv.mamba_last_track_seqlen for req in batch.reqs] if extends else stops
+    return [
+        Kept(slot, position) if keeps else None
+        for slot, position, keeps in zip(slots.tolist(), positions, mask, strict=True)
+    ]

@@ -1,0 +1,97 @@
+"""Attaches to a running SGLang server: to the scheduler's process, from the moment its memory is complete.
+
+The hooks read tensors at once. On a GPU each such read waits for the device, so there they are for tests.
+"""
+
+import importlib
+import logging
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.sglang.hooks import Attached
+from kvattach.sglang.launches import kept_states, spans
+from kvattach.sglang.release import Release
+
+_log = logging.getLogger("kvspec")
+
+COUNT_EVERY = 100
+"""Batches between two looks at the free lists, which are as long as the pools are big."""
+
+
+def attach(trace: Trace) -> None:
+    """Hook the scheduler of the SGLang that this process has imported, when it makes its memory."""
+    scheduler = importlib.import_module("sglang.srt.managers.scheduler").Scheduler
+    hooks = Hooks(trace)
+    hooks.hook(scheduler, "__init__", after=partial(_watch, trace))
+
+
+def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: Any) -> None:
+    """A scheduler was made, and its memory with it: all of it is free."""
+    reason = _not_hooked(scheduler)
+    if reason:
+        _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
+        return
+    sglang = importlib.import_module("sglang")
+    release = Release(Path(sglang.__path__[0]))
+    device = release.torch.get_device_module(scheduler.device)
+    if scheduler.device != "cpu":
+        _log.warning("kvspec: the hooks wait for the device at each step: for tests, not for production")
+    attached = Attached(release, trace, device.Stream, device.Event, COUNT_EVERY, device)
+    live = _Live(scheduler, attached)
+    worker = type(scheduler.tp_worker)
+    attached.hooks.hook(worker, "forward_batch_generation", after=live.launched)
+    attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
+    attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
+    attached.watch(
+        SimpleNamespace(
+            cache=scheduler.tree_cache,
+            allocator=scheduler.token_to_kv_pool_allocator,
+            rows=scheduler.req_to_token_pool,
+            host=None,
+        )
+    )
+    _log.info("kvspec: recording the scheduler of SGLang %s", getattr(sglang, "__version__", "?"))
+
+
+def _not_hooked(scheduler: Any) -> str:
+    """Why the hooks do not know this server's memory; empty if they do."""
+    args = scheduler.server_args
+    if getattr(args, "enable_hierarchical_cache", False):
+        return "it has a host cache (--enable-hierarchical-cache)"
+    if getattr(args, "disaggregation_mode", "null") != "null":
+        return "it is one of two halves (--disaggregation-mode)"
+    if getattr(args, "speculative_algorithm", None) is not None:
+        return "it decodes speculatively (--speculative-algorithm)"
+    return ""
+
+
+class _Live:
+    """What the scheduler's loop does between the hooks of its memory."""
+
+    def __init__(self, scheduler: Any, attached: Attached) -> None:
+        self._scheduler, self._attached = scheduler, attached
+        self._events = 0
+        """Events when the scheduler was idle last."""
+
+    def launched(self, _: None, __: Any, ___: Any, batch: Any = None, *____: Any, **_____: Any) -> None:
+        """A forward pass was queued; in a release with a host cache its layers' waits are queued by now."""
+        if batch is None:
+            return
+        starts, stops = spans(batch)
+        self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
+
+    def processed(self, *_: Any, **__: Any) -> None:
+        """The scheduler reads a result; without overlap that waits for the forward pass."""
+        if not self._scheduler.enable_overlap:
+            self._attached.synchronized()
+        self._attached.looked()
+
+    def idled(self, scheduler: Any) -> None:
+        """Nothing runs; told once, since an idle server turns in its loop."""
+        hooks = self._attached.hooks
+        if hooks.events != self._events and scheduler.is_fully_idle():
+            self._attached.idle(sessions=True)
+            self._events = hooks.events
