@@ -1,20 +1,26 @@
-"""The process that checks a recording while the engine writes it.
+"""The process that checks a recording while the engine writes it, and ends when the engine's process has ended.
 
-It appends to a report for people, as its standard error does. Its standard output is for the engine's process: one JSON
-object a line, each kind of finding when it is met, and the end.
+It appends to a report for people. Its standard output is for the engine's process: one JSON object a line, each kind of
+finding when it is met, and the end. A finding that is met when the recording has ended goes to its standard error: then
+the engine's process may be gone before it reads one.
 """
 
+import os
 import sys
+import traceback
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 import msgspec
 
+from kvattach.temporary import Lock, sweep
+
 if TYPE_CHECKING:
     from kvconform.levels.memory.grouping import Group
 
 COMMAND = (sys.executable, "-P", "-c", "from kvattach.following import main; main()")
-"""What starts it; then come the recording, the report, and `follow` if the recording still grows."""
+"""What starts it; then come the recording, its lock file, and the report."""
 
 
 class Met(msgspec.Struct, tag="finding"):
@@ -23,6 +29,11 @@ class Met(msgspec.Struct, tag="finding"):
     code: str
     pool: str
     words: str
+
+    def line(self, report: Path) -> str:
+        """It in one line, for a log."""
+        where = f" in pool {self.pool}" if self.pool else ""
+        return f"kvspec: {self.code}{where}: {self.words} ({report})"
 
 
 class Ended(msgspec.Struct, tag="end"):
@@ -43,27 +54,46 @@ def message(line: str) -> Message:
 
 def main() -> NoReturn:
     """Check the recording that the command names; the exit status is 0 if it conforms."""
+    from kvconform import signals
+
+    try:
+        signals.listen()
+        conforms = _check(*map(Path, sys.argv[1:]))
+    except (signals.Interrupted, OSError):  # the engine's process says that the check ended early
+        raise SystemExit(2) from None
+    raise SystemExit(0 if conforms else 1)
+
+
+def _check(trace: Path, lock_file: Path, report: Path) -> bool:
     from rich.console import Console
 
     from kvcheck.words import describe
-    from kvconform import signals
     from kvconform.console import Shown
     from kvconform.levels.memory.rendering import pool_told
-    from kvconform.runs.traces import check_one
+    from kvconform.runs.traces import check_growing
 
-    signals.listen()
-    trace, report, *how = sys.argv[1:]
+    lock = Lock(lock_file)
 
     def tell(one: Message) -> None:
-        sys.stdout.write(f"{msgspec.json.encode(one).decode()}\n")
-        sys.stdout.flush()
+        with suppress(BrokenPipeError):
+            os.write(sys.stdout.fileno(), msgspec.json.encode(one) + b"\n")
 
     def met(group: "Group", pools: int) -> None:
         found = group.finding
-        tell(Met(found.code, pool_told(found, pools), describe(found)))
+        one = Met(found.code, pool_told(found, pools), describe(found))
+        if lock.has_no_writer():
+            print(one.line(report), file=sys.__stderr__)
+        else:
+            tell(one)
 
-    with Path(report).open("a", buffering=1) as out:
+    lock.hold_as_checker()
+    sweep(trace.parent)
+    with report.open("a", buffering=1) as out, redirect_stderr(out):
         console = Console(file=cast("IO[str]", Shown(out)), width=120)
-        found = check_one(console, Path(trace), met, follow="follow" in how)
+        try:
+            found = check_growing(console, trace, met, lock.has_no_writer)
+        except Exception:
+            traceback.print_exc()
+            raise SystemExit(2) from None
     tell(Ended(sum(case.events for case in found.cases), found.conforms))
-    raise SystemExit(0 if found.conforms else 1)
+    return found.conforms

@@ -8,17 +8,15 @@ KVSPEC=check:halt                       judge at once, and stop the engine at th
 import atexit
 import logging
 import os
-import signal
 import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvattach import following
 from kvattach.hooks import RuleBroken, Trace
+from kvattach.temporary import Lock, new_folder
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent
 
@@ -34,11 +32,11 @@ VARIABLE = "KVSPEC"
 STARTUP = Path(__file__).parent / "startup"
 """The folder that makes a Python process wait for an engine, if it is the first in its path."""
 
-GRACE = 1.0
-"""Seconds that the judging process gets at the end for what it has not read yet."""
+PATIENCE = 0.1
+"""Seconds that the end of an engine's process waits for a check, which goes on without it."""
 
-LONGEST = 60.0
-"""Seconds that it gets to judge all of a recording again, if that was not enough."""
+MOST_BYTES = 512 << 20
+"""The size at which a recording that is checked while it grows ends, as it is stored; two are kept."""
 
 
 class SwitchError(ValueError):
@@ -99,114 +97,112 @@ class Strict:
 
 
 class Followed:
-    """Records, and has another process judge what is recorded; each kind of finding is logged once."""
+    """Records, and has another process check what is recorded; each kind of finding is logged once."""
 
     def __init__(self) -> None:
         """No memory yet; most of an engine's processes never have one."""
         self._writer: TraceWriter | None = None
-        self._told = 0
         self._checking: _Checking | None = None
+        self._process = os.getpid()
         self.reports: list[Path] = []
         """The report of each recording, in order."""
         atexit.register(self.close)
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
-        """Another memory: another recording, and another process that judges it."""
+        """Another memory: another recording, and another process that checks it."""
         self._end()
+        try:
+            self._begin(producer, pools)
+        except OSError as error:
+            _log.warning("kvspec: nothing is checked: %s", error)
+
+    def _begin(self, producer: str, pools: Mapping[str, Pool]) -> None:
         if self._writer is None:
             from kvtrace.writer import TraceWriter
 
-            self._writer = TraceWriter(Path(tempfile.mkdtemp(prefix="kvspec-")) / "trace.jsonl")
+            path = new_folder() / "trace.jsonl.zst"
+            self._writer = TraceWriter(path, part_bytes=MOST_BYTES, max_bytes=MOST_BYTES)
         self._writer.header(producer, pools)
-        self._told = 0
         # A file is there as soon as its header is written.
         self._writer.flush()
+        if self._writer.problem is not None:
+            raise OSError(self._writer.problem)
         trace = self._writer.files[-1]
         report = trace.with_suffix(".report")
-        self.reports.append(report)
         self._checking = _Checking(trace, report)
+        self.reports.append(report)
 
     def tell(self, event: MemoryEvent) -> None:
         """Record one event."""
         if self._writer is not None:
-            self._told += 1
             self._writer.tell(event)
+            if self._writer.problem is not None:
+                self._end()
 
     def close(self) -> None:
-        """End the recording, and let the judging process come to its end."""
-        self._end()
+        """End the recording. The check goes on to its end, if need be without this process."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._process:  # a forked child ends nothing of its parent's
+            return
+        checking = self._end()
         if self._writer is not None:
             self._writer.close()
-        atexit.unregister(self.close)
+        if checking is not None and not checking.wait(PATIENCE):
+            _log.info("kvspec: the check goes on in process %d: %s", checking.process, checking.report)
 
-    def _end(self) -> None:
-        if self._checking is None or self._writer is None:
-            return
+    def _end(self) -> "_Checking | None":
+        """The check that comes to its end, if there was one."""
         checking, self._checking = self._checking, None
-        self._writer.stop()
-        self._writer.flush()
-        time.sleep(GRACE)
-        if checking.end() < self._told:
-            checking.start_over()
+        if checking is not None and self._writer is not None:
+            self._writer.stop()
+            self._writer.flush()
+            checking.end()
+        return checking
 
 
 class _Checking:
-    """The process that checks a recording as it grows."""
+    """The process that checks a recording as it grows, and the thread that logs its findings."""
 
     def __init__(self, trace: Path, report: Path) -> None:
         """Start it."""
-        self._trace, self._report = trace, report
-        self._checked = 0
-        command = [*following.COMMAND, str(trace), str(report), "follow"]
-        with report.open("w") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                text=True,
-                env=_without_switch(),
-            )
+        self.report = report
+        self.report.touch()
+        self._trace = trace
+        lock = trace.with_suffix(".lock")
+        self._lock = Lock(lock)
+        self._lock.hold_as_writer()
+        # A session of its own: a signal to the engine's terminal or group does not end it before the recording ends.
+        self._child = subprocess.Popen(
+            [*following.COMMAND, str(trace), str(lock), str(report)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name != VARIABLE},
+            start_new_session=True,
+        )
+        self.process = self._child.pid
         self._thread = threading.Thread(target=self._listen, name="kvspec-report", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
         """Log each kind of finding in one line."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self._child.stdout is not None
+        ended = False
+        for line in self._child.stdout:
             said = following.message(line)
             if isinstance(said, following.Met):
-                where = f" in pool {said.pool}" if said.pool else ""
-                _log.error("kvspec: %s%s: %s (%s)", said.code, where, said.words, self._report)
+                _log.error("%s", said.line(self.report))
             else:
-                self._checked = said.events
-        self._process.wait()
+                ended = True
+        self._child.wait()
+        if not ended:
+            _log.warning("kvspec: the check ended early; 'kvspec check %s' does it again", self._trace)
 
-    def end(self) -> int:
-        """Let it come to its end: the number of events that it has checked."""
-        self._process.send_signal(signal.SIGINT)
-        self._thread.join(30.0)
-        return self._checked
+    def end(self) -> None:
+        """Nothing more is recorded: the process checks what there is, and ends."""
+        self._lock.release()
 
-    def start_over(self) -> None:
-        """Check all of the recording at once: the end came too early."""
-        command = [*following.COMMAND, str(self._trace), str(self._report)]
-        try:
-            with self._report.open("w") as out:
-                done = subprocess.run(
-                    command,
-                    stdout=subprocess.DEVNULL,
-                    stderr=out,
-                    check=False,
-                    timeout=LONGEST,
-                    env=_without_switch(),
-                )
-        except subprocess.TimeoutExpired:
-            _log.warning("kvspec: the end was not judged in time; 'kvspec check %s' does it", self._trace)
-            return
-        if done.returncode:
-            _log.error("kvspec: findings: %s", self._report)
-
-
-def _without_switch() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != VARIABLE}
+    def wait(self, seconds: float) -> bool:
+        """Whether the process ends within some seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()

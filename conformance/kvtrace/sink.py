@@ -65,7 +65,8 @@ class Sink:
         self._file: BinaryIO | None = None
         self._recording = self._part = 0
         self._part_size = self._size = 0
-        self._closing = threading.Event()
+        self._closing = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvspec-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -94,13 +95,15 @@ class Sink:
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Write what waits, and stop."""
-        self._closing.set()
+        self._closing = True
+        self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         atexit.unregister(self.close)
 
     def drain(self, timeout: float = 10.0) -> bool:
         """Wait until everything that was put is written; for tests, and for readers of the file."""
+        self._wake.set()
         deadline = time.monotonic() + timeout
         while self._waiting and time.monotonic() < deadline:
             time.sleep(INTERVAL / 10)
@@ -109,7 +112,9 @@ class Sink:
     def _run(self) -> None:
         last = False
         while not last:
-            last = self._closing.wait(INTERVAL)
+            self._wake.wait(INTERVAL)
+            self._wake.clear()
+            last = self._closing
             self._empty()
         self._close_file()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from kvattach.hooks import RuleBroken
 from kvattach.switch import Followed, Strict, SwitchError, opened
 from kvspec.memory import Pool
-from kvspec.memory.events import Take
+from kvspec.memory.events import Release, Take
 from kvtrace.writer import TraceWriter
 
 POOLS = {"kv": Pool(num_pages=4)}
@@ -53,40 +54,98 @@ def test_an_engine_under_test_stops_at_the_first_finding() -> None:
         trace.tell(Take("b", "kv", [1]))
 
 
+def until(true: Callable[[], bool]) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["found while it records", "found after the end of the recording"])
 def test_another_process_judges_and_the_log_has_a_line(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    late: bool,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trace = opened({"KVSPEC": "check"})
     assert isinstance(trace, Followed)
-    trace.header("test", POOLS)
-    trace.tell(Take("a", "kv", [1]))
-    trace.tell(Take("b", "kv", [1]))
-    deadline = time.monotonic() + 30
     with caplog.at_level(logging.ERROR, "kvspec"):
-        while not caplog.records and time.monotonic() < deadline:
-            time.sleep(0.1)
-    trace.close()
+        trace.header("test", POOLS)
+        trace.tell(Take("a", "kv", [1]))
+        trace.tell(Take("b", "kv", [1]))
+        if late:
+            trace.close()
+        else:
+            until(lambda: bool(caplog.records))
+        trace.close()
     (report,) = trace.reports
-    told = [record.getMessage() for record in caplog.records]
+    until(lambda: "does not conform, 2 events checked" in report.read_text())
+    told = caplog.messages + capfd.readouterr().err.splitlines()
     assert told == [f"kvspec: MEM-TAKE/held: page 1 is handed out, but a holds it ({report})"]
-    assert "does not conform, 2 events checked" in report.read_text()
 
 
-def test_a_recording_that_ends_before_its_check_is_checked_afterwards(
+def test_each_memory_has_a_check_of_its_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("kvattach.switch.GRACE", 0.0)
+    trace = Followed()
+    for _ in range(2):
+        trace.header("test", POOLS)
+        trace.tell(Take("a", "kv", [1]))
+    trace.close()
+    assert len(trace.reports) == 2
+    for report in trace.reports:
+        until(lambda report=report: "conforms, 1 event checked" in report.read_text())  # type: ignore[misc]
+    assert caplog.messages == []
+
+
+def test_a_recording_that_is_full_ends_with_its_check(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("kvattach.switch.MOST_BYTES", 2000)
+    trace = Followed()
+    trace.header("test", POOLS)
+
+    def ended() -> bool:
+        trace.tell(Take("a", "kv", [1]))
+        trace.tell(Release("a", "kv", [1]))
+        return "events checked" in trace.reports[0].read_text()
+
+    until(ended)
+    assert "the recording ends: the recording has reached 2,000 bytes" in caplog.messages
+    trace.close()
+
+
+def test_without_a_folder_nothing_is_checked(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
     trace = Followed()
     trace.header("test", POOLS)
     trace.tell(Take("a", "kv", [1]))
-    trace.tell(Take("b", "kv", [1]))
-    with caplog.at_level(logging.ERROR, "kvspec"):
-        trace.close()
-    (report,) = trace.reports
-    assert f"kvspec: findings: {report}" in [record.getMessage() for record in caplog.records]
-    assert "does not conform, 2 events checked" in report.read_text()
+    trace.close()
+    (message,) = caplog.messages
+    assert message.startswith("kvspec: nothing is checked: [Errno 2] No such file or directory")
+
+
+def test_a_forked_child_ends_no_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trace = Followed()
+    trace.header("test", POOLS)
+    trace.tell(Take("a", "kv", [1]))
+    child = os.fork()
+    if not child:
+        try:
+            trace.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    trace.tell(Release("a", "kv", [1]))
+    trace.close()
+    until(lambda: "conforms, 2 events checked" in trace.reports[0].read_text())
 
 
 def test_an_engine_is_started_with_the_switch_and_the_hooks_wait_for_it(tmp_path: Path) -> None:

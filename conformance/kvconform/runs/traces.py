@@ -30,6 +30,7 @@ from kvconform.runs.side_by_side import side_by_side
 from kvconform.signals import caught, forgive
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.codec import TraceReader
+from kvconform.traces.lines import Ended
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.runner import check_again
 from kvspec.events import Config, Operation
@@ -63,7 +64,7 @@ def check_traces(
         path = _check_many(told, traces, baseline, report, forms, jobs, first=first)
     else:
         for path in traces:
-            _check_one(told, path, baseline, report, follow=follow, first=first)
+            _check_one(told, path, baseline, report, follow=_never if follow else None, first=first)
             if (first and report.findings) or caught():
                 break
     if follow:
@@ -91,7 +92,7 @@ def _check_many(
     """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
 
     def work(out: Console, path: Path, known: Baseline, one: Report) -> None:
-        _check_one(_told_in(out, forms), path, known, one, follow=False, first=first)
+        _check_one(_told_in(out, forms), path, known, one, first=first)
 
     left = list(traces)
     with closing(side_by_side(work, traces, jobs, told.verdict, baseline)) as checked:
@@ -112,10 +113,18 @@ def _check_many(
     return next(iter(left), traces[-1])
 
 
-def check_one(out: Console, path: Path, met: memory.Met, *, follow: bool) -> Report:
-    """Check one trace and print the outcome; with `follow` as it grows, and `met` is given each kind of finding."""
+def _never() -> bool:
+    """A reader of any file cannot see that its writer has ended."""
+    return False
+
+
+def check_growing(out: Console, path: Path, met: memory.Met, ended: Ended) -> Report:
+    """Check one trace as it grows, until its writer has ended, and print the outcome.
+
+    `met` is given the first finding of each kind when it is met.
+    """
     report = Report("check", str(path))
-    _check_one(Consoles(out, out), path, Baseline(), report, follow=follow, first=False, met=met)
+    _check_one(Consoles(out, out), path, Baseline(), report, first=False, follow=ended, met=met)
     return report
 
 
@@ -123,7 +132,7 @@ def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
     """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
     report = Report("check", str(path))
     silent = Console(quiet=True)
-    _check_one(Consoles(silent, silent, described=described), path, baseline, report, follow=False, first=False)
+    _check_one(Consoles(silent, silent, described=described), path, baseline, report, first=False)
     return report
 
 
@@ -133,8 +142,8 @@ def _check_one(
     baseline: Baseline,
     report: Report,
     *,
-    follow: bool,
     first: bool,
+    follow: Ended | None = None,
     met: memory.Met | None = None,
 ) -> None:
     try:
@@ -145,9 +154,9 @@ def _check_one(
                 progress.update(task, completed=trace.lines.bytes_read())
 
             if isinstance(trace, MemoryReader):
-                memory.check(told, path, trace, baseline, report, tell, follow=follow, first=first, met=met)
+                memory.check(told, path, trace, baseline, report, tell, follow=bool(follow), first=first, met=met)
             else:
-                _check_requests(told, path, trace, baseline, report, tell, follow=follow, first=first)
+                _check_requests(told, path, trace, baseline, report, tell, follow=bool(follow), first=first)
     except InputError as error:
         report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))

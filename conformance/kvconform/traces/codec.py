@@ -97,7 +97,7 @@ class TraceReader:
                 raise InputError(path, number, f"the operation has {reason}")
             _check_bounds(path, number, op, config, allowance)
             yield number, op
-        if number == 1:
+        if number == 1 and not self.lines.follows:
             raise InputError(path, 1, "no operation follows the header")
 
 

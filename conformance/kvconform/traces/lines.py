@@ -5,7 +5,7 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
@@ -23,6 +23,9 @@ MAX_LINE = 64 * 1024 * 1024
 LOOK = 0.2
 """Seconds between two looks for more in a file that is followed."""
 
+Ended = Callable[[], bool]
+"""Whether the writer of a file has ended, so that nothing more is added to it."""
+
 _ZSTD_PIECE = 1024
 """Compressed bytes decompressed at a time. A hostile file holds 128 KiB in four bytes, so this is 32 MiB at most."""
 
@@ -33,19 +36,21 @@ class Lines:
     Lines are numbered from 1 and keep their line end, so that a truncated last line is recognised.
     """
 
-    def __init__(self, path: Path, max_line: int = MAX_LINE, *, follow: bool = False) -> None:
-        """Open `path`; `follow` waits at its end for more, until the reader is interrupted.
+    def __init__(self, path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = None) -> None:
+        """Open `path`; with `follow` wait at its end for more, until that is true or the reader is interrupted.
 
         Raises:
             InputError: it cannot be opened.
         """
         self.path = path
+        self.follows = follow is not None
+        """Whether the file may grow."""
         self.number = 0
         """The line that was read last."""
         self._max_line = max_line
         self._peeked: bytes | None = None
         try:
-            self._raw: BinaryIO = _Growing(path) if follow else path.open("rb")  # type: ignore[assignment]
+            self._raw: BinaryIO = _Growing(path, follow) if follow else path.open("rb")  # type: ignore[assignment]
         except OSError as error:
             raise InputError(path, 0, error.strerror or str(error)) from error
         self._stream = _decompressed(self._raw, path.suffix)
@@ -112,10 +117,11 @@ def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
 
 
 class _Growing(io.RawIOBase):
-    """A file that is still written: at its end there is always more to come."""
+    """A file that is still written: at its end there is more to come until its writer has ended."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ended: Ended) -> None:
         self._file = path.open("rb", buffering=0)
+        self._ended = ended
 
     def readable(self) -> bool:
         return True
@@ -129,6 +135,8 @@ class _Growing(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         while not (count := self._file.readinto(buffer)):
+            if self._ended():
+                return self._file.readinto(buffer)
             time.sleep(LOOK)
         return count
 

@@ -15,7 +15,7 @@ from kvcheck import Checker, Malformed
 from kvconform.errors import InputError
 from kvconform.traces.bounds import Allowance, OutOfRange
 from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
-from kvconform.traces.lines import MAX_LINE, Lines
+from kvconform.traces.lines import MAX_LINE, Ended, Lines
 from kvconform.traces.version1 import upgraded
 from kvspec.memory.events import (
     Begin,
@@ -105,12 +105,12 @@ class MemoryReader:
             check_numbers(path, number, event)
             check_allowance(path, number, event, line, self.header.pools, allowance)
             yield number, event
-        if number == 1:
+        if number == 1 and not self.lines.follows:
             raise InputError(path, 1, "no event follows the header")
 
 
-def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: bool = False) -> TraceReader | MemoryReader:
-    """Open a trace of either level; `follow` waits at its end for more.
+def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = None) -> TraceReader | MemoryReader:
+    """Open a trace of either level; with `follow` wait at its end for more, until that is true.
 
     Raises:
         InputError: the file, or its header, cannot be used.

@@ -55,9 +55,9 @@ def check(
         pool = pool_told(group.finding, len(trace.header.pools))
         where = f" in pool {pool}" if pool else ""
         what = f"{path}:{group.line}: {group.finding.code}{where}: {describe(group.finding)}"
-        console.print(Text(printable(what)), soft_wrap=True)
         if met is not None:
             met(group, len(trace.header.pools))
+        console.print(Text(printable(what)), soft_wrap=True)
 
     checker = Checker(trace.header.pools)
     judging = Judge(checker, baseline, tell if follow else None)
