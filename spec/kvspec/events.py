@@ -212,7 +212,7 @@ class Figures(Answer):
     rows_sessions: int | None = None
     """Rows that idle session slots hold."""
     rows_withheld: int | None = None
-    """Rows that were let go and are still read by a launch in flight."""
+    """Rows that were let go under a launch still in flight: those that one reads, and others at will (RACE-1)."""
     window_available: int | None = None
     """Tokens of free window pages."""
     window_evictable: int | None = None
@@ -277,7 +277,7 @@ class SnapshotAnswer(Answer):
     store_states: Runs | None = None
     free_rows: Runs | None = None
     withheld_rows: Runs | None = None
-    """Rows that were let go and are still read by a launch in flight."""
+    """Rows that were let go under a launch still in flight: those that one reads, and others at will (RACE-1)."""
     locks: dict[int, int] | None = None
     """For each page of the prefix store that somebody has locked, how many holders have."""
     window_locks: dict[int, int] | None = None

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from kvconform.oracle.parts import judge_content, judge_length
 from kvconform.oracle.runs import alongside, merged, without
 from kvspec.events import Figures, Held, HolderView, SnapshotAnswer
@@ -17,6 +19,7 @@ from kvspec.rules import Violation
 def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
     """Compare an implementation's own figures with the specification's (20070, 22213)."""
     judged: dict[str, None] = {}
+    expected = _with_rows_kept(state, expected, obs)
     for name, rule in _RULES.items():
         due, told = getattr(expected, name), getattr(obs, name)
         if due is None:
@@ -33,6 +36,21 @@ def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
         state.judged[rule] += 1
     state.judged["STORE-2"] += obs.protected is not None
     state.judged["SESS-3"] += held_tokens(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
+
+
+def _with_rows_kept(state: State, expected: Figures, observed: Figures) -> Figures:
+    """The figures due from an engine that withholds as many rows longer than it must as it says (RACE-1)."""
+    if not state.may_keep or expected.rows_available is None or expected.rows_withheld is None:
+        return expected
+    kept = 0
+    if observed.rows_withheld is not None:
+        kept = observed.rows_withheld - expected.rows_withheld
+    elif observed.rows_available is not None:
+        kept = expected.rows_available - observed.rows_available
+    if not 0 < kept <= len(state.may_keep):
+        return expected
+    state.chosen["row withheld longer"] += 1
+    return replace(expected, rows_available=expected.rows_available - kept, rows_withheld=expected.rows_withheld + kept)
 
 
 _POOLS = {"window": "ACC-2", "states": "ACC-3"}
@@ -111,15 +129,39 @@ def _judge_each(
 
 
 def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
-    """Compare the rows that nobody holds. One that is free though a launch in flight reads it breaks RACE-1."""
+    """Compare the rows without a holder.
+
+    One that is free though a launch in flight reads it breaks RACE-1; one that is withheld with no launch in flight is
+    lost, since no completion will free it (ROW-1).
+    """
     if state.virtual_row:
         return
+    expected = _with_withheld(state, expected, observed)
     # those of the free ones that are withheld
     early = without(observed.free_rows or (), without(observed.free_rows or (), expected.withheld_rows or ()))
     if early:
         raise Violation("RACE-1", "rows are free that a launch in flight still reads", observed=early)
+    lost = without(observed.withheld_rows or (), without(observed.withheld_rows or (), expected.free_rows or ()))
+    if lost:
+        raise Violation("ROW-1", "rows are withheld that should be free by now", expected="free", observed=lost)
     _judge_set(state, "RACE-1", "the withheld rows", expected.withheld_rows or (), observed.withheld_rows)
     _judge_set(state, "ROW-1", "the free rows", expected.free_rows or (), observed.free_rows)
+
+
+def _with_withheld(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> SnapshotAnswer:
+    """The rows due from an engine that withholds some longer than it must; a row once free stays free (RACE-1)."""
+    if not state.may_keep or (observed.withheld_rows is None and observed.free_rows is None):
+        return expected
+    may = compress(sorted(state.may_keep))
+    freed = without(may, observed.withheld_rows) if observed.withheld_rows is not None else observed.free_rows or ()
+    state.may_keep.difference_update(row for row in [*state.may_keep] if not without([row], freed))
+    kept = compress(sorted(state.may_keep))
+    state.chosen["row withheld longer"] += bool(kept)
+    return replace(
+        expected,
+        free_rows=without(expected.free_rows or (), kept),
+        withheld_rows=merged([*(expected.withheld_rows or ()), *kept]),
+    )
 
 
 def _snapshot(state: State, requests: dict[str, Held], sessions: dict[str, Held]) -> SnapshotAnswer:

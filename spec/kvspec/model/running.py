@@ -28,7 +28,8 @@ def extend(state: State, op: Extend, told: Told) -> None:
     rows = None if op.obs is None else told.rows(kept)
     state_needs = [(req, recurrent.states_missing(state, request)) for req, request, _, _ in batch]
     needed = _needed(state, op, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
-    check_room(state, needed, [*kept.values()].count(None), sum(need for _, need in state_needs))
+    new_rows = [*kept.values()].count(None)
+    check_room(state, needed, new_rows + _withheld_on(state, op, new_rows), sum(need for _, need in state_needs))
     told.carried_out()
 
     if rows is None:
@@ -121,6 +122,22 @@ def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int])
     return ceil_pages(sum(positions), page_size) + len(positions)
 
 
+def _withheld_on(state: State, op: Extend, rows: int) -> int:
+    """Of the rows that an engine may withhold longer than it must, those that it does, as its refusal counts them."""
+    told = op.refused
+    if not state.may_keep or told is None or told.rule not in (None, "CAP-1"):
+        return 0
+    free, kept = state.free_rows, len(state.may_keep)
+    if told.rows_short:
+        kept = min(kept, told.rows_short - (rows - free))
+    elif told.pages_short or told.window_short or told.states_short:
+        return 0
+    if kept <= 0 or rows + kept <= free:
+        return 0
+    state.chosen["row withheld longer"] += 1
+    return kept
+
+
 def _extend_one(state: State, part: Part, row: int) -> None:
     """Apply one request of a prefill batch that was checked whole; its new pages follow."""
     req, request, prefix_len, seq_len = part
@@ -132,6 +149,7 @@ def _extend_one(state: State, part: Part, row: int) -> None:
         path = [*map(state.store.pages.__getitem__, request.tokens.keys(0, prefix_len // page_size))]
         state.store.lock(path, len(path))
         state.rows[row] = record
+        state.may_keep.discard(row)
         state.records[record] = Record(row, locked)
         if state.memory is not None:
             state.memory.begin(state, record, row, locked)
@@ -316,8 +334,10 @@ def complete(state: State, op: Complete, told: Told) -> None:
             continue
         del readers[row]
         if rows.get(row) == WITHHELD:
-            del rows[row]
+            state.free_row(row)
             freed.append(row)
+    if not state.flights:
+        state.may_keep.clear()
     if state.memory is not None:
         state.memory.complete(op.launch, freed)
 

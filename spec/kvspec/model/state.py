@@ -23,6 +23,7 @@ CHOICES = (
     "window left when publishing",
     "chunk not published",
     "row not withheld",
+    "row withheld longer",
     "first turn published early",
     "tokens sampled by the engine",
     "turn counted as its session's",
@@ -55,6 +56,9 @@ class State:
 
         self.rows: dict[int, int] = {}
         """Row -> record that has it, or WITHHELD."""
+        self.may_keep: set[int] = set()
+        """Free rows that an engine may withhold on, because they were let go under launches some of which are in flight
+        (RACE-1)."""
         self.owner: dict[int, int | PrefixKey] = {}
         """Page -> record whose private page it is, or the prefix whose last page it is in the store."""
         self.store = PrefixStore(ceil_pages(config.sliding_window, config.page_size))
@@ -178,7 +182,13 @@ class State:
         else:
             if not self.config.withholds_rows and self.in_flight(record):
                 self.chosen["row not withheld"] += 1
-            del self.rows[row]
+            self.free_row(row)
+
+    def free_row(self, row: int) -> None:
+        """A row that no launch reads becomes free; while any launch is in flight an engine may withhold it on."""
+        del self.rows[row]
+        if self.flights and self.config.withholds_rows:
+            self.may_keep.add(row)
 
     def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
         """Free pages, and the window sides behind them, become a record's own."""

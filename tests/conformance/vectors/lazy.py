@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from kvref import Manager
 from kvref.eviction_queue import EvictionQueue
 from kvref.release import evict_swa
 from kvref.tree_node import TreeNode
 from kvspec.events import Config, EvictAnswer, PublishAnswer, SwaEvictAnswer
+from tests.conformance.vectors.late import UntilNothingIsInFlight
 
 
 class MostRecentFirst(EvictionQueue):
@@ -21,10 +21,10 @@ class MostRecentFirst(EvictionQueue):
         return node
 
 
-class Lazy(Manager):
+class Lazy(UntilNothingIsInFlight):
     """The reference, except that it evicts more than it is asked, in another order, and publishes no chunk.
 
-    The windows of its requests are given back a page late.
+    The windows of its requests are given back a page late, and their rows when no launch is in flight.
     """
 
     def __init__(self, config: Config) -> None:

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from kvconform.features import lacks, needs, needs_of_config, under, vector_under
@@ -21,16 +23,20 @@ from kvspec.events import (
     Config,
     Evict,
     Extend,
+    Figures,
     Finish,
     Launch,
     MatchPrefix,
     OpenSession,
+    Refused,
+    Report,
     Snapshot,
     SnapshotAnswer,
     Submit,
 )
 from kvspec.model.state import CHOICES
 from kvspec.rules import Violation
+from tests.conformance.vectors.late import UntilTheCompletionAfter, UntilTheNextCompletion
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
 from tests.conformance.vectors.rowless import KeepsPages, Rowless
 from tests.conformance.vectors.sampling import Samples, TellsAnother, TellsOneLess
@@ -49,9 +55,95 @@ def test_the_reference_conforms_to(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("engine", [Lazy, NeverGivesBack])
+@pytest.mark.parametrize("engine", [Lazy, NeverGivesBack, UntilTheCompletionAfter])
 def test_vectors_are_not_stricter_than_the_rules(path: Path, engine: type[Manager]) -> None:
     assert run_vector(read_vector(path), engine).finding is None
+
+
+def test_a_row_that_is_withheld_with_nothing_in_flight_is_lost() -> None:
+    findings = [run_vector(read_vector(path), UntilTheNextCompletion).finding for path in PATHS]
+    found = [finding for finding in findings if finding is not None]
+    assert len(found) > 20
+    assert {finding.rule.id for finding in found if isinstance(finding, RuleBroken)} == {"ROW-1"}
+
+
+def rows_let_go() -> Model:
+    """Row 0 was read by the first of two launches, and let go after it; the other is in flight."""
+    model = Model(msgspec.structs.replace(SMALL, num_rows=3))
+    for op in (Submit("r", [1]), Submit("q", [2]), MatchPrefix("r"), MatchPrefix("q"), Extend([("r", 1), ("q", 1)])):
+        model.step(op)
+    for step in (Launch(1, ["r"]), Launch(2, ["q"]), Complete(1, {"r": 5}), Finish("r"), Submit("w", [3])):
+        model.step(step)
+    model.step(MatchPrefix("w"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("available", "withheld", "rule"),
+    [(2, 0, None), (1, 1, None), (1, None, None), (None, 1, None), (1, 0, "ACC-1"), (0, 2, "ACC-1"), (2, 1, "ACC-1")],
+)
+def test_figures_may_count_a_row_as_withheld_while_a_launch_is_in_flight(
+    available: int | None, withheld: int | None, rule: str | None
+) -> None:
+    told = Report(obs=Figures(rows_available=available, rows_withheld=withheld))
+    model = rows_let_go()
+    if rule is None:
+        model.step(told)
+        assert model.state.chosen["row withheld longer"] == (withheld == 1 or available == 1)
+        return
+    with pytest.raises(Violation, match=rule):
+        model.step(told)
+
+
+@pytest.mark.parametrize(
+    ("free", "withheld", "rule"),
+    [
+        ([0, 2], [], None),
+        ([2], [0], None),
+        ([2], None, None),
+        (None, [0], None),
+        ([2], [], "ROW-1"),
+        ([0], [2], "ROW-1"),
+    ],
+)
+def test_a_snapshot_may_show_a_row_as_withheld_while_a_launch_is_in_flight(
+    free: list[Any] | None, withheld: list[Any] | None, rule: str | None
+) -> None:
+    told = Snapshot(obs=SnapshotAnswer(free_rows=free, withheld_rows=withheld))
+    model = rows_let_go()
+    if rule is not None:
+        with pytest.raises(Violation, match=rule):
+            model.step(told)
+        return
+    model.step(told)
+    again = Snapshot(obs=SnapshotAnswer(free_rows=[2], withheld_rows=[0]))
+    if free == [2] or withheld == [0]:
+        model.step(again)
+        model.step(Complete(2, {"q": 5}))
+    with pytest.raises(Violation, match="ROW-1: rows are withheld that should be free by now"):
+        model.step(again)
+
+
+@pytest.mark.parametrize(
+    ("refused", "allowed"),
+    [
+        (Refused("no row", "CAP-1", rows_short=1), True),
+        (Refused("no row", "CAP-1"), True),
+        (Refused("no row", "CAP-1", rows_short=2), False),
+        (Refused("no page", "CAP-1", pages_short=1), False),
+        (Refused("no", "BATCH-1"), False),
+    ],
+)
+def test_an_extend_may_lack_a_row_that_is_withheld_longer(refused: Refused, allowed: bool) -> None:
+    model = rows_let_go()
+    model.step(Submit("v", [4]))
+    model.step(MatchPrefix("v"))
+    both = Extend([("w", 1), ("v", 1)], refused=refused)
+    if allowed:
+        model.step(both)
+        model.step(Complete(2, {"q": 5}))
+    with pytest.raises(Violation, match=r"CAP-1|OP-1"):
+        model.step(both)
 
 
 def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judge() -> None:

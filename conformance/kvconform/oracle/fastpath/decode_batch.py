@@ -223,6 +223,8 @@ class Steady:
         if tokens is not op.tokens and tokens != op.tokens:
             state.chosen["tokens sampled by the engine"] += 1
         del state.flights[op.launch], self._in_flight[op.launch]
+        if not state.flights:
+            state.may_keep.clear()
         rests = self._rests
         for req, token in tokens.items():
             rests[req].append(token)
