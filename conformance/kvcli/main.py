@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvcli import attaching, checking, engines, matrix, replay, searching, starting
+from kvcli import attaching, checking, engines, matrix, replay, searching, serving, starting
 from kvcli.options import flowing
 from kvconform import signals
 from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown, written_out
@@ -37,6 +37,7 @@ app.command()(searching.explore)
 app.command()(searching.bugs)
 app.command()(matrix.matrix)
 app.command(context_settings={"allow_extra_args": True})(attaching.attach)
+app.command()(serving.serve)
 app.add_typer(replay.app, name="replay")
 app.add_typer(engines.app, name="engines")
 

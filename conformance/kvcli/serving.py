@@ -1,0 +1,59 @@
+"""`kvspec serve`: a real server of an engine on the CPU, with kvspec on."""
+
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    release: Annotated[str, typer.Argument(metavar="ENGINE==VERSION", help="A release of sglang or vllm.")],
+    minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of traffic.")] = 1.0,
+    clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that ask at the same time.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Draws the server's configuration and the requests.")] = 0,
+    python: Annotated[
+        Path | None,
+        typer.Option(metavar="PYTHON", help="A Python in which the engine is installed, instead of one made here."),
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
+    ] = None,
+) -> None:
+    """Start an engine's own server on the CPU, send it HTTP traffic, and check its memory events and its tokens.
+
+    The model is tiny and made here; greedy tokens depend on what the KV cache holds. Each delivered token is compared
+    with a pass over prompt and answer without a cache. The server, its scheduler, its caches and its KV tensors are
+    the engine's own. Kernels of GPUs are stood in for, and never run.
+
+        kvspec serve sglang==0.5.23 --minutes 2
+
+        kvspec serve sglang==0.5.23 --seed 7 --keep /tmp/served
+    """
+    from kvconform.console import Output
+    from kvlab.serving.environment import NoEnvironment
+    from kvlab.serving.report import serve_and_report
+
+    match = re.fullmatch(r"(sglang|vllm)==([0-9][0-9A-Za-z.+!-]*)", release)
+    if match is None:
+        raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION or vllm==VERSION")
+    if keep is not None and keep.exists():
+        raise typer.BadParameter(f"{keep} is there already: give a new folder")
+    with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
+        folder = Path(scratch) if keep is None else keep
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            status = serve_and_report(
+                Output(),
+                match[1],
+                match[2],
+                folder.absolute(),
+                python,
+                seed=seed,
+                seconds=minutes * 60,
+                clients=clients,
+            )
+        except NoEnvironment as error:
+            raise typer.BadParameter(str(error)) from error
+    raise typer.Exit(status)

@@ -1,0 +1,185 @@
+"""HTTP traffic for one server: shared prompts, streams that are cut off, sessions, and orders to the server."""
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvlab.serving.model import VOCABULARY, Answer
+from kvlab.serving.servers import Control, Server
+
+PATIENCE = 120.0
+"""Seconds after which a request without an answer counts as forgotten by the server."""
+
+LONGEST_PROMPT = 100
+LONGEST_ANSWER = 40
+TURNS = 4
+"""The most turns of a session."""
+
+
+@dataclass
+class Traffic:
+    """What became of the requests of one run."""
+
+    answers: list[Answer] = field(default_factory=list)
+    aborted: int = 0
+    turns: int = 0
+    """Of sessions."""
+    orders: int = 0
+    """Pauses, flushes and aborts by name that the server took."""
+    refused: int = 0
+    """Requests that the server answered with an error."""
+    failures: list[str] = field(default_factory=list)
+    """Requests without an answer, one line each."""
+
+
+class Clients:
+    """Some clients of a server, each in a thread of its own, until their time is over."""
+
+    def __init__(self, server: Server, port: int, seed: int, clients: int) -> None:
+        """They share prompts. What each one asks follows from the seed; when, from the machine."""
+        self._server, self._port = server, port
+        rng = random.Random(f"{seed} prompts")
+        self._stems = [[rng.randrange(VOCABULARY) for _ in range(LONGEST_PROMPT)] for _ in range(6)]
+        self._rngs = [random.Random(f"{seed} client {client}") for client in range(clients)]
+        self._orders = random.Random(f"{seed} orders")
+        self._lock = threading.Lock()
+        self._live: dict[str, None] = {}
+        self._ends = 0.0
+        self.traffic = Traffic()
+
+    def run(self, seconds: float) -> Traffic:
+        """Send requests for so long, and wait for the last answers."""
+        self._ends = time.monotonic() + seconds
+        threads = [threading.Thread(target=self._client, args=(number, rng)) for number, rng in enumerate(self._rngs)]
+        threads.append(threading.Thread(target=self._order))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self.traffic
+
+    @property
+    def _over(self) -> bool:
+        return time.monotonic() >= self._ends or bool(self.traffic.failures)
+
+    def _client(self, number: int, rng: random.Random) -> None:
+        asked = 0
+        while not self._over:
+            asked += 1
+            rid = f"c{number}-{asked}."
+            try:
+                if self._server.sessions and rng.random() < 0.2:
+                    self._talk(rng, rid)
+                else:
+                    self._ask(rng, rid, self._prompt(rng))
+            except (OSError, http.client.HTTPException, TimeoutError) as error:
+                with self._lock:
+                    self.traffic.failures.append(f"{rid}: {type(error).__name__}: {error}")
+
+    def _prompt(self, rng: random.Random) -> list[int]:
+        stem = rng.choice(self._stems)[: rng.randint(0, LONGEST_PROMPT)]
+        return stem + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
+
+    def _talk(self, rng: random.Random, name: str) -> None:
+        """A streaming session of some turns; what a turn was answered comes before the next one's tokens."""
+        opened, closed = self._server.session(name)
+        if self._post(*opened) >= 400:
+            return
+        known: list[int] = []
+        for turn in range(rng.randint(1, TURNS)):
+            with self._lock:
+                self.traffic.turns += 1
+            said = self._prompt(rng)[: LONGEST_PROMPT // TURNS]
+            answer = self._ask(rng, f"{name}{turn}.", said, session=name, before=known)
+            if answer is None:
+                break
+            known = answer.prompt + answer.output
+        self._post(*closed)
+
+    def _ask(
+        self, rng: random.Random, rid: str, tokens: list[int], session: str = "", before: list[int] | None = None
+    ) -> Answer | None:
+        """One request; `None` unless it was answered to its end."""
+        asked = rng.randint(1, LONGEST_ANSWER)
+        cut = rng.randint(1, asked) if rng.random() < 0.15 and not session else None
+        path, body = self._server.ask(rid, tokens, asked, session)
+        answer = Answer(rid, (before or []) + tokens, [], asked)
+        with self._lock:
+            self._live[rid] = None
+        try:
+            ended = self._stream(path, body, answer, cut)
+        finally:
+            with self._lock:
+                self._live.pop(rid, None)
+        with self._lock:
+            if ended:
+                self.traffic.answers.append(answer)
+                return answer
+            self.traffic.aborted += 1
+            answer.asked = 0
+            self.traffic.answers.append(answer)
+        return None
+
+    def _stream(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
+        """Fill in an answer as it arrives, and hang up after `cut` tokens; whether it came to its end."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            if response.status >= 400:
+                response.read()
+                with self._lock:
+                    self.traffic.refused += 1
+                return False
+            reason = None
+            for message in _messages(response):
+                tokens, reason = self._server.answered(message)
+                answer.output = tokens if self._server.cumulative else answer.output + tokens
+                if cut is not None and len(answer.output) >= cut:
+                    return False
+            return reason == "length"
+        finally:
+            connection.close()
+
+    def _order(self) -> None:
+        """Orders to the server, now and then: pause and go on, flush, abort a request by its name."""
+        rng = self._orders
+        while not self._over:
+            time.sleep(rng.uniform(0.2, 1.5))
+            with self._lock:
+                among = list(self._live)
+            if not among or not self._server.controls:
+                continue
+            control: Control = rng.choice(self._server.controls)
+            try:
+                for path, body in control(rng.choice(among)):
+                    taken = self._post(path, body) < 400
+                    with self._lock:
+                        self.traffic.orders += taken
+                    time.sleep(rng.uniform(0.0, 0.3))
+            except (OSError, http.client.HTTPException) as error:
+                with self._lock:
+                    self.traffic.failures.append(f"order: {type(error).__name__}: {error}")
+
+    def _post(self, path: str, body: dict[str, Any]) -> int:
+        """The status of the server's answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        finally:
+            connection.close()
+
+
+def _messages(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The messages of an event stream."""
+    for line in response:
+        if line.startswith(b"data: {"):
+            yield json.loads(line[len(b"data: ") :])

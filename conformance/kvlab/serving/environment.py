@@ -1,0 +1,65 @@
+"""An environment of its own for an engine's server, with the versions that are pinned beside this module."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kvconform.subprocesses import run
+from kvlab.releases import cache_folder
+
+PINS = Path(__file__).parent
+PACKAGES = ("kvspec", "kvcheck", "kvtrace", "kvattach", "kvlab", "kvconform", "kvcuda")
+"""Packages of ours that the server's processes import."""
+
+
+class NoEnvironment(Exception):
+    """An environment that could not be made; the message is one line that says why."""
+
+
+def environment(engine: str, say: Callable[[str], object]) -> Path:
+    """The Python of an engine's environment, which is made with pip the first time.
+
+    Raises:
+        NoEnvironment: there are no pins for the engine, or pip could not install them.
+    """
+    pins = PINS / f"{engine}.txt"
+    if not pins.is_file():
+        raise NoEnvironment(f"there are no pinned packages for a server of {engine}")
+    digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:8]
+    folder = cache_folder().with_name("servers") / f"{engine}-{digest}"
+    python, complete = folder / "bin" / "python", folder / "complete"
+    if not complete.is_file():
+        say(f"making {folder} (a few minutes, once)")
+        _done([sys.executable, "-m", "venv", "--clear", str(folder)])
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        _done([*pip, "--only-binary", ":all:", "-r", str(pins)])
+        complete.touch()
+    return python
+
+
+def _done(command: list[str]) -> None:
+    try:
+        done = run(command)
+    except OSError as error:
+        raise NoEnvironment(f"{command[0]}: {error.strerror}") from error
+    if done.returncode:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise NoEnvironment(f"{' '.join(command[:4])} failed: {last}")
+
+
+def search_path(folder: Path, release: Path | None) -> str:
+    """`PYTHONPATH` of a server: the hooks' startup module, the stubs', our packages, and the engine's release.
+
+    Our packages are linked into `folder`, so that nothing beside them is found.
+    """
+    import kvattach.switch
+
+    links = folder / "packages"
+    links.mkdir()
+    for name in PACKAGES:
+        module = __import__(name)
+        (links / name).symlink_to(Path(module.__path__[0]), target_is_directory=True)
+    parts = [kvattach.switch.STARTUP, PINS / "startup", links, *([release] if release is not None else [])]
+    return os.pathsep.join(map(str, parts))

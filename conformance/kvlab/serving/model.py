@@ -1,0 +1,124 @@
+"""Makes a tiny model whose greedy answers depend on what the KV cache holds, and checks answers without a cache.
+
+    python -m kvlab.serving.model make FOLDER
+    python -m kvlab.serving.model check FOLDER < answers.jsonl > differences.jsonl
+
+It runs in the environment of a server, which has torch and transformers.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import msgspec
+
+VOCABULARY = 508
+"""Token ids below it are words; the four above it are special."""
+
+TIE = 1e-3
+"""Two logits that differ by less are a tie: another order of the same sums may take the other token."""
+
+
+class Answer(msgspec.Struct):
+    """What one request was asked and answered, in token ids."""
+
+    rid: str
+    prompt: list[int]
+    output: list[int]
+    """As far as it was delivered."""
+    asked: int = 0
+    """Tokens that the request asked for; 0 if it was aborted, so that any number may be delivered."""
+
+
+class Difference(msgspec.Struct):
+    """The first token of an answer that a pass without a cache would not have given."""
+
+    rid: str
+    position: int
+    """In prompt and answer, in tokens."""
+    expected: int
+    found: int
+    gap: float
+    """Between the two logits."""
+
+
+def make(folder: str) -> None:
+    """Write a Llama of two layers and a tokenizer of one word a token into a folder.
+
+    Attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
+    """
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    tokenizers = importlib.import_module("tokenizers")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=VOCABULARY + 4,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            max_position_embeddings=4096,
+            bos_token_id=VOCABULARY,
+            eos_token_id=VOCABULARY + 1,
+            pad_token_id=VOCABULARY + 2,
+            dtype="float32",
+        )
+    ).float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                sharp = "q_proj" in name or "k_proj" in name
+                weight.normal_(0, (2.0 if sharp else 1.2) / weight.shape[1] ** 0.5)
+    model.save_pretrained(folder)
+    specials = ["<s>", "</s>", "<pad>", "<unk>"]
+    words = [*(f"t{number}" for number in range(VOCABULARY)), *specials]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+    ).save_pretrained(folder)
+
+
+def differences(folder: str, answers: list[Answer]) -> list[Difference]:
+    """The answers with a token that one pass over prompt and answer would not have given; ties are none."""
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    for answer in answers:
+        if not answer.output:
+            continue
+        tokens = torch.tensor([answer.prompt + answer.output])
+        with torch.no_grad():
+            logits = model(tokens, use_cache=False).logits[0][len(answer.prompt) - 1 : -1]
+        difference = _first(answer, logits)
+        if difference is not None:
+            found.append(difference)
+    return found
+
+
+def _first(answer: Answer, logits: Any) -> Difference | None:
+    for index, (expected, token) in enumerate(zip(logits.argmax(-1).tolist(), answer.output, strict=True)):
+        if expected != token:
+            gap = float(logits[index][expected] - logits[index][token])
+            # After a tie the rest of an answer follows another token, and says nothing.
+            return None if gap < TIE else Difference(answer.rid, len(answer.prompt) + index, expected, token, gap)
+    return None
+
+
+def main() -> None:
+    """Make a model, or check the answers on standard input."""
+    command, folder = sys.argv[1:]
+    if command == "make":
+        make(folder)
+        return
+    read = msgspec.json.Decoder(Answer)
+    answers = [read.decode(line) for line in sys.stdin.buffer if line.strip()]
+    for difference in differences(folder, answers):
+        sys.stdout.buffer.write(msgspec.json.encode(difference) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The servers that can be started here: their command lines, requests and answers, each drawn from a seed."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Request = tuple[str, dict[str, Any]]
+"""Path and body."""
+
+Control = Callable[[str], Sequence[Request]]
+"""Orders to a server, given the name of a request that is under way."""
+
+PINS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server with its configuration."""
+
+    engine: str
+    arguments: list[str]
+    """The module that starts it, and its arguments but model and port."""
+    environment: dict[str, str] = field(default_factory=dict)
+    controls: tuple[Control, ...] = ()
+    sessions: bool = False
+    cumulative: bool = True
+    """Whether each message of a stream has all tokens so far."""
+
+    def command(self, model: Path, port: int) -> list[str]:
+        """The arguments of Python that start it."""
+        named = "--model-path" if self.engine == "sglang" else "--model"
+        return ["-m", *self.arguments, named, str(model), "--port", str(port)]
+
+    def ask(self, rid: str, tokens: list[int], asked: int, session: str = "") -> Request:
+        """The request for `asked` tokens after `tokens`."""
+        if self.engine == "sglang":
+            body: dict[str, Any] = {
+                "rid": rid,
+                "input_ids": tokens,
+                "stream": True,
+                "sampling_params": {"max_new_tokens": asked, "temperature": 0, "ignore_eos": True},
+            }
+            return "/generate", body | ({"session_params": {"id": session}} if session else {})
+        return "/v1/completions", {
+            "request_id": rid,
+            "prompt": tokens,
+            "max_tokens": asked,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "return_token_ids": True,
+        }
+
+    def answered(self, message: dict[str, Any]) -> tuple[list[int], str | None]:
+        """The tokens in a message of a stream, and why the answer ends with it; `None` if it goes on."""
+        if self.engine == "sglang":
+            reason = message.get("meta_info", {}).get("finish_reason")
+            return message.get("output_ids", []), None if reason is None else reason["type"]
+        (choice,) = message["choices"]
+        return choice.get("token_ids") or [], choice["finish_reason"]
+
+    def session(self, name: str) -> tuple[Request, Request]:
+        """The requests that open and close a streaming session."""
+        opened = {"session_id": name, "capacity_of_str_len": 1000, "streaming": True}
+        return ("/open_session", opened), ("/close_session", {"session_id": name})
+
+
+def sglang(seed: int) -> Server:
+    """An SGLang server with a page size, a memory and a loop that the seed draws."""
+    rng = random.Random(f"{seed} sglang")
+    page_size = rng.choice([1, 4, 16])
+    sessions = rng.random() < 0.5
+    arguments = ["sglang.launch_server", "--device", "cpu", "--attention-backend", "torch_native"]
+    arguments += ["--dtype", "float32", "--disable-cuda-graph", "--mem-fraction-static", "0.2"]
+    arguments += ["--context-length", "1024", "--max-running-requests", "8"]
+    arguments += ["--page-size", str(page_size), "--max-total-tokens", str(rng.choice([512, 768, 1024]))]
+    arguments += ["--chunked-prefill-size", str(rng.choice([32, 64, 128]))]
+    arguments += ["--enable-mixed-chunk"] * (rng.random() < 0.3)
+    arguments += ["--disable-overlap-schedule"] * (rng.random() < 0.3)
+    arguments += ["--enable-streaming-session"] * sessions
+    return Server(
+        "sglang",
+        arguments,
+        {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": rng.choice(["python", "rust"]),
+            **({"SGLANG_TEST_RETRACT": "1"} if rng.random() < 0.3 else {}),
+            "KVSPEC_STUBS": "sgl_kernel,torchaudio,torchvision._meta_registrations",
+        },
+        (
+            lambda rid: [("/abort_request", {"rid": rid})],
+            lambda _: [("/flush_cache", {})],
+            lambda _: [("/pause_generation", {"mode": "in_place"}), ("/continue_generation", {})],
+            lambda _: [("/pause_generation", {"mode": "retract"}), ("/continue_generation", {})],
+        ),
+        sessions,
+    )
+
+
+def vllm(seed: int) -> Server:
+    """A vLLM server with a block size and a memory that the seed draws."""
+    rng = random.Random(f"{seed} vllm")
+    arguments = ["vllm.entrypoints.openai.api_server", "--dtype", "float32", "--enforce-eager"]
+    arguments += ["--max-model-len", "256", "--max-num-seqs", "8"]
+    arguments += ["--block-size", str(rng.choice([16, 32])), "--num-gpu-blocks-override", str(rng.choice([24, 48]))]
+    arguments += ["--max-num-batched-tokens", str(rng.choice([32, 64, 256]))]
+    return Server("vllm", arguments, {"VLLM_CPU_KVCACHE_SPACE": "1"}, cumulative=False)
+
+
+SERVERS: dict[str, Callable[[int], Server]] = {"sglang": sglang, "vllm": vllm}
+"""Engine -> its server, drawn from a seed."""

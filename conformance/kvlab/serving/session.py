@@ -1,0 +1,159 @@
+"""One run of a real server with kvspec on: started, given traffic, stopped; then its events and tokens are checked."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from kvlab.serving.client import Clients, Traffic
+from kvlab.serving.environment import NoEnvironment, search_path
+from kvlab.serving.model import Difference
+from kvlab.serving.servers import Server
+
+BOOT = 300.0
+"""Seconds that a server gets until it answers."""
+
+END = 30.0
+"""Seconds that it gets to end."""
+
+_QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    # The current directory may hold anything.
+    "PYTHONSAFEPATH": "1",
+}
+
+
+@dataclass
+class Run:
+    """What one run left behind."""
+
+    traffic: Traffic
+    recordings: list[Path]
+    differences: list[Difference] = field(default_factory=list)
+    died: str = ""
+    """The last line of the server's log, if it ended by itself."""
+
+
+def serve(
+    server: Server,
+    python: Path,
+    release: Path | None,
+    folder: Path,
+    *,
+    seed: int,
+    seconds: float,
+    clients: int,
+    say: Callable[[str], object],
+) -> Run:
+    """Start a server, send it traffic for `seconds`, stop it, and check its answers without a cache.
+
+    `folder` gets the model, the server's log, the recordings and the answers. `release` is the folder of the engine's
+    package, or `None` if the environment has it.
+
+    Raises:
+        NoEnvironment: the model could not be made, or the server does not start.
+    """
+    environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
+    model = folder / "model"
+    _python(python, environment, ["make", str(model)])
+    trace = folder / "trace.jsonl.zst"
+    say(f"starting {' '.join(server.arguments)}")
+    with _running(
+        server, python, model, folder / "server.log", {**environment, "KVSPEC": f"record:{trace}"}
+    ) as started:
+        process, port = started
+        say(f"{clients} clients for {seconds:.0f} s")
+        traffic = Clients(server, port, seed, clients).run(seconds)
+        died = process.poll() is not None
+    run = Run(traffic, sorted(folder.glob("trace-*.jsonl.zst")))
+    if died:
+        run.died = _last_line(folder / "server.log")
+    lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in traffic.answers)
+    (folder / "answers.jsonl").write_bytes(lines)
+    say(f"checking {len(traffic.answers)} answers against a pass without a cache")
+    found = _python(python, environment, ["check", str(model)], lines)
+    run.differences = [msgspec.json.decode(line, type=Difference) for line in found.splitlines()]
+    return run
+
+
+def _python(python: Path, environment: dict[str, str], arguments: list[str], given: bytes = b"") -> bytes:
+    done = subprocess.run(
+        [str(python), "-m", "kvlab.serving.model", *arguments],
+        env={**environment, "KVSPEC": ""},
+        input=given,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise NoEnvironment(f"kvlab.serving.model {arguments[0]}: {last}")
+    return done.stdout
+
+
+@contextmanager
+def _running(
+    server: Server, python: Path, model: Path, log: Path, environment: dict[str, str]
+) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """A server that answers, and its port; all of its processes are gone afterwards."""
+    port = _free_port()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(python), *server.command(model, port)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=log.parent,
+            process_group=0,
+        )
+        try:
+            _wait_until_it_answers(process, port, log)
+            yield process, port
+        finally:
+            _stop(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    ends = time.monotonic() + BOOT
+    while time.monotonic() < ends:
+        if process.poll() is not None:
+            raise NoEnvironment(f"the server ended with {process.returncode}: {_last_line(log)}")
+        address = f"http://127.0.0.1:{port}/health"
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.5)
+    raise NoEnvironment(f"the server did not answer in {BOOT:.0f} s: {_last_line(log)}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask all of a server's processes to end, and end those that do not."""
+    for sent, patience in ((signal.SIGTERM, END), (signal.SIGKILL, END)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
