@@ -32,10 +32,11 @@ CANARIES = {
 """The module of an engine's model runner, and who tells a canary of it: a module with `attach(runner, setting)`."""
 
 
-class _After(importlib.abc.MetaPathFinder):
+class After(importlib.abc.MetaPathFinder):
     """Finds modules as Python does, and attaches once they are there."""
 
     def __init__(self, names: Collection[str], attach: Callable[[str], None]) -> None:
+        """Call `attach` with the name of each module of `names` that has been imported."""
         self.names = names
         self._attach = attach
         self._looking = False
@@ -43,6 +44,7 @@ class _After(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """The module's own spec, with `attach` after its execution."""
         if fullname not in self.names or self._looking:
             return None
         self._looking = True
@@ -66,7 +68,7 @@ class _After(importlib.abc.MetaPathFinder):
 def wait_for_engines() -> None:
     """Attach to the engine that this process imports or has imported, if the environment says so."""
     wait_for_model_runners()
-    if any(isinstance(finder, _After) and finder.names is ENGINES for finder in sys.meta_path):
+    if any(isinstance(finder, After) and finder.names is ENGINES for finder in sys.meta_path):
         return
     try:
         trace = opened()
@@ -79,7 +81,7 @@ def wait_for_engines() -> None:
     for name in ENGINES:
         if name in sys.modules:
             _attach(name, switched)
-    sys.meta_path.insert(0, _After(ENGINES, lambda name: _attach(name, switched)))
+    sys.meta_path.insert(0, After(ENGINES, lambda name: _attach(name, switched)))
 
 
 def wait_for_model_runners() -> None:
@@ -89,13 +91,13 @@ def wait_for_model_runners() -> None:
     except CanarySwitchError as error:
         _log.error("kvspec: %s", error)
         return
-    if said is None or any(isinstance(finder, _After) and finder.names is CANARIES for finder in sys.meta_path):
+    if said is None or any(isinstance(finder, After) and finder.names is CANARIES for finder in sys.meta_path):
         return
     switched: Setting = said
     for name in CANARIES:
         if name in sys.modules:
             _watch(name, switched)
-    sys.meta_path.insert(0, _After(CANARIES, lambda name: _watch(name, switched)))
+    sys.meta_path.insert(0, After(CANARIES, lambda name: _watch(name, switched)))
 
 
 def _watch(name: str, said: Setting) -> None:

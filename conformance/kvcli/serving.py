@@ -17,6 +17,9 @@ def serve(
         Path | None,
         typer.Option(metavar="PYTHON", help="A Python in which the engine is installed, instead of one made here."),
     ] = None,
+    fault: Annotated[
+        str, typer.Option(metavar="NAME", help="Put a defect into the engine first ('kvspec engines inject' has all).")
+    ] = "",
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
     ] = None,
@@ -34,6 +37,7 @@ def serve(
     from kvconform.console import Output
     from kvlab.serving.environment import NoEnvironment
     from kvlab.serving.report import serve_and_report
+    from kvlab.serving.session import Settings
 
     match = re.fullmatch(r"(sglang|vllm)==([0-9][0-9A-Za-z.+!-]*)", release)
     if match is None:
@@ -43,17 +47,9 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
+        settings = Settings(seed, minutes * 60, clients, fault)
         try:
-            status = serve_and_report(
-                Output(),
-                match[1],
-                match[2],
-                folder.absolute(),
-                python,
-                seed=seed,
-                seconds=minutes * 60,
-                clients=clients,
-            )
+            status = serve_and_report(Output(), match[1], match[2], folder.absolute(), python, settings)
         except NoEnvironment as error:
             raise typer.BadParameter(str(error)) from error
     raise typer.Exit(status)

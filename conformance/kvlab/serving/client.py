@@ -73,7 +73,7 @@ class Clients:
             asked += 1
             rid = f"c{number}-{asked}."
             try:
-                if self._server.sessions and rng.random() < 0.2:
+                if number < self._server.sessions and rng.random() < 0.5:
                     self._talk(rng, rid)
                 else:
                     self._ask(rng, rid, self._prompt(rng))

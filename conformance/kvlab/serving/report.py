@@ -13,7 +13,7 @@ from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.model import Difference
 from kvlab.serving.servers import SERVERS
-from kvlab.serving.session import Run, serve
+from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Map
 
 SHOWN = 10
@@ -26,10 +26,7 @@ def serve_and_report(
     version: str,
     folder: Path,
     python: Path | None,
-    *,
-    seed: int,
-    seconds: float,
-    clients: int,
+    settings: Settings,
 ) -> int:
     """Serve, check and print what came out; the exit status.
 
@@ -49,11 +46,11 @@ def serve_and_report(
                 release = fetch(version, None, engine)
             except NotFetched as error:
                 raise NoEnvironment(str(error)) from error
-    server = SERVERS[engine](seed)
-    run = serve(server, python, release, folder, seed=seed, seconds=seconds, clients=clients, say=say)
+    server = SERVERS[engine](settings.seed)
+    run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms()) if run.recordings else BROKEN
     failures = _failures(run)
-    for line in [*failures, *_wrong_tokens(run), _summary(run)]:
+    for line in [*failures, *wrong_tokens(run), _summary(run)]:
         out.print(Text(line), soft_wrap=True)
     sys.stdout.flush()
     return BROKEN if failures or run.differences else status or CONFORMS
@@ -68,7 +65,7 @@ def _failures(run: Run) -> list[str]:
     return found + [f"no answer: {failure}" for failure in run.traffic.failures[:SHOWN]]
 
 
-def _wrong_tokens(run: Run) -> list[str]:
+def wrong_tokens(run: Run) -> list[str]:
     """A line for each wrong answer, with the page in which the position before the wrong token lies."""
     return [
         f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}{_page(run, one)}"

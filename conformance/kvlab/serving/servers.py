@@ -24,7 +24,8 @@ class Server:
     """The module that starts it, and its arguments but model and port."""
     environment: dict[str, str] = field(default_factory=dict)
     controls: tuple[Control, ...] = ()
-    sessions: bool = False
+    sessions: int = 0
+    """How many clients may hold a session at a time: a session keeps its row, and a server without a free row waits."""
     cumulative: bool = True
     """Whether each message of a stream has all tokens so far."""
 
@@ -71,7 +72,7 @@ def sglang(seed: int) -> Server:
     """An SGLang server with a page size, a memory and a loop that the seed draws."""
     rng = random.Random(f"{seed} sglang")
     page_size = rng.choice([1, 4, 16])
-    sessions = rng.random() < 0.5
+    sessions = rng.choice([0, 3])
     arguments = ["sglang.launch_server", "--device", "cpu", "--attention-backend", "torch_native"]
     arguments += ["--dtype", "float32", "--disable-cuda-graph", "--mem-fraction-static", "0.2"]
     arguments += ["--context-length", "1024", "--max-running-requests", "8"]
@@ -79,7 +80,7 @@ def sglang(seed: int) -> Server:
     arguments += ["--chunked-prefill-size", str(rng.choice([32, 64, 128]))]
     arguments += ["--enable-mixed-chunk"] * (rng.random() < 0.3)
     arguments += ["--disable-overlap-schedule"] * (rng.random() < 0.3)
-    arguments += ["--enable-streaming-session"] * sessions
+    arguments += ["--enable-streaming-session"] * bool(sessions)
     return Server(
         "sglang",
         arguments,

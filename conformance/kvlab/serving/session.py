@@ -35,6 +35,18 @@ _QUIET = {
 }
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How one run is made."""
+
+    seed: int
+    seconds: float
+    """Of traffic."""
+    clients: int
+    fault: str = ""
+    """The name of a defect to put into the engine; empty: none."""
+
+
 @dataclass
 class Run:
     """What one run left behind."""
@@ -51,13 +63,10 @@ def serve(
     python: Path,
     release: Path | None,
     folder: Path,
-    *,
-    seed: int,
-    seconds: float,
-    clients: int,
+    settings: Settings,
     say: Callable[[str], object],
 ) -> Run:
-    """Start a server, send it traffic for `seconds`, stop it, and check its answers without a cache.
+    """Start a server, send it traffic, stop it, and check its answers without a cache.
 
     `folder` gets the model, the server's log, the recordings and the answers. `release` is the folder of the engine's
     package, or `None` if the environment has it.
@@ -68,14 +77,12 @@ def serve(
     environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
     model = folder / "model"
     _python(python, environment, ["make", str(model)])
-    trace = folder / "trace.jsonl.zst"
+    hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", "KVSPEC_FAULT": settings.fault}
     say(f"starting {' '.join(server.arguments)}")
-    with _running(
-        server, python, model, folder / "server.log", {**environment, "KVSPEC": f"record:{trace}"}
-    ) as started:
+    with _running(server, python, model, folder / "server.log", hooked) as started:
         process, port = started
-        say(f"{clients} clients for {seconds:.0f} s")
-        traffic = Clients(server, port, seed, clients).run(seconds)
+        say(f"{settings.clients} clients for {settings.seconds:.0f} s")
+        traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds)
         died = process.poll() is not None
     run = Run(traffic, sorted(folder.glob("trace-*.jsonl.zst")))
     if died:
@@ -146,12 +153,13 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log: P
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask all of a server's processes to end, and end those that do not."""
-    for sent, patience in ((signal.SIGTERM, END), (signal.SIGKILL, END)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+    """Ask a server to end, and then end what is left of its processes."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _last_line(log: Path) -> str:

@@ -1,6 +1,7 @@
-"""Python imports this in every process of an engine's server: compiled kernels of GPUs are stood in for.
+"""Python imports this in every process of a server that `kvspec serve` starts.
 
-`KVSPEC_STUBS` names the packages. The folder is for the servers that `kvspec serve` starts, and for nothing else.
+Packages with compiled kernels of GPUs are stood in for; `KVSPEC_STUBS` names them. `KVSPEC_FAULT` names a defect that
+is put into the engine.
 """
 
 import os
@@ -12,3 +13,8 @@ from kvlab.stubs import Finder
 _names = [name for name in os.environ.get("KVSPEC_STUBS", "").split(",") if name]
 if _names:
     sys.meta_path.insert(0, Finder(_names, [], Path()))
+
+if os.environ.get("KVSPEC_FAULT"):
+    from kvlab.serving.faults import wait_for_engine
+
+    wait_for_engine(os.environ["KVSPEC_FAULT"])

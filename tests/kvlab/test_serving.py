@@ -1,0 +1,139 @@
+"""The traffic for real servers, with a server that answers as SGLang does: each token is the one before it plus 1."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kvcli.main import app, run_command
+from kvlab.serving import report
+from kvlab.serving.client import Clients
+from kvlab.serving.environment import NoEnvironment, environment
+from kvlab.serving.model import Difference
+from kvlab.serving.servers import SERVERS, sglang, vllm
+from kvlab.serving.session import Run
+from kvspec.memory import Pool
+from kvspec.memory.events import Map
+from kvtrace.writer import TraceWriter
+
+SEED = next(seed for seed in range(50) if sglang(seed).sessions)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Sessions, streams, and orders; `silent` requests are never answered."""
+
+    sessions: dict[str, list[int]]
+    silent = False
+
+    def do_POST(self) -> None:
+        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/open_session":
+            self.sessions[body["session_id"]] = []
+        if self.path != "/generate":
+            return
+        if self.silent:
+            self.rfile.read(1)
+            return
+        session = body.get("session_params", {}).get("id")
+        tokens = self.sessions.get(session, []) + body["input_ids"]
+        output: list[int] = []
+        asked = body["sampling_params"]["max_new_tokens"]
+        for _ in range(asked):
+            output.append((([*tokens, *output])[-1] + 1) % 508)
+            reason = {"type": "length"} if len(output) == asked else None
+            message = {"output_ids": output, "meta_info": {"finish_reason": reason}}
+            try:
+                self.wfile.write(b"data: " + json.dumps(message).encode() + b"\n\n")
+            except OSError:
+                return
+        if session is not None:
+            self.sessions[session] = tokens + output
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def _server(*, silent: bool = False) -> Iterator[int]:
+    handler = type("Handler", (_Handler,), {"sessions": {}, "silent": silent})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
+    with _server() as port:
+        traffic = Clients(sglang(SEED), port, SEED, clients=4).run(1.5)
+    assert not traffic.failures
+    assert traffic.turns
+    assert traffic.aborted
+    whole = [answer for answer in traffic.answers if answer.asked]
+    assert len(whole) > 10
+    assert all(len(answer.output) == answer.asked for answer in whole)
+    for answer in traffic.answers:
+        assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
+
+
+def test_a_request_that_is_never_answered_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlab.serving.client.PATIENCE", 0.3)
+    with _server(silent=True) as port:
+        traffic = Clients(sglang(SEED), port, SEED, clients=2).run(30)
+    assert any("timed out" in failure for failure in traffic.failures)
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_a_seed_draws_the_same_server(engine: str) -> None:
+    assert SERVERS[engine](3).arguments == SERVERS[engine](3).arguments
+    assert len({tuple(SERVERS[engine](seed).arguments) for seed in range(20)}) > 3
+
+
+def test_vllm_sends_new_tokens_only() -> None:
+    server = vllm(0)
+    message = {"choices": [{"token_ids": [4, 5], "finish_reason": None}]}
+    assert server.answered(message) == ([4, 5], None)
+    assert not server.cumulative
+    assert server.ask("r", [1], 2)[1]["return_token_ids"]
+
+
+def test_a_wrong_token_names_the_page_it_was_computed_from(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace-1.jsonl")
+    writer.header("test", {"kv": Pool(page_size=4, num_pages=8)})
+    writer.tell(Map("c0-1.0", "c0-1.0", "kv", 0, [3, 5], ["a", "b"]))
+    writer.close()
+    run = Run(Clients(sglang(0), 0, 0, 0).traffic, sorted(tmp_path.iterdir()), [Difference("c0-1.", 7, 8, 9, 0.5)])
+    assert report.wrong_tokens(run) == [
+        "wrong token: request c0-1. position 7: 9 and not 8, computed from kv page 5 (line 2)"
+    ]
+
+
+def test_an_engine_without_pins_is_one_line() -> None:
+    with pytest.raises(NoEnvironment, match="no pinned packages for a server of tgi"):
+        environment("tgi", print)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["tgi==1.0"], "'tgi==1.0' is no release"),
+        (["sglang==0.5.23", "--keep", "."], ". is there already"),
+        (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
+    ],
+)
+def test_a_wrong_call_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", *arguments]) == 2
+    (said,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("kvspec: ") or line in one]
+    assert line in said
+
+
+def test_help_teaches() -> None:
+    assert "kvspec serve sglang==0.5.23 --minutes 2" in CliRunner().invoke(app, ["serve", "--help"]).output
