@@ -18,10 +18,13 @@ VLLM ?= 0.22.1 0.33.0
 SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17 18 19 20 21 22 23,0.5.$(n))
 SRC ?=
 
+# The releases whose servers `make live` starts.
+LIVE ?= sglang==0.5.23
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test prove explore soak mutation engines engines-from found docs lint typecheck clean
-.PHONY: browser fleet mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: browser fleet live mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +64,9 @@ engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of S
 
 fleet: .venv/.fleet.stamp ## Test what --ray does, on a local cluster of Ray with two workers (two minutes)
 	@$(BIN)/pytest -q tests/fleet
+
+live: .venv/.engines.stamp ## Serve real engines on the CPU, with traffic and faults: LIVE=releases (20 minutes; an environment of gigabytes)
+	@KVSPEC_LIVE="$(LIVE)" $(BIN)/pytest -q tests/live
 
 gpu: $(GPU_READY) ## On a machine with a GPU: the next three, one after the other
 	@status=0; for part in check stress profile; do $(GPU) $$part || status=1; done; exit $$status

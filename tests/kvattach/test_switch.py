@@ -151,7 +151,7 @@ def test_a_forked_child_ends_no_check(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_an_engine_is_started_with_the_switch_and_the_hooks_wait_for_it(tmp_path: Path) -> None:
     look = "import os, sys; print(os.environ['KVSPEC'], [type(finder).__name__ for finder in sys.meta_path][0])"
     done = kvspec("attach", "--record", str(tmp_path / "t.jsonl"), "--", sys.executable, "-c", look)
-    assert done.stdout.split() == [f"record:{tmp_path / 't.jsonl'}", "_After"]
+    assert done.stdout.split() == [f"record:{tmp_path / 't.jsonl'}", "After"]
 
 
 def test_the_sites_own_start_is_kept(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from kvconform.site.sources import sources_page
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and their titles in the navigation."""
 
-ENGINES = ("engines.md", "attach.md", "attach-vllm.md")
+ENGINES = ("engines.md", "attach.md", "attach-vllm.md", "serve.md")
 """The pages about real engines, in their order."""
 
 

@@ -79,14 +79,20 @@ def serve(
     _python(python, environment, ["make", str(model)])
     hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", "KVSPEC_FAULT": settings.fault}
     say(f"starting {' '.join(server.arguments)}")
-    with _running(server, python, model, folder / "server.log", hooked) as started:
-        process, port = started
-        say(f"{settings.clients} clients for {settings.seconds:.0f} s")
-        traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds)
-        died = process.poll() is not None
-    run = Run(traffic, sorted(folder.glob("trace-*.jsonl.zst")))
-    if died:
-        run.died = _last_line(folder / "server.log")
+    run = Run(Traffic(), [])
+    try:
+        with _running(server, python, model, folder / "server.log", hooked) as (process, port):
+            say(f"{settings.clients} clients for {settings.seconds:.0f} s")
+            run.traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds)
+            if process.poll() is not None:
+                run.died = _last_line(folder / "server.log")
+    except NoEnvironment as error:
+        # Its first request may have ended it, and the recording says how.
+        run.died = str(error)
+    run.recordings = sorted(folder.glob("trace-*.jsonl.zst"))
+    if run.died and not run.recordings:
+        raise NoEnvironment(run.died)
+    traffic = run.traffic
     lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in traffic.answers)
     (folder / "answers.jsonl").write_bytes(lines)
     say(f"checking {len(traffic.answers)} answers against a pass without a cache")

@@ -1,0 +1,55 @@
+"""Real servers on the CPU: silent without a fault, and red with each one. `make live` runs these; minutes each.
+
+`KVSPEC_LIVE` names the releases, by default SGLang's newest. Without it nothing runs: an environment takes gigabytes.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RELEASES = os.environ.get("KVSPEC_LIVE", "").split()
+MINUTES = os.environ.get("KVSPEC_LIVE_MINUTES", "1")
+
+FAULTS = [
+    "retracted and kept",
+    "result of the retracted",
+    "finished and kept",
+    "chunk begins too late",
+    "admitted without a lock",
+    "lock kept",
+    "duplicates kept",
+    "tail not freed",
+    "left in the free list",
+    "aborted chunk kept",
+]
+"""Defects of the driver that a server without a host cache reaches, with a seed's configuration."""
+
+pytestmark = pytest.mark.skipif(not RELEASES, reason="KVSPEC_LIVE names no release: 'make live'")
+
+
+def _served(release: str, folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-P", "-m", "kvcli", "serve", release, "--keep", str(folder), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_server_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
+    done = _served(release, tmp_path / "run", "--seed", str(seed), "--minutes", MINUTES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (answers,) = re.findall(r"^([0-9,]+) answers", done.stdout, re.MULTILINE)
+    assert int(answers.replace(",", "")) >= 100
+
+
+@pytest.mark.parametrize("release", [release for release in RELEASES if release.startswith("sglang")])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(release: str, fault: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = _served(release, folder, "--seed", "2", "--minutes", "0.4", "--fault", fault)
+    assert "is in this process" in (folder / "server.log").read_text(encoding="utf-8")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken", done.stdout, re.MULTILINE), done.stdout
