@@ -25,7 +25,9 @@ def flowing(docstring: str | None) -> str:
     return "\n\n".join(told)
 
 
-Impl = Annotated[str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class' or 'bug:NAME'.")]
+Impl = Annotated[
+    str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class', 'exec:COMMAND' or 'bug:NAME'.")
+]
 Verbose = Annotated[
     bool,
     typer.Option(

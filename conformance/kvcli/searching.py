@@ -145,7 +145,7 @@ def explore(
         list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. Without any, all.")
     ] = None,
     impl: Annotated[
-        str | None, typer.Option(help="Explore an implementation too: 'reference', 'cuda', or 'module:Class'.")
+        str | None, typer.Option(help="Explore one too: 'reference', 'cuda', 'module:Class' or 'exec:COMMAND'.")
     ] = None,
     bug: Annotated[str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery too.")] = None,
     without: Annotated[

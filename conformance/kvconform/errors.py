@@ -26,3 +26,14 @@ class InputError(Exception):
         self.file = file
         self.line = line
         self.reason = reason
+
+
+class NodeFault(Exception):
+    """A node in another process that ended, was late, or gave no usable answer; the message names the operation."""
+
+    def __init__(self, reason: str, *, late: bool = False) -> None:
+        """Give the reason; `late` if there was no answer in time."""
+        super().__init__(reason)
+        self.late = late
+        self.stderr: list[str] = []
+        """The last lines of the node's standard error."""

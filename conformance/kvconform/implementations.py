@@ -1,4 +1,4 @@
-"""Names of implementations: `reference`, `cuda`, `bug:NAME` of the gallery, or `module:Class`."""
+"""Names of implementations: `reference`, `cuda`, `bug:NAME` of the gallery, `module:Class`, or `exec:COMMAND`."""
 
 import importlib
 import os
@@ -6,6 +6,7 @@ import sys
 
 from kvconform.errors import LoadError
 from kvconform.features import never_asked
+from kvconform.node import NodeFactory
 from kvconform.protocol import missing_methods
 from kvconform.vectors.runner import Factory
 
@@ -16,7 +17,7 @@ KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}
 def load(name: str) -> Factory:
     """The implementation `reference`, `cuda` or `module:Class`; the working folder is searched for modules too.
 
-    `bug:NAME` is a mutant of the reference from the bug gallery.
+    `bug:NAME` is a mutant of the reference from the bug gallery, `exec:COMMAND` a node in any language.
 
     Raises:
         LoadError: there is none, it cannot be imported, or it lacks operations that it would be asked for.
@@ -24,8 +25,10 @@ def load(name: str) -> Factory:
     module_name, colon, attribute = KNOWN.get(name, name).partition(":")
     if module_name == "bug":
         return _mutant(attribute)
+    if module_name == "exec":
+        return NodeFactory(name)
     if not (module_name and colon and attribute):
-        raise LoadError(f"no implementation {name!r}: give {', '.join(KNOWN)} or module:Class")
+        raise LoadError(f"no implementation {name!r}: give {', '.join(KNOWN)}, module:Class or exec:COMMAND")
     if name not in KNOWN and (here := os.getcwd()) not in sys.path:  # noqa: PTH109
         sys.path.insert(0, here)
     try:

@@ -31,7 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kvspec-impl",
         metavar="MODULE:CLASS",
-        help="run the conformance vectors against this implementation: 'reference', 'cuda' or 'module:Class'",
+        help="run the conformance vectors against this implementation: "
+        "'reference', 'cuda', 'module:Class' or 'exec:COMMAND'",
     )
     group.addoption(
         "--kvspec-vectors",

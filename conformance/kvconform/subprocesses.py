@@ -31,18 +31,32 @@ def run(
     try:
         out, err = process.communicate(timeout=timeout)
     finally:
-        _end(process)
+        end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a command in a new process group, its standard streams pipes, until `end` ends it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0, bufsize=0
+    )
+    _running.add(process)
+    return process
 
 
 def end_all() -> None:
     """End all running commands, also those that other threads wait for."""
     for process in list(_running):
-        _end(process)
+        end(process)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and all of its process group, unless it has been waited for."""
+    if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -348,7 +348,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, capsys: pytest.Capt
         (["run", "--zzz"], "No such option: --zzz"),
         (["check"], "Missing argument 'TRACE'."),
         (["rules", "ROW-99"], "Invalid value: no rule 'ROW-99'; 'kvspec rules' lists them"),
-        (["run", "--impl", "mine"], "no implementation 'mine': give reference, cuda or module:Class"),
+        (["run", "--impl", "mine"], "no implementation 'mine': give reference, cuda, module:Class or exec:COMMAND"),
         (
             ["run", "--impl", "no_such_engine:Adapter"],
             "implementation 'no_such_engine:Adapter' cannot be imported: "

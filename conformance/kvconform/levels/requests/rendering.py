@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvconform.errors import NodeFault
 from kvconform.findings.finding import FREE, POOLS, Cell, Finding, Moment, Place, Rule, Trace, by_number, ranks, spans
 from kvconform.findings.wording import origin
 from kvconform.levels.requests.description import known, memory_in_words, sentence
@@ -221,6 +222,8 @@ def _told(
 
 def _in_words(breach: Failure | Violation) -> str:
     match breach:
+        case ImplementationFailed(original=NodeFault() as fault):
+            return str(fault)
         case ImplementationFailed():
             return f"raised {breach}"
         case ExpectationFailed():
@@ -238,9 +241,11 @@ def _compared(breach: Failure) -> tuple[object, object]:
 
 
 def _frames(breach: Failure) -> Iterator[str]:
-    if isinstance(breach, ImplementationFailed):
+    if isinstance(breach, ImplementationFailed) and isinstance(breach.original, NodeFault):
+        yield from (f"its standard error: {line}" for line in breach.original.stderr)
+    elif isinstance(breach, ImplementationFailed):
         frames = traceback.extract_tb(breach.original.__traceback__)
-        own = str(Path(__file__).parents[1])
+        own = str(Path(__file__).parents[2])
         for frame in [frame for frame in frames if not frame.filename.startswith(own)][-_FRAMES:]:
             yield f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
 
