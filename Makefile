@@ -23,7 +23,7 @@ LIVE ?= sglang==0.5.23
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test prove explore soak mutation engines engines-from found docs lint typecheck clean
+.PHONY: help conformance test quick prove explore soak mutation engines engines-from found docs lint typecheck clean
 .PHONY: browser fleet live mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
@@ -35,6 +35,9 @@ conformance: .venv/.engines.stamp ## Replay the vectors against the reference an
 
 test: .venv/.engines.stamp ## Run the tests on all cores
 	@$(BIN)/pytest -q -n auto
+
+quick: .venv/.engines.stamp ## Run the tests that take less than a second each (a minute)
+	@$(BIN)/pytest -q -n auto -m "not slow"
 
 prove: .venv/.stamp ## Prove the contracts, and the law for any size (two minutes)
 	@$(BIN)/kvspec prove

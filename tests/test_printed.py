@@ -7,6 +7,7 @@ import pytest
 from tests.printed import DOCUMENTS, ROOT, agrees, examples, shell_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_document_shows_what_is_printed(document: str, tmp_path: Path) -> None:
     shell = shell_for(document, tmp_path)

@@ -1,8 +1,11 @@
 """The benchmark runs only on a GPU; here each of its cases is done once, at small sizes."""
 
+import pytest
 from benchmarks import canary
 from benchmarks.device import Times, operations, whole_steps
 from benchmarks.device_cases import Case, Pool, free_rows, sized_operations
+
+pytestmark = pytest.mark.slow
 
 
 class OneRun:

@@ -63,6 +63,7 @@ def test_device_stamps_the_labels_that_the_host_computes() -> None:
 # Without violations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [ROWS, BLOCKS, Pool("kv", 128, page_size=3, block_tables=True)])
 def test_requests_that_go_on_are_silent(pool: Pool) -> None:
     engine = started(pool)
@@ -184,6 +185,7 @@ def test_content_behind_other_tokens_is_reported_as_such() -> None:
     assert str(found[0]).endswith("written at launch 1, behind other tokens than the request has")
 
 
+@pytest.mark.slow
 def test_padding_and_tokens_without_a_slot_are_not_stamped() -> None:
     engine = started(Pool("kv", 128, page_size=4))
     before = engine.canary.labels.clone()
@@ -201,6 +203,7 @@ def test_share_of_the_positions_finds_what_is_wrong_within_as_many_launches() ->
 # Windows behind a translation, states, several pools
 
 
+@pytest.mark.slow
 def test_pools_of_a_window_and_of_states_are_looked_at_in_the_same_launch() -> None:
     through = torch.zeros(64, dtype=torch.int64, device=DEVICE)
     through[10:40] = torch.arange(30, 60, device=DEVICE)
@@ -332,6 +335,7 @@ def perturbed(perturbation: Perturbation, **options: Any) -> tuple[Engine, Pertu
     return engine, canary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturbation", [Perturbation.TABLE, Perturbation.STALE, Perturbation.USED])
 def test_perturbation_is_found_at_once(perturbation: Perturbation) -> None:
     engine, canary = perturbed(perturbation)

@@ -15,6 +15,8 @@ from kvref.scheduler import Scheduler
 from kvspec.tokens import Tokens
 from tests.cuda_impl.guarded import Recorded, guarded, token_ids
 
+pytestmark = pytest.mark.slow
+
 VECTORS = [path for path in vector_files() if not needs(read_vector(path)) & lacks(Manager)]
 
 

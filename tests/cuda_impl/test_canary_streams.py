@@ -21,6 +21,8 @@ from tests.cuda_impl.simulated_streams import DrawnStreams, SimulatedEvent, Simu
 from tests.cuda_impl.test_streams import OVERLAPPED, HandsRowsOutEarly
 from tests.cuda_impl.traffic import requests
 
+pytestmark = pytest.mark.slow
+
 WINDOWED = Config(4, 40, 5, 64, sliding_window=6, num_window_pages=30)
 RECURRENT = Config(4, 40, 5, 64, num_states=21)
 PLAIN = Config(4, 40, 5, 64)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMPILE = """
 import sys
 from kvcuda import digest_kernels, kernels
@@ -48,6 +50,7 @@ compile(canary_kernels.copy_kernel, BLOCK=canary.BLOCK)
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)

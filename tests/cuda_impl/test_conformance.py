@@ -15,6 +15,8 @@ from kvcuda.manager import Manager
 from kvspec.events import Config
 from tests.walk import RandomDraw, proposals
 
+pytestmark = pytest.mark.slow
+
 VECTORS = vector_files()
 LACKING = {
     "row_free_under_a_launch_that_copied_it",

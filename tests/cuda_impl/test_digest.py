@@ -25,6 +25,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)

@@ -30,6 +30,7 @@ def decode(step: DigestStep, steps: int, replay: DecodeGraph | None) -> None:
     step(Complete(steps + 1, {req: outputs[req][steps] for req in reqs}))
 
 
+@pytest.mark.slow
 def test_replayed_steps_sample_what_the_oracle_samples() -> None:
     config = Config(4, 32, 3, 64)
     step = DigestStep(DeviceManager, config)

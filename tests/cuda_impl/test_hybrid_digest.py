@@ -18,6 +18,8 @@ from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix,
 from tests.cuda_impl.simulated_streams import DrawnStreams, SimulatedStreams
 from tests.cuda_impl.traffic import requests, run
 
+pytestmark = pytest.mark.slow
+
 WINDOWED = Config(4, 40, 5, 64, sliding_window=6, num_window_pages=30)
 RECURRENT = Config(4, 40, 5, 64, num_states=21)
 BUSY = SchedulerConfig(

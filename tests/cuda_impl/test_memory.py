@@ -70,12 +70,14 @@ def test_batch_larger_than_several_blocks_of_jobs() -> None:
         assert last == memory.out_cache_loc[out + row].item()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("page_size", [1, 3])
 def test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks(page_size: int) -> None:
     follow_the_arithmetic(page_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", [7, 256])
 def test_rows_ring_and_out_follow_the_arithmetic(page_size: int) -> None:
     follow_the_arithmetic(page_size)
@@ -365,6 +367,7 @@ def test_page_handed_out_twice_names_row_and_page() -> None:
 # Indices past 2^31
 
 
+@pytest.mark.slow
 def test_rows_past_two_to_the_31_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     reserve_only(monkeypatch)
     width, rows = 1 << 20, 2100

@@ -75,6 +75,7 @@ HYBRID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", HYBRID.values(), ids=HYBRID)
 def test_operations_of_hybrid_pools_neither_read_nor_allocate(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeat the operations of a random walk on the manager that never reads."""

@@ -29,6 +29,8 @@ from kvspec.memory.events import Begin, Event
 from tests.cuda_impl.simulated_streams import SimulatedStream, SimulatedStreams
 from tests.cuda_impl.traffic import requests
 
+pytestmark = pytest.mark.slow
+
 OVERLAPPED = SchedulerConfig(
     chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=3, abort_interval=5
 )

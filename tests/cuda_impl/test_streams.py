@@ -15,6 +15,8 @@ from kvspec.events import Complete, Config, Decode, Extend, Launch, MatchPrefix,
 from tests.cuda_impl.simulated_streams import DrawnStreams, SimulatedStreams
 from tests.cuda_impl.traffic import requests, run
 
+pytestmark = pytest.mark.slow
+
 OVERLAPPED = SchedulerConfig(
     chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=3, abort_interval=5
 )

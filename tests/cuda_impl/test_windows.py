@@ -56,12 +56,14 @@ def contents(memory: DeviceMemory) -> list[Any]:
     return [*(tensor.tolist() for tensor in tensors), *counters]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("page_size", [1, 3])
 def test_sides_follow_the_arithmetic_in_small_blocks(page_size: int) -> None:
     follow_the_arithmetic(page_size)
 
 
+@pytest.mark.slow
 def test_sides_follow_the_arithmetic() -> None:
     follow_the_arithmetic(page_size=64)
 
@@ -145,6 +147,7 @@ def test_publication_moves_sides_or_leaves_them() -> None:
     assert memory.available == 20
 
 
+@pytest.mark.slow
 def test_moves_that_touch_the_same_sides_do_not_share_a_launch() -> None:
     memory = make(1, 20, 20)
     prefill(memory, 0, 0, 4)
@@ -342,6 +345,7 @@ class Windowed:
         return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", ["", "scheduler"])
 def test_both_rings_come_back_whole_in_any_order_of_streams(lazy: str) -> None:
     config = Config(4, 40, 5, 64, sliding_window=6, num_window_pages=40)

@@ -6,6 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 OURS = ("kvspec", "kvcheck", "kvtrace", "kvattach", "kvconform", "kvlab", "kvcli", "kvref", "kvcuda")
 MILLISECONDS = 10
 """Processor time of a switched-off plugin."""

@@ -77,6 +77,7 @@ def test_what_is_put_into_a_step_of_vllm_is_found(plant: str, runner: str) -> No
     assert min(launches) <= said["planted"] + 1
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.16"])
 def test_passes_that_sglang_prepares_are_silent_and_what_is_put_in_is_found(version: str) -> None:
@@ -147,6 +148,7 @@ def test_what_is_found_is_logged_once_or_stops_the_engine(caplog: pytest.LogCapt
         assert len(watch.found) == 1
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_canary_stays_off_and_says_so() -> None:
     """In a process of its own: what waits for a model runner waits for good."""
     code = """

@@ -28,6 +28,7 @@ def test_the_guides_engines_are_attached_and_their_defects_are_found(section: st
     assert ran.stdout.splitlines() == [line.strip() for line in shown.splitlines()]
 
 
+@pytest.mark.slow
 def test_own_hooks_do_what_the_variable_says(section: str, tmp_path: Path) -> None:
     (tmp_path / "live.py").write_text(
         "import attached\n"

@@ -67,6 +67,7 @@ def test_what_is_put_is_written(tmp_path: Path, name: str) -> None:
     assert [op.obs.evicted for op in lines(path)] == [[number % 16 + 1] for number in range(100)]
 
 
+@pytest.mark.slow
 def test_a_recording_goes_on_in_parts_that_are_one_trace_together(tmp_path: Path) -> None:
     out = sink(tmp_path / "t.jsonl.zst", part_bytes=200)
     out.begin(HEADER)
@@ -111,6 +112,7 @@ def test_a_full_disk_is_a_problem_and_no_exception(tmp_path: Path) -> None:
     assert "No such file" in (out.problem or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.zst"])
 def test_a_killed_process_leaves_whole_lines(tmp_path: Path, name: str) -> None:
     code = (
@@ -289,6 +291,7 @@ def loop(tmp_path: Path, version: str, *options: str) -> tuple[Path, str]:
     return tmp_path / "loop.001.jsonl", done.stdout
 
 
+@pytest.mark.slow
 def test_a_loop_over_0_5_12_conforms(tmp_path: Path) -> None:
     path, printed = loop(tmp_path, "0.5.12")
     found = outcome(path)
@@ -301,6 +304,7 @@ def test_a_loop_over_0_5_12_conforms(tmp_path: Path) -> None:
     assert first["producer"] == "sglang 0.5.12, recorded by kvspec"
 
 
+@pytest.mark.slow
 def test_a_loop_over_0_5_10_loses_pages_and_the_trace_says_where(tmp_path: Path) -> None:
     path, printed = loop(tmp_path, "0.5.10")
     assert re.search(r"[1-9]\d* pages lost", printed)

@@ -62,6 +62,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["found while it records", "found after the end of the recording"])
 def test_another_process_judges_and_the_log_has_a_line(
     late: bool,
@@ -173,6 +174,7 @@ def test_the_sites_own_start_is_kept(tmp_path: Path) -> None:
     assert done.stdout.split("\n") == ["the site", "the site", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -93,6 +93,7 @@ def check_clocks(clocks: Clocks) -> None:
         assert all(index.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("walks", [Walk, Decoding, Together])
 def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk]) -> None:
     for seed in range(90):

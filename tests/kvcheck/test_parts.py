@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,6 +125,7 @@ LABELS = ("w", "x", "y", "z")
 ALIKE = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.integers(0, 4)), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     learned=ALIKE,

@@ -17,6 +17,8 @@ from kvspec.rules import CODES
 from tests.kvcheck.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.once import Once
 
+pytestmark = pytest.mark.slow
+
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {
     "MEM-REWRITE": "MEM-RACE/write"
 }

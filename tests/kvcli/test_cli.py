@@ -32,6 +32,7 @@ def test_a_vector_that_conforms_ends_with_0(vector: str, capsys: pytest.CaptureF
     assert out.endswith("reference: 1 of 1 vectors conform; 7 operations checked.\n")
 
 
+@pytest.mark.slow
 def test_all_embedded_vectors_conform(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run"]) == 0
     count = len(vector_files())
@@ -185,6 +186,7 @@ HEAVY = ("hypothesis", "z3", "crosshair", "torch", "icontract", "kvref", "kvcuda
 """What takes long to import, and what only a command that is carried out needs."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rules"], ["soak", "--help"], []], ids=" ".join)
 def test_what_only_tells_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
@@ -231,6 +233,7 @@ def test_no_word_is_broken_in_80_columns(capsys: pytest.CaptureFixture[str], mon
 HELPFUL = ["run", "check", "show", "fuzz", "bugs", "matrix", "explore", "rules", "replay mooncake"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HELPFUL)
 def test_help_flows_and_has_its_examples_under_a_heading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -14,6 +14,8 @@ import pytest
 
 from tests.conformance.helpers import HEADER, RECORDED, lines
 
+pytestmark = pytest.mark.slow
+
 KVSPEC = [sys.executable, "-P", "-c", "from kvcli.main import main; main()"]
 PROCESSOR_SECONDS = 1.0
 """What a command may still compute once it was told to end. On a machine with nothing else to do that is the time."""

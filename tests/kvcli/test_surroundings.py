@@ -12,6 +12,8 @@ import pytest
 from kvconform.subprocesses import python, run
 from tests.conformance.helpers import HEADER, RECORDED, lines, write
 
+pytestmark = pytest.mark.slow
+
 KVSPEC = [sys.executable, "-P", "-c", "from kvcli.main import main; main()"]
 COMMANDS = [["check", "leaked.jsonl"], ["rules"], ["schema"], ["fuzz", "--seconds", "0.3"], ["run"], ["check", "none"]]
 SURROUNDINGS: dict[str, dict[str, str | None]] = {

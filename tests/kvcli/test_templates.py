@@ -11,6 +11,8 @@ from kvcli import main as cli
 from kvconform import console
 from kvlab.releases import folder_of
 
+pytestmark = pytest.mark.slow
+
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("KVSPEC", "PYTEST"))}
 
 

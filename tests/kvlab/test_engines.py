@@ -68,6 +68,7 @@ def test_a_failed_fetch_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_wheel_must_be_the_one_that_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = tmp_path / "sglang-0.5.10-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as parts:
@@ -112,6 +113,7 @@ def test_a_wheels_version_is_read_from_its_metadata(tmp_path: Path) -> None:
         version_in(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

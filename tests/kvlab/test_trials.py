@@ -78,6 +78,7 @@ def test_sglang_with_its_fences_conforms() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "places"), [("0.5.22", ["backup"]), ("0.5.10", ["backup", "load"])])
 def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
     done = trial("sglang", folder("sglang", version), "--runs", "15")

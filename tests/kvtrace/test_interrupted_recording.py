@@ -13,6 +13,8 @@ from kvspec.memory import Pool
 from kvtrace.header import MemoryHeader
 from kvtrace.sink import BLOCK, Sink
 
+pytestmark = pytest.mark.slow
+
 RECORDING = [sys.executable, "-m", "tests.kvtrace.recording"]
 KILLED = 50
 

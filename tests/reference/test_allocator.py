@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvref.allocator import DoubleFreeError, PagedAllocator, TokenAllocator
 
 
+@pytest.mark.slow
 @given(random=st.randoms(use_true_random=False), num_pages=st.integers(1, 12), steps=st.integers(1, 40))
 def test_free_pages_and_pages_in_use_partition_the_pool(random: Random, num_pages: int, steps: int) -> None:
     allocator = TokenAllocator(num_pages)

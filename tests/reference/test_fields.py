@@ -6,6 +6,7 @@ from random import Random
 from types import NoneType
 from typing import Any
 
+import pytest
 from msgspec.structs import asdict
 
 from kvref import Manager
@@ -15,6 +16,8 @@ from kvref.tree_node import TreeNode
 from kvspec.events import Config
 from tests.reference.helpers import Traffic, carry_out
 from tests.reference.test_model_agrees import CONFIGS
+
+pytestmark = pytest.mark.slow
 
 MAY_BE_NONE = {
     (Request, "prefix_len"),

@@ -17,6 +17,8 @@ from tests.spec import tries
 from tests.spec.findings import STRIDE, names, source
 from tests.spec.oddities import is_sentence
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = {
     "pages of 4": Config(page_size=4, num_pages=24, num_rows=5, max_context_len=64),
     "few pages and rows": Config(page_size=2, num_pages=10, num_rows=3, max_context_len=64),

@@ -3,6 +3,7 @@
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ def some_key(random: Random, longest: int = 6) -> Prefix:
     return tuple(random.choice(("a", "b")) for _ in range(random.randint(1, longest)))
 
 
+@pytest.mark.slow
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
 def test_the_radix_tree_is_the_naive_map_at_every_step(random: Random, steps: int) -> None:
     tree = Tree()

@@ -38,6 +38,7 @@ from kvspec.rules import Violation
 from tests.reference.scheduling import MODES, ROOMY, Watched, outputs_of, request, run, sampled, traffic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("config", MODES, ids=repr)
 def test_every_request_ends_and_nothing_is_held_at_the_end(config: SchedulerConfig, page_size: int) -> None:
@@ -52,6 +53,7 @@ def test_every_request_ends_and_nothing_is_held_at_the_end(config: SchedulerConf
     assert watched.most_mid_prefill == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_prefill_keeps_its_budget(overlap: bool) -> None:
     config = SchedulerConfig(max_prefill_tokens=20, chunked_prefill_size=12, overlap=overlap)
@@ -153,6 +155,7 @@ def test_the_only_running_request_is_never_retracted() -> None:
             running.remove(op.req)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [False, True])
 def test_forced_retracts_let_decodes_run_in_between(overlap: bool) -> None:
     watched, scheduler = run(ROOMY, traffic(40, 5, 4), SchedulerConfig(retract_interval=1, overlap=overlap))
@@ -163,6 +166,7 @@ def test_forced_retracts_let_decodes_run_in_between(overlap: bool) -> None:
     assert all(Decode in kinds[here:there] for here, there in pairwise(retracts))
 
 
+@pytest.mark.slow
 def test_aborts_come_at_every_moment() -> None:
     config = SchedulerConfig(max_prefill_tokens=9, chunked_prefill_size=7, abort_interval=2)
     watched, scheduler = run(ROOMY, traffic(120, 6, 4), config)
@@ -182,6 +186,7 @@ def test_aborts_come_at_every_moment() -> None:
     assert scheduler.finished + len(scheduler.aborted) == 120
 
 
+@pytest.mark.slow
 def test_sessions_that_their_clients_close_are_opened_anew_for_the_next_turn() -> None:
     watched, scheduler = run(ROOMY, traffic(80, 7, 4), SchedulerConfig(close_interval=2))
     assert scheduler.finished == 80
@@ -238,6 +243,7 @@ def test_idle_sessions_that_pin_all_rows_are_preempted_least_recently_used_first
     assert [op.session for op in watched.all(Preempt)][:2] == ["s", "t"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_memory_that_a_waiting_turn_was_lent_is_taken_back_when_nothing_else_is_left(seed: int) -> None:
     """Two rows and few more pages than the largest request: one that goes on needs all memory of the others."""
@@ -247,6 +253,7 @@ def test_memory_that_a_waiting_turn_was_lent_is_taken_back_when_nothing_else_is_
     assert scheduler.finished + len(scheduler.rejected) == 60
 
 
+@pytest.mark.slow
 def test_requests_are_drawn_only_while_few_wait() -> None:
     drawn = 0
 

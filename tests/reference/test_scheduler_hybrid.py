@@ -35,6 +35,7 @@ HYBRID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pools", HYBRID.values(), ids=HYBRID)
 @pytest.mark.parametrize("config", MODES[::3], ids=repr)
 def test_with_hybrid_pools_every_request_ends_too(config: SchedulerConfig, pools: dict[str, Any]) -> None:
@@ -54,6 +55,7 @@ def test_with_hybrid_pools_every_request_ends_too(config: SchedulerConfig, pools
 LONGER_THAN_THE_WINDOW_POOL = [*product((1, 4), (1, 5, 8), (0, 3), (False, True), (None, "s"), (True, False))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page_size", "window", "drafts", "overlap", "session", "cached"), LONGER_THAN_THE_WINDOW_POOL)
 def test_a_request_longer_than_the_window_pool_runs_in_just_the_pages_that_it_needs(
     page_size: int, window: int, drafts: int, overlap: bool, session: str | None, cached: bool
@@ -73,6 +75,7 @@ def test_a_request_longer_than_the_window_pool_runs_in_just_the_pages_that_it_ne
     assert scheduler.rejected == {"long": reason, "again": reason}
 
 
+@pytest.mark.slow
 def test_windows_slide_once_that_is_worth_it_and_give_back_all_when_short() -> None:
     memory = Config(4, 200, 4, 1000, sliding_window=32, num_window_pages=200)
     watched, _ = run(memory, [request("r", 8, 200)])
@@ -113,6 +116,7 @@ def test_a_shortage_of_windows_is_answered_in_the_window_pool() -> None:
     assert watched.model.state.reached["tombstone left"]
 
 
+@pytest.mark.slow
 def test_a_state_that_is_taken_early_goes_with_the_row_or_back() -> None:
     memory = msgspec.structs.replace(ROOMY, num_states=11)
     config = SchedulerConfig(max_prefill_tokens=40, chunked_prefill_size=13)

@@ -16,6 +16,8 @@ from kvspec.events import Complete, Launch
 from kvspec.memory.events import Begin, End, Event, Wait
 from tests.reference.scheduling import ROOMY, outputs_of, run, sampled, traffic
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(40)
 
 

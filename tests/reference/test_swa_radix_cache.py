@@ -84,6 +84,7 @@ class Tree:
         assert +locks == Counter({self.pages[prefix]: count for prefix, count in counts.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reach", [1, 2, 3])
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 50))
 def test_the_tree_is_the_naive_map_at_every_step(reach: int, random: Random, steps: int) -> None:

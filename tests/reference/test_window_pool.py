@@ -14,6 +14,7 @@ from kvspec.pages import expand
 CONFIG = Config(page_size=2, num_pages=16, num_rows=4, max_context_len=64, sliding_window=4, num_window_pages=8)
 
 
+@pytest.mark.slow
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 40))
 def test_sides_are_behind_pages_in_use_and_partition_their_pool(random: Random, steps: int) -> None:
     allocator = SWAAllocator(8, page_size=2, num_window_pages=5)

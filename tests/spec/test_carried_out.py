@@ -16,6 +16,7 @@ from tests.conformance.helpers import with_refusals
 CONFIG = events.Config(page_size=4, num_pages=8, num_rows=2, max_context_len=64)
 
 
+@pytest.mark.slow
 def test_whatever_a_vector_is_refused_is_found_where_it_is_carried_out() -> None:
     """By the rule of the refusal, if it has one that says more than OP-1."""
     found = Counter[str]()

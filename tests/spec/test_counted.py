@@ -18,6 +18,8 @@ from kvspec.rules import Violation
 from tests.spec import tries
 from tests.spec.findings import names, source
 
+pytestmark = pytest.mark.slow
+
 SOURCES = [name for name in names() if "blind" not in name]
 
 Happened = Callable[[State, Any, State], int]

@@ -40,6 +40,7 @@ def test_every_rule_has_prose(rule: str) -> None:
     assert len(" ".join(lines).split()) >= SHORTEST_PROSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ALL_RULES)
 def test_every_rule_has_a_check(rule: str) -> None:
     assert evidence()[rule].is_checked
@@ -67,6 +68,7 @@ def test_the_chapters_are_those_of_the_navigation() -> None:
     assert sorted(ORDER) == [path.name for path in chapters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", ORDER)
 def test_chapters_name_nothing_that_does_not_exist(chapter: str) -> None:
     (path,) = [path for path in chapters() if path.name == chapter]
@@ -109,6 +111,7 @@ def test_pages_about_engines_lead_to_pages_of_the_site(name: str) -> None:
     assert not [target for target in strange if not re.match(r"(defects|vectors|api)/[\w.-]+\.md$", target)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", executable_forms())
 def test_the_prose_refuses_what_the_model_refuses(op: str) -> None:
     """The rules in the table "refused if" are those of the refusals in the executable form, and of what it calls."""
@@ -175,6 +178,7 @@ def test_each_argument_of_an_event_is_said(kind: type[msgspec.Struct]) -> None:
     assert [name for name in kind.__struct_fields__ if f"`{name}`" not in said] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_one_click_leads_from_a_rule_to_its_evidence(rule: str) -> None:
     known, (section,) = evidence()[rule], rule_sections()[rule]

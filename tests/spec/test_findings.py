@@ -5,6 +5,8 @@ import pytest
 from tests.spec.findings import FILE, Kinds, Outcome, golden, names, source, summary, text
 from tests.spec.oddities import oddities
 
+pytestmark = pytest.mark.slow
+
 KINDS, LINES = Kinds(), dict[str, str]()
 """What the tests below have seen, so that the whole file is not made twice."""
 

@@ -60,12 +60,14 @@ def stripped(op: Operation[Any]) -> Any:
     return msgspec.structs.replace(op, obs=None, refused=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_step_checks_suffice_for_every_rule(seed: int) -> None:
     for model, _ in walk(seed, checker=Checker):
         check(model.state)
 
 
+@pytest.mark.slow
 def test_walks_get_somewhere() -> None:
     reached: Counter[str] = Counter()
     judged: Counter[str] = Counter()
@@ -96,6 +98,7 @@ def test_walks_get_somewhere() -> None:
     assert judged.keys() <= RULES.keys()
 
 
+@pytest.mark.slow
 def test_cap_1_a_refused_operation_changes_nothing() -> None:
     refusals = 0
     for model, op in (place for seed in SEEDS for place in walk(seed)):
@@ -115,6 +118,7 @@ def test_cap_1_a_refused_operation_changes_nothing() -> None:
     assert refusals > 4 * len(SEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_op_1_a_legal_operation_must_not_be_refused_and_an_illegal_one_must(seed: int) -> None:
     for model, op in walk(seed):
@@ -175,6 +179,7 @@ LEFT_OPEN: dict[bool, tuple[type[Operation[Any]], ...]] = {
 """The operations where the specification leaves a choice, without and with a hybrid pool."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_wrong_answer_is_rejected_or_harmless(seed: int) -> None:
     """An accepted answer is one that the specification leaves open, and leads to a state in which all rules hold."""

@@ -262,10 +262,12 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
                 raise
 
 
+@pytest.mark.slow
 def test_no_step_that_conforms_breaks_the_law() -> None:
     assert list(broken_rules()) == []
 
 
+@pytest.mark.slow
 def test_walks_reach_what_the_law_is_about() -> None:
     met: set[str] = set()
     for seed in SEEDS:
@@ -327,6 +329,7 @@ BROKEN_MODELS: list[tuple[str, object, str, object, set[str]]] = [
 """What is wrong, what is put in the place of what, and what the law says."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "where", "name", "wrong", "found"), BROKEN_MODELS)
 def test_a_broken_model_breaks_the_law(
     what: str, where: object, name: str, wrong: object, found: set[str], monkeypatch: pytest.MonkeyPatch

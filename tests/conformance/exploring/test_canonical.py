@@ -19,6 +19,8 @@ from kvspec.model.state import State
 from tests.conformance.exploring.small import SMALL
 from tests.spec.broken_states import busy_state
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small() -> Explored:

@@ -23,6 +23,8 @@ from kvspec.events import Config
 from kvspec.model.meaning import Memory
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small() -> Explored:

@@ -14,6 +14,8 @@ from kvref.manager import Manager
 from kvspec.events import Config
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("pools", POOLS)
 def test_the_reference_conforms_in_every_state(pools: str) -> None:

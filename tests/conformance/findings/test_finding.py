@@ -122,6 +122,7 @@ def found_by_a_vector(bug: str) -> tuple[Finding, Factory]:
     raise AssertionError(bug)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", SHOWN_BY_VECTORS)
 def test_the_shown_operations_carried_out_again_give_what_is_told(bug: str) -> None:
     finding, factory = found_by_a_vector(bug)

@@ -38,6 +38,8 @@ from kvspec.events import (
 from tests.conformance.helpers import LIFE, KeepsPages
 from tests.walk import proposals
 
+pytestmark = pytest.mark.slow
+
 KEEPS = "tests.conformance.helpers:KeepsPages"
 
 

@@ -54,6 +54,8 @@ from kvspec.events import (
 from kvspec.rules import RULES
 from tests.walk import SEEDS, RandomDraw, proposals
 
+pytestmark = pytest.mark.slow
+
 VECTORS = [vector for vector in read_vectors() if not vector.name.endswith(("_p16", "_p64"))]
 """Those with small pages: the others do the same in large ones, and take longer."""
 REFERENCE = Bug("reference", "No defect.", (), "", "")

@@ -36,6 +36,7 @@ QUICK = [
 """Those that a few walks find; `kvspec tiers all` looks for the others too."""
 
 
+@pytest.mark.slow
 def test_the_clean_engine_breaks_no_rule_and_does_all_that_it_can() -> None:
     done: Counter[str] = Counter()
     for seed in range(120):
@@ -95,6 +96,7 @@ def test_an_unknown_mutant_is_one_line() -> None:
     assert "no-such-mutant" in result.output
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_mutant_and_walks_the_clean_engine() -> None:
     shown = CliRunner().invoke(app, ["tiers", "tail-lost"])
     assert (shown.exit_code, "1 of 1 mutants" in shown.output) == (0, True)

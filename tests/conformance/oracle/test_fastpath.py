@@ -137,6 +137,7 @@ def plain(value: Any) -> Any:
     return plain({name: getattr(value, name) for name in names}) if names else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", [None, Checker])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("name", CONFIGS)
@@ -213,6 +214,7 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str) -> None:
     refused = 0
@@ -257,6 +259,7 @@ def test_a_batch_goes_on_where_there_is_no_room_for_its_next_step() -> None:
     assert went_on > 2, went_on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_then(ahead: int) -> None:
     told = dict[tuple[int, str], set[str]]()
@@ -276,6 +279,7 @@ def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_th
     assert len(told) > 2 and all(len(said) == 1 for said in told.values())
 
 
+@pytest.mark.slow
 def test_whoever_is_given_a_page_of_a_batch_is_told_what_it_has_by_then() -> None:
     told = dict[tuple[int, str], set[str]]()
     for seed in range(4):

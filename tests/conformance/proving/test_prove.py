@@ -13,6 +13,8 @@ import kvcheck
 import kvspec
 from kvconform.proving import prove
 
+pytestmark = pytest.mark.slow
+
 SOURCES = Path(kvspec.__file__).parent
 
 Prover = Callable[..., tuple[bool, str]]

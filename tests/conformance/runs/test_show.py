@@ -66,6 +66,7 @@ def test_a_vector_is_told_with_the_models_answers(tmp_path: Path, capsys: pytest
     assert "r has row 0 and gets pages 1..2." in " ".join(out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*vector_files()[::12], *memory_vector_files()[::9]], ids=lambda path: path.stem)
 def test_vectors_of_both_levels_can_be_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert steps(shown(capsys, path))
@@ -83,6 +84,7 @@ def test_a_page_a_request_and_a_step_can_be_followed(tmp_path: Path, capsys: pyt
     assert "after it   request r2: protected 0, committed 6, allocated 6, row 0, pages 2" in out
 
 
+@pytest.mark.slow
 def test_of_a_long_trace_what_leads_to_the_finding_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = HEADER["config"] | {"num_pages": 1000}
     events = lives(400)

@@ -27,6 +27,7 @@ def traces(tmp_path: Path) -> list[str]:
     return [str(good), str(tmp_path / "none.jsonl"), str(bad), str(cut), str(good)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [[], ["--json"], ["--quiet"], ["--exitfirst"]])
 def test_it_says_the_same_in_the_order_of_the_traces(
     traces: list[str], form: list[str], capfd: pytest.CaptureFixture[str]

@@ -172,6 +172,7 @@ BAD_TRACES: dict[str, tuple[bytes, int, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "line", "reason"), BAD_TRACES.values(), ids=BAD_TRACES.keys())
 def test_a_bad_trace_is_refused_with_one_line(
     content: bytes, line: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -240,6 +241,7 @@ BAD_VECTORS: dict[str, tuple[list[dict[str, Any]], int, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "line", "reason"), BAD_VECTORS.values(), ids=BAD_VECTORS.keys())
 def test_a_bad_vector_is_refused_with_one_line(
     content: list[dict[str, Any]], line: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -263,6 +265,7 @@ def test_a_last_line_without_line_end_is_read(tmp_path: Path) -> None:
     assert run_command(["check", str(path)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_an_endless_line_is_not_read_whole(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"trace.jsonl{suffix}"

@@ -10,6 +10,8 @@ import pytest
 
 from kvcli.main import run_command
 
+pytestmark = pytest.mark.slow
+
 HUGE = 2**31 - 1
 HEADER = {"num_pages": HUGE, "num_rows": HUGE, "max_context_len": HUGE}
 PREFILLED: list[dict[str, object]] = [

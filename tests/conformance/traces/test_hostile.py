@@ -12,6 +12,8 @@ import pytest
 
 from tests.conformance.traces import hostile
 
+pytestmark = pytest.mark.slow
+
 SMALL = 64_000
 """Bytes that a file of the corpus has at most."""
 SECONDS = 2.0

@@ -8,6 +8,8 @@ import pytest
 from kvconform.levels.memory import checking
 from tests.conformance.traces.mutating import bases, faults, mutants
 
+pytestmark = pytest.mark.slow
+
 
 def test_no_mutated_file_makes_kvspec_fail(tmp_path: Path) -> None:
     statuses, wrong = faults(150, 1, tmp_path)

@@ -22,6 +22,7 @@ def test_the_schema_is_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == schema()
 
 
+@pytest.mark.slow
 def test_vectors_and_what_is_recorded_of_them_satisfy_the_schema(tmp_path: Path) -> None:
     assert run_command(["run", "--record", str(tmp_path)]) == 0
     vectors, traces = vector_files(), sorted(tmp_path.iterdir())
@@ -31,6 +32,7 @@ def test_vectors_and_what_is_recorded_of_them_satisfy_the_schema(tmp_path: Path)
     assert run_command(["check", "-j", "1", *map(str, traces)]) == 0
 
 
+@pytest.mark.slow
 def test_vectors_of_the_memory_level_satisfy_the_schema() -> None:
     lines = {line for path in memory_vector_files() for line in path.read_text().splitlines()}
     assert len(lines) > 300

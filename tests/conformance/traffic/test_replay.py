@@ -43,6 +43,7 @@ def replay(sessions: bool, **more: Any) -> Replay:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [{}, {"overlap": True}, {"mixed_chunk": True}, {"drafts": 3}], ids=str)
 @pytest.mark.parametrize("sessions", [False, True])
 def test_under_pressure_the_reference_breaks_no_rule(sessions: bool, mode: dict[str, Any]) -> None:
@@ -56,6 +57,7 @@ def test_under_pressure_the_reference_breaks_no_rule(sessions: bool, mode: dict[
     assert bool(reached["slot lent"]) == sessions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sessions", [False, True])
 def test_what_a_replay_counts_lets_decode_batches_go_on(sessions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = Counter[type[Operation[Any]]]()
@@ -80,6 +82,7 @@ def test_the_tally_agrees_with_what_was_replayed() -> None:
     assert mooncake.duration(entries) == 1
 
 
+@pytest.mark.slow
 def test_the_table_tells_what_happened(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--num-pages", "75", "--num-rows", "6", "--sessions", "--schedule-conservativeness", "0"]
     assert run_command(["replay", "mooncake", trace, *arguments, "--retract-interval", "50"]) == 0
@@ -102,6 +105,7 @@ def test_the_first_requests_alone(trace: str, capsys: pytest.CaptureFixture[str]
     assert re.search(r"requests +7\b", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_recorded_replay_passes_the_check(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = tmp_path / "written.jsonl.zst"
     arguments = ["--sessions", "--overlap", "--num-pages", "200", "--limit", "40", "--snapshot-every", "100"]
@@ -133,6 +137,7 @@ class NeverThere(Manager):
         raise MemoryError("no device")
 
 
+@pytest.mark.slow
 def test_the_law_judges_a_replay_on_request(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +298,7 @@ def test_made_traffic_reads_back(tmp_path: Path) -> None:
 WINDOW = ["--sliding-window", "1024", "--num-window-pages", "40"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hybrid", "row"), [(WINDOW, "window pages left behind"), (["--num-states", "8"], "states")])
 def test_real_traffic_goes_through_a_hybrid_pool(
     trace: str, capsys: pytest.CaptureFixture[str], hybrid: list[str], row: str

@@ -14,6 +14,7 @@ def test_every_mode_meets_every_other() -> None:
             assert any(getattr(mode, one) and getattr(mode, other) for mode, *_ in every)
 
 
+@pytest.mark.slow
 def test_the_reference_survives_a_short_soak(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["soak", "--minutes", "0.05", "--seed", "9"]) == 0
     assert "reference: no rule was broken." in capsys.readouterr().out

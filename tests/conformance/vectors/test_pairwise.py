@@ -3,6 +3,8 @@
 from itertools import combinations, product
 from pathlib import Path
 
+import pytest
+
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.cases import FACTORS, Case, cases
 from kvconform.vectors.files import FOLDER
@@ -11,6 +13,8 @@ from kvconform.vectors.runner import run_vector
 from kvref import Manager
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvspec.events import Config
+
+pytestmark = pytest.mark.slow
 
 STORED = FOLDER / "ways-out"
 

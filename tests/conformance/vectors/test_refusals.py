@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from kvconform.oracle import Model
 from kvconform.vectors.runner import unanswered
 from kvspec import model
@@ -42,6 +44,7 @@ def refused_in_vectors() -> Iterator[Place]:
                 yield place_of(refusal)
 
 
+@pytest.mark.slow
 def test_each_reason_for_a_refusal_is_met_by_a_vector() -> None:
     met = set(refused_in_vectors())
     places = dict(reasons())

@@ -42,6 +42,8 @@ from tests.conformance.vectors.rowless import KeepsPages, Rowless
 from tests.conformance.vectors.sampling import Samples, TellsAnother, TellsOneLess
 from tests.conformance.vectors.silent import CommitsOneMore, OnlyHolders, OnlyLengths, OnlyPages, Silent
 
+pytestmark = pytest.mark.slow
+
 PATHS = vector_files()
 SMALL = Config(page_size=4, num_pages=8, num_rows=2, max_context_len=32)
 

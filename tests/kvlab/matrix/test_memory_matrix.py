@@ -202,6 +202,7 @@ def test_a_release_that_is_not_there_says_why(engine: str, release: str, reason:
     assert reason in report.not_supported
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> None:
     report = checked("memory", "nano-vllm", str(tmp_path), 1.0, 0, tmp_path / "out", None, again=False)
     assert report.not_supported == f"{tmp_path} holds no nano-vllm"

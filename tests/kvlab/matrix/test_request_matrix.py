@@ -103,6 +103,7 @@ def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> Non
     assert "rowless" not in capture.get(), "who has rows does not miss running without"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_read", get_args(RowsRead))
 def test_walks_find_nothing_in_the_reference_however_launches_read_rows(rows_read: RowsRead) -> None:
     walker = Walker(managing(Manager, rows_read), frozenset({"deep_overlap"}), seed=1)
@@ -110,6 +111,7 @@ def test_walks_find_nothing_in_the_reference_however_launches_read_rows(rows_rea
     assert walker.operations > 0
 
 
+@pytest.mark.slow
 def test_who_says_that_rows_are_written_in_order_and_withholds_them_is_found() -> None:
     class Withholds(Manager):
         def __init__(self, config: Config) -> None:
@@ -148,6 +150,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RequestReport:
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=RequestReport)
 
 
+@pytest.mark.slow
 def test_the_seeds_bugs_show_in_the_release_that_has_them(report: RequestReport) -> None:
     by_rule = {(one.rule, one.explanation) for one in report.found}
     assert ("SESS-3", "double-count") in by_rule
@@ -200,6 +203,7 @@ def test_a_written_trace_shows_the_same_finding_again(report: RequestReport) -> 
         assert Path(one.file).with_suffix(".txt").is_file()
 
 
+@pytest.mark.slow
 def test_a_folder_without_sglang_is_said_to_hold_none(tmp_path: Path) -> None:
     report = checked("request", "sglang", f"{tmp_path}/", 0, 0, tmp_path / "out", None, again=False)
     assert report.not_supported == f"{tmp_path} holds no SGLang release"

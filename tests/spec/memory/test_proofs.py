@@ -27,6 +27,8 @@ from kvspec.memory.proofs.steps import STEPS, Run
 from kvspec.memory.proofs.terms import NONE, every
 from tests.walk import RandomDraw, proposals
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = range(3)
 """Holders, keys, slots and labels."""
 

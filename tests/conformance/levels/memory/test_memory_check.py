@@ -720,6 +720,7 @@ def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.Capture
 # Long traces, and such that grow
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     judging = Judge(Checker({"kv": Pool(page_size=4, num_pages=64)}), Baseline())
 
@@ -750,6 +751,7 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_growing_compressed_trace_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl.zst"
     whole = trace(tmp_path / "t.jsonl", *TWICE).read_bytes()
@@ -776,6 +778,7 @@ def following(path: Path) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.slow
 def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
     path = trace(tmp_path / "t.jsonl", *life("r", 1))
     process = following(path)
