@@ -46,7 +46,7 @@ class Appending:
 
     def count(self) -> None:
         """One more operation has begun: all that it does to the tables here."""
-        self._add(self._state.clocks.lanes[self._stream][-1].by)
+        self._add(self._state.clocks.streams[self._stream].lane[-1].by)
 
     def _add(self, operation: Writer) -> None:
         self._operations += 1

@@ -2,18 +2,21 @@
 
 An operation is ordered after what its stream queued earlier, after what its stream waits for, and after what the host
 had seen complete when it queued it; and after all that these are ordered after. A *moment* is a stream and a number:
-operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`. A clock maps streams to the last
+operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`. A clock has of each stream the last
 moment that lies before.
 """
 
-from collections.abc import Hashable, Iterator
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from heapq import merge
 from operator import attrgetter
+from typing import Literal
 
 from kvcheck.finding import Writer
-from kvspec.contracts import ensure
+from kvcheck.moments import START, Clock, after, join, later, moment
 from kvspec.memory.events import Begin, OpId
 
-Clock = dict[str, int]
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
 _END = 1 << 62
@@ -21,42 +24,62 @@ _END = 1 << 62
 _REMEMBERED = 10_000
 """Operations that the host knows to be complete and has not been told to have ended."""
 
-
-def covers(clock: Clock, earlier: Clock) -> bool:
-    """Whether `clock` comes after all that `earlier` comes after."""
-    return all(clock.get(stream, 0) >= moment for stream, moment in earlier.items())
+_NUMBER, _MOMENT = attrgetter("number"), attrgetter("moment")
 
 
-@ensure(covers)
-def join(clock: Clock, earlier: Clock) -> None:
-    """Let `clock` come after all that `earlier` comes after."""
-    for stream, moment in earlier.items():
-        if clock.get(stream, 0) < moment:
-            clock[stream] = moment
+class Stream:
+    """A stream: what was queued there, and what the next operation there comes after."""
+
+    __slots__ = ("clock", "host", "index", "lane", "last", "name", "ordered")
+
+    def __init__(self, name: str, index: int) -> None:
+        """Nothing is queued, and it comes after nothing."""
+        self.name, self.index = name, index
+        self.last = 0
+        """The moment at which its last operation is done."""
+        self.clock = START
+        """What it comes after of other streams."""
+        self.host = START
+        """The host's clock that it has joined last."""
+        self.lane: deque[Flight] = deque()
+        """Its operations in flight, oldest first."""
+        self.ordered = 1
+        """Each operation in flight with a smaller number is its own, or one that it comes after."""
 
 
 class Flight:
     """An operation that is queued, and what it uses."""
 
-    __slots__ = ("by", "clock", "delivered", "event", "moment", "number", "rivals", "spans", "stream", "uses")
+    __slots__ = ("by", "clock", "delivered", "event", "moment", "number", "ordered", "queue", "rivals", "spans", "uses")
 
-    def __init__(self, event: Begin, stream: str, clock: Clock, rivals: "set[Flight]", number: int) -> None:
-        """The operation `number`, ordered after `clock`, itself included, and not after its `rivals`."""
-        self.event, self.stream, self.clock, self.rivals, self.number = event, stream, clock, rivals, number
+    def __init__(self, event: Begin, queue: Stream, number: int, *, rivals: bool) -> None:
+        """The operation `number`, the last one on its stream; with `rivals` not ordered after all that is in flight."""
+        self.event, self.queue, self.number, self.rivals = event, queue, number, rivals
+        self.clock, self.ordered = queue.clock, queue.ordered
+        """What it comes after of other streams, as of its own stream."""
         self.by: Writer = event.id, 0
         """Its name, and the number of the event that queued it."""
         self.delivered: str | None = None
         """For whom what it computed left the engine, when it was not known yet whether its end would be told."""
-        self.moment = clock[stream]
+        self.moment = queue.last
         """When it is done; it has read at the moment before."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
         """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
-        """Its uses by table or page, once an operation that is its rival has asked (`Clocks.sort`)."""
+        """Its uses by table or page, once an operation that has rivals has asked (`Clocks.sort`)."""
 
-    def at(self, part: str) -> Clock:
-        """What is known once it is done, or once its reads are."""
-        return self.clock if part == "all" else {**self.clock, self.stream: self.moment - 1}
+    @property
+    def stream(self) -> str:
+        """The name of its stream."""
+        return self.queue.name
+
+    def known(self, queue: Stream) -> int:
+        """The last moment of a stream that lies before it."""
+        return self.moment - 2 if queue is self.queue else moment(self.clock, queue.index)
+
+    def is_after(self, earlier: "Flight", part: Literal["all", "reads"] = "all") -> bool:
+        """Whether it comes after an earlier operation, or after its reads."""
+        return self.known(earlier.queue) >= earlier.moment - (part == "reads")
 
 
 class Clocks:
@@ -64,134 +87,194 @@ class Clocks:
 
     def __init__(self) -> None:
         """Nothing is queued."""
-        self.host: Clock = {}
-        self.streams: dict[str, Clock] = {HOST: self.host}
+        self.host = Stream(HOST, 0)
+        self.streams: dict[str, Stream] = {HOST: self.host}
+        self._streams = [self.host]
+        """By number."""
         self.flights: dict[OpId, Flight] = {}
-        self.lanes: dict[str, list[Flight]] = {}
-        """Stream -> its operations in flight, oldest first."""
         self.begun = 0
         self.latest = 0
         """The largest name of an operation that is a number: one with a larger name was never begun."""
         self.oldest = 1
         """The number of the oldest operation in flight, or of the next one."""
-        self.users: dict[Hashable, dict[Flight, None]] = {}
-        """Table, or page -> the operations in flight that use it, of those that an unordered one has asked for."""
-        self.writers: dict[Hashable, dict[Flight, None]] = {}
+        self._flying: list[Flight] = []
+        """The operations in flight, oldest first."""
+        self._sorted = 0
+        """The uses of operations up to this number are sorted."""
+        self.users: dict[Hashable, dict[Stream, list[Flight]]] = {}
+        """Table, or page -> stream -> its operations in flight that use it, oldest first, of those that are sorted."""
+        self.writers: dict[Hashable, dict[Stream, list[Flight]]] = {}
         """The same for those that write there."""
         self.told: set[str | None] = set()
         """Streams of which it is told when their operations end; operations without one count as one."""
         self._seen: dict[OpId, int] = {}
         """Operations that are complete because a later one is, and which events queued them; their own end may come."""
-        self._free: list[str] = []
+        self._free: list[Stream] = []
         """Streams of operations that have none: free again once the host has seen the last operation there."""
+
+    def _stream(self, name: str) -> Stream:
+        """The stream of that name."""
+        stream = self.streams.get(name)
+        if stream is None:
+            stream = self.streams[name] = Stream(name, len(self._streams))
+            self._streams.append(stream)
+        return stream
 
     def begin(self, event: Begin) -> Flight:
         """Queue an operation."""
-        stream = event.stream
-        if stream is None:
-            stream = self._free.pop() if self._free else f"(alone {len(self.streams)})"
-        clock = self.streams.setdefault(stream, {})
-        if clock is not self.host:
-            join(clock, self.host)
+        name = event.stream
+        if name is not None:
+            stream = self._stream(name)
+        else:
+            stream = self._free.pop() if self._free else self._stream(f"(alone {len(self.streams)})")
+        self._see_host(stream)
         for earlier in event.after:
             if earlier in self.flights:
-                join(clock, self.flights[earlier].clock)
-        clock[stream] = clock.get(stream, 0) + 2
-        rivals: set[Flight] = set()
-        for other, lane in self.lanes.items():
-            if lane and other != stream and lane[-1].moment > (known := clock.get(other, 0)):
-                rivals.update(flight for flight in lane if flight.moment > known)
-        for rival in sorted(rivals, key=attrgetter("number")):
-            self.sort(rival)
+                self._order(stream, self.flights[earlier], "all")
+        stream.last += 2
+        rivals = self._has_rivals(stream)
+        if rivals:
+            for flight in self._flying[bisect_right(self._flying, self._sorted, key=_NUMBER) :]:
+                self.sort(flight)
+            self._sorted = self.begun
         self.begun += 1
         if isinstance(event.id, int) and event.id > self.latest:
             self.latest = event.id
-        if not self.flights:
-            self.oldest = self.begun + (clock is self.host)
-        flight = Flight(event, stream, clock.copy(), rivals, self.begun)
-        if clock is not self.host:
+        flight = Flight(event, stream, self.begun, rivals=rivals)
+        if stream is self.host:
+            self._host_sees(after(stream.clock, stream.index, stream.last))
+        else:
             self.flights[event.id] = flight
-            self.lanes.setdefault(stream, []).append(flight)
+            stream.lane.append(flight)
+            self._flying.append(flight)
             self._seen.pop(event.id, None)
-        elif event.after:
-            self._forget()
+        self._note_oldest()
         return flight
 
-    def pass_by(self, id: OpId, stream: str) -> None:
+    def _see_host(self, stream: Stream) -> None:
+        """A stream comes after all that the host has seen."""
+        seen = self.host.clock
+        if stream.host is not seen:
+            stream.clock = seen if stream.clock is stream.host else join(stream.clock, seen)
+            stream.host = seen
+
+    def _order(self, stream: Stream, earlier: Flight, part: str) -> None:
+        """Let a stream come after an operation, or after its reads."""
+        known = earlier.moment - (part == "reads")
+        clock = after(join(stream.clock, earlier.clock), earlier.queue.index, known)
+        if earlier.ordered > stream.ordered:
+            stream.ordered = earlier.ordered
+        if stream is self.host:
+            self._host_sees(clock, (earlier.queue.index,) if earlier.clock is stream.clock else None)
+        else:
+            stream.clock = clock
+
+    def _has_rivals(self, stream: Stream) -> bool:
+        """Whether an operation in flight is not ordered before what a stream queues."""
+        flying = self._flying
+        if len(flying) == len(stream.lane):
+            return False
+        for place in range(bisect_left(flying, stream.ordered, key=_NUMBER), len(flying)):
+            other = flying[place]
+            if other.queue is not stream and other.moment > moment(stream.clock, other.queue.index):
+                stream.ordered = other.number
+                return True
+        stream.ordered = self.begun + 1
+        return False
+
+    def pass_by(self, id: OpId, name: str) -> None:
         """An operation is queued and seen complete while nothing else is in flight: `begin` and `end`, in short."""
-        clock = self.streams.setdefault(stream, {})
-        join(clock, self.host)
-        clock[stream] = clock.get(stream, 0) + 2
-        join(self.host, clock)
+        stream = self._stream(name)
+        self._see_host(stream)
+        stream.last += 2
+        self.host.clock = stream.clock = stream.host = after(stream.clock, stream.index, stream.last)
         self.begun += 1
         self.oldest = self.begun + 1
         if isinstance(id, int) and id > self.latest:
             self.latest = id
-        self.lanes.setdefault(stream, [])
-        self.told.add(stream)
+        self.told.add(name)
         self._seen.pop(id, None)
 
     def sort(self, flight: Flight) -> None:
-        """Sort the uses of an operation. It is done only where a rival asks: most operations have none."""
+        """Sort the uses of an operation. It is done only where an operation has rivals: most have none."""
         if not flight.spans:
             for uses, writes in ((flight.event.writes, True), (flight.event.reads, False)):
                 flight.uses += [(use.table, use.start, use.stop or _END, writes) for use in uses if use.table]
         for place, first, last, writes in flight.uses:
             flight.spans.setdefault(place, {})[first, last, writes] = None
-            self.users.setdefault(place, {})[flight] = None
-            if writes:
-                self.writers.setdefault(place, {})[flight] = None
+            for index in (self.users, self.writers) if writes else (self.users,):
+                users = index.setdefault(place, {}).setdefault(flight.queue, [])
+                if not (users and users[-1] is flight):
+                    users.append(flight)
         flight.uses.clear()
 
-    def rivals_at(self, flight: Flight, place: Hashable, *, writing: bool) -> Iterator[Flight]:
+    def rivals_at(self, flight: Flight, place: Hashable, *, writing: bool) -> Iterable[Flight]:
         """The rivals of an operation that use a table or page, or that write there; the oldest first."""
-        users = (self.writers if writing else self.users).get(place, ())
-        return (user for user in users if user in flight.rivals)
+        found = []
+        for stream, users in (self.writers if writing else self.users).get(place, {}).items():
+            if stream is not flight.queue and users[-1].moment > (known := flight.known(stream)):
+                found.append(self._since(users, known))
+        return found[0] if len(found) == 1 else merge(*found, key=_NUMBER)
 
-    def wait(self, stream: str, id: OpId | None, on: str | None, part: str) -> None:
-        """Order what `stream` queues from now on. To wait for what has ended, or for nothing, orders nothing."""
-        clock = self.streams.setdefault(stream, {})
+    def _since(self, users: list[Flight], known: int) -> Iterator[Flight]:
+        """Operations of a stream after one of its moments."""
+        for place in range(bisect_right(users, known, key=_MOMENT), len(users)):
+            yield users[place]
+
+    def wait(self, name: str, id: OpId | None, on: str | None, part: str) -> None:
+        """Order what a stream queues from now on. To wait for what has ended, or for nothing, orders nothing."""
+        stream = self._stream(name)
         if id is not None and id in self.flights:
-            join(clock, self.flights[id].at(part))
-        if on is not None and on in self.streams:
-            join(clock, self.streams[on])
-        if clock is self.host:
-            self._forget()
+            self._order(stream, self.flights[id], part)
+        other = None if on is None else self.streams.get(on)
+        if other is not None and other is not stream:
+            clock = after(join(stream.clock, other.clock), other.index, other.last)
+            stream.ordered = max(stream.ordered, other.ordered)
+            if stream is self.host:
+                self._host_sees(clock)
+            else:
+                stream.clock = clock
 
     def end(self, id: OpId, part: str) -> int | None:
         """The host has seen it, and all that is ordered before it: which event queued it, if it is in flight."""
         flight = self.flights.get(id)
         if flight is None:
             return self._seen.pop(id, None) if part == "all" else self._seen.get(id)
-        join(self.host, flight.at(part))
         self.told.add(flight.event.stream)
-        self._forget()
+        self._order(self.host, flight, part)
         if part == "all":
             del self._seen[id]
         return flight.by[1]
 
-    def _forget(self) -> None:
-        """What the host knows to be complete is in flight no longer."""
-        for stream, lane in self.lanes.items():
-            while lane and lane[0].moment <= self.host.get(stream, 0):
-                flight = lane.pop(0)
-                flight.rivals.clear()
-                self._forget_uses(flight)
-                if self.flights.get(flight.event.id) is flight:
-                    del self.flights[flight.event.id]
-                    self._seen[flight.event.id] = flight.by[1]
-                if flight.event.stream is None:
-                    self._free.append(stream)
-        self.oldest = min((lane[0].number for lane in self.lanes.values() if lane), default=self.begun + 1)
+    def _host_sees(self, clock: Clock, news: Iterable[int] | None = None) -> None:
+        """What the host knows to be complete is in flight no longer. `news`: the streams of which it knows more."""
+        before, self.host.clock = self.host.clock, clock
+        for index in later(before, clock) if news is None else news:
+            lane, known = self._streams[index].lane, moment(clock, index)
+            while lane and lane[0].moment <= known:
+                self._forget(lane.popleft())
+        self._note_oldest()
         while len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]
 
-    def _forget_uses(self, flight: Flight) -> None:
+    def _note_oldest(self) -> None:
+        self.oldest = self._flying[0].number if self._flying else self.begun + 1
+
+    def _forget(self, flight: Flight) -> None:
         """Nothing can be unordered with an operation any more."""
+        oldest = self._flying[0] is flight
+        del self._flying[0 if oldest else bisect_left(self._flying, flight.number, key=_NUMBER)]
+        if self.flights.get(flight.event.id) is flight:
+            del self.flights[flight.event.id]
+            self._seen[flight.event.id] = flight.by[1]
+        if flight.event.stream is None:
+            self._free.append(flight.queue)
         for place in flight.spans:
             for index in (self.users, self.writers):
-                users = index.get(place)
-                if users is not None and flight in users:
-                    del users[flight]
+                users = index.get(place, {}).get(flight.queue)
+                if users is not None and users[0] is flight:
+                    del users[0]
                     if not users:
-                        del index[place]
+                        del index[place][flight.queue]
+                        if not index[place]:
+                            del index[place]

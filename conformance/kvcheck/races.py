@@ -43,7 +43,7 @@ def unordered(
     """
     for place in _places(pool, number, pool.page(number)):
         for rival in clocks.rivals_at(flight, place[0], writing=not reads):
-            read = flight.clock.get(rival.stream, 0) >= rival.moment - 1
+            read = flight.is_after(rival, "reads")
             for first, last, writes in _used(rival, pool, place):
                 if first < stop and start < last and (writes or (reads and not read)):
                     return rival, "writes" if writes else "reads"

@@ -99,8 +99,9 @@ def test_a_killed_engine_leaves_no_process_and_a_recording_that_can_be_checked(
         events += readable(folder)
         if mode == "check":
             (report,) = folder.rglob("*.report")
-            assert "events checked" in report.read_text() or "event checked" in report.read_text()
-            assert logged.count("MEM-TAKE/held") == 1  # by the engine, or after its end by the checking process
+            assert "events checked" in report.read_text() and "MEM-TAKE/held" in report.read_text()
+            # By the engine, or after its end by the checking process. A killed engine may not have read its message.
+            assert logged.count("MEM-TAKE/held") in ((1,) if number == signal.SIGINT else (0, 1))
         if number == signal.SIGINT and mode != "check:halt":
             often, header, end = map(float, printed.split())
             assert often < 0.01

@@ -77,10 +77,11 @@ def check_tables(state: State) -> None:
 
 def check_clocks(clocks: Clocks) -> None:
     """Lanes, rivals and users are of operations in flight."""
-    flying = {flight for lane in clocks.lanes.values() for flight in lane}
+    lanes = [stream.lane for stream in clocks.streams.values()]
+    flying = {flight for lane in lanes for flight in lane}
     assert {flight for flight in flying if clocks.flights.get(flight.event.id) is flight} == {*clocks.flights.values()}
     assert clocks.oldest == min((flight.number for flight in flying), default=clocks.begun + 1)
-    for lane in clocks.lanes.values():
+    for lane in lanes:
         assert [flight.number for flight in lane] == sorted(flight.number for flight in lane)
     for index, writing in ((clocks.users, False), (clocks.writers, True)):
         spans = {
@@ -89,8 +90,11 @@ def check_clocks(clocks: Clocks) -> None:
             for place, uses in flight.spans.items()
             if not writing or any(writes for _, _, writes in uses)
         }
-        assert {(place, flight) for place, users in index.items() for flight in users} == spans
-        assert all(index.values())
+        listed = [(place, flight) for place, at in index.items() for users in at.values() for flight in users]
+        assert sorted(listed, key=repr) == sorted(spans, key=repr)
+        assert all(index.values()) and all(all(at.values()) for at in index.values())
+        for at in index.values():
+            assert all(users == sorted(users, key=lambda flight: flight.number) for users in at.values())
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcheck import Checker
-from kvcheck.clocks import Clocks, covers
+from kvcheck import Checker, moments
+from kvcheck.clocks import Clocks, Stream
 from kvcheck.labels import Labels
 from kvcheck.state import Content, PageState
 from kvspec.memory import Pool
@@ -32,41 +32,66 @@ OPERATIONS = st.lists(
 def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tuple[str, str | None, int, str]]) -> None:
     """Of each operation that begins, and each before it: whether it is read, and done, by then."""
     clocks, plain, order = Clocks(), Order(), Graph()
-    moments: dict[int, tuple[str, int]] = {}
+    begun: dict[int, tuple[Stream, int]] = {}
     for kind, stream, number, part in steps:
         if kind == "begin":
-            event = Begin(len(moments) + 1, stream, after=[number] if number <= len(moments) else [])
+            event = Begin(len(begun) + 1, stream, after=[number] if number <= len(begun) else [])
             flight, plainly, start = clocks.begin(event), plain.begin(event), order.begin(event)
-            for id, (lane, moment) in moments.items():
-                seen = flight.clock.get(lane, 0)
+            rivals = set[int]()
+            for id, (queue, moment) in begun.items():
+                seen = flight.known(queue)
                 done, read = order.before(order.done[id], start), order.before(order.read[id], start)
                 assert (seen >= moment, seen >= moment - 1) == (done, read)
                 assert ((id - 1, "all") in plain.before[plainly], (id - 1, "reads") in plain.before[plainly]) == (
                     done,
                     read,
                 )
-            moments[len(moments) + 1] = flight.stream, flight.moment
-        elif kind == "wait on" or (kind == "wait" and number in moments):
+                rivals |= {id} if id in order.flying and not done else set()
+            assert flight.rivals == bool(rivals)
+            begun[len(begun) + 1] = flight.queue, flight.moment
+        elif kind == "wait on" or (kind == "wait" and number in begun):
             on = STREAMS[number % 4] if kind == "wait on" else None
             waited = number if kind == "wait" else None
             clocks.wait(stream or "s", waited, on, part)
             for one in (order, plain):
                 one.wait(Wait(stream or "s", waited, on, "all" if part == "all" else "reads"))
-        elif kind == "end" and number in moments and number in order.flying:
+        elif kind == "end" and number in begun and number in order.flying:
             assert clocks.end(number, part) is not None
             plain.end(plain.named[number], "all" if part == "all" else "reads")
             order.end(End(number, "all" if part == "all" else "reads"))
             order.flying -= {number} if part == "all" else set()
 
 
-CLOCK = st.dictionaries(st.sampled_from(("s", "t", "u")), st.integers(0, 5))
+NUMBERS = (0, 1, 15, 16, 17, 255, 256, 4096, 70_000)
+CLOCK = st.dictionaries(st.sampled_from(NUMBERS), st.integers(0, 5))
 
 
-@given(one=CLOCK, other=CLOCK, third=CLOCK)
-def test_a_clock_covers_what_its_moments_do(one: dict[str, int], other: dict[str, int], third: dict[str, int]) -> None:
-    assert covers(one, one)
-    assert covers(one, other) == all(one.get(stream, 0) >= other.get(stream, 0) for stream in "stu")
-    assert not (covers(one, other) and covers(other, third)) or covers(one, third)
+def clock_of(told: dict[int, int]) -> moments.Clock:
+    clock = moments.START
+    for stream, last in told.items():
+        clock = moments.after(clock, stream, last)
+    return clock
+
+
+@given(one=CLOCK, other=CLOCK)
+def test_a_clock_is_the_last_moment_of_each_stream(one: dict[int, int], other: dict[int, int]) -> None:
+    first, second = clock_of(one), clock_of(other)
+    both = moments.join(first, second)
+    for stream in NUMBERS:
+        assert moments.moment(first, stream) == one.get(stream, 0)
+        assert moments.moment(both, stream) == max(one.get(stream, 0), other.get(stream, 0))
+    news = {stream for stream, last in other.items() if last > one.get(stream, 0)}
+    assert {*moments.later(first, both)} == news
+    assert [*moments.later(both, both)] == []
+
+
+@given(one=CLOCK, other=CLOCK)
+def test_a_clock_that_comes_after_another_is_the_one_that_they_join_to(
+    one: dict[int, int], other: dict[int, int]
+) -> None:
+    both = moments.join(clock_of(one), clock_of(other))
+    assert moments.join(both, clock_of(one))[1] is both[1]
+    assert moments.join(both, moments.START)[1] is both[1]
 
 
 SIZE = 6

@@ -99,9 +99,7 @@ def _next_to_complete(checker: Checker, complete: frozenset[OpId]) -> list[OpId]
     return [
         id
         for id, flight in running.items()
-        if not any(
-            other != id and flight.clock.get(earlier.stream, 0) >= earlier.moment for other, earlier in running.items()
-        )
+        if not any(other != id and flight.is_after(earlier) for other, earlier in running.items())
     ]
 
 

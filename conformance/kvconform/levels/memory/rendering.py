@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kvcheck import Checker
 from kvcheck import Finding as Broken
+from kvcheck.moments import moment
 from kvcheck.races import used
 from kvcheck.state import HOLE, PageState, PoolState, State
 from kvcheck.words import describe
@@ -120,7 +121,7 @@ def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
     page, words = pool.seen(number), set[tuple[bool, str]]()
     for flight in state.clocks.flights.values():
         state.clocks.sort(flight)
-        read = state.clocks.host.get(flight.stream, 0) >= flight.moment - 1
+        read = moment(state.clocks.host.clock, flight.queue.index) >= flight.moment - 1
         words |= {(writes, flight.stream) for _, _, writes in used(flight, pool, number, page) if writes or not read}
     return [f"being {'written' if writes else 'read'} on {stream}" for writes, stream in sorted(words)]
 

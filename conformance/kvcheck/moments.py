@@ -1,0 +1,108 @@
+"""Clocks: of each stream the last moment that lies before, as trees that have in common what they can.
+
+A clock never changes. One with another moment copies a path of its tree, and one that joins two takes whole parts from
+them. So a clock costs what it adds to those that it comes from, however many streams there are.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from operator import is_
+from typing import Any
+
+_BITS = 4
+_WIDTH = 1 << _BITS
+_MASK = _WIDTH - 1
+
+Node = tuple[Any, ...]
+"""`_WIDTH` moments, or as many nodes."""
+Clock = tuple[int, Node]
+"""How many bits of a stream's number choose below its root; the root."""
+
+START: Clock = (0, (0,) * _WIDTH)
+"""Before everything."""
+
+
+def moment(clock: Clock, stream: int) -> int:
+    """The last moment of a stream that lies before, by the stream's number."""
+    shift, node = clock
+    if stream >> shift >= _WIDTH:
+        return 0
+    while shift:
+        node = node[stream >> shift & _MASK]
+        shift -= _BITS
+    last: int = node[stream & _MASK]
+    return last
+
+
+def after(clock: Clock, stream: int, last: int) -> Clock:
+    """The clock that comes after a moment of a stream, too."""
+    if moment(clock, stream) >= last:
+        return clock
+    shift, node = clock
+    while stream >> shift >= _WIDTH:
+        shift, node = shift + _BITS, _above(shift, node)
+    return shift, _changed(node, shift, stream, last)
+
+
+def join(one: Clock, other: Clock) -> Clock:
+    """The clock that comes after all that one of two comes after."""
+    if one is other:
+        return one
+    (high, above), (low, node) = sorted((one, other), key=_height, reverse=True)
+    while low < high:
+        low, node = low + _BITS, _above(low, node)
+    return high, _joined(above, node, high)
+
+
+def later(one: Clock, other: Clock) -> Iterator[int]:
+    """The streams of which `other`, which comes after `one`, knows a later moment."""
+    (shift, node), (high, above) = one, other
+    while shift < high:
+        shift, node = shift + _BITS, _above(shift, node)
+    yield from _differing(node, above, high, 0)
+
+
+def _height(clock: Clock) -> int:
+    return clock[0]
+
+
+@cache
+def _nothing(shift: int) -> Node:
+    """The node in which no moment lies before."""
+    return (_nothing(shift - _BITS),) * _WIDTH if shift else START[1]
+
+
+def _above(shift: int, node: Node) -> Node:
+    """A node that has another one as its first."""
+    return _nothing(shift + _BITS) if node is _nothing(shift) else (node, *(_nothing(shift),) * (_WIDTH - 1))
+
+
+def _changed(node: Node, shift: int, stream: int, last: int) -> Node:
+    children = list(node)
+    place = stream >> shift & _MASK
+    children[place] = _changed(node[place], shift - _BITS, stream, last) if shift else last
+    return tuple(children)
+
+
+def _joined(one: Node, other: Node, shift: int) -> Node:
+    """One of the two where it comes after the other, so that later joins see that they are the same."""
+    if one is other or other is _nothing(shift):
+        return one
+    if one is _nothing(shift):
+        return other
+    if shift:
+        both = tuple([_joined(left, right, shift - _BITS) for left, right in zip(one, other, strict=True)])
+        same = [all(map(is_, both, node)) for node in (one, other)]
+    else:
+        both = tuple(map(max, one, other))
+        same = [both == one, both == other]
+    return one if same[0] else other if same[1] else both
+
+
+def _differing(one: Node, other: Node, shift: int, first: int) -> Iterator[int]:
+    for place, (left, right) in enumerate(zip(one, other, strict=True)):
+        if left is not right:
+            if shift:
+                yield from _differing(left, right, shift - _BITS, first + (place << shift))
+            elif left != right:
+                yield first + place
