@@ -27,7 +27,9 @@ LAWFUL = re.compile(
     r"|refused, (as it should be|without a reason|for another rule(, a page and a row short)?|\w+_short one less)"
     # Who gets which of the free rows, pages and states is the implementation's choice.
     r"|row of .*: another free row|(rows|pages|window pages|state slots) of two requests: swapped"
-    # So is evicting more than asked, as long as nobody needs it,
+    # So is withholding a row as long as any launch is in flight,
+    r"|one row too few free and one too many withheld"
+    # evicting more than asked, as long as nobody needs it,
     r"|(window_)?evicted: a (cached (window )?page|page below a cached one) as well"
     # publishing a page or a state later, which of its slots it gives the store, and how a tombstone comes back.
     r"|protected_len a page less|no state for the store|a copy in a free state slot"

@@ -13,10 +13,17 @@ FACTORS: dict[str, list[Any]] = {
     "batch": [1, 2, 3],
     "session": ["none", "first", "later"],
     "phase": ["chunk", "decode", "drafts"],
+    "mates": ["plain", "turns"],
+    "mate": ["stays", "leaves"],
+    "comeback": ["runs", "aborted"],
 }
 CLOSER = [
     {"fields": ["way", "session", "in_flight", "readers"], "strength": 3},
     {"fields": ["phase", "batch", "pool"], "strength": 3},
+    {"fields": ["way", "phase", "pool"], "strength": 3},
+    {"fields": ["mates", "batch", "session"], "strength": 3},
+    {"fields": ["comeback", "session", "phase"], "strength": 3},
+    {"fields": ["mate", "way", "in_flight"], "strength": 3},
 ]
 """Factors of which every three values meet."""
 
@@ -39,13 +46,23 @@ class Case(NamedTuple):
     """Whether A is a turn, and which."""
     phase: str
     """The work of A's launches; with `drafts` the last of them is a speculative step."""
+    mates: str
+    """Whether those beside A are plain requests, or turns that bring the rows of sessions of their own."""
+    mate: str
+    """Whether one of those beside A leaves right after it, while A's row may be withheld."""
+    comeback: str
+    """Whether A, when it comes again, runs at once, or is first aborted between its match and its run."""
 
     @property
     def name(self) -> str:
         """The name of the vector."""
         whose = {"none": "plain", "first": "first_turn", "later": "later_turn"}[self.session]
         flights = f"{self.in_flight}_in_flight" + ("" if self.readers == "all" else f"_{self.readers}")
-        return f"{self.way}_{whose}_{self.phase}_{flights}_batch_{self.batch}_{self.pool}_p{self.page_size}"
+        beside = ("_turns" if self.mates == "turns" else "") + ("_mate_leaves" if self.mate == "leaves" else "")
+        again = "_aborted" if self.comeback == "aborted" else ""
+        return (
+            f"{self.way}_{whose}_{self.phase}_{flights}_batch_{self.batch}{beside}{again}_{self.pool}_p{self.page_size}"
+        )
 
     @property
     def description(self) -> str:
@@ -72,7 +89,11 @@ class Case(NamedTuple):
                 self.readers, ", the newest of which reads"
             )
             flights += " its row"
-        beside = {1: "alone in its batch", 2: "beside another", 3: "beside two others"}[self.batch]
+        beside = {1: "alone in its launches", 2: "beside another", 3: "beside two others"}[self.batch]
+        if self.mates == "turns":
+            beside += f" ({'a resumed turn' if self.batch < 3 else 'resumed turns'} in its first batch)"
+        then = ", and so does one of the others" if self.mate == "leaves" else ""
+        again = ", once it was aborted before it ran" if self.comeback == "aborted" else ""
         pool = {
             "plain": "",
             "uncached": ", without a prefix store",
@@ -80,8 +101,8 @@ class Case(NamedTuple):
             "states": ", with recurrent states",
         }[self.pool]
         return (
-            f"{who}, {beside}, {way} {when}, with {flights}; its row, if it is let go, is had by the next "
-            f"when nothing reads it, and its name can be used again. Pages of {self.page_size}{pool}."
+            f"{who}, {beside}, {way} {when}, with {flights}{then}; its row, if it is let go, can be had again "
+            f"when nothing reads it, and its name can be used again{again}. Pages of {self.page_size}{pool}."
         )
 
 
@@ -96,8 +117,17 @@ def _possible(row: dict[str, Any]) -> bool:
     )
 
 
+NEEDED = {
+    Case("retract", 1, "all", 2, "uncached", 2, "none", "chunk", "plain", "stays", "runs"),
+    Case("finish", 0, "all", 1, "plain", 1, "first", "drafts", "plain", "stays", "aborted"),
+}
+"""Of more than three factors at once: a plain request retracted amid its chunks without a prefix store; a turn whose
+match frees a tail of drafts, aborted before its run."""
+
+
 def cases() -> list[Case]:
     """Combinations in which every two values that go together meet."""
     pairs = [["way", "session"], ["way", "phase"], ["pool", "phase"], ["in_flight", "readers"]]
     constraints = [{"operator": "fn", "requires": pair, "evaluate": _possible} for pair in pairs]
-    return sorted(Case(**row) for row in make(FACTORS, constraints=constraints, sub_models=CLOSER))
+    made = {Case(**row) for row in make(FACTORS, constraints=constraints, sub_models=CLOSER)}
+    return sorted(made | NEEDED)

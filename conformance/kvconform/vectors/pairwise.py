@@ -145,14 +145,28 @@ def scenario_of(case: Case, config: Config) -> Scenario:
         scenario.live("A")
         history = scenario.model.state.sessions["s"].history.elements()
         prompt = [*history, *_prompt(case, 1, half, 300)]
+    if case.mates == "turns":
+        for mate in mates:
+            _first_turn(scenario, mate)
     _begin(scenario, prompt, session, mates)
     _overlap(scenario, mates)
     if case.pool == "window":
         scenario.do(SwaEvict("A"))
     _leave(scenario, session)
+    if case.mate == "leaves":
+        scenario.do(Finish(mates.pop()))
     scenario.expect_rows()
     _follow(scenario, prompt, session, mates)
     return scenario
+
+
+def _first_turn(scenario: Scenario, mate: str) -> None:
+    """A session's first turn, so that `mate` brings a row."""
+    size = scenario.case.page_size
+    scenario.do(OpenSession(f"of {mate}"))
+    scenario.do(Submit(mate, [*range(size), 2000 + ord(mate)], f"of {mate}"))
+    scenario.admit(mate)
+    scenario.live(mate)
 
 
 def _begin(scenario: Scenario, prompt: list[Any], session: str | None, mates: list[str]) -> None:
@@ -160,7 +174,11 @@ def _begin(scenario: Scenario, prompt: list[Any], session: str | None, mates: li
     case = scenario.case
     scenario.do(Submit("A", prompt, session))
     for number, mate in enumerate(mates, start=1):
-        scenario.do(Submit(mate, _prompt(case, 3 - number, 1, 1000 * (number - 1))))
+        own = f"of {mate}" if case.mates == "turns" else None
+        text = _prompt(case, 3 - number, 1, 1000 * (number - 1))
+        if own is not None:
+            text = [*scenario.model.state.sessions[own].history.elements(), *text[-case.page_size - 1 :]]
+        scenario.do(Submit(mate, text, own))
     for req in ["A", *mates]:
         scenario.do(MatchPrefix(req))
     request = scenario.model.state.requests["A"]
@@ -223,6 +241,10 @@ def _follow(scenario: Scenario, prompt: list[Any], session: str | None, mates: l
     """N waits for A's row, A comes again as soon as possible, and all requests leave."""
     scenario.do(Submit("N", _prompt(scenario.case, 2, 1, 7000)))
     _come_again(scenario, prompt, session)
+    if scenario.case.comeback == "aborted":
+        scenario.do(MatchPrefix("A"))
+        scenario.do(Abort("A"))
+        _come_again(scenario, prompt, session)
     waiting, admitted = ["N", "A"], list[str]()
     _try(scenario, waiting, admitted)
     while scenario.model.state.flights:
@@ -240,7 +262,10 @@ def _follow(scenario: Scenario, prompt: list[Any], session: str | None, mates: l
     for mate in mates:
         scenario.do(Finish(mate))
         scenario.do(Evict(ROOMY))
+    for name in list(scenario.model.state.sessions):
+        scenario.do(CloseSession(name))
     scenario.do(Report("idle"))
+    scenario.expect_rows()
     scenario.do(Snapshot())
 
 
@@ -250,7 +275,8 @@ def _try(scenario: Scenario, waiting: list[str], admitted: list[str]) -> None:
         if scenario.admit(req):
             waiting.remove(req)
             admitted.append(req)
-            if req == "N" and scenario.model.state.free_rows == 0 and "A" in waiting:
+            left = scenario.case.mate == "leaves"
+            if req == "N" and not left and scenario.model.state.free_rows == 0 and "A" in waiting:
                 scenario.lines.append(Expect(same_row={"N": "A"}))
 
 

@@ -47,6 +47,12 @@ def test_every_two_values_meet_in_a_vector() -> None:
     assert wanted - met == IMPOSSIBLE
 
 
+def test_resumed_turns_share_batches() -> None:
+    """Of two and of three, each of which brings its row."""
+    beside = {case.batch for case in cases() if case.mates == "turns" and case.session == "later"}
+    assert beside == {1, 2, 3}
+
+
 class OneLaunchTooShort(ReqToTokenPool):
     """A row that is let go is free again when the first of the launches that read it has completed."""
 

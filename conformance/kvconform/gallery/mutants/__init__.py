@@ -13,6 +13,7 @@ from kvconform.gallery.mutants import (
     chunks_and_batches,
     crowds,
     lengths_and_tails,
+    rare,
     releases,
     rows,
     scheduling,
@@ -39,6 +40,7 @@ _TOPICS = (
     speculation,
     windows,
     states,
+    rare,
     synthetic,
 )
 
