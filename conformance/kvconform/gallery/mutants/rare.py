@@ -236,7 +236,7 @@ BUGS = (
     Bug(
         name="room-from-the-sequence",
         title="A refused decode step counts the short pages from the tokens known so far, which lag under overlap.",
-        source=("994",),
+        source=("17850",),
         rule="CAP-1",
         symptom="The scheduler evicts and retracts too little, and is refused again.",
         factory=_RoomFromTheSequence,
@@ -291,7 +291,7 @@ BUGS = (
     Bug(
         name="one-resumed-turn-in-a-batch",
         title="A batch in which two resumed turns bring their rows is refused, as if one of them were a second chunk.",
-        source=("20476",),
+        source=("994",),
         rule="OP-1",
         also=("BATCH-1",),
         symptom="Sessions that become ready together wait for each other, or an assertion ends the engine.",
@@ -320,12 +320,13 @@ BUGS = (
         also=("TAIL-2",),
         symptom="Each such retract loses a page, until the server restarts.",
         factory=_ChunkOfAChunkCacheKept,
+        traffic=False,
         synthetic=True,
     ),
     Bug(
         name="last-duplicate-named",
         title="In large pages, a publication with three duplicates leaves the last freed copy in the row.",
-        source=("994",),
+        source=("20070",),
         rule="PAGE-3",
         also=("STORE-5",),
         symptom="The request reads a page that goes to somebody else.",
@@ -348,7 +349,7 @@ BUGS = (
     Bug(
         name="edge-compared-by-three-pages",
         title="An edge of the tree is compared by its first three pages.",
-        source=("994",),
+        source=("22862",),
         rule="STORE-4",
         also=(
             "STORE-5",
@@ -377,7 +378,7 @@ BUGS = (
     Bug(
         name="eviction-of-all-leaves-one",
         title="An eviction of exactly all that is cached leaves one page.",
-        source=("994",),
+        source=("20070",),
         rule="STORE-2",
         also=(
             "STORE-3",
@@ -391,7 +392,7 @@ BUGS = (
     Bug(
         name="refusal-forgets-the-match",
         title="An extend that is refused since its match was evicted forgets the match.",
-        source=("20476",),
+        source=("994",),
         rule="OP-1",
         symptom="A refused operation has changed something: the retry is refused for another reason.",
         factory=_RefusalForgetsTheMatch,
