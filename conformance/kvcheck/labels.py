@@ -1,14 +1,23 @@
 """Labels that become known later.
 
-A label is a promise first: in overlap an operation is queued before the token that it computes is known. `learn` says
+A label is a promise first: in overlap an operation is queued before the token that it computes is known. `unify` says
 that two labels are the same in their first slots: in that range one of them stands for the other from then on.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection
+from operator import itemgetter
 
+from kvcheck.finding import Malformed
 from kvspec.memory.events import Label
 
+RANGES = 256
+"""Ranges of slots in which a label may stand for different ones. An engine needs as many as a page has tokens."""
 _END = 1 << 62
+
+Range = tuple[int, int, Label]
+"""From slot, to slot, and the label that another one stands for there."""
+_START = itemgetter(0)
 
 
 class Labels:
@@ -16,8 +25,10 @@ class Labels:
 
     def __init__(self) -> None:
         """Every label is itself."""
-        self._stands_for: dict[Label, list[tuple[int, int, Label]]] = {}
-        """Label -> from slot, to slot, and the label that it stands for there."""
+        self._stands_for: dict[Label, list[Range]] = {}
+        """Label -> the ranges in which it stands for others, in order."""
+        self._many: dict[Label, int] = {}
+        """Label -> how often one came to stand for it: the one with fewer stands for the other."""
 
     def __len__(self) -> int:
         """The labels that stand for others."""
@@ -27,25 +38,43 @@ class Labels:
         """The label that slot `slot` of a label really is of, and the slot before which that holds."""
         border = _END
         while (ranges := self._stands_for.get(label)) is not None:
-            for start, stop, other in ranges:
-                if start <= slot < stop:
-                    label, border = other, min(border, stop)
-                    break
-                if slot < start:
-                    border = min(border, start)
-            else:
-                return label, border
+            place = bisect_right(ranges, slot, key=_START)
+            if not place or ranges[place - 1][1] <= slot:
+                return label, min(border, ranges[place][0]) if place < len(ranges) else border
+            _, stop, label = ranges[place - 1]
+            border = min(border, stop)
         return label, border
 
     def unify(self, label: Label, same: Label, slots: int) -> None:
-        """The first `slots` slots of two labels are the same; 0: all of them."""
+        """The first `slots` slots of two labels are the same; 0: all of them.
+
+        Raises:
+            Malformed: a label would stand for others in more than `RANGES` ranges.
+        """
         slot, end = 0, min(slots or _END, _END)
         while slot < end:
             (left, upto_left), (right, upto_right) = self.root(label, slot), self.root(same, slot)
             upto = min(end, upto_left, upto_right)
             if left != right:
-                self._stands_for.setdefault(left, []).append((slot, upto, right))
+                many, more = self._many.get(left, 1), self._many.get(right, 1)
+                if many >= more:
+                    left, right = right, left
+                self._many[right] = many + more
+                self._stand_for(left, slot, upto, right)
             slot = upto
+
+    def _stand_for(self, label: Label, start: int, stop: int, other: Label) -> None:
+        """In slots in which it stands for none, a label stands for another one."""
+        ranges = self._stands_for.setdefault(label, [])
+        place = bisect_right(ranges, start, key=_START)
+        first = last = place
+        if place and ranges[place - 1][1:] == (start, other):
+            first, start = place - 1, ranges[place - 1][0]
+        if place < len(ranges) and ranges[place][0] == stop and ranges[place][2] == other:
+            last, stop = place + 1, ranges[place][1]
+        ranges[first:last] = [(start, stop, other)]
+        if len(ranges) > RANGES:
+            raise Malformed(f"label {label} is the same as others in more than {RANGES} ranges of slots")
 
     def alike(self, one: Label, other: Label, start: int, stop: int) -> int:
         """The slot from `start` to `stop` up to which two labels are the same; none is the same beyond it."""
@@ -59,7 +88,7 @@ class Labels:
 
     def keep(self, live: Collection[Label]) -> None:
         """Forget what no label in `live` stands for any more."""
-        kept: dict[Label, list[tuple[int, int, Label]]] = {}
+        kept: dict[Label, list[Range]] = {}
         todo = [label for label in live if label in self._stands_for]
         while todo:
             label = todo.pop()
@@ -67,3 +96,4 @@ class Labels:
                 kept[label] = self._stands_for[label]
                 todo += [other for _, _, other in kept[label] if other in self._stands_for]
         self._stands_for = kept
+        self._many = {other: self._many[other] for ranges in kept.values() for _, _, other in ranges}
