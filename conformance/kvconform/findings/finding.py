@@ -129,6 +129,38 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{name}:{self.line}" if self.line else name
 
 
+Sign = Literal["+", "-", ">", "n", "t", "w", "~"]
+
+
+class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An earlier event that a finding may come from: one line of its ledger."""
+
+    sign: Sign
+    """A reference more or less to the page, one that changes hands, a name, a table, a write, a wait."""
+    line: int
+    step: int
+    """The event's number in the input, from 1."""
+    event: str
+    """The kind of event."""
+    says: str
+    """What it does to the page, in words."""
+    site: str = ""
+    """The place in the engine, as the engine says."""
+    holder: str = ""
+
+
+_LISTED = 24
+"""Entries of a ledger that are shown; of a longer one the middle is left out."""
+
+
+def in_words(ledger: Sequence[Reference]) -> list[str]:
+    """The entries of a ledger, a line each."""
+    half = _LISTED // 2
+    left_out = len(ledger) - _LISTED
+    lines = [f"{one.sign} line {one.line}: {one.says}{f' ({one.site})' if one.site else ''}" for one in ledger]
+    return lines if left_out <= 0 else [*lines[:half], f"... {left_out:,} more", *lines[-half:]]
+
+
 class Rule(msgspec.Struct, frozen=True):
     """The rule that is broken."""
 
@@ -163,6 +195,10 @@ class Finding(msgspec.Struct, omit_defaults=True):
     """What those whom the last event names held just before it."""
     known: list[str] = []
     """What is known of them and of the parts that it names, and since which step."""
+    ledger: list[Reference] = []
+    """The events that it may come from: what was done to its page since that was last free, before the finding."""
+    sequences: str = ""
+    """Of leaks that were met several times: how the pages were taken and given back, and how often so."""
     raised: list[str] = []
     """Of a failure: where the implementation raised, its own lines, the innermost last."""
     count: int = 1

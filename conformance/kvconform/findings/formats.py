@@ -162,11 +162,19 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
         "level": "error",
         "message": {"text": told},
         "locations": [_location(place) for place in _places(finding)[:1]],
-        "relatedLocations": [_location(place) | {"id": number} for number, place in enumerate(finding.also, start=1)],
+        "relatedLocations": [one | {"id": number} for number, one in enumerate(_related(finding), start=1)],
         "partialFingerprints": {"kvspec/v2": _fingerprint(finding)},
         **({"codeFlows": [{"threadFlows": [{"locations": steps}]}]} if steps else {}),
         "occurrenceCount": finding.count,
     }
+
+
+def _related(finding: Finding) -> Iterator[dict[str, Any]]:
+    """Further places of the same finding, and the entries of its ledger."""
+    yield from map(_location, finding.also)
+    for one in finding.ledger:
+        place = Place(finding.place.file, one.line)
+        yield _location(place) | {"message": {"text": f"{one.sign} {one.says}{f' ({one.site})' if one.site else ''}"}}
 
 
 def _fingerprint(finding: Finding) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
-from kvconform.findings.finding import Finding, Moment, Trace
+from kvconform.findings.finding import Finding, Moment, Trace, in_words
 from kvconform.findings.outcome import Report
 from kvconform.findings.text import answer, value
 from kvconform.findings.timeline import drawn
@@ -52,6 +52,10 @@ def _finding(finding: Finding) -> str:
     met = f"{place}{during if place.operation else ''}" + (f", {finding.count:,} times" if finding.count > 1 else "")
     parts = [f"<article><h2>{escape(finding.title)}</h2>", f'<p class="what">{escape(finding.what)}</p>']
     parts.append(f'<p class="soft">Met at {escape(met)}</p>')
+    if finding.ledger:
+        entries = "".join(f"<li>{escape(line)}</li>" for line in in_words(finding.ledger))
+        sequences = f'<p class="soft">{escape(finding.sequences)}</p>' if finding.sequences else ""
+        parts.append(f'<ul class="ledger">{entries}</ul>{sequences}')
     if finding.also:
         parts.append(f'<p class="soft">The same at {escape(", ".join(map(str, finding.also)))}</p>')
     if finding.follows:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from kvconform.findings.finding import Finding, Moment
+from kvconform.findings.finding import Finding, Moment, in_words
 from kvconform.findings.map import show_trace
 from kvconform.findings.wording import filled, printable
 
@@ -26,7 +27,9 @@ def show_finding(console: Console, finding: Finding, number: int = 0) -> None:
     facts = [("finding", finding.what)]
     if finding.rule is not None and finding.note:
         facts += [("rule", finding.rule.statement), ("why", finding.rule.reason), ("rule from", finding.rule.origin)]
-    _show_facts(console, facts)
+    _show_facts(console, facts[:1])
+    _show_ledger(console, finding)
+    _show_facts(console, facts[1:])
     if finding.also:
         names = dict.fromkeys(map(str, (finding.place, *finding.also)))
         _show_facts(console, [(f"met in {len(names)}", ", ".join(names))])
@@ -69,6 +72,12 @@ def _details(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "state", holder
     for fact in finding.known:
         yield "history", fact
+
+
+def _show_ledger(console: Console, finding: Finding) -> None:
+    """The events that it may come from, one a line."""
+    lines = in_words(finding.ledger) + [finding.sequences] * bool(finding.sequences)
+    _show_facts(console, zip_longest(["ledger"], lines, fillvalue="") if lines else [])
 
 
 def _show_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:

@@ -7,10 +7,14 @@ from typing import NamedTuple, get_args
 from kvcheck import Checker, Finding
 from kvcheck.finding import CONTENT, OWNERS
 from kvconform.findings.baseline import Baseline
+from kvconform.findings.finding import Reference
 from kvspec.memory.events import MemoryEvent
 
 GROUPS = 1000
 """Kinds of findings that are kept apart; of more than these only the number is told."""
+
+SUBJECTS = 1000
+"""Findings of a group that are kept, so that leaks can be told apart by where their pages were taken."""
 
 REMEMBERED = 100_000
 """Findings that later ones can be told to follow from, and whose words are known; the oldest are forgotten first."""
@@ -30,6 +34,14 @@ class Group:
         self.cause = cause
         """The group that this one may follow from."""
         self.count = 1
+        self.findings = [finding]
+        """The first `SUBJECTS` of them."""
+        self.ledger: list[Reference] = []
+        """Of the first finding; see `ledger`."""
+        self.required: set[int] = set()
+        """Lines of what its holder did to its page: no part of the trace leaves them out."""
+        self.sequences: Counter[str] = Counter()
+        """Of leaks: how the page was taken and given back -> how often."""
 
 
 class Judged(NamedTuple):
@@ -91,6 +103,8 @@ class Judge:
             group = cause  # the same again, on the same page or holder
         if group is not None:
             group.count += 1 + finding.more
+            if len(group.findings) < SUBJECTS:
+                group.findings.append(finding)
         elif len(self._groups) >= GROUPS:
             self._beyond += 1 + finding.more
             return

@@ -1,7 +1,8 @@
 """The shortest part of a trace that still shows a finding.
 
 A part shows it if its last event makes a finding of the same code, place and details, and nothing is found in it that
-was not found in the whole: events that are missing must not make findings of their own. Nor may they be what took
+was not found in the whole: events that are missing must not make findings of their own. The ledger of the finding's
+holder is in it. Nor may they be what took
 something back: what stands of the page before the last event was brought about by the same events as in the whole.
 If nobody had the page there, nobody has had it since the same event.
 """
@@ -12,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from kvcheck import Checker, Finding, Malformed
+from kvcheck import Checker, Malformed
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.reductions import (
     PARTS,
@@ -165,7 +166,7 @@ def _find_cuts(
 
 def cut(pools: dict[str, Pool], steps: list[Step], group: Group, identities: Identities, effort: Effort) -> Cut | None:
     """The shortest part of `steps`, whose last event makes the finding; `None` if they do not show it."""
-    search = _Search(pools, group.finding, steps, identities, effort)
+    search = _Search(pools, group, steps, identities, effort)
     try:
         if not (search.begins(steps) or search.shows(steps)):
             return None
@@ -201,8 +202,10 @@ class _Search:
     """The best part so far."""
 
     def __init__(
-        self, pools: dict[str, Pool], finding: Finding, whole: Sequence[Step], identities: Identities, effort: Effort
+        self, pools: dict[str, Pool], group: Group, whole: Sequence[Step], identities: Identities, effort: Effort
     ) -> None:
+        finding = group.finding
+        self._required = {step.line: step for step in whole if step.line in group.required}
         self._pools, self._finding, self._identities, self._effort = pools, finding, identities, effort
         self._stands = self._standing(whole)
         self.last_release = last_release(whole[:-1], finding)
@@ -214,7 +217,8 @@ class _Search:
             self._effort.spend(whole, share=4)
             if not numbered or numbered[-1][0] != whole[-1].line:
                 continue
-            part = [Step(*one) for one in numbered]
+            slice_ = {line: Step(line, event) for line, event in numbered}
+            part = [step for _, step in sorted((self._required | slice_).items())]
             # What the last event does with other pages would be found to lack what has been left out; if it is about
             # them, all of it is needed.
             if self.shows(part) or self.shows([*part[:-1], whole[-1]]):
@@ -230,10 +234,19 @@ class _Search:
         if self._effort.is_spent:
             raise TimeoutError
         self._effort.spend(steps)
-        if not (self._standing(steps) <= self._stands and self._is_released(steps) and self._judged(steps)):
+        kept = self._has_ledger(steps) and self._standing(steps) <= self._stands
+        if not (kept and self._is_released(steps) and self._judged(steps)):
             return False
         self.best = list(steps)
         return True
+
+    def _has_ledger(self, steps: Sequence[Step]) -> bool:
+        """Whether all that the finding's holder did to its page is there."""
+        if not self._required:
+            return True
+        page = self._finding.pool or "", self._finding.page
+        lines = {step.line for step in steps if step.line in self._required and _is_about(step.event, page)}
+        return lines == self._required.keys()
 
     def _standing(self, steps: Sequence[Step]) -> set[tuple[object, int]]:
         return standing(steps[:-1], self._finding.pool, self._finding.page)
@@ -256,6 +269,12 @@ class _Search:
         except Malformed:
             return False
         return self._finding.identity in found
+
+
+def _is_about(event: MemoryEvent, page: tuple[str, Page | None]) -> bool:
+    """Whether an event, narrowed or not, is about a page: it names it, or it names none."""
+    named = [*pages_in(event)]
+    return not named or page in named
 
 
 def _narrow(search: _Search) -> None:
