@@ -18,6 +18,10 @@ _END = 1 << 62
 Range = tuple[int, int, Label]
 """From slot, to slot, and the label that another one stands for there."""
 _START = itemgetter(0)
+_STEPS = 2
+"""Labels that are passed on the way to another one without a note of where they lead."""
+_REMEMBERED = 100_000
+"""Such notes; then they begin anew."""
 
 
 class Labels:
@@ -27,8 +31,8 @@ class Labels:
         """Every label is itself."""
         self._stands_for: dict[Label, list[Range]] = {}
         """Label -> the ranges in which it stands for others, in order."""
-        self._many: dict[Label, int] = {}
-        """Label -> how often one came to stand for it: the one with fewer stands for the other."""
+        self._short: dict[tuple[Label, int], tuple[int, Label]] = {}
+        """Label and slot -> before which slot it holds, and a label that it was found to stand for through others."""
 
     def __len__(self) -> int:
         """The labels that stand for others."""
@@ -36,30 +40,38 @@ class Labels:
 
     def root(self, label: Label, slot: int) -> tuple[Label, int]:
         """The label that slot `slot` of a label really is of, and the slot before which that holds."""
-        border = _END
+        border, passed = _END, list[Label]()
         while (ranges := self._stands_for.get(label)) is not None:
-            place = bisect_right(ranges, slot, key=_START)
-            if not place or ranges[place - 1][1] <= slot:
-                return label, min(border, ranges[place][0]) if place < len(ranges) else border
-            _, stop, label = ranges[place - 1]
+            passed.append(label)
+            if (short := self._short.get((label, slot))) is not None:
+                stop, label = short
+            else:
+                place = bisect_right(ranges, slot, key=_START)
+                if not place or ranges[place - 1][1] <= slot:
+                    border = min(border, ranges[place][0]) if place < len(ranges) else border
+                    break
+                _, stop, label = ranges[place - 1]
             border = min(border, stop)
+        if len(passed) > _STEPS:
+            if len(self._short) > _REMEMBERED:
+                self._short.clear()
+            self._short.update({(one, slot): (border, label) for one in passed if one != label})
         return label, border
 
     def unify(self, label: Label, same: Label, slots: int) -> None:
         """The first `slots` slots of two labels are the same; 0: all of them.
 
         Raises:
-            Malformed: a label would stand for others in more than `RANGES` ranges.
+            Malformed: a label would stand for others in more than `RANGES` ranges, or these two do already.
         """
-        slot, end = 0, min(slots or _END, _END)
+        slot, end, ranges = 0, min(slots or _END, _END), 0
         while slot < end:
+            ranges += 1
+            if ranges > RANGES:
+                raise Malformed(f"labels {label} and {same} stand for others in more than {RANGES} ranges of slots")
             (left, upto_left), (right, upto_right) = self.root(label, slot), self.root(same, slot)
             upto = min(end, upto_left, upto_right)
             if left != right:
-                many, more = self._many.get(left, 1), self._many.get(right, 1)
-                if many >= more:
-                    left, right = right, left
-                self._many[right] = many + more
                 self._stand_for(left, slot, upto, right)
             slot = upto
 
@@ -74,7 +86,7 @@ class Labels:
             last, stop = place + 1, ranges[place][1]
         ranges[first:last] = [(start, stop, other)]
         if len(ranges) > RANGES:
-            raise Malformed(f"label {label} is the same as others in more than {RANGES} ranges of slots")
+            raise Malformed(f"label {label} stands for others in more than {RANGES} ranges of slots")
 
     def alike(self, one: Label, other: Label, start: int, stop: int) -> int:
         """The slot from `start` to `stop` up to which two labels are the same; none is the same beyond it."""
@@ -96,4 +108,4 @@ class Labels:
                 kept[label] = self._stands_for[label]
                 todo += [other for _, _, other in kept[label] if other in self._stands_for]
         self._stands_for = kept
-        self._many = {other: self._many[other] for ranges in kept.values() for _, _, other in ranges}
+        self._short.clear()
