@@ -3,9 +3,11 @@
 A free page that nothing uses is not remembered, so the state is as large as what is in use, never as the pool.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
@@ -86,6 +88,11 @@ class Link(msgspec.Struct, frozen=True, gc=False):
     since: int
 
 
+_START = attrgetter("start")
+_FEW = 4
+"""Pieces of a page's content that are looked at one by one."""
+
+
 class PageState(msgspec.Struct, gc=False):
     """One page that is in use, or was and may still be touched.
 
@@ -115,7 +122,7 @@ class PageState(msgspec.Struct, gc=False):
 
     def pieces(self, start: int, stop: int) -> Iterator[Content | int]:
         """The content of slots `start` to `stop`, in order; a number is the first of slots that were never written."""
-        for content in self.content:
+        for content in self._near(start, stop):
             if content.stop <= start:
                 continue
             if content.start >= stop:
@@ -127,10 +134,17 @@ class PageState(msgspec.Struct, gc=False):
         if start < stop:
             yield start
 
+    def _near(self, start: int, stop: int) -> Sequence[Content]:
+        """The content of slots `start` to `stop`, and perhaps more: of a few pieces all."""
+        content = self.content
+        return content if len(content) <= _FEW else content[_overlap(content, start, stop)]
+
     def erase(self, start: int, stop: int) -> None:
         """Slots were not written after all."""
-        parts = [part for old in self.content for part in (old.cut(0, start), old.cut(stop, old.stop))]
-        self.content = [part for part in parts if part.start < part.stop]
+        self.content = content = self.content if isinstance(self.content, list) else [*self.content]
+        near = _overlap(content, start, stop)
+        parts = [part for old in content[near] for part in (old.cut(0, start), old.cut(stop, old.stop))]
+        content[near] = [part for part in parts if part.start < part.stop]
 
     def put(self, new: Sequence[Content]) -> None:
         """Slots are written, in order; what continues the last label joins it."""
@@ -142,7 +156,8 @@ class PageState(msgspec.Struct, gc=False):
         if last.stop > first.start:
             for one in new:
                 self.erase(one.start, one.stop)
-            self.content = sorted([*self.content, *new])
+            for one in new:
+                insort(cast("list[Content]", self.content), one, key=_START)
             return
         if (last.stop, last.label, last.failed) == (first.start, first.label, first.failed) and (
             first.offset - last.offset == last.stop - last.start
@@ -152,6 +167,12 @@ class PageState(msgspec.Struct, gc=False):
             content.extend(new)
         elif new:
             self.content = [*content, *new]
+
+
+def _overlap(content: Sequence[Content], start: int, stop: int) -> slice:
+    """The pieces that overlap slots `start` to `stop`, and perhaps the one before."""
+    first = max(bisect_right(content, start, key=_START) - 1, 0)
+    return slice(first, max(first, bisect_left(content, stop, key=_START)))
 
 
 class Stretch(msgspec.Struct, eq=False, gc=False):

@@ -593,7 +593,7 @@ def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
         pool, number, start, stop, *_, meant = part
         until = done + stop - start
         found = _within(taken.contents, Content(done, until, None))
-        cuts = [piece.cut(done, until) for piece in found if done < piece.stop]
+        cuts = [piece.cut(done, until) for piece in found if done < piece.stop and piece.start < until]
         new = meant if target.labels else [cut.shifted(start - done) for cut in cuts]
         _write_part(state, flight, part, new)
         for first, last in zip([start, *[one.stop for one in new]], [*[one.start for one in new], stop], strict=True):
