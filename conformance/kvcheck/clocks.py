@@ -7,15 +7,15 @@ moment that lies before.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
 from heapq import merge
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from kvcheck.finding import Writer
 from kvcheck.moments import START, Clock, after, join, later, moment
-from kvspec.memory.events import Begin, OpId
+from kvspec.memory.events import Begin, OpId, Page
 
 HOST = "host"
 """The host's own stream: what is done there is done at once."""
@@ -50,7 +50,20 @@ class Stream:
 class Flight:
     """An operation that is queued, and what it uses."""
 
-    __slots__ = ("by", "clock", "delivered", "event", "moment", "number", "ordered", "queue", "rivals", "spans", "uses")
+    __slots__ = (
+        "by",
+        "clock",
+        "delivered",
+        "event",
+        "moment",
+        "number",
+        "ordered",
+        "queue",
+        "rivals",
+        "spans",
+        "uses",
+        "written",
+    )
 
     def __init__(self, event: Begin, queue: Stream, number: int, *, rivals: bool) -> None:
         """The operation `number`, the last one on its stream; with `rivals` not ordered after all that is in flight."""
@@ -63,6 +76,8 @@ class Flight:
         """For whom what it computed left the engine, when it was not known yet whether its end would be told."""
         self.moment = queue.last
         """When it is done; it has read at the moment before."""
+        self.written: defaultdict[tuple[str, Page], list[Any]] | None = None
+        """What its writes are told to leave in each page, once two of them differ."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
         """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}

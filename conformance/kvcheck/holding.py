@@ -93,9 +93,8 @@ def transfer(state: State, event: events.Transfer) -> None:
         for index in chain.from_iterable(left):
             _transfer(state, pool, numbers[index], event)
     if event.pool is None:
-        for table in state.tables.values():
-            if table.holder == event.old:
-                table.holder = event.new
+        for table in [*state.tables_of.get(event.old, ())]:
+            state.give(table, event.new)
 
 
 def _transfer(state: State, pool: PoolState, number: Page, event: events.Transfer) -> None:
@@ -142,13 +141,14 @@ def publish(state: State, event: events.Publish) -> None:
         if not found:
             names[key] = number
         else:
-            twin = found[0]
+            twin = next(iter(found))
             old = pool.page(twin).keys[key]
             if not old.planned and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
                 found_twin = state.find("MEM-NAME/ambiguous", pool, number)
                 found_twin.key, found_twin.pages = key, (twin,)
             if number not in found:
-                names[key] = *found, number
+                found[number] = None
+                names[key] = found
         if page.keys:
             page.keys[key] = promise
         else:
@@ -378,10 +378,9 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
 def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> None:
     for key in keys:
         del page.keys[key]
-        left = tuple(other for other in pool.found(key) if other != number)
-        if left:
-            pool.names[key] = left
-        else:
+        found = pool.found(key)
+        del found[number]
+        if not found:
             del pool.names[key]
     if keys and not page.keys:
         pool.cached -= not (page.holders or page.pins)

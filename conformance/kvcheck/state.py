@@ -271,7 +271,7 @@ class PoolState:
         """The others in use: what they have in common with some."""
         self.held = self.cached = 0
         """Pages of these kinds."""
-        self.names: dict[str, Page | tuple[Page, ...]] = {}
+        self.names: dict[str, Page | dict[Page, None]] = {}
         """Key -> the page that it finds, or pages."""
         self.reserved: dict[str, int] = {}
         self.told: dict[str, object] = {}
@@ -313,10 +313,10 @@ class PoolState:
             self.alike.pop(page, None)
         return state
 
-    def found(self, key: str) -> tuple[Page, ...]:
-        """The pages that a key finds."""
-        pages = self.names.get(key, ())
-        return pages if isinstance(pages, tuple) else (pages,)
+    def found(self, key: str) -> dict[Page, None]:
+        """The pages that a key finds, in order."""
+        pages = self.names.get(key, NOTHING)
+        return pages if isinstance(pages, dict) else {pages: None}
 
     def seen(self, page: Page) -> PageState:
         """What is known of a page, for who only looks."""
@@ -428,6 +428,8 @@ class State:
         self.labels = Labels()
         self._labels_kept = 1024
         self.tables: dict[str, Table] = {}
+        self.tables_of: dict[str, dict[Table, None]] = {}
+        """Holder -> its tables."""
         self.holdings: dict[str, dict[str, dict[Page, None]]] = {}
         """Holder -> pool -> the pages to which it refers, pins included."""
         self.gone: set[str] = set()
@@ -456,6 +458,19 @@ class State:
         """The pages of a pool to which a holder refers, to be added to."""
         self.gone.discard(holder)
         return self.holdings.setdefault(holder, {}).setdefault(pool.name, {})
+
+    def give(self, table: Table, holder: str) -> None:
+        """A table has another holder from now on."""
+        self.take_from_holder(table)
+        table.holder = holder
+        self.tables_of.setdefault(holder, {})[table] = None
+
+    def take_from_holder(self, table: Table) -> None:
+        """A table is its holder's no longer."""
+        tables = self.tables_of[table.holder]
+        del tables[table]
+        if not tables:
+            del self.tables_of[table.holder]
 
     def find(
         self, code: str, pool: PoolState | None = None, number: Page | None = None, holder: str | None = None

@@ -58,6 +58,7 @@ def map_table(state: State, event: events.Map) -> None:
     table = state.tables.get(event.table)
     if table is None:
         table = state.tables[event.table] = Table(event.table, event.holder, pool)
+        state.tables_of.setdefault(event.holder, {})[table] = None
     numbers, units, labels = pool.expand(event.pages), pool.size // pool.unit, event.labels or []
     if table.pool is not pool:
         raise Malformed(f"table {event.table} names pages of pool {table.pool.name}, not of {pool.name}")
@@ -66,7 +67,7 @@ def map_table(state: State, event: events.Map) -> None:
     if len(labels) > len(numbers) * units:
         raise Malformed(f"{len(labels)} labels for {len(numbers)} pages of {units} labels each")
     if table.holder != event.holder:
-        table.holder = event.holder
+        state.give(table, event.holder)
         table.views.clear()
     table.tail = None
     if event.index < len(table.pages):
@@ -117,6 +118,7 @@ def unmap(state: State, event: events.Unmap) -> None:
         view.changed = {index for index in view.changed if index < event.index}
     if not table.pages:
         del state.tables[event.table]
+        state.take_from_holder(table)
 
 
 def _unlink(state: State, table: Table, start: int, stop: int) -> None:
@@ -558,8 +560,11 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
         isinstance(old, Content) and state.agree(old, want) is False for old in page.pieces(start, stop) for want in new
     ):
         return
-    others = _uses(state, [use for use in flight.event.writes if not use.at_most])
-    written = [old for other in others if other[:2] == (pool, number) for old in other[-1]]
+    if flight.written is None:
+        flight.written = defaultdict(list)
+        for other in _uses(state, [use for use in flight.event.writes if not use.at_most]):
+            flight.written[other[0].name, other[1]] += other[-1]
+    written = flight.written[pool.name, number]
     for old, want in ((old, want) for old in written for want in new):
         if state.agree(old, want) is False:
             found = state.find("MEM-RACE/itself", pool, number, holder)

@@ -42,7 +42,7 @@ def check_pool(pool: PoolState) -> None:
     assert (pool.held, pool.cached) == (kinds["held"], kinds["cached"])
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key in pool.names for number in pool.found(key)} == names
-    assert () not in pool.names.values() and all(pool.told.values())
+    assert {} not in pool.names.values() and all(pool.told.values())
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
         at = 0
@@ -66,8 +66,10 @@ def check_tables(state: State) -> None:
         if number != HOLE and number not in table.pool.padding
     }
     assert links == named
+    assert sum(map(len, state.tables_of.values())) == len(state.tables) and all(state.tables_of.values())
     for name, one in state.tables.items():
         assert one.name == name
+        assert one in state.tables_of[one.holder]
         assert len(one.labels) <= len(one.pages) * (one.pool.size // one.pool.unit)
         assert one.pages
         for view in one.views.values():
