@@ -26,7 +26,12 @@ def run(
     ] = None,
     baseline: BaselineFile = None,
     word: Annotated[
-        str | None, typer.Option("-k", metavar="WORD", help="Only vectors with this in their name, folder or rules.")
+        str | None,
+        typer.Option(
+            "-k",
+            metavar="WORD",
+            help="Only vectors that check the rule of this id, or with this in their name, folder or rules.",
+        ),
     ] = None,
     first: First = False,
     *,
@@ -36,7 +41,8 @@ def run(
 
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
     fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
-    declares to lack is not run. Vectors of the memory level ask no implementation: the law alone judges them.
+    declares to lack is skipped. Vectors of the memory level ask no implementation: the memory checker alone runs them,
+    without --impl.
 
         kvspec run
 

@@ -16,6 +16,7 @@ from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.summary import show_baseline, show_gaps, show_run
 from kvconform.findings.text import show_finding
+from kvconform.findings.wording import counted
 from kvconform.implementations import load
 from kvconform.levels.memory.vectors import (
     Result,
@@ -33,7 +34,7 @@ from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vec
 from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
 from kvconform.vectors.runner import Evidence, Factory, Failure, Outcome, run_vector, unchecked_rules
 from kvspec.events import Operation, Snapshot
-from kvspec.rules import RULES
+from kvspec.rules import ALL_RULES, RULES
 from kvtrace.operations import Header
 
 
@@ -46,9 +47,15 @@ class Task(NamedTuple):
     record: Path | None = None
     baseline_file: Path | None = None
     word: str | None = None
-    """Only vectors that have it in their name, their folder or their rules."""
+    """Only vectors that have it in their name, their folder or their rules; of a rule's id see `rule`."""
     first: bool = False
     """Stop at the first that does not conform."""
+
+    @property
+    def rule(self) -> str | None:
+        """The rule that `word` names: then every vector counts that checks it, whatever it was written for."""
+        word = (self.word or "").upper()
+        return word if word in ALL_RULES else None
 
 
 class Ran(NamedTuple):
@@ -68,25 +75,31 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
         LoadError: the implementation cannot be had, or supports none of the vectors.
         OSError: a file cannot be written.
     """
-    paths = [_found(path) for path in task.vectors or ()] or [*vector_files(), *memory_vector_files()]
+    # Vectors of the memory level ask no implementation.
+    own = [*vector_files(), *(memory_vector_files() if task.impl == "reference" else ())]
+    paths = [_found(path) for path in task.vectors or ()] or own
     if not paths:
         raise LoadError(f"there are no vectors in {FOLDER}")
     by_law = [path for path in paths if level_of_file(path) == "memory"]
-    memory = [vector for vector in map(read_memory_vector, by_law) if _wanted(vector, task.word)]
-    read = [
-        vector for vector in (read_vector(path) for path in paths if path not in by_law) if _wanted(vector, task.word)
-    ]
+    memory = [vector for vector in map(read_memory_vector, by_law) if _wanted(vector, task)]
+    read = [vector for vector in (read_vector(path) for path in paths if path not in by_law) if _wanted(vector, task)]
     if not (memory or read):
         raise LoadError(f"there is no vector about {task.word!r}")
     factory = load(task.impl) if read else None
     baseline = read_baseline(task.baseline_file)
-    judged = run_memory_vectors(memory, first=task.first)
+    judged = [
+        (vector, result)
+        for vector, result in run_memory_vectors(memory, first=task.first)
+        if task.rule is None or result.judged.get(task.rule) or task.rule in result.found
+    ]
     missed = [finding_of_vector(vector, result) for vector, result in judged if result.mismatch is not None]
     report = Report("run", task.impl, [case_of(vector, result) for vector, result in judged], missed)
     ran = Ran([], [], [])
     if factory is not None and not (task.first and missed):
         ran = _run_all(read, factory, task, baseline)
         _report(report, ran, factory)
+    if not report.cases:
+        raise LoadError(f"no vector checks {task.rule}")
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
@@ -103,9 +116,19 @@ def _found(path: Path) -> Path:
         return path
 
 
-def _wanted(vector: Vector | MemoryVector, word: str | None) -> bool:
+def _wanted(vector: Vector | MemoryVector, task: Task) -> bool:
+    """Whether a vector has the word; vectors that check a rule are known when they have run."""
+    if task.word is None or task.rule is not None:
+        return True
     words = (vector.name, vector.path.parent.name, *vector.header.rules)
-    return word is None or any(word.casefold() in one.casefold() for one in words)
+    return any(task.word.casefold() in one.casefold() for one in words)
+
+
+def _checks(vector: Vector, outcome: Outcome, rule: str) -> bool:
+    """Whether a vector was to check a rule, or did."""
+    finding = outcome.finding
+    broken = isinstance(finding, RuleBroken) and finding.rule.id == rule
+    return rule in vector.header.rules or bool(outcome.evidence.checked[rule]) or broken
 
 
 def _run_all(read: list[Vector], factory: Factory, task: Task, baseline: Baseline) -> Ran:
@@ -117,15 +140,18 @@ def _run_all(read: list[Vector], factory: Factory, task: Task, baseline: Baselin
         for given in progress.track(read, description="vectors"):
             vector = vector_under(factory, given)
             if lacking and (missing := needs(vector) & lacking):
-                ran.unsupported.append((vector, missing))
+                if task.rule is None or task.rule in vector.header.rules:
+                    ran.unsupported.append((vector, missing))
                 continue
             outcome = _run_one(vector, factory, task.impl, task.record)
+            if task.rule is not None and not _checks(vector, outcome, task.rule):
+                continue
             ran.results.append((vector, outcome))
             if not _conforms(outcome, baseline):
                 ran.failed.append((vector, outcome))
                 if task.first:
                     break
-    if not ran.results:
+    if not ran.results and task.rule is None:
         raise LoadError(f"implementation {task.impl!r} supports none of these vectors")
     return ran
 
@@ -166,16 +192,22 @@ def _show(
     if judged:
         out.print(Text(summed_up(judged)), soft_wrap=True)
     if ran.results:
-        operations = sum(outcome.operations for _, outcome in ran.results)
-        aside = f", {len(ran.unsupported)} are not supported" if ran.unsupported else ""
-        known = f", {baseline.count.total()} apart from known findings" if baseline.count.total() else ""
-        partly = [unchecked_rules(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
-        silent = [rules for rules in partly if rules]
-        rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))
-        apart = f", {len(silent)} as far as they were judged ({rules} unjudged)" if silent else ""
-        right = len(ran.results) - len(ran.failed) - len(silent)
-        conform = f"{right} of {len(ran.results)} vectors conform{apart}{known}{aside}"
-        out.print(f"{report.subject}: {conform}; {operations:,} operations checked.", soft_wrap=True)
+        out.print(f"{report.subject}: {_in_numbers(ran, baseline)}", soft_wrap=True)
+
+
+def _in_numbers(ran: Ran, baseline: Baseline) -> str:
+    """How all vectors came out, in a line."""
+    partly = [unchecked_rules(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
+    silent = [rules for rules in partly if rules]
+    known = sum(outcome.finding is not None for _, outcome in ran.results) - len(ran.failed)
+    rules = ", ".join(rule for rule in RULES if any(rule in rules for rules in silent))
+    counts = [f"{len(ran.failed)} failed"] * bool(ran.failed)
+    counts.append(f"{len(ran.results) - len(ran.failed) - known - len(silent)} passed")
+    counts += [f"{len(silent)} passed in part ({rules} not checked)"] * bool(silent)
+    counts += [f"{known} failed as known ({counted(baseline.count.total(), 'finding')})"] * bool(known)
+    counts += [f"{len(ran.unsupported)} skipped"] * bool(ran.unsupported)
+    operations = sum(outcome.operations for _, outcome in ran.results)
+    return f"{', '.join(counts)}; {operations:,} operations checked."
 
 
 def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:

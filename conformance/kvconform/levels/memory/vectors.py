@@ -121,4 +121,5 @@ def summed_up(results: Sequence[tuple[MemoryVector, Result]]) -> str:
     """How all of them came out, in a line."""
     right = sum(result.mismatch is None for _, result in results)
     events = sum(result.events for _, result in results)
-    return f"the law: {right} of {len(results)} memory vectors come out as expected; {events:,} events checked."
+    failed = f"{len(results) - right} failed, " if right < len(results) else ""
+    return f"the memory checker: {failed}{right} passed; {events:,} events checked."
