@@ -108,8 +108,8 @@ browser: .venv/.stamp ## Open the pages of findings in a headless Chromium, step
 mutants: .venv/.stamp ## Check 10,000 files that were changed at random: none may make kvspec fail (minutes)
 	@$(BIN)/python -m tests.conformance.traces.mutating
 
-hostile: .venv/.stamp ## Check every small file with an extreme number, and kill engines and checks 20 times each way (minutes)
-	@KVSPEC_HOSTILE=1 $(BIN)/pytest -q tests/conformance/traces/test_hostile.py tests/kvattach/test_killed.py
+hostile: .venv/.stamp ## Check extreme numbers in every small file, shapes that may grow, and kill engines 20 times each way (minutes)
+	@KVSPEC_HOSTILE=1 $(BIN)/pytest -q tests/conformance/traces/test_hostile.py tests/kvattach/test_killed.py tests/kvcheck/test_growth.py
 
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .
