@@ -28,12 +28,14 @@ LAWFUL = re.compile(
     # Who gets which of the free rows, pages and states is the implementation's choice.
     r"|row of .*: another free row|(rows|pages|window pages|state slots) of two requests: swapped"
     # So is withholding a row as long as any launch is in flight,
-    r"|one row too few free and one too many withheld"
+    r"|one row too few free and one too many withheld|refused, rows_short one more"
     # evicting more than asked, as long as nobody needs it,
     r"|(window_)?evicted: a (cached (window )?page|page below a cached one) as well"
     # publishing a page or a state later, which of its slots it gives the store, and how a tombstone comes back.
     r"|protected_len a page less|no state for the store|a copy in a free state slot"
     r"|state slot number \d+ of its own for the store|the tombstone freed in place of the page that revives it"
+    # A slot may give back what is past its committed tokens now, or with the next match.
+    r"|freed: a page of a request, past what is committed as well"
     # An engine that samples itself may have sampled anything.
     r"|tokens of its own: (as they were handed in|others)"
     # A step ahead of a verify may be refused for that verify, so whatever is short.

@@ -285,10 +285,11 @@ def _match_new(state: State, draw: Draw, style: Style = USUAL, /) -> MatchPrefix
 def _admit(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
     """A prefill batch, now and then one that there is no room for."""
     op = extend(state, draw, style)
-    return op if op is None or _fits(state, op) or draw.choice((False, False, False, True)) else None
+    return op if op is None or fits(state, op) or draw.choice((False, False, False, True)) else None
 
 
-def _fits(state: State, op: Extend) -> bool:
+def fits(state: State, op: Extend) -> bool:
+    """Whether there is room for a prefill batch."""
     rows = pages = 0
     for req, seq_len in op.reqs:
         request = state.requests[req]

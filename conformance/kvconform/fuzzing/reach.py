@@ -1,7 +1,7 @@
 """Rare events that a run has reached: depth of launches, locks on one prefix, branches beside locks."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvspec.events import CacheUnfinished, Extend, Finish, Launch, Operation
@@ -25,6 +25,24 @@ HARD = (
 )
 """All rare events."""
 
+GOALS = {
+    "slot lent": 500,
+    "lend repeated": 150,
+    "tail freed": 80,
+    "two rows brought": 15,
+    "three rows brought": 15,
+}
+"""What the source documents are about, and how often 20,000 operations at least have to reach it."""
+PER = 20_000
+
+
+def missed(reached: Mapping[str, int], operations: int) -> Iterator[str]:
+    """The goals that a run of so many operations has not reached, each in words; of a short one none is due."""
+    for name, goal in GOALS.items():
+        due = goal * operations // PER
+        if operations >= PER and reached.get(name, 0) < due:
+            yield f"{name}: {reached.get(name, 0):,} of {due:,} times"
+
 
 def met(state: State, op: Operation[Any]) -> Iterator[str]:
     """The events of `HARD` that the state shows after `op` was carried out."""
@@ -33,6 +51,9 @@ def met(state: State, op: Operation[Any]) -> Iterator[str]:
             yield from _depths(state, op)
         case Extend():
             yield from _shared(state)
+            brought = sum(state.requests[req].resumed for req, _ in op.reqs)
+            if brought > 1:
+                yield "two rows brought" if brought == 2 else "three rows brought"
         case CacheUnfinished():
             yield from _shared(state)
             yield from _branches(state)

@@ -18,6 +18,7 @@ from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.summary import show_baseline
 from kvconform.findings.text import show_finding
 from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, finding_from, fuzz_on
+from kvconform.fuzzing.reach import missed
 from kvconform.fuzzing.run import Tally
 from kvconform.signals import caught
 from kvconform.traces.codec import TraceWriter
@@ -94,6 +95,8 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
     reached = ", ".join(f"{what} ({count:,})" for what, count in sorted(tally.reached.items()))
     console.print(Text(f"Rules checked: {checked or 'none'}."), soft_wrap=True)
     console.print(Text(f"On the way: {reached or 'nothing'}."), soft_wrap=True)
+    for goal in missed(tally.reached, tally.steps) if tally.operations["open_session"] else ():
+        console.print(Text(f"Not often enough: {goal}.", style="red"), soft_wrap=True)
     console.print(
         f"{tally.steps:,} operations in {tally.runs:,} runs and {fuzzed.seconds:.1f} s.",
         highlight=False,

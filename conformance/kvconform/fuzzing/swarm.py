@@ -10,12 +10,15 @@ from typing import NamedTuple
 import msgspec
 
 from kvconform.fuzzing import generate
+from kvconform.fuzzing.converse import converse
 from kvconform.fuzzing.generate import GENERATORS, Generator
 from kvconform.fuzzing.style import Draw, Style
 from kvspec.events import Config
 
 PROGRESS = (3, 1, 9)
 """How much likelier than usual a run takes the scheduler's next operation."""
+TALK = (800, 800, 0)
+"""How often a run, if it has sessions, proposes the next operation of all of them together."""
 FACTORS = (1, 0, 0, 3)
 """How much likelier than usual another kind of proposal is in a run; 0 leaves it out."""
 
@@ -28,6 +31,8 @@ class Sizes(NamedTuple):
     rows: Sequence[int] = (3, 2, 4, 1)
     context_pages: Sequence[int] = (8, 5)
     states: Sequence[int] = (7, 3, 4, 10)
+    window_pages: Sequence[int] = (1, 0, 2)
+    """Whole pages that a window covers; 0 is one token, and more than one page are one token more."""
 
 
 SMALL = Sizes()
@@ -38,6 +43,7 @@ WIDE = Sizes(
     rows=(3, 4, 2, 1, 6, 8),
     context_pages=(8, 5, 14),
     states=(7, 3, 4, 10, 24),
+    window_pages=(1, 0, 2, 4, 6),
 )
 """Memories with room, too, and pages as large as engines have."""
 
@@ -60,7 +66,10 @@ def swarm(draw: Draw, lacks: Collection[str] = (), config: Config | None = None)
         for generator, weight in GENERATORS.items()
         for _ in range(weight * draw.choice(PROGRESS if generator is generate.advance else FACTORS))
     ]
-    return Swarm(config, style(draw), bag)
+    chosen = style(draw)
+    if chosen.sessions and "sessions" not in lacks:
+        bag += [converse] * draw.choice(TALK)
+    return Swarm(config, chosen, bag)
 
 
 def style(draw: Draw) -> Style:
@@ -79,6 +88,11 @@ def style(draw: Draw) -> Style:
     )
 
 
+def _window(pages: int, page_size: int) -> int:
+    """A window of so many pages, in tokens."""
+    return max(1, pages * page_size) + (pages > 1)
+
+
 def memory(draw: Draw, lacks: Collection[str] = (), sizes: Sizes = SMALL) -> Config:
     """A memory with one hybrid pool that is not named in `lacks`, or with none."""
     page_size = 1 if "larger_pages" in lacks else draw.choice(sizes.page_sizes)
@@ -94,7 +108,7 @@ def memory(draw: Draw, lacks: Collection[str] = (), sizes: Sizes = SMALL) -> Con
         case "sliding_window":
             return msgspec.structs.replace(
                 plain,
-                sliding_window=draw.choice((page_size, 1, 2 * page_size + 1)),
+                sliding_window=_window(draw.choice(sizes.window_pages), page_size),
                 num_window_pages=max(1, plain.num_pages - draw.choice((0, 2, 4))),
             )
         case "recurrent_states":

@@ -18,7 +18,7 @@ from kvconform.features import POLICIES
 from kvconform.fuzzing import refused
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.fuzzing.machine import DoesNotConform, machine
-from kvconform.fuzzing.reach import HARD, met
+from kvconform.fuzzing.reach import GOALS, HARD, PER, met, missed
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
@@ -118,7 +118,7 @@ def test_the_reference_conforms_under_each_policy(policy: str, feature: tuple[st
 
 def test_runs_come_by_what_is_hard_to_come_by() -> None:
     missing = set(HARD)
-    for seed in range(400):
+    for seed in range(800):
         draw = Chance(seed)
         drawn = swarm(draw)
         model = Model(drawn.config)
@@ -131,6 +131,18 @@ def test_runs_come_by_what_is_hard_to_come_by() -> None:
         if not missing:
             return
     pytest.fail(f"never came by {missing}")
+
+
+def test_what_the_documents_are_about_is_met_often() -> None:
+    tally = fuzz(Manager, Budget(operations=PER), 4, lambda tally, elapsed: None).tally
+    assert list(missed(tally.reached, tally.steps)) == []
+    assert min(tally.checked[rule] for rule in ("SESS-2", "LEN-3", "TAIL-1")) > 700
+
+
+def test_a_goal_that_is_not_reached_is_named() -> None:
+    assert list(missed(dict.fromkeys(GOALS, 2 * PER), PER)) == []
+    assert next(missed({"slot lent": 7}, 2 * PER)) == "slot lent: 7 of 1,000 times"
+    assert list(missed({}, PER - 1)) == [], "of a short run nothing is due"
 
 
 class ForgetsToEndATurn(Manager):
