@@ -32,7 +32,7 @@ GOALS = {
     "two rows brought": 15,
     "three rows brought": 15,
 }
-"""What the source documents are about, and how often 20,000 operations at least have to reach it."""
+"""Subjects of the source documents, and how often 20,000 operations at least have to reach each."""
 PER = 20_000
 
 
