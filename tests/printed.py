@@ -26,8 +26,10 @@ PROMPT = f"{INDENT}$ "
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
 LEFT_OUT = "..."
 
-DOCUMENTS = ("README.md", "conformance/README.md", "spec/docs/index.md")
-"""The first is run in the repository, as it is written for; the others with the built wheel, in an empty folder."""
+IN_THE_REPOSITORY = ("README.md", "conformance/docs/any-language.md")
+"""Documents that are written for the repository, and run there."""
+DOCUMENTS = (*IN_THE_REPOSITORY, "conformance/README.md", "spec/docs/index.md")
+"""The others are run with the built wheel, in an empty folder."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def shell_for(document: str, folder: Path) -> Shell:
     scripts, empty = folder / "bin", folder / "work"
     scripts.mkdir()
     empty.mkdir()
-    if document == DOCUMENTS[0]:
+    if document in IN_THE_REPOSITORY:
         return Shell(ROOT, [ROOT / part for part in ("spec", "reference", "cuda_impl", "conformance")], scripts)
     return Shell(empty, [built_wheel(folder)], scripts)
 

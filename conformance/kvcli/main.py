@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvcli import attaching, checking, engines, matrix, replay, searching, serving, starting
+from kvcli import attaching, checking, engines, exporting, matrix, replay, searching, serving, starting
 from kvcli.options import flowing
 from kvconform import signals
 from kvconform.console import BROKEN, CONFORMS, FAULTY, UNUSABLE, complain, shown, written_out
@@ -40,8 +40,9 @@ app.command(context_settings={"allow_extra_args": True})(attaching.attach)
 app.command()(serving.serve)
 app.add_typer(replay.app, name="replay")
 app.add_typer(engines.app, name="engines")
+app.add_typer(exporting.app, name="vectors")
 
-for _group in (app, replay.app, engines.app):
+for _group in (app, replay.app, engines.app, exporting.app):
     for _command in _group.registered_commands:
         _command.help = flowing(_command.callback and _command.callback.__doc__)
 

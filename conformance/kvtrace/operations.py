@@ -30,6 +30,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Vectors only: the ids of the rules that it exercises."""
     source: str | None = None
     """Vectors only: the document that it comes from."""
+    needs: list[str] = []
+    """Exported vectors only: the features that an implementation needs to run it."""
 
 
 def compressed(op: Operation[Any]) -> Operation[Any]:

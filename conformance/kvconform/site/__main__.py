@@ -21,8 +21,8 @@ from kvconform.site.sources import sources_page
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and their titles in the navigation."""
 
-ENGINES = ("engines.md", "attach.md", "attach-vllm.md", "serve.md")
-"""The pages about real engines, in their order."""
+ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "serve.md")
+"""The pages of the guide, in their order."""
 
 
 def write(folder: Path) -> None:

@@ -71,6 +71,7 @@ ORDER = (
     "hybrid-pools.md",
     "accounting.md",
     "trace-format.md",
+    "interpreting-the-vectors.md",
     "how-to-conform.md",
 )
 """The chapters, as they are to be read."""
@@ -142,7 +143,7 @@ def _leads_somewhere(target: str, folder: Path) -> bool:
     path = folder / page
     if not path.is_file():
         return bool(
-            re.match(r"(defects|vectors|api)/|(rules|sources|engines|attach)\.md$", page)
+            re.match(r"(defects|vectors|api)/|(rules|sources|any-language|engines|attach)\.md$", page)
         )  # generated: the build looks
     titles = {section.title for section in sections(path, path.read_text(encoding="utf-8"))}
     return not anchor or anchor in {slug(title) for title in titles}

@@ -1,0 +1,37 @@
+"""`kvspec vectors`: the vectors as files for other languages."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvconform.console import Output
+
+app = typer.Typer(no_args_is_help=True, help="The vectors as files, for players in any language.")
+
+
+class Size(StrEnum):
+    """Which vectors are exported."""
+
+    small = "small"
+    standard = "standard"
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; a new or an empty folder.")],
+    size: Annotated[
+        Size, typer.Option(help="small: for each rule the shortest vector that exercises it. standard: all.")
+    ] = Size.standard,
+) -> None:
+    """Write the vectors of both levels, an answer key for each, and a manifest.
+
+    The same version writes the same bytes. The chapter "Interpreting the vectors" says how to play them.
+
+        kvspec vectors export build/vectors
+    """
+    from kvconform.runs.exporting import export as export_to
+
+    manifest = export_to(folder, size.value)
+    Output().print(f"{len(manifest.vectors)} vectors in {folder}, digest {manifest.digest}", soft_wrap=True)

@@ -1,0 +1,192 @@
+"""`kvspec vectors export`: the vectors of both levels as files for players in any language, with their answer keys."""
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from kvcheck import Checker
+from kvconform.errors import InputError
+from kvconform.features import FEATURES, needs
+from kvconform.implementations import load
+from kvconform.oracle.fastpath import QuickModel
+from kvconform.proxy import OracleProxy
+from kvconform.traces.codec import Vector, read_vector
+from kvconform.traces.expect import Expect, ExpectedAnswer
+from kvconform.traces.memory import read_memory_vector
+from kvconform.vectors.files import MEMORY, memory_vector_files, vector_files
+from kvconform.vectors.runner import carry_out, unanswered
+from kvspec import __version__
+from kvspec.events import Operation
+from kvspec.model import looking
+from kvspec.pages import count
+from kvtrace.header import VERSION, encode
+
+Size = Literal["small", "standard"]
+"""Small: for each rule the shortest vector that exercises it. Standard: all."""
+
+
+class Listed(msgspec.Struct):
+    """A vector in the manifest."""
+
+    name: str
+    level: Literal["request", "memory"]
+    file: str
+    """The vector, below the folder."""
+    answers: str
+    """Its answer key, below the folder: the same vector with an `expect` line after every operation; of the memory
+    level the vector itself."""
+    description: str
+    rules: list[str]
+    """The rules that it exercises."""
+    needs: list[str]
+    """The features that an implementation needs to run it."""
+    pools: list[str]
+    operations: int
+
+
+class Manifest(msgspec.Struct):
+    """`manifest.json`."""
+
+    kvspec: str
+    """The version of the specification."""
+    format: int
+    """The version of the file format."""
+    size: Size
+    digest: str
+    """SHA-256 over the name and the bytes of each file in order of name, each followed by a zero byte."""
+    features: dict[str, str]
+    """An explanation of each feature that a vector may need."""
+    vectors: list[Listed]
+
+
+def export(folder: Path, size: Size) -> Manifest:
+    """Write vectors, answer keys and `manifest.json` to a folder, which is new or empty; the same bytes each time.
+
+    Raises:
+        InputError: the folder has files.
+        OSError: a file cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(folder, 0, "the folder to export to is not empty")
+    exported = [_request(path) for path in vector_files()] + [_memory(path) for path in memory_vector_files()]
+    if size == "small":
+        exported = _smallest(exported)
+    files = {name: text for _, written in exported for name, text in written.items()}
+    digest = sha256()
+    for name in sorted(files):
+        digest.update(name.encode() + b"\0" + files[name] + b"\0")
+    listed = [listed for listed, _ in exported]
+    manifest = Manifest(__version__, VERSION, size, digest.hexdigest(), FEATURES, listed)
+    files["manifest.json"] = msgspec.json.format(encode(manifest), indent=2) + b"\n"
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+    return manifest
+
+
+Exported = tuple[Listed, dict[str, bytes]]
+"""A vector in the manifest, and its files."""
+
+
+def _request(path: Path) -> Exported:
+    vector = read_vector(path)
+    header, name = replace(vector.header, needs=sorted(needs(vector))), f"{path.parent.name}/{vector.name}.jsonl"
+    config = header.config
+    has = {"rows": config.num_rows, "window": config.num_window_pages, "states": config.num_states}
+    listed = Listed(
+        vector.name,
+        "request",
+        f"request/{name}",
+        f"answers/{name}",
+        header.description or "",
+        header.rules,
+        header.needs,
+        ["pages", *(pool for pool, numbers in has.items() if numbers)],
+        len(vector.steps),
+    )
+    keyed = zip(vector.steps, _answer_key(vector), strict=True)
+    files = {
+        listed.file: _lines(header, (part for step in vector.steps for part in (step.op, step.expect))),
+        listed.answers: _lines(header, (part for step, expect in keyed for part in (step.op, expect))),
+    }
+    return listed, files
+
+
+def _lines(header: msgspec.Struct, parts: Iterable[msgspec.Struct | None]) -> bytes:
+    return b"".join(encode(part) + b"\n" for part in (header, *parts) if part not in (None, Expect()))
+
+
+def _memory(path: Path) -> Exported:
+    vector = read_memory_vector(path)
+    header, file = vector.header, f"{MEMORY}/{path.name}"
+    listed = Listed(
+        vector.name,
+        "memory",
+        file,
+        file,
+        header.description or "",
+        header.rules,
+        [],
+        [*header.pools],
+        len(vector.steps),
+    )
+    return listed, {file: path.read_bytes()}
+
+
+def _smallest(exported: Sequence[Exported]) -> list[Exported]:
+    """For each rule the vector with the fewest operations that exercises it, in the given order."""
+    chosen: dict[str, Listed] = {}
+    for listed, _ in exported:
+        for rule in listed.rules:
+            best = chosen.setdefault(rule, listed)
+            chosen[rule] = min(best, listed, key=lambda one: one.operations)
+    names = {listed.file for listed in chosen.values()}
+    return [one for one in exported if one[0].file in names]
+
+
+def _answer_key(vector: Vector) -> list[Expect]:
+    """What holds after each operation: its answer or refusal, the lengths of all holders, and the figures."""
+    model = QuickModel(vector.header.config, checker=Checker)
+    proxy = OracleProxy(load("reference")(vector.header.config), model)
+    key = []
+    for step in vector.steps:
+        op = unanswered(step.op)
+        carry_out(proxy, op)
+        names = dict.fromkeys((*model.state.requests, *model.state.sessions))
+        rows = step.expect or Expect()
+        expect = Expect(
+            answer=_counted(op),
+            lengths={name: model.lengths_of(name) for name in names},
+            figures=looking.figures(model.state),
+            same_row=rows.same_row,
+            different_row=rows.different_row,
+        )
+        if op.refused is not None:
+            expect.refused = op.refused.rule
+            if op.refused.rule == "CAP-1":
+                expect.pages_short, expect.rows_short = op.refused.pages_short, op.refused.rows_short
+                expect.window_short, expect.states_short = op.refused.window_short, op.refused.states_short
+        key.append(expect)
+    return key
+
+
+_LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")
+_LISTS_BY_REQUEST = ("pages", "window_pages", "states")
+"""Parts of an answer of which only numbers are compared: a length of a list, or one for each request."""
+
+
+def _counted(op: Operation[Any]) -> ExpectedAnswer | None:
+    """The parts of an answer that do not depend on the implementation's choices."""
+    answer: dict[str, Any] = {} if op.obs is None else asdict(op.obs)
+    parts = {name: value for name, value in answer.items() if name in ExpectedAnswer.__struct_fields__}
+    for name, value in parts.items():
+        if value is not None and name in _LISTS:
+            parts[name] = count(value)
+        elif value is not None and name in _LISTS_BY_REQUEST:
+            parts[name] = {req: count(runs) for req, runs in value.items()}
+    return ExpectedAnswer(**parts) if any(value is not None for value in parts.values()) else None
