@@ -10,6 +10,9 @@ WHEELS ?= build/wheels
 GPU_READY := $(if $(SITE),,.venv/.engines.stamp)
 GPU := PYTHON=$(if $(SITE),$(PYTHON),$(BIN)/python) SITE=$(abspath $(SITE)) WHEELS=$(WHEELS) cuda_impl/gpu.sh
 
+# The processes of `make explore`; without it one a processor.
+JOBS ?=
+
 # How long `make mutation` takes for each of its five packages.
 MINUTES ?= 29
 
@@ -42,8 +45,9 @@ quick: .venv/.engines.stamp ## Run the tests that take less than a second each (
 prove: .venv/.stamp ## Prove the contracts, and the law for any size (two minutes)
 	@$(BIN)/kvspec prove
 
-explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minutes)
-	@$(BIN)/kvspec explore
+explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minutes; interrupted, it goes on; JOBS processes)
+	@mkdir -p build
+	@$(BIN)/kvspec explore --checkpoint build/explored $(if $(JOBS),--jobs $(JOBS))
 
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20

@@ -159,6 +159,10 @@ def explore(
             "--memory-model/--no-memory-model", help="Judge each step by the law of memory too: four times as long."
         ),
     ] = True,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Go on from FILE if it is there, and note there how far the search is."),
+    ] = None,
     ray: Ray = None,
 ) -> None:
     """Visit every reachable state of small systems and check every rule in each of them.
@@ -172,10 +176,13 @@ def explore(
 
         kvspec explore                                        all scopes
 
+        kvspec explore --checkpoint explored                  the same after an interruption: it goes on
+
         kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
 
         kvspec explore --scope hold-and-wait --without preempt    the deadlock that preempt prevents
     """
+    from kvconform.exploring.checkpoint import Checkpoint
     from kvconform.exploring.report import compare_and_show, exhaust_and_show, interleave_and_show
     from kvconform.exploring.scope import BESIDE, SCOPES, scope_named
     from kvconform.exploring.streams import PROTOCOLS
@@ -186,6 +193,8 @@ def explore(
     alone = impl is None and bug is None
     if ray is not None and not alone:
         raise typer.BadParameter("--ray explores the specification, not an implementation beside it")
+    if checkpoint is not None and not alone:
+        raise typer.BadParameter("--checkpoint is for the specification, not for an implementation beside it")
     names = scope or ([*SCOPES, *PROTOCOLS] if alone else BESIDE)
     protocols = [PROTOCOLS[name] for name in names if name in PROTOCOLS]
     if protocols and not alone:
@@ -206,7 +215,10 @@ def explore(
     else:
         with nullcontext() if ray is None or not chosen else connected(ray) as cluster:
             spread = None if cluster is None else cluster.in_order
-            holds = not chosen or exhaust_and_show(console, chosen, jobs, checker=checker, spread=spread)
+            noted = None if checkpoint is None else Checkpoint(checkpoint, chosen, checker=checker)
+            holds = not chosen or exhaust_and_show(
+                console, chosen, jobs, checker=checker, spread=spread, checkpoint=noted
+            )
         holds = (not protocols or interleave_and_show(console, protocols)) and holds
     raise typer.Exit(CONFORMS if holds else BROKEN)
 

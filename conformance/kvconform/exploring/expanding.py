@@ -136,32 +136,34 @@ def expanders(
 ) -> Iterator[tuple[Callable[[Node], Any], Callable[[list[list[Any]]], Iterator[Expansion]]]]:
     """How to pack a state, and how to expand parts of the frontier, in order."""
     if spread is not None:
-        yield _pack, partial(spread, partial(_expand_alone, scope, key_of))
+        yield packed, partial(spread, partial(_expand_alone, scope, key_of))
         return
     if jobs == 1:
         expander = Expander(scope, key_of, _same, _same)
         yield _same, lambda parts: map(expander, parts)
         return
     with multiprocessing.Pool(jobs, _start, (scope, key_of)) as pool:
-        yield _pack, lambda parts: pool.imap(_work, parts)
+        yield packed, lambda parts: pool.imap(_work, parts)
 
 
 def _same(node: Node) -> Node:
     return node
 
 
-def _pack(node: Node) -> bytes:
-    return pickle.dumps(node, pickle.HIGHEST_PROTOCOL)
+def packed(node: Node | bytes) -> bytes:
+    """A state as bytes; one that is packed stays so."""
+    return node if isinstance(node, bytes) else pickle.dumps(node, pickle.HIGHEST_PROTOCOL)
 
 
-def _unpack(packed: bytes) -> Node:
-    node: Node = pickle.loads(packed)
+def unpacked(one: bytes) -> Node:
+    """A state from its bytes."""
+    node: Node = pickle.loads(one)
     return node
 
 
-def _expand_alone(scope: Scope, key_of: KeyOf, packed: list[Any]) -> Expansion:
+def _expand_alone(scope: Scope, key_of: KeyOf, part: list[Any]) -> Expansion:
     """Expand a part without a memory of others: it may be repeated, on any machine, and in any order."""
-    return Expander(scope, key_of, _pack, _unpack)(packed)
+    return Expander(scope, key_of, packed, unpacked)(part)
 
 
 _expander: Expander | None = None
@@ -171,7 +173,7 @@ def _start(scope: Scope, key_of: KeyOf) -> None:
     """Make the expander of this process."""
     ignore_terminal()
     global _expander  # noqa: PLW0603 - a pool's processes have no other place
-    _expander = Expander(scope, key_of, _pack, _unpack)
+    _expander = Expander(scope, key_of, packed, unpacked)
 
 
 def _work(packed: list[Any]) -> Expansion:

@@ -1,7 +1,8 @@
 """The output of `kvspec explore`: exhausted scopes, events reached, and the shortest traces to failures."""
 
+import sys
+import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvcheck.words import describe
+from kvconform.exploring.checkpoint import Checkpoint
 from kvconform.exploring.expanding import Spread
 from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
@@ -41,16 +43,28 @@ from kvspec.invariants import CHECKS
 
 
 def exhaust_and_show(
-    console: Console, scopes: Sequence[Scope], jobs: int, *, checker: bool = True, spread: Spread | None = None
+    console: Console,
+    scopes: Sequence[Scope],
+    jobs: int,
+    *,
+    checker: bool = True,
+    spread: Spread | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> bool:
     """Exhaust scopes and print the events reached; whether every rule holds and every declared event was reached."""
-    results = []
+    results: list[Explored] = []
     with until_interrupted():
-        for scope in scopes:
-            with _progress() as progress:
-                task = progress.add_task(scope.name)
-                progressed = partial(_show_progress, progress, task, scope)
-                result = exhaust(scope, jobs=jobs, progress=progressed, checker=checker, spread=spread)
+        for place, scope in enumerate(scopes, start=1):
+            if checkpoint is not None and scope.name in checkpoint.complete:
+                result: Explored = checkpoint.complete[scope.name]
+            else:
+                with _progress() as progress:
+                    shown = _Shown(progress, f"{scope.name} ({place} of {len(scopes)})")
+                    result = exhaust(
+                        scope, jobs=jobs, progress=shown, checker=checker, spread=spread, checkpoint=checkpoint
+                    )
+                if checkpoint is not None and result.holds:
+                    checkpoint.after_scope(scope.name, result._replace(keys=frozenset()))
             results.append(result)
             show_witnesses(console, result)
             if result.finding is not None:
@@ -63,12 +77,12 @@ def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, facto
     """Explore an implementation beside the specification and print the results; whether it conforms."""
     results = []
     with until_interrupted():
-        for scope in (scope._replace(config=under(factory, scope.config)) for scope in scopes):
+        configured = (scope._replace(config=under(factory, scope.config)) for scope in scopes)
+        for place, scope in enumerate(configured, start=1):
             check_supported(factory, name, scope.config)
             with _progress() as progress:
-                task = progress.add_task(scope.name)
-                progressed = partial(_show_progress, progress, task, scope)
-                result = compare(scope, factory, progress=progressed)
+                shown = _Shown(progress, f"{scope.name} ({place} of {len(scopes)})")
+                result = compare(scope, factory, progress=shown)
             results.append(result)
             if result.finding is not None:
                 _show(console, scope, result.finding)
@@ -102,8 +116,32 @@ def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool
     return as_due
 
 
-def _show_progress(progress: Progress, task: Any, scope: Scope, states: int, expanded: int, depth: int) -> None:
-    progress.update(task, description=f"{scope.name}: {states:,} states, {expanded:,} expanded, depth {depth}")
+PRINTED_EVERY = 60.0
+"""Seconds after which progress is a line where standard error is no terminal."""
+
+
+class _Shown:
+    """Shows how far a search is: on a terminal always, elsewhere in a line now and then."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        """Of a search with such a name, which begins now."""
+        self._progress, self._name = progress, name
+        self._task = progress.add_task(name)
+        self._begin: tuple[float, int] | None = None
+        self._printed = time.monotonic()
+
+    def __call__(self, states: int, expanded: int, depth: int) -> None:
+        """So many states are found and expanded; the rest is estimated from the speed, more states may be found."""
+        now = time.monotonic()
+        if self._begin is None:
+            self._begin = now, expanded
+        seconds, done = now - self._begin[0], expanded - self._begin[1]
+        left = f"; at least {(states - expanded) * seconds / done:,.0f} s more" if done else ""
+        line = f"{self._name}: {states:,} states, {expanded:,} expanded, depth {depth}{left}"
+        self._progress.update(self._task, description=line)
+        if self._progress.disable and now - self._printed >= PRINTED_EVERY:
+            self._printed = now
+            print(f"kvspec: {line}", file=sys.stderr, flush=True)
 
 
 def _progress() -> Progress:

@@ -10,11 +10,13 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from kvcheck import Checker
 from kvconform.exploring.canonical import Key, key
-from kvconform.exploring.expanding import Expansion, KeyOf, Spread, carry_out, expanders
+from kvconform.exploring.checkpoint import Checkpoint, Grown
+from kvconform.exploring.expanding import Expansion, KeyOf, Spread, carry_out, expanders, packed, unpacked
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
@@ -72,17 +74,24 @@ def exhaust(
     live: bool = True,
     checker: bool = False,
     spread: Spread | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Explored:
     """Exhaust a scope, or find the shortest trace to a broken rule.
 
     `jobs` is the number of processes, unless `spread` has parts expanded elsewhere. `live` asks for LIVE-1 as well,
     once all states are known. With `checker`, the memory checker checks the memory events of each transition, and each
-    state is compared with the checker's.
+    state is compared with the checker's. With a `checkpoint` the search goes on from the level that is noted there.
     """
     begin = time.perf_counter()
     tree = _Tree(scope, key_of, progress, checker=checker)
+    grown = None if checkpoint is None else checkpoint.tree_of(scope.name)
+    if grown is not None:
+        begin -= grown.seconds
     with expanders(scope, key_of, jobs, spread) as (pack, expand):
-        tree.grow(pack, expand)
+        frontier = [pack(tree.root())] if grown is None else [pack(unpacked(one)) for one in tree.restore(grown)]
+        for following in tree.grow(frontier, expand):
+            if checkpoint is not None:
+                checkpoint.after_level(partial(tree.grown, following, begin))
     finding = None if tree.broken is None else tree.demonstrate(tree.broken)
     if finding is None and live:
         dead = stuck(tree.services, tree.waits)
@@ -98,6 +107,10 @@ def exhaust(
         finding,
         frozenset(tree.numbers),
     )
+
+
+_KEPT = ("parents", "choices", "waits", "services", "numbers", "witnesses", "checked", "transitions", "depth")
+"""The parts of a tree from which a search goes on."""
 
 
 class _Tree:
@@ -128,11 +141,22 @@ class _Tree:
             State(self.scope.config, Memory(self.scope.config, Checker) if self._checker else None), frozenset()
         )
 
+    def grown(self, frontier: list[Any], begin: float) -> Grown:
+        """The tree as it is, to go on from; the search began at `begin`."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return Grown(self.scope.name, time.perf_counter() - begin, kept, [packed(one) for one in frontier])
+
+    def restore(self, grown: Grown) -> list[bytes]:
+        """Go on from such a tree; its frontier."""
+        for name in _KEPT:
+            setattr(self, name, grown.tree[name])
+        return grown.frontier
+
     def grow(
-        self, pack: Callable[[Node], Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8
-    ) -> None:
-        """Expand level after level until nothing is new or a rule is broken."""
-        frontier, first = [pack(self.root())], 0
+        self, frontier: list[Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8
+    ) -> Iterator[list[Any]]:
+        """Expand level after level until nothing is new or a rule is broken; yields each new frontier."""
+        first = len(self.parents) - len(frontier)
         while frontier:
             size = max(1, min(LARGEST_PART, len(frontier) // width))
             parts = [frontier[start : start + size] for start in range(0, len(frontier), size)]
@@ -146,6 +170,7 @@ class _Tree:
                     return
             frontier, first = following, done
             self.depth += bool(following)
+            yield following
 
     def _add(self, first: int, expansion: Expansion, following: list[Any]) -> None:
         """Number the states that follow those from `first` on."""

@@ -13,7 +13,8 @@ from rich.console import Console
 
 import kvspec.model
 from kvconform.exploring import SCOPES, Arrival, Scope, exhaust
-from kvconform.exploring.report import brief, show_explored
+from kvconform.exploring.checkpoint import Checkpoint
+from kvconform.exploring.report import brief, exhaust_and_show, show_explored
 from kvconform.exploring.scope import OPTIONAL, SOMETIMES
 from kvconform.exploring.search import Explored
 from kvconform.gallery.finders import rule_of
@@ -238,3 +239,53 @@ def test_requests_that_wait_with_a_state_each_are_a_deadlock_unless_they_give_it
         "take_state a",
         "take_state b",
     ]
+
+
+class Stopped(Exception):
+    """The search is interrupted."""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_search_goes_on_from_its_checkpoint(
+    small: Explored, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvconform.exploring.checkpoint.EVERY", 0.0)
+    path = tmp_path / "explored"
+    expanded: list[int] = []
+
+    def stop(_states: int, done: int, depth: int) -> None:
+        expanded.append(done)
+        if depth == 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        exhaust(SMALL, progress=stop, checkpoint=Checkpoint(path, [SMALL], checker=False))
+    before, expanded = expanded, []
+    going_on = Checkpoint(path, [SMALL], checker=False)
+    result = exhaust(SMALL, jobs=jobs, progress=lambda _, done, __: expanded.append(done), checkpoint=going_on)
+    assert result._replace(seconds=0.0) == small._replace(seconds=0.0)
+    assert expanded[0] > before[-2] > 1
+    going_on.after_scope(SMALL.name, result)
+    assert Checkpoint(path, [SMALL], checker=False).complete == {SMALL.name: result}
+
+
+@pytest.mark.parametrize("other", ["scope", "checker", "code"])
+def test_a_checkpoint_of_another_search_is_begun_anew(
+    other: str, small: Explored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "explored"
+    Checkpoint(path, [SMALL], checker=False).after_scope(SMALL.name, small)
+    if other == "code":
+        monkeypatch.setattr("sys.version", "another")
+    scope = SMALL._replace(max_batch=1) if other == "scope" else SMALL
+    assert Checkpoint(path, [scope], checker=other == "checker").complete == {}
+
+
+def test_progress_has_an_estimate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvconform.exploring.report.PRINTED_EVERY", 0.0)
+    console = Console(width=120)
+    assert exhaust_and_show(console, [SMALL], 1, checker=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 5
+    assert all(re.fullmatch(r"kvspec: .* \(1 of 1\): [\d,]+ states, [\d,]+ expanded, .*", line) for line in lines)
+    assert re.search(r"; at least [\d,]+ s more$", lines[-2])
