@@ -17,7 +17,7 @@ def vector_files(folder: Path | None = None) -> list[Path]:
     Those of the memory level are not among kvspec's own: `memory_vector_files` has them.
     """
     if folder is None:
-        return [path for path in vector_files(FOLDER) if path.parent != FOLDER / MEMORY]
+        return [path for path in vector_files(FOLDER) if FOLDER / MEMORY not in path.parents]
     return sorted(folder.rglob("*.jsonl*"), key=lambda path: (path.name, path))
 
 

@@ -1,21 +1,18 @@
 """The memory vectors: each comes out as it expects, and each rule of the law is found in one and holds in another."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from kvcheck import Checker, Malformed
 from kvcli.main import run_command
 from kvconform.levels.memory.vectors import run_memory_vector
 from kvconform.traces.memory import MemoryVector, read_memory_vector
 from kvconform.vectors.files import memory_vector_files
-from kvspec.memory import Pool
-from kvspec.memory.events import MemoryEvent
 from kvspec.rules import MEMORY_RULES
+from tests.spec.memory import story_vectors
+from tests.spec.memory.changes import rules_of
 from tests.spec.memory.once import Once
 
 PATHS = memory_vector_files()
@@ -23,8 +20,6 @@ VECTORS = [read_memory_vector(path) for path in PATHS]
 RIGHT = [vector for vector in VECTORS if not any(step.expects for step in vector.steps)]
 OWN_WORD = "MEM-FAILED"
 """The engine's own word, which no other event can bring about."""
-
-_event: msgspec.json.Decoder[MemoryEvent] = msgspec.json.Decoder(MemoryEvent)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
@@ -34,7 +29,7 @@ def test_it_comes_out_as_expected(vector: MemoryVector) -> None:
     assert result.events == len(vector.steps)
     expected = {expect.rule for step in vector.steps for expect in step.expects}
     assert result.found == expected and expected <= set(vector.header.rules)
-    assert all(result.judged.get(rule) for rule in vector.header.rules)
+    assert all(result.judged.get(rule) or rule in result.found for rule in vector.header.rules)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
@@ -42,6 +37,14 @@ def test_the_plain_law_finds_the_same(vector: MemoryVector) -> None:
     plain = Once(vector.header.pools)
     for step in vector.steps:
         assert {finding.rule for finding in plain.step(step.event)} == {expect.rule for expect in step.expects}
+
+
+def test_each_story_is_a_vector(tmp_path: Path) -> None:
+    story_vectors.main(tmp_path)
+    written, stored = (
+        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path, story_vectors.STORIES)
+    )
+    assert written == stored, "run `python -m tests.spec.memory.story_vectors`, and read the difference"
 
 
 @pytest.mark.parametrize("rule", MEMORY_RULES)
@@ -59,46 +62,7 @@ def test_each_rule_holds_in_a_vector(rule: str) -> None:
 @pytest.mark.parametrize("vector", RIGHT, ids=lambda vector: vector.name)
 def test_each_rule_that_a_right_protocol_names_is_judged_there(vector: MemoryVector) -> None:
     """It is found as soon as an event is left out, done twice, too early, on another stream, or with other content."""
-    events = [step.event for step in vector.steps]
-    found: set[str] = set()
-    for changed in changes(events):
-        found |= broken(vector.header.pools, changed)
-    assert set(vector.header.rules) <= found
-
-
-def changes(events: list[MemoryEvent]) -> Iterator[list[MemoryEvent]]:
-    for index, event in enumerate(events):
-        before, after = events[:index], events[index + 1 :]
-        yield before + after
-        yield [*before, event, event, *after]
-        yield [*before, *after[:1], event, *after[1:]]
-        told = json.loads(msgspec.json.encode(event))
-        if "stream" in told:
-            yield [*before, _event.decode(json.dumps(told | {"stream": "another"})), *after]
-        for other in relabelled(told):
-            yield [*before, _event.decode(json.dumps(other)), *after]
-
-
-def relabelled(told: Any) -> Iterator[Any]:
-    """The same with one label changed."""
-    items = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
-    for key, value in items:
-        changed = [["other", *value[1:]]] if key == "labels" else relabelled(value)
-        for one in changed:
-            if isinstance(told, dict):
-                yield told | {key: one}
-            else:
-                yield [*told[:key], one, *told[key + 1 :]]
-
-
-def broken(pools: dict[str, Pool], events: list[MemoryEvent]) -> set[str]:
-    checker, found = Checker(pools), set[str]()
-    try:
-        for event in events:
-            found.update(finding.rule for finding in checker.step(event))
-    except Malformed:
-        return set()
-    return found
+    assert set(vector.header.rules) <= rules_of(vector.header.pools, [step.event for step in vector.steps])
 
 
 def test_the_command_runs_them_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
