@@ -10,6 +10,7 @@ import typer
 
 from kvcli.options import BaselineFile, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
+from kvconform.errors import like
 from kvconform.findings.wording import show_rule
 from kvspec.rules import ALL_RULES
 
@@ -142,7 +143,7 @@ def rules(
     kvspec rules TAIL-1
     """
     if rule is not None and rule.upper() not in ALL_RULES:
-        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them")
+        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them{like(rule.upper(), ALL_RULES)}")
     out = Output()
     for one in ALL_RULES.values() if rule is None else (ALL_RULES[rule.upper()],):
         show_rule(out, one)

@@ -23,24 +23,18 @@ app = typer.Typer(
     "kvspec itself failed. Interrupted (SIGINT, SIGTERM), a command tells what it has by then, and ends with 1 or with "
     "128 + the signal's number.",
 )
-app.command()(starting.init)
-app.command()(checking.run)
-app.command()(checking.check)
-app.command()(checking.show)
-app.command()(searching.fuzz)
-app.command()(searching.prove)
-app.command()(checking.rules)
-app.command()(checking.schema)
-app.command()(searching.soak)
-app.command()(searching.tiers)
-app.command()(searching.explore)
-app.command()(searching.bugs)
-app.command()(matrix.matrix)
-app.command(context_settings={"allow_extra_args": True})(attaching.attach)
-app.command()(serving.serve)
-app.add_typer(replay.app, name="replay")
-app.add_typer(engines.app, name="engines")
-app.add_typer(exporting.app, name="vectors")
+_ENGINE, _FINDINGS, _SPECIFICATION = "Check your engine", "Look into findings", "The specification itself"
+for _panel, _commands in {
+    _ENGINE: (starting.init, checking.check, checking.run, searching.fuzz, serving.serve),
+    _FINDINGS: (checking.show, checking.rules, searching.bugs, matrix.matrix),
+    _SPECIFICATION: (searching.prove, searching.explore, searching.soak, searching.tiers, checking.schema),
+}.items():
+    for _function in _commands:
+        app.command(rich_help_panel=_panel)(_function)
+app.command(context_settings={"allow_extra_args": True}, rich_help_panel=_ENGINE)(attaching.attach)
+app.add_typer(engines.app, name="engines", rich_help_panel=_ENGINE)
+app.add_typer(replay.app, name="replay", rich_help_panel=_SPECIFICATION)
+app.add_typer(exporting.app, name="vectors", rich_help_panel=_SPECIFICATION)
 
 for _group in (app, replay.app, engines.app, exporting.app):
     for _command in _group.registered_commands:

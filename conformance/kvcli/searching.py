@@ -12,6 +12,7 @@ from rich.console import Console
 
 from kvcli.options import BaselineFile, Html, Impl, Ray
 from kvconform.console import BROKEN, CONFORMS, Output, progress_bar
+from kvconform.errors import like
 
 if TYPE_CHECKING:
     from kvconform.fuzzing.fuzz import Budget
@@ -274,7 +275,7 @@ def bugs(
 
     for name in names or ():
         if name not in BUGS:
-            raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them")
+            raise typer.BadParameter(f"no defect {name!r}; 'kvspec bugs' lists them{like(name, BUGS)}")
     if not fuzz and (seconds is not None or operations is not None):
         raise typer.BadParameter("--seconds and --operations are for --fuzz")
     chosen, console = [BUGS[name] for name in dict.fromkeys(names or BUGS)], Output()

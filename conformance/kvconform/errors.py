@@ -1,5 +1,7 @@
 """Errors of an input, in one line; the command line ends with them, and imports nothing else for them."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST = 300
@@ -10,6 +12,12 @@ def short(text: str, longest: int = LONGEST) -> str:
     """A text in one line, its middle left out where it is too long."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 55]} ... {line[-50:]}"
+
+
+def like(name: str, names: Iterable[str]) -> str:
+    """The name of `names` that is most like an unknown one, as the end of a message; empty if none is like it."""
+    close = get_close_matches(name, list(names), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 class LoadError(Exception):

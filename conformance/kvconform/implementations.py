@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from kvconform.errors import LoadError
+from kvconform.errors import LoadError, like
 from kvconform.features import never_asked
 from kvconform.node import NodeFactory
 from kvconform.protocol import missing_methods
@@ -54,5 +54,5 @@ def _mutant(name: str) -> Factory:
     from kvconform.gallery.mutants import BUGS
 
     if name not in BUGS:
-        raise LoadError(f"no defect {name!r} in the gallery; 'kvspec bugs' lists them")
+        raise LoadError(f"no defect {name!r} in the gallery; 'kvspec bugs' lists them{like(name, BUGS)}")
     return BUGS[name].factory

@@ -218,7 +218,7 @@ def test_kvspecs_own_vectors_go_by_their_names(capsys: pytest.CaptureFixture[str
     assert "TAIL-1 is broken at tail_freed_after_retract_p1:22, step 17: match_prefix" in out
     assert "the memory checker: 1 passed;" in out
     assert run_command(["run", "no_such_vector"]) == 2
-    assert "no_such_vector: No such file" in capsys.readouterr().err
+    assert "no_such_vector: no such file" in capsys.readouterr().err
 
 
 def test_no_word_is_broken_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,3 +246,38 @@ def test_help_flows_and_has_its_examples_under_a_heading(name: str, monkeypatch:
     for line, following in (pair for flow in flows for pair in pairwise(flow)):
         # A line ends only where the next word does not fit.
         assert len(f"{line.rstrip()} {following.split()[0]}") >= 79
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["rules", "TIAL-1"], "did you mean 'TAIL-1'?"),
+        (["run", "tail_frede_after_retract_p1"], "did you mean 'tail_freed_after_retract_p1'?"),
+        (["run", "--impl", "bug:stale-row-indx"], "did you mean"),
+        (["chekc"], "Did you mean 'check'?"),
+    ],
+)
+def test_a_name_that_is_like_another_is_asked_for(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert meant in line
+
+
+@pytest.mark.parametrize(
+    ("event", "meant"),
+    [
+        ('{"op":"take","holdr":"a","pool":"kv","pages":[1]}', "did you mean 'holder'?"),
+        ('{"op":"tkae","holder":"a","pool":"kv","pages":[1]}', "unknown operation 'tkae'; did you mean 'take'?"),
+    ],
+)
+def test_a_field_that_is_like_another_is_asked_for(
+    event: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    header = '{"kvspec":2,"level":"memory","producer":"t","pools":{"kv":{"num_pages":8}}}'
+    trace.write_text(f"{header}\n{event}\n")
+    assert run_command(["check", str(trace)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kvspec: {trace}:2: ") and meant in line

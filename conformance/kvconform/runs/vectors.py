@@ -110,10 +110,7 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
 
 def _found(path: Path) -> Path:
     """The file, or where there is none kvspec's own vector of that name."""
-    try:
-        return path if path.exists() else vector_file(str(path))
-    except KeyError:
-        return path
+    return path if path.exists() or path.name != str(path) or path.suffix else vector_file(path.name)
 
 
 def _wanted(vector: Vector | MemoryVector, task: Task) -> bool:

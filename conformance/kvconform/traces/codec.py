@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, NamedTuple, TypeVar
+from typing import IO, Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 import zstandard
 
-from kvconform.errors import InputError
+from kvconform.errors import InputError, like
 from kvconform.traces.bounds import Allowance, OutOfRange, check_config, check_operation, check_rule
 from kvconform.traces.expect import Expect, misfit
 from kvconform.traces.lines import MAX_LINE, Lines
@@ -190,8 +190,7 @@ def decode_line(decoder: msgspec.json.Decoder[T], path: Path, number: int, line:
     try:
         return decoder.decode(line)
     except msgspec.ValidationError as error:
-        unknown = re.fullmatch(r"Invalid value ('.*') - at `\$\.op`", str(error))
-        raise InputError(path, number, f"unknown operation {unknown[1]}" if unknown else str(error)) from error
+        raise InputError(path, number, _reason(str(error), decoder.type, line)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not line.strip():
             raise InputError(path, number, "an empty line") from error
@@ -199,6 +198,17 @@ def decode_line(decoder: msgspec.json.Decoder[T], path: Path, number: int, line:
         if not line.endswith(b"\n"):
             raise InputError(path, number, "truncated last line: the file ends in the middle of it") from error
         raise InputError(path, number, f"not JSON: {str(error).removeprefix('JSON is malformed: ')}") from error
+
+
+def _reason(error: str, type_: Any, line: bytes) -> str:
+    """A validation error, with the name that is meant where one is like it."""
+    kinds = {kind.__struct_config__.tag: kind for kind in get_args(type_) or (type_,)}
+    if unknown := re.fullmatch(r"Invalid value '(.*)' - at `\$\.op`", error):
+        return f"unknown operation {unknown[1]!r}{like(unknown[1], map(str, kinds))}"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", error):
+        kind = kinds.get(msgspec.json.decode(line).get("op")) or next(iter(kinds.values()))
+        return f"{error}{like(unknown[1], kind.__struct_encode_fields__)}"
+    return error
 
 
 class TraceWriter:

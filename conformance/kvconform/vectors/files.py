@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kvconform.errors import InputError, like
 from kvconform.traces.codec import Vector, read_vector
 
 FOLDER = Path(__file__).parent
@@ -30,9 +31,12 @@ def vector_file(name: str) -> Path:
     """The file of kvspec's own vector of that name, of either level.
 
     Raises:
-        KeyError: there is none.
+        InputError: there is no such file and no such vector.
     """
-    return {path.stem: path for path in (*vector_files(), *memory_vector_files())}[name]
+    own = {path.stem: path for path in (*vector_files(), *memory_vector_files())}
+    if name not in own:
+        raise InputError(Path(name), 0, f"no such file, and no vector of that name{like(name, own)}")
+    return own[name]
 
 
 def own_name(path: Path) -> str:

@@ -350,7 +350,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, capsys: pytest.Capt
         (["steal"], "No such command 'steal'."),
         (["run", "--zzz"], "No such option: --zzz"),
         (["check"], "Missing argument 'TRACE'."),
-        (["rules", "ROW-99"], "Invalid value: no rule 'ROW-99'; 'kvspec rules' lists them"),
+        (["rules", "ROW-99"], "Invalid value: no rule 'ROW-99'; 'kvspec rules' lists them; did you mean 'ROW-4'?"),
         (["run", "--impl", "mine"], "no implementation 'mine': give reference, cuda, module:Class or exec:COMMAND"),
         (
             ["run", "--impl", "no_such_engine:Adapter"],

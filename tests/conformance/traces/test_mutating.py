@@ -26,6 +26,6 @@ def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise ValueError
 
     monkeypatch.setattr(checking, "_read", fails)
-    statuses, wrong = faults(40, 1, tmp_path)
+    statuses, wrong = faults(120, 1, tmp_path)
     assert statuses[70] == len(wrong) > 0
     assert len(bases()) > 20
