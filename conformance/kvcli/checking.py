@@ -59,7 +59,10 @@ def run(
 @with_forms
 def check(
     traces: Annotated[
-        list[str], typer.Argument(metavar="TRACE", help="Trace files; .gz and .zst as they are. With --ray URLs, too.")
+        list[str],
+        typer.Argument(
+            metavar="TRACE", help="Trace files; .gz and .zst as they are; '-' is standard input. With --ray URLs, too."
+        ),
     ],
     baseline: BaselineFile = None,
     follow: Annotated[
@@ -84,6 +87,8 @@ def check(
 
         kvspec check --follow running.jsonl --baseline known.toml
 
+        my_engine --trace /dev/stdout | kvspec check -      findings are printed as they come
+
         kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
     if ray is not None:
@@ -97,9 +102,10 @@ def check(
             raise typer.Exit(check_there(Output(), cluster, traces, baseline, forms))
     from kvconform.runs.traces import check_traces
 
+    follow = follow or ("-" in traces and not Path("/dev/stdin").is_file())
     if follow and len(traces) > 1:
-        raise typer.BadParameter("--follow takes one trace")
-    paths = list(map(Path, traces))
+        raise typer.BadParameter("--follow and '-' take one trace")
+    paths = [Path("/dev/stdin" if trace == "-" else trace) for trace in traces]
     jobs = jobs or os.cpu_count() or 1
     raise typer.Exit(check_traces(Output(), paths, baseline, forms, follow=follow, first=first, jobs=jobs))
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -117,11 +118,14 @@ def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
 
 
 class _Growing(io.RawIOBase):
-    """A file that is still written: at its end there is more to come until its writer has ended."""
+    """A file that is still written: at its end there is more to come until its writer has ended.
+
+    A pipe ends when its writer closes it.
+    """
 
     def __init__(self, path: Path, ended: Ended) -> None:
         self._file = path.open("rb", buffering=0)
-        self._ended = ended
+        self._ended = ended if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) else lambda: True
 
     def readable(self) -> bool:
         return True
