@@ -27,6 +27,7 @@ MODULES = (
     "kvspec.batch",
     "kvspec.window",
     "kvspec.states",
+    "kvspec.ownership",
     "kvcheck.state",
 )
 """Where the contracts are."""

@@ -1,6 +1,6 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
-from kvspec import lengths
+from kvspec import lengths, ownership
 from kvspec.events import Abort, CacheUnfinished, CloseSession, Evict, Finish, Preempt, Refusal, Retract
 from kvspec.model import hybrid, recurrent
 from kvspec.model.records import Request
@@ -208,7 +208,8 @@ def _finish_turn(state: State, op: Finish, told: Told, request: Request, record:
         _release(state, told, record, "SESS-4")
         return _close_late(state, request.session)
     _hand_to_slot(state, op, told, request, record)
-    state.sessions[request.session] = session._replace(record=record, turn=None, history=request.tokens)
+    lease = ownership.save(ownership.Lease(session.record or 0, record))
+    state.sessions[request.session] = session._replace(record=lease.slot, turn=None, history=request.tokens)
 
 
 def _close_late(state: State, session: str) -> None:
@@ -258,7 +259,9 @@ def retract(state: State, op: Retract, told: Told) -> None:
     told.carried_out()
     if request.session is not None:
         _hand_to_slot(state, op, told, request, record)
-        state.sessions[request.session] = state.sessions[request.session]._replace(record=record)
+        session = state.sessions[request.session]
+        lease = ownership.save(ownership.Lease(session.record or 0, record))
+        state.sessions[request.session] = session._replace(record=lease.slot)
         state.reached["turn retracted"] += 1
     else:
         _release(state, told, record, "PAGE-1")

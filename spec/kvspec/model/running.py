@@ -1,11 +1,11 @@
 """Operations on requests that run: prefill, decode, and the launches that carry them out."""
 
-from kvspec import lengths
+from kvspec import lengths, ownership
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import Complete, Decode, Extend, Launch, Refusal, Verify
 from kvspec.model import hybrid, recurrent
 from kvspec.model.records import Part, Passage, Prepared, Record, Speculation
-from kvspec.model.state import WITHHELD, State
+from kvspec.model.state import State
 from kvspec.model.told import Told
 from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
@@ -148,7 +148,8 @@ def _extend_one(state: State, part: Part, row: int) -> None:
         locked = state.matched_key(request.tokens, prefix_len)
         path = [*map(state.store.pages.__getitem__, request.tokens.keys(0, prefix_len // page_size))]
         state.store.lock(path, len(path))
-        state.rows[row] = record
+        owner, readers = state.rows.get(row, ownership.FREE), len(state.readers.get(row, ()))
+        state.rows[row] = ownership.allocate(owner, readers, record)
         state.may_keep.discard(row)
         state.records[record] = Record(row, locked)
         if state.memory is not None:
@@ -159,6 +160,7 @@ def _extend_one(state: State, part: Part, row: int) -> None:
         state.cursor[record] = 0
         state.borders[record] = ()
     else:
+        state.rows[row] = ownership.reuse(state.rows[row], record)
         state.lengths[record] = lengths.extend(state.lengths[record], seq_len, page_size)
     state.horizon[record] = len(request.tokens)
     last = seq_len == len(request.tokens)
@@ -333,7 +335,7 @@ def complete(state: State, op: Complete, told: Told) -> None:
             readers[row] = reads[1:]
             continue
         del readers[row]
-        if rows.get(row) == WITHHELD:
+        if row in rows and ownership.flush(rows[row], len(readers.get(row, ()))) == ownership.FREE:
             state.free_row(row)
             freed.append(row)
     if not state.flights:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import repeat
 
+from kvspec import ownership
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths, private_pages
 from kvspec.model.meaning import Memory
@@ -33,7 +34,7 @@ CHOICES = (
 """What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
 numbers that somebody has worked out beforehand need not be its own any more."""
 
-WITHHELD = 0
+WITHHELD = ownership.WITHHELD
 """Stands in `State.rows` for the record of a row that was let go while a launch still reads it."""
 
 
@@ -176,7 +177,7 @@ class State:
         self.store.unlock(self.tables[record], self.lengths[record].protected // self.config.page_size)
         del self.lengths[record], self.tables[record], self.written[record], self.horizon[record]
         del self.cursor[record], self.borders[record]
-        if row in self.readers:
+        if ownership.withhold(record, len(self.readers.get(row, ()))) == WITHHELD:
             self.rows[row] = WITHHELD
             self.reached["row withheld"] += 1
         else:

@@ -1,6 +1,6 @@
 """Operations on requests that wait: sessions opened, requests submitted, prefixes matched."""
 
-from kvspec import lengths
+from kvspec import lengths, ownership
 from kvspec.events import MatchPrefix, OpenSession, Refusal, Submit
 from kvspec.model import hybrid, recurrent
 from kvspec.model.records import Request, Session
@@ -103,9 +103,11 @@ def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: i
     state.reached["slot lent" if request.record is None else "lend repeated"] += 1
     if not again:
         state.transfer(record)
+    slot = None if request.session is None else state.sessions[request.session].record
+    lease = ownership.lend(ownership.Lease(slot or 0, request.record or 0))
     if request.session is not None:
-        state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
-    state.requests[op.req] = request._replace(record=record, resumed=True, prefix_len=after.committed)
+        state.sessions[request.session] = state.sessions[request.session]._replace(record=lease.slot or None)
+    state.requests[op.req] = request._replace(record=lease.turn, resumed=True, prefix_len=after.committed)
 
 
 def _give_up_slot(state: State, op: MatchPrefix, told: Told, request: Request, record: int) -> None:

@@ -73,6 +73,14 @@ MISTAKES = {
     "the store's sides left behind": ("window", "left_behind", "max(lengths.protected, cursor)", "cursor"),
     "the first borders kept": ("states", "kept_borders", "[-KEPT:]", "[:KEPT]"),
     "a state before what is locked": ("states", "last_state", "protected <= border", "0 <= border"),
+    "a row given to somebody else": ("ownership", "allocate", "return record", "return owner"),
+    "a row that was not kept": ("ownership", "reuse", "return record", "return FREE"),
+    "a row free under its launch": ("ownership", "withhold", "readers > 0", "readers > 1"),
+    "a row withheld for ever": ("ownership", "flush", "readers == 0", "readers < 0"),
+    "a page published and kept": ("ownership", "publish", "return STORE", "return record"),
+    "a page that nobody gets back": ("ownership", "release", "return FREE", "return owner"),
+    "a record that the slot has, too": ("ownership", "lend", "Lease(0,", "Lease(lease.slot,"),
+    "a record that the turn has, too": ("ownership", "save", "lease.turn, 0)", "lease.turn, lease.turn)"),
     "a part of a page not counted": ("lengths", "held_tokens", "ceil_align(", "min(lengths.allocated, "),
 }
 
