@@ -69,6 +69,10 @@ class Checkpoint:
         self.grown = None
         self._write()
 
+    def remove(self) -> None:
+        """All scopes are exhausted: there is nothing to go on with."""
+        self._path.unlink(missing_ok=True)
+
     def _write(self) -> None:
         """A reader finds the file as it was, or as it is."""
         part = self._path.with_name(f"{self._path.name}.part")

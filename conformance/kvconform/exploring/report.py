@@ -69,6 +69,8 @@ def exhaust_and_show(
             show_witnesses(console, result)
             if result.finding is not None:
                 _show(console, scope, result.finding)
+    if checkpoint is not None and len(checkpoint.complete) == len(scopes):
+        checkpoint.remove()
     show_explored(console, results)
     return all(result.holds for result in results)
 

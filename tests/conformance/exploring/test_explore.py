@@ -267,6 +267,9 @@ def test_a_search_goes_on_from_its_checkpoint(
     assert expanded[0] > before[-2] > 1
     going_on.after_scope(SMALL.name, result)
     assert Checkpoint(path, [SMALL], checker=False).complete == {SMALL.name: result}
+    console, noted = Console(quiet=True), Checkpoint(path, [SMALL], checker=False)
+    assert exhaust_and_show(console, [SMALL], 1, checker=False, checkpoint=noted)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("other", ["scope", "checker", "code"])
