@@ -160,14 +160,18 @@ class Process:
             return bool(piece)
         return False
 
+    def stderr(self) -> list[str]:
+        """The last lines of its standard error so far."""
+        while self._close.alive and self._keep_errors():
+            pass
+        return [short(line) for line in self._errors.decode(errors="replace").splitlines()[-STDERR_SHOWN:]]
+
     def end(self) -> list[str]:
         """End it and its process group, and return the last lines of its standard error."""
-        if self.running:
-            subprocesses.end(self._process)
-            while self._keep_errors():
-                pass
-            self._close()
-        return [short(line) for line in self._errors.decode(errors="replace").splitlines()[-STDERR_SHOWN:]]
+        subprocesses.end(self._process)
+        lines = self.stderr()
+        self._close()
+        return lines
 
 
 def _close(process: "subprocess.Popen[bytes]") -> None:
@@ -310,3 +314,12 @@ class NodeFactory:
             self._process, _ = self._started()
         self._used = True
         return cast("Implementation", Node(config, self, self._process))
+
+    def stderr(self) -> list[str]:
+        """The last lines of the node's standard error so far."""
+        return self._process.stderr()
+
+
+def shown_stderr(factory: object) -> list[str]:
+    """The last lines of standard error of a node, for a finding; none of an implementation in this process."""
+    return [f"its standard error: {line}" for line in factory.stderr()] if isinstance(factory, NodeFactory) else []

@@ -18,6 +18,7 @@ from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import supported
 from kvconform.levels.requests.minimise import Shortest, Shrunk, kind, shrink
 from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.node import shown_stderr
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.signals import until_interrupted
 from kvconform.vectors.runner import Counterexample, Factory, try_out
@@ -167,9 +168,9 @@ def finding_from(
         note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
     found = Shortest(None if shrunk is None else shown, note)
     place = place_of(failure.finding, "a drawn run")
-    return finding_of(
-        shown.finding, failure.config, place, found, enumerate(shown.operations, start=2)
-    ), shown.operations
+    finding = finding_of(shown.finding, failure.config, place, found, enumerate(shown.operations, start=2))
+    finding.raised = finding.raised or shown_stderr(factory)
+    return finding, shown.operations
 
 
 def _try_supported(

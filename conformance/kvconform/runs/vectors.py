@@ -28,6 +28,7 @@ from kvconform.levels.memory.vectors import (
 )
 from kvconform.levels.requests.minimise import shortest_of_run
 from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.node import shown_stderr
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceWriter, Vector, read_vector
 from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
@@ -243,7 +244,9 @@ def tell_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
     shortest = shortest_of_run(vector, outcome, factory)
     place = place_of(breach, vector.path, outcome.line, own_name(vector.path))
     original = _carried_out(vector, breach, factory) if shortest.counterexample is None else ()
-    return finding_of(breach, vector.header.config, place, shortest, original)
+    finding = finding_of(breach, vector.header.config, place, shortest, original)
+    finding.raised = finding.raised or shown_stderr(factory)
+    return finding
 
 
 def _carried_out(vector: Vector, breach: Failure, factory: Factory) -> list[tuple[int, Operation[Any]]]:

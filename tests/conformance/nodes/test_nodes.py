@@ -119,6 +119,18 @@ def test_a_bad_answer_is_a_finding(
     assert printed.err == ""
 
 
+@pytest.mark.parametrize("arguments", [["run"], ["fuzz", "--operations", "20", "--seed", "2"]])
+def test_standard_error_is_shown_at_a_broken_rule_too(
+    arguments: list[str], vector: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses = bad('{"op": "extend", "refused": {}}', vector.with_name("pids"))
+    out = ["--out", str(vector.with_name("failure.jsonl"))] if arguments[0] == "fuzz" else [str(vector)]
+    assert run_command([*arguments, *out, "--impl", refuses]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "nothing stands in its way" in printed
+    assert "its standard error: about to misbehave" in printed
+
+
 def test_a_second_answer_that_comes_later_is_found_at_the_next_operation(tmp_path: Path) -> None:
     factory = NodeFactory(bad("twice, later", tmp_path / "pids"))
     manager = factory(Config(4, 16, 2, 64))
