@@ -22,7 +22,7 @@ SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17
 SRC ?=
 
 # The releases whose servers `make live` starts.
-LIVE ?= sglang==0.5.23
+LIVE ?= sglang==0.5.23 vllm==0.32.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -138,6 +138,10 @@ class Clients:
                 return False
             reason = None
             for message in _messages(response):
+                if "error" in message:
+                    with self._lock:
+                        self.traffic.failures.append(f"{answer.rid}: {message['error']}")
+                    return False
                 tokens, reason = self._server.answered(message)
                 answer.output = tokens if self._server.cumulative else answer.output + tokens
                 if cut is not None and len(answer.output) >= cut:

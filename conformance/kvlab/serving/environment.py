@@ -4,6 +4,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import distribution
 from pathlib import Path
 
 from kvconform.subprocesses import run
@@ -50,16 +51,19 @@ def _done(command: list[str]) -> None:
 
 
 def search_path(folder: Path, release: Path | None) -> str:
-    """`PYTHONPATH` of a server: the hooks' startup module, the stubs', our packages, and the engine's release.
+    """`PYTHONPATH` of a server: the stubs' startup module, our packages, and the engine's release.
 
-    Our packages are linked into `folder`, so that nothing beside them is found.
+    Our packages are linked into `folder`, so that nothing beside them is found, with the entry points of the plugins.
     """
-    import kvattach.switch
-
     links = folder / "packages"
     links.mkdir()
     for name in PACKAGES:
         module = __import__(name)
         (links / name).symlink_to(Path(module.__path__[0]), target_is_directory=True)
-    parts = [kvattach.switch.STARTUP, PINS / "startup", links, *([release] if release is not None else [])]
+    named = distribution("kvspec")
+    information = links / f"kvspec-{named.version}.dist-info"
+    information.mkdir()
+    for name in ("METADATA", "entry_points.txt"):
+        (information / name).write_text(named.read_text(name) or "", encoding="utf-8")
+    parts = [PINS / "startup", links, *([release] if release is not None else [])]
     return os.pathsep.join(map(str, parts))

@@ -58,7 +58,7 @@ def make(folder: str) -> None:
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            head_dim=16,
+            head_dim=64,  # the least that vLLM has attention for on a CPU
             max_position_embeddings=4096,
             bos_token_id=VOCABULARY,
             eos_token_id=VOCABULARY + 1,

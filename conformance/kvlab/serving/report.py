@@ -1,6 +1,7 @@
 """What a run of a real server has shown: its findings, its wrong tokens, and the requests without an answer."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,9 @@ from kvlab.serving.model import Difference
 from kvlab.serving.servers import SERVERS
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Map
+
+VLLM = "0.32.0"
+"""The release whose build for the CPU is pinned."""
 
 SHOWN = 10
 """Wrong answers that are shown one by one at most."""
@@ -38,14 +42,9 @@ def serve_and_report(
     def say(text: str) -> None:
         progress.print(Text(f"kvspec: {text}"), soft_wrap=True)
 
-    release = None
+    release: Path | None = None
     if python is None:
-        python = environment(engine, say)
-        if engine == "sglang":
-            try:
-                release = fetch(version, None, engine)
-            except NotFetched as error:
-                raise NoEnvironment(str(error)) from error
+        python, release = _installed(engine, version, say)
     server = SERVERS[engine](settings.seed)
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms()) if run.recordings else BROKEN
@@ -54,6 +53,18 @@ def serve_and_report(
         out.print(Text(line), soft_wrap=True)
     sys.stdout.flush()
     return BROKEN if failures or run.differences else status or CONFORMS
+
+
+def _installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[Path, Path | None]:
+    """The Python of an environment, and the folder of the release if the environment does not have it."""
+    if engine == "vllm":
+        if version != VLLM:
+            raise NoEnvironment(f"of vLLM the build for the CPU is pinned for {VLLM} alone; --python takes any")
+        return environment(engine, say), None
+    try:
+        return environment(engine, say), fetch(version, None, engine)
+    except NotFetched as error:
+        raise NoEnvironment(str(error)) from error
 
 
 def _failures(run: Run) -> list[str]:
