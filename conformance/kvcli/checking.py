@@ -35,6 +35,14 @@ def run(
         ),
     ] = None,
     first: First = False,
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            "--report-card",
+            metavar="FILE",
+            help="Fuzz 20,000 operations, too, and write all results on one page: Markdown, or JSON in a .json file.",
+        ),
+    ] = None,
     *,
     forms: Forms,
 ) -> None:
@@ -53,7 +61,7 @@ def run(
     """
     from kvconform.runs.vectors import Task, run_vectors
 
-    raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, baseline, word, first), forms))
+    raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, baseline, word, first, card), forms))
 
 
 @with_forms

@@ -128,6 +128,7 @@ def runs(
             continue
         before = Counter[str]() if coverage is None else tally.reached.copy()
         # A failure is in the tally, complete.
+        run = None
         with contextlib.suppress(RuleBroken, ImplementationFailed):
             run = Run(factory, drawn, lacking, tally)
             for _ in range(draw.choice(STEPS)):
@@ -138,6 +139,8 @@ def runs(
         if coverage is not None:
             coverage.note(kind_of(drawn), tally.reached - before)
         yield tally, time.monotonic() - start
+        if run is None and not tally.steps:
+            return  # an implementation that cannot be made draws no operations
         if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
             return
 

@@ -30,6 +30,7 @@ from kvconform.levels.requests.minimise import shortest_of_run
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.node import shown_stderr
 from kvconform.proxy import ImplementationFailed, RuleBroken
+from kvconform.runs.card import make_card, write_card
 from kvconform.traces.codec import TraceWriter, Vector, read_vector
 from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vector
 from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
@@ -51,6 +52,8 @@ class Task(NamedTuple):
     """Only vectors that have it in their name, their folder or their rules; of a rule's id see `rule`."""
     first: bool = False
     """Stop at the first that does not conform."""
+    card: Path | None = None
+    """Where the report card is written."""
 
     @property
     def rule(self) -> str | None:
@@ -106,7 +109,13 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     else:
         _show(out, report, judged, ran, baseline, forms)
-    return CONFORMS if report.conforms else BROKEN
+    if task.card is None:
+        return CONFORMS if report.conforms else BROKEN
+    if factory is None:
+        raise LoadError("a report card is about vectors of the request level, and there are none")
+    card = make_card(report, factory, baseline)
+    write_card(card, task.card)
+    return CONFORMS if report.conforms and not card.broken else BROKEN
 
 
 def _found(path: Path) -> Path:
