@@ -1,6 +1,6 @@
 """A Hypothesis state machine for any implementation, with the model as its oracle.
 
-    from kvconform.fuzzing import machine
+    from kvconform.fuzzing.machine import machine
     from my_engine.adapter import Adapter
 
     TestMyEngine = machine(Adapter).TestCase

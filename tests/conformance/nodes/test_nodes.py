@@ -17,12 +17,14 @@ from kvconform.exploring.lockstep import compare
 from kvconform.exploring.scope import SCOPES
 from kvconform.node import SECONDS, NodeFactory
 from kvconform.subprocesses import python
+from kvconform.traffic import synthetic
 from kvconform.vectors.files import vector_files
 from kvspec.events import Config, Refusal
 from tests.conformance.helpers import LIFE, VECTOR, write
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
+pytest_plugins = ["pytester"]
 REFERENCE = f"exec:{shlex.join([sys.executable, str(HERE / 'reference.py')])}"
 
 
@@ -212,6 +214,40 @@ def test_the_reference_as_a_node_conforms_under_every_command(
 ) -> None:
     assert run_command([*arguments, "--impl", REFERENCE]) == 0
     assert arguments != ["run"] or f": {len(vector_files())} passed; " in capsys.readouterr().out
+
+
+def test_a_node_serves_replayed_traffic(tmp_path: Path) -> None:
+    trace = synthetic.write(tmp_path / "trace.jsonl", synthetic.conversations(20, 1))
+    replay = [
+        "replay",
+        "mooncake",
+        str(trace),
+        "--sessions",
+        "--overlap",
+        "--num-pages",
+        "200",
+        "--snapshot-every",
+        "1",
+    ]
+    assert run_command([*replay, "--impl", REFERENCE]) == 0
+
+
+def test_a_node_is_tested_by_the_plugin_and_by_a_machine(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "from hypothesis import settings\n"
+        "from kvconform.fuzzing.machine import machine\n"
+        "from kvconform.implementations import load\n"
+        f"TestNode = machine(load({REFERENCE!r})).TestCase\n"
+        "TestNode.settings = settings(TestNode.settings, max_examples=3, deadline=None)\n"
+    )
+    write(pytester.path / "life.jsonl", VECTOR, *LIFE)
+    arguments = "--kvspec-impl", REFERENCE, "--kvspec-vectors", "life.jsonl"
+    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=2)
+    dies = "--kvspec-impl", bad("dies", pytester.path / "pids"), "--kvspec-vectors", "life.jsonl", "-k", "life"
+    failed = pytester.runpytest_subprocess(*dies)
+    failed.assert_outcomes(failed=1, deselected=1)
+    failed.stdout.fnmatch_lines(["*the node ended (exit status 3) instead of an answer to extend"])
+    assert none_left(pytester.path / "pids")
 
 
 def test_the_reference_as_a_node_conforms_in_explored_states() -> None:
