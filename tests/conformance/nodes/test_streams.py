@@ -48,6 +48,24 @@ def test_what_the_header_writes_is_checked_from_a_pipe(events: Path, arguments: 
     assert status or "conforms, 7,001 events checked" in out
 
 
+def written_by(tool: str, folder: Path) -> list[str | Path]:
+    """The command that writes the example of a language."""
+    if tool == "node":
+        return [tool, EXAMPLES / "events.mjs"]
+    subprocess.run([tool, "-D", "warnings", "-o", folder / "events", EXAMPLES / "events.rs"], check=True)
+    return [folder / "events"]
+
+
+@pytest.mark.parametrize("tool", ["rustc", "node"])
+def test_an_example_in_another_language_conforms(tool: str, tmp_path: Path) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"there is no {tool}")
+    with subprocess.Popen(written_by(tool, tmp_path), stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        out, err = check(engine.stdout, "-q").communicate(timeout=60)
+    assert (out, err) == ("/dev/stdin: conforms, 8 events checked.\n", "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_engine_goes_on_when_nothing_can_be_written(events: Path) -> None:
     with Path("/dev/full").open("wb") as full:
