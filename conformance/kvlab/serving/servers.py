@@ -25,7 +25,8 @@ class Server:
     environment: dict[str, str] = field(default_factory=dict)
     controls: tuple[Control, ...] = ()
     sessions: int = 0
-    """How many clients may hold a session at a time: a session keeps its row, and a server without a free row waits."""
+    """How many clients may hold a session at a time: a session keeps its row and its pages between two turns, and a
+    server whose rows or pages are all a session's waits for ever."""
     cumulative: bool = True
     """Whether each message of a stream has all tokens so far."""
 
@@ -72,11 +73,13 @@ def sglang(seed: int) -> Server:
     """An SGLang server with a page size, a memory and a loop that the seed draws."""
     rng = random.Random(f"{seed} sglang")
     page_size = rng.choice([1, 4, 16])
-    sessions = rng.choice([0, 3])
+    talks, tokens = rng.choice([False, True]), rng.choice([512, 768, 1024])
+    # A session has at most 260 tokens.
+    sessions = tokens // 350 if talks else 0
     arguments = ["sglang.launch_server", "--device", "cpu", "--attention-backend", "torch_native"]
     arguments += ["--dtype", "float32", "--disable-cuda-graph", "--mem-fraction-static", "0.2"]
     arguments += ["--context-length", "1024", "--max-running-requests", "8"]
-    arguments += ["--page-size", str(page_size), "--max-total-tokens", str(rng.choice([512, 768, 1024]))]
+    arguments += ["--page-size", str(page_size), "--max-total-tokens", str(tokens)]
     arguments += ["--chunked-prefill-size", str(rng.choice([32, 64, 128]))]
     arguments += ["--enable-mixed-chunk"] * (rng.random() < 0.3)
     arguments += ["--disable-overlap-schedule"] * (rng.random() < 0.3)
