@@ -116,9 +116,9 @@ class Clocks:
         """The operations in flight, oldest first."""
         self._sorted = 0
         """The uses of operations up to this number are sorted."""
-        self.users: dict[Hashable, dict[Stream, list[Flight]]] = {}
+        self.users: dict[Hashable, dict[str, list[Flight]]] = {}
         """Table, or page -> stream -> its operations in flight that use it, oldest first, of those that are sorted."""
-        self.writers: dict[Hashable, dict[Stream, list[Flight]]] = {}
+        self.writers: dict[Hashable, dict[str, list[Flight]]] = {}
         """The same for those that write there."""
         self.told: set[str | None] = set()
         """Streams of which it is told when their operations end; operations without one count as one."""
@@ -202,7 +202,8 @@ class Clocks:
         stream = self._stream(name)
         self._see_host(stream)
         stream.last += 2
-        self.host.clock = stream.clock = stream.host = after(stream.clock, stream.index, stream.last)
+        self.host.clock = after(stream.clock, stream.index, stream.last)
+        self.host.ordered = max(self.host.ordered, stream.ordered)
         self.begun += 1
         self.oldest = self.begun + 1
         if isinstance(id, int) and id > self.latest:
@@ -218,7 +219,7 @@ class Clocks:
         for place, first, last, writes in flight.uses:
             flight.spans.setdefault(place, {})[first, last, writes] = None
             for index in (self.users, self.writers) if writes else (self.users,):
-                users = index.setdefault(place, {}).setdefault(flight.queue, [])
+                users = index.setdefault(place, {}).setdefault(flight.queue.name, [])
                 if not (users and users[-1] is flight):
                     users.append(flight)
         flight.uses.clear()
@@ -226,7 +227,8 @@ class Clocks:
     def rivals_at(self, flight: Flight, place: Hashable, *, writing: bool) -> Iterable[Flight]:
         """The rivals of an operation that use a table or page, or that write there; the oldest first."""
         found = []
-        for stream, users in (self.writers if writing else self.users).get(place, {}).items():
+        for users in (self.writers if writing else self.users).get(place, {}).values():
+            stream = users[-1].queue
             if stream is not flight.queue and users[-1].moment > (known := flight.known(stream)):
                 found.append(self._since(users, known))
         return found[0] if len(found) == 1 else merge(*found, key=_NUMBER)
@@ -286,10 +288,10 @@ class Clocks:
             self._free.append(flight.queue)
         for place in flight.spans:
             for index in (self.users, self.writers):
-                users = index.get(place, {}).get(flight.queue)
+                users = index.get(place, {}).get(flight.queue.name)
                 if users is not None and users[0] is flight:
                     del users[0]
                     if not users:
-                        del index[place][flight.queue]
+                        del index[place][flight.queue.name]
                         if not index[place]:
                             del index[place]

@@ -93,8 +93,8 @@ def transfer(state: State, event: events.Transfer) -> None:
         for index in chain.from_iterable(left):
             _transfer(state, pool, numbers[index], event)
     if event.pool is None:
-        for table in [*state.tables_of.get(event.old, ())]:
-            state.give(table, event.new)
+        for name in [*state.tables_of.get(event.old, ())]:
+            state.give(state.tables[name], event.new)
 
 
 def _transfer(state: State, pool: PoolState, number: Page, event: events.Transfer) -> None:

@@ -428,8 +428,8 @@ class State:
         self.labels = Labels()
         self._labels_kept = 1024
         self.tables: dict[str, Table] = {}
-        self.tables_of: dict[str, dict[Table, None]] = {}
-        """Holder -> its tables."""
+        self.tables_of: dict[str, dict[str, None]] = {}
+        """Holder -> the names of its tables."""
         self.holdings: dict[str, dict[str, dict[Page, None]]] = {}
         """Holder -> pool -> the pages to which it refers, pins included."""
         self.gone: set[str] = set()
@@ -463,12 +463,12 @@ class State:
         """A table has another holder from now on."""
         self.take_from_holder(table)
         table.holder = holder
-        self.tables_of.setdefault(holder, {})[table] = None
+        self.tables_of.setdefault(holder, {})[table.name] = None
 
     def take_from_holder(self, table: Table) -> None:
         """A table is its holder's no longer."""
         tables = self.tables_of[table.holder]
-        del tables[table]
+        del tables[table.name]
         if not tables:
             del self.tables_of[table.holder]
 

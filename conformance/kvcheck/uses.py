@@ -58,7 +58,7 @@ def map_table(state: State, event: events.Map) -> None:
     table = state.tables.get(event.table)
     if table is None:
         table = state.tables[event.table] = Table(event.table, event.holder, pool)
-        state.tables_of.setdefault(event.holder, {})[table] = None
+        state.tables_of.setdefault(event.holder, {})[event.table] = None
     numbers, units, labels = pool.expand(event.pages), pool.size // pool.unit, event.labels or []
     if table.pool is not pool:
         raise Malformed(f"table {event.table} names pages of pool {table.pool.name}, not of {pool.name}")

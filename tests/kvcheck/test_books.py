@@ -69,7 +69,7 @@ def check_tables(state: State) -> None:
     assert sum(map(len, state.tables_of.values())) == len(state.tables) and all(state.tables_of.values())
     for name, one in state.tables.items():
         assert one.name == name
-        assert one in state.tables_of[one.holder]
+        assert name in state.tables_of[one.holder]
         assert len(one.labels) <= len(one.pages) * (one.pool.size // one.pool.unit)
         assert one.pages
         for view in one.views.values():

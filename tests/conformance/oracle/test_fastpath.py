@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 import msgspec
@@ -131,6 +131,8 @@ def plain(value: Any) -> Any:
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
+    if isinstance(value, deque):  # operations in flight, each of which knows the stream that has it
+        return [flight.number for flight in value]
     if isinstance(value, msgspec.Struct):
         return plain(msgspec.structs.asdict(value))
     names = getattr(value, "__dict__", getattr(value, "__slots__", ()))
