@@ -87,9 +87,10 @@ def test_a_bad_answer_ends_the_node_and_names_the_operation(
     monkeypatch.setenv("PYTHONIOENCODING", "utf-8:surrogateescape")
     factory = NodeFactory(bad(habit, tmp_path / "pids"))
     factory.seconds = 1
-    manager = factory(Config(4, 16, 2, 64))
+    manager, begun = factory(Config(4, 16, 2, 64)), time.monotonic()
     with pytest.raises(NodeFault) as caught:
         manager.extend([("r", 1)])
+    assert time.monotonic() - begun < 10
     assert str(caught.value).startswith(reason)
     assert caught.value.stderr == ["about to misbehave"]
     assert none_left(tmp_path / "pids")
