@@ -113,7 +113,8 @@ mutants: .venv/.stamp ## Check 10,000 files that were changed at random: none ma
 	@$(BIN)/python -m tests.conformance.traces.mutating
 
 hostile: .venv/.stamp ## Check extreme numbers in every small file, shapes that may grow, and kill engines 20 times each way (minutes)
-	@KVSPEC_HOSTILE=1 $(BIN)/pytest -q tests/conformance/traces/test_hostile.py tests/kvattach/test_killed.py tests/kvcheck/test_growth.py
+	@KVSPEC_HOSTILE=1 $(BIN)/pytest -q tests/conformance/traces/test_hostile.py tests/kvattach/test_killed.py tests/kvcheck/test_growth.py \
+		tests/conformance/levels/requests/test_growth.py
 
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .

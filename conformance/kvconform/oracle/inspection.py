@@ -1,12 +1,13 @@
 """A report's figures and a snapshot, held against the specification's own state."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
 from kvconform.oracle.parts import judge_content, judge_length
-from kvconform.oracle.runs import alongside, merged, without
+from kvconform.oracle.runs import alongside, merged, runs_of, without
 from kvspec.events import Figures, Held, HolderView, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
 from kvspec.model.records import Request, Session
@@ -93,9 +94,14 @@ def _lent(state: State) -> list[int]:
 
 
 def judge_snapshot(state: State, told: SnapshotAnswer | None) -> SnapshotAnswer:
-    """Compare an implementation's whole state, if it told any, with the specification's, and return that."""
-    requests, sessions = held(state)
-    expected = _snapshot(state, requests, sessions)
+    """Compare an implementation's whole state, if it told any, with the specification's.
+
+    Returns the parts of that which were told, or all of it.
+    """
+    requests, sessions = (
+        held(state) if told is None or not (told.requests is None and told.sessions is None) else ({}, {})
+    )
+    expected = _snapshot(state, requests, sessions, told)
     obs = told or expected
     _judge_holders(state, "request", requests, obs.requests)
     _judge_holders(state, "session", sessions, obs.sessions)
@@ -163,30 +169,61 @@ def _with_withheld(state: State, expected: SnapshotAnswer, observed: SnapshotAns
     )
 
 
-def _snapshot(state: State, requests: dict[str, Held], sessions: dict[str, Held]) -> SnapshotAnswer:
-    store, config = state.store, state.config
-    told = SnapshotAnswer(
-        free_pages=without([(1, config.num_pages)], list(state.owner)),
-        store_pages=compress(sorted(store.pages.values())),
-        requests=dict(requests),
-        sessions=dict(sessions),
-        locks=Counter(page for one in state.records.values() for page in store.path(one.locked)),
-    )
+def _snapshot(
+    state: State, requests: dict[str, Held], sessions: dict[str, Held], observed: SnapshotAnswer | None
+) -> SnapshotAnswer:
+    """The parts that are observed; without an observation all."""
+    expected = SnapshotAnswer(requests=dict(requests), sessions=dict(sessions))
+    config = state.config
+    parts = dict(_PARTS)
     if config.num_rows:
-        tables = ((row, state.tables[record], state.lengths[record]) for record, (row, *_) in state.records.items())
-        told.rows = {row: slots_of(table, lengths.allocated, config.page_size) for row, table, lengths in tables}
-        told.free_rows = without([(0, config.num_rows)], list(state.rows))
-        told.withheld_rows = compress(sorted(row for row, record in state.rows.items() if record == WITHHELD))
+        parts |= _ROW_PARTS
     if config.sliding_window:
-        told.window_sides = sides = state.window_of.copy()
-        told.window_locks = {sides[page]: count for page, count in store.window_pins.items() if page in sides}
+        parts |= _WINDOW_PARTS
     if config.num_states:
-        pins = store.state_pins
-        told.free_states = without([(1, config.num_states)], list(state.state_owner))
-        told.store_states = compress(sorted(store.states.values()))
-        locked = ((store.pages[key], slot) for key, slot in store.states.items())
-        told.state_locks = {slot: pins[page] for page, slot in locked if page in pins}
-    return told
+        parts |= _STATE_PARTS
+    rows = observed is None or not (observed.free_rows is None and observed.withheld_rows is None)
+    for name, part in parts.items():
+        if observed is None or getattr(observed, name) is not None or (rows and name in _FREE_ROWS):
+            setattr(expected, name, part(state))
+    return expected
+
+
+def _row_slots(state: State) -> dict[int, Runs]:
+    tables = ((row, state.tables[record], state.lengths[record]) for record, (row, *_) in state.records.items())
+    return {row: slots_of(table, lengths.allocated, state.config.page_size) for row, table, lengths in tables}
+
+
+def _window_locks(state: State) -> dict[int, int]:
+    sides = state.window_of
+    return {sides[page]: count for page, count in state.store.window_pins.items() if page in sides}
+
+
+def _state_locks(state: State) -> dict[int, int]:
+    store = state.store
+    locked = ((store.pages[key], slot) for key, slot in store.states.items())
+    return {slot: store.state_pins[page] for page, slot in locked if page in store.state_pins}
+
+
+_Parts = dict[str, Callable[[State], Any]]
+
+_PARTS: _Parts = {
+    "free_pages": lambda state: without([(1, state.config.num_pages)], runs_of(state.owner)),
+    "store_pages": lambda state: runs_of(state.store.pages.values()),
+    "locks": lambda state: Counter(page for one in state.records.values() for page in state.store.path(one.locked)),
+}
+_FREE_ROWS = ("free_rows", "withheld_rows")
+_ROW_PARTS: _Parts = {
+    "rows": _row_slots,
+    "free_rows": lambda state: without([(0, state.config.num_rows)], list(state.rows)),
+    "withheld_rows": lambda state: compress(sorted(row for row, one in state.rows.items() if one == WITHHELD)),
+}
+_WINDOW_PARTS: _Parts = {"window_sides": lambda state: state.window_of.copy(), "window_locks": _window_locks}
+_STATE_PARTS: _Parts = {
+    "free_states": lambda state: without([(1, state.config.num_states)], list(state.state_owner)),
+    "store_states": lambda state: compress(sorted(state.store.states.values())),
+    "state_locks": _state_locks,
+}
 
 
 def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:

@@ -1,6 +1,6 @@
 """Runs of numbers, compared without being written out: what it costs follows the runs, never their lengths."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kvspec.pages import Runs
 
@@ -14,6 +14,14 @@ def alongside(one: Runs, other: Runs) -> Iterator[tuple[int, int, int]]:
         yield first, second, length
         runs += [(first + length, left - length)] * (left > length)
         others += [(second + length, right - length)] * (right > length)
+
+
+def runs_of(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
+    """Numbers as the shortest runs in order; each counts once."""
+    there = {*numbers}
+    starts = sorted(there.difference(map((1).__add__, there)))
+    ends = sorted(there.difference(map((-1).__add__, there)))
+    return [start if start == end else (start, end - start + 1) for start, end in zip(starts, ends, strict=True)]
 
 
 def merged(runs: Runs) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvconform.oracle.runs import alongside, merged, without
+from kvconform.oracle.runs import alongside, merged, runs_of, without
 from kvspec.pages import compress, expand
 
 
@@ -30,3 +30,8 @@ def test_runs_are_compared_without_being_written_out(runs: list[int | tuple[int,
 def test_a_huge_pool_costs_nothing() -> None:
     assert without([(1, 2**31 - 1)], [7, (9, 2)]) == [(1, 6), 8, (11, 2**31 - 11)]
     assert merged([(5, 2**40), (1, 2)]) == [(1, 2), (5, 2**40)]
+
+
+@given(numbers=st.sets(st.integers(-5, 25)))
+def test_numbers_as_runs_are_the_shortest_runs(numbers: set[int]) -> None:
+    assert runs_of(numbers) == compress(sorted(numbers))

@@ -1,0 +1,69 @@
+"""What a trace of operations costs follows its size: twice the size is no more than 2.6 times the work, and the memory.
+
+Work is counted in lines of the oracle and the model, so that no busy machine changes it.
+"""
+
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import kvconform
+import kvspec
+from kvconform.findings.baseline import Baseline
+from kvconform.levels.requests.recovery import judge_whole
+from kvspec.events import Event
+from tests.conformance.levels.requests.shapes import SHAPES, operations
+
+pytestmark = pytest.mark.slow
+
+SIZE = 240 if os.environ.get("KVSPEC_HOSTILE") else 80
+MOST = 2.6
+"""Times the work and memory that twice the size may cost."""
+LITTLE = 100_000
+"""Bytes that are no matter."""
+
+FASTER = {"snapshots_of_one_long_request"}
+"""Shapes that still cost more than their size: each is to leave this list, and none may join it."""
+
+ROOTS = tuple(str(Path(str(package.__file__)).parent) for package in (kvconform, kvspec))
+
+
+def checked(name: str, ops: list[Event]) -> None:
+    """Check the operations of a shape; nothing is found."""
+    whole = judge_whole(SHAPES[name][0], enumerate(ops, start=2), Baseline())
+    assert (whole.operations, whole.found) == (len(ops), [])
+
+
+def cost(name: str, size: int) -> tuple[int, int]:
+    """The lines that checking a shape runs, and the bytes that it takes at most."""
+    ops, lines = operations(name, size), 0
+    assert all(op.refused is None for op in ops)
+
+    def count(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count if frame.f_code.co_filename.startswith(ROOTS) else None
+
+    sys.settrace(count)
+    try:
+        checked(name, ops)
+    finally:
+        sys.settrace(None)
+    tracemalloc.start()
+    try:
+        checked(name, ops)
+        return lines, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_twice_the_size_is_no_more_than_twice_the_work_and_somewhat(name: str) -> None:
+    (lines, peak), (more, higher) = cost(name, SIZE), cost(name, 2 * SIZE)
+    assert (more <= MOST * lines) == (name not in FASTER), (lines, more)
+    assert higher <= MOST * peak + LITTLE, (peak, higher)
