@@ -117,6 +117,7 @@ def test_a_killed_check_leaves_the_engine_as_it_is(number: signal.Signals, tmp_p
         folder = tmp_path / str(kill)
         folder.mkdir()
         engine = Engine("check", folder)
+        until(lambda engine=engine: bool(engine.checkers()))  # type: ignore[misc]
         (checker,) = engine.checkers()
         time.sleep(draw.uniform(0.0, 1.0))
         os.kill(checker, number)
