@@ -12,7 +12,7 @@ from kvcli.options import BaselineFile, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
 from kvconform.errors import like
 from kvconform.findings.wording import show_rule
-from kvspec.rules import ALL_RULES
+from kvspec.rules import ALL_RULES, NAMES
 
 
 @with_forms
@@ -150,16 +150,20 @@ def show(
 
 
 def rules(
-    rule: Annotated[str | None, typer.Argument(metavar="ID", help="One rule, for instance TAIL-1.")] = None,
+    rule: Annotated[
+        str | None, typer.Argument(metavar="RULE", help="One rule by its id or name: TAIL-1, resume-frees-the-tail.")
+    ] = None,
 ) -> None:
     """Print the rules: each with its reason, and the document that it comes from.
 
     kvspec rules TAIL-1
     """
-    if rule is not None and rule.upper() not in ALL_RULES:
-        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them{like(rule.upper(), ALL_RULES)}")
+    id = None if rule is None else NAMES.get(rule, rule.upper())
+    if id is not None and id not in ALL_RULES:
+        meant = like(id, ALL_RULES) or like(rule or "", NAMES)
+        raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them{meant}")
     out = Output()
-    for one in ALL_RULES.values() if rule is None else (ALL_RULES[rule.upper()],):
+    for one in ALL_RULES.values() if id is None else (ALL_RULES[id],):
         show_rule(out, one)
 
 

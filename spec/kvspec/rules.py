@@ -9,6 +9,8 @@ class Rule(NamedTuple):
     """One rule: what must hold, why, and which documents it comes from (pull requests by number)."""
 
     id: str
+    name: str
+    """What it asks for, in a few words with hyphens between them."""
     statement: str
     reason: str
     origin: str
@@ -29,6 +31,10 @@ MEMORY_RULES = {name: rule for name, rule in ALL_RULES.items() if name.startswit
 
 RULES = {name: rule for name, rule in ALL_RULES.items() if name not in MEMORY_RULES}
 """Those of the policies above it."""
+
+
+NAMES: dict[str, str] = {rule.name: rule.id for rule in ALL_RULES.values()}
+"""A rule's name -> its id."""
 
 
 def rule_of(code: str) -> str:

@@ -125,11 +125,11 @@ def test_rules_are_printed_with_reason_and_origin(capsys: pytest.CaptureFixture[
     assert run_command(["rules"]) == 0
     everything = capsys.readouterr().out
     for rule in RULES.values():
-        assert f"{rule.id} {rule.statement} Why: {rule.reason} Origin: " in " ".join(everything.split())
+        assert f"{rule.id} {rule.name} {rule.statement} Why: {rule.reason} Origin: " in " ".join(everything.split())
     assert run_command(["rules", "TAIL-1"]) == 0
     one = capsys.readouterr().out
     assert one in everything
-    assert one.startswith("TAIL-1\n") and one.endswith("Origin: SGLang pull request 22862\n")
+    assert one.startswith("TAIL-1 resume-frees-the-tail\n") and one.endswith("Origin: SGLang pull request 22862\n")
 
 
 def kvspec(*arguments: str) -> subprocess.Popen[bytes]:
@@ -263,6 +263,15 @@ def test_a_name_that_is_like_another_is_asked_for(
     assert run_command(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert meant in line
+
+
+def test_a_rule_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["rules", "resume-frees-the-tail"]) == 0
+    assert capsys.readouterr().out.startswith("TAIL-1 resume-frees-the-tail\n")
+    assert run_command(["run", "-q", "-k", "resume-frees-the-tail"]) == 0
+    by_name = capsys.readouterr().out
+    assert run_command(["run", "-q", "-k", "tail-1"]) == 0
+    assert by_name == capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvspec.rules import ALL_RULES, CODES, MEMORY_RULES, RULES, Rule, Violation
+from kvspec.rules import ALL_RULES, CODES, MEMORY_RULES, NAMES, RULES, Rule, Violation
 
 FILE = json.loads(files("kvspec").joinpath("rules.json").read_text(encoding="utf-8"))
 
@@ -21,11 +21,16 @@ def test_each_rule_has_its_id_three_texts_and_its_cases(rule: dict[str, Any]) ->
     cases = rule.get("codes", {})
     assert tuple(rule) == (*Rule._fields, *["codes"] * bool(cases)) and bool(cases) == (rule["id"] in MEMORY_RULES)
     assert re.fullmatch(r"MEM-[A-Z]+|[A-Z]+-\d+", rule["id"])
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in cases)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in (rule["name"], *cases))
     assert {CODES[f"{rule['id']}/{name}"] for name in cases} == {*cases.values()}
     for text in (rule["statement"], rule["reason"], *cases.values()):
         assert text.endswith(".") and text == " ".join(text.split())
     assert re.fullmatch(r"\d+(, \d+)*", rule["origin"])
+
+
+def test_each_name_is_that_of_one_rule() -> None:
+    assert len(NAMES) == len(ALL_RULES)
+    assert all(ALL_RULES[NAMES[rule.name]] == rule for rule in ALL_RULES.values())
 
 
 def test_the_rules_of_the_law_come_first() -> None:

@@ -59,7 +59,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
         place=Place(f"{engine} as it runs", 0, violation.launch, "forward pass", site="canary"),
         trace=told,
         note=note,
-        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        rule=Rule(rule.id, rule.name, rule.statement, rule.reason, origin(rule)),
         code=code,
         expected=f"label {violation.expected & _WRAP:016x}",
         observed=f"label {violation.found & _WRAP:016x}",

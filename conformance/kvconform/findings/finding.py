@@ -165,6 +165,7 @@ class Rule(msgspec.Struct, frozen=True):
     """The rule that is broken."""
 
     id: str
+    name: str
     statement: str
     reason: str
     origin: str

@@ -145,6 +145,7 @@ def _sarif_rule(finding: Finding) -> dict[str, Any]:
     rule = finding.rule
     return {
         "id": finding.code,
+        "name": rule.name,
         "shortDescription": {"text": CODES.get(finding.code, rule.statement)},
         "fullDescription": {"text": f"{rule.statement} {rule.reason}"},
         "help": {"text": f"{rule.reason} Origin: {rule.origin}. kvspec rules {rule.id} says the same."},

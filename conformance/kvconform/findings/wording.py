@@ -14,7 +14,7 @@ OF_SGLANG_JAX = ("994",)
 
 def show_rule(console: Console, rule: Rule) -> None:
     """Print one rule with its reason and origin, and the codes of its cases."""
-    console.print(Text(rule.id, "bold"))
+    console.print(Text(f"{rule.id} {rule.name}", "bold"))
     cases = (f"{code}: {case}" for code, case in CODES.items() if rule_of(code) == rule.id)
     for line in (rule.statement, f"Why: {rule.reason}", f"Origin: {origin(rule)}", *cases):
         console.print(Text(filled(line, console.width, "  ", "  ")), soft_wrap=True)

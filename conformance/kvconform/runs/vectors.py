@@ -36,7 +36,7 @@ from kvconform.traces.memory import MemoryVector, level_of_file, read_memory_vec
 from kvconform.vectors.files import FOLDER, memory_vector_files, own_name, vector_file, vector_files
 from kvconform.vectors.runner import Evidence, Factory, Failure, Outcome, run_vector, unchecked_rules
 from kvspec.events import Operation, Snapshot
-from kvspec.rules import ALL_RULES, RULES
+from kvspec.rules import ALL_RULES, NAMES, RULES
 from kvtrace.operations import Header
 
 
@@ -58,7 +58,7 @@ class Task(NamedTuple):
     @property
     def rule(self) -> str | None:
         """The rule that `word` names: then every vector counts that checks it, whatever it was written for."""
-        word = (self.word or "").upper()
+        word = NAMES.get(self.word or "", (self.word or "").upper())
         return word if word in ALL_RULES else None
 
 

@@ -161,15 +161,15 @@ def rules_page() -> Page:
     lines = [
         "# Rules",
         "",
-        "| rule | statement | checks | proofs | vectors | mutants |",
-        "| --- | --- | --: | --: | --: | --: |",
+        "| rule | name | statement | checks | proofs | vectors | mutants |",
+        "| --- | --- | --- | --: | --: | --: | --: |",
     ]
     for rule, known in evidence().items():
         checks = len(known.step_checks) + len(known.run_checks) + bool(known.state_check)
         proofs = len(known.contracts) + len(known.clauses)
         lines.append(
-            f"| {rule_link(rule)} | {ALL_RULES[rule].statement} | {checks} | {proofs} | {len(known.vectors)} "
-            f"| {len(known.mutants)} |"
+            f"| {rule_link(rule)} | {ALL_RULES[rule].name} | {ALL_RULES[rule].statement} | {checks} | {proofs} "
+            f"| {len(known.vectors)} | {len(known.mutants)} |"
         )
     lines += ["", "## Operations", "", "| operation | chapter | executable form |", "| --- | --- | --- |"]
     for op, form in executable_forms().items():

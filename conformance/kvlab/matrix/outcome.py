@@ -62,7 +62,7 @@ def _told(run: MemoryReport, group: Group) -> Finding:
         place=Place(group.file or f"{run.engine} {run.release}", 0, group.event, site=group.at),
         trace=Trace("memory", {}, "", group.event, []),
         note="",
-        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        rule=Rule(rule.id, rule.name, rule.statement, rule.reason, origin(rule)),
         code=group.code,
         count=group.times,
     )

@@ -145,7 +145,7 @@ def test_sarif_is_sarif(folder: Path, command: list[str], results: int) -> None:
 
 def test_a_fingerprint_is_of_code_and_place_and_not_of_words() -> None:
     place, trace = Place("a.jsonl", 3, 2, "take", site="alloc"), Trace("memory", {}, "", 2, [])
-    rule = Rule("MEM-TAKE", "Only a free page is handed out.", "", "")
+    rule = Rule("MEM-TAKE", "only-free-pages-are-handed-out", "Only a free page is handed out.", "", "")
     finding = Finding("rule", "page 1 is handed out", place, trace, "", rule=rule, code="MEM-TAKE/held")
     failure = Finding("failure", "raised KeyError: 7", place, trace, "")
 

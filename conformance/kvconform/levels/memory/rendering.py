@@ -235,7 +235,7 @@ def _finding(
         place=Place(str(path), group.line, found.event, group.kind, site=found.at or ""),
         trace=trace,
         note=note,
-        rule=Rule(rule.id, rule.statement, rule.reason, origin(rule)),
+        rule=Rule(rule.id, rule.name, rule.statement, rule.reason, origin(rule)),
         code=found.code,
         before=list(before),
         known=[*_other(group, trace), *_released(group, release)],

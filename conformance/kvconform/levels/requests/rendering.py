@@ -171,7 +171,8 @@ def finding_of(
     rule, code = None, ""
     if isinstance(found, RuleBroken):
         code = found.code
-        rule = Rule(found.rule.id, found.rule.statement, found.rule.reason, origin(found.rule))
+        broken = found.rule
+        rule = Rule(broken.id, broken.name, broken.statement, broken.reason, origin(broken))
     expected, observed = _compared(found)
     trace, before, facts = _told(config, operations, found, total)
     return Finding(

@@ -804,7 +804,7 @@ def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
 def test_the_rules_of_the_law_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["rules"]) == 0
     out = capsys.readouterr().out
-    assert all(f"{rule}\n" in out for rule in MEMORY_RULES)
+    assert all(f"{rule.id} {rule.name}\n" in out for rule in MEMORY_RULES.values())
 
 
 def test_a_hole_is_no_page_in_a_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
