@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kvconform.features import lacks, needs
 from kvconform.fuzzing.fuzz import Budget, fuzz
+from kvconform.fuzzing.machine import machine
 from kvconform.oracle import Model
 from kvconform.proxy import OracleProxy
 from kvconform.traces.codec import read_vector
@@ -97,6 +99,12 @@ HYBRID = {
 @pytest.mark.parametrize(("config", "due"), HYBRID.values(), ids=HYBRID)
 def test_no_violation_of_hybrid_pools_is_found_by_fuzzing(config: Config, due: set[str]) -> None:
     walk(config, due, 400)
+
+
+class TestMachine(machine(Manager).TestCase):  # type: ignore[misc]
+    """Each operation by a rule of its own."""
+
+    settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.gpu

@@ -56,13 +56,15 @@ class Tally:
         return self.operations.total()
 
 
-class _First:
+class First:
     """Always the first choice: for operations that are certain, not tried."""
 
     def integer(self, low: int, high: int) -> int:
+        """The lowest."""
         return low
 
     def choice(self, options: Sequence[T]) -> T:
+        """The first."""
         return options[0]
 
 
@@ -121,7 +123,7 @@ class Run:
         """Release everything, see that every name can be used again, and ask for the figures of an empty pool."""
         if self._lacks and self.state.prepared:
             self.perform(Launch(max(self.state.flights, default=0) + 1, list(self.state.prepared)))
-        while (due := generate.complete(self.state, _First())) is not None:
+        while (due := generate.complete(self.state, First())) is not None:
             self.perform(due)
         for op in self._endings():
             self.perform(op)

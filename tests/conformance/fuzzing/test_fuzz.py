@@ -22,6 +22,7 @@ from kvconform.fuzzing.reach import GOALS, HARD, PER, met, missed
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
+from kvconform.gallery.mutants import BUGS
 from kvconform.oracle import Model
 from kvconform.proxy import RuleBroken
 from kvconform.vectors.runner import try_out
@@ -55,7 +56,36 @@ class LeavesTheTail(Manager):
 
 
 class TestReference(machine(Manager).TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+DESCRIBED = (
+    "destructive-restore",
+    "lent-slot-counted-twice",
+    "overrun-slot-freed-twice",
+    "protected-from-unaligned-prefix",
+    "retract-tail-orphaned",
+    "row-freed-between-chunks",
+    "row-freed-while-read",
+    "speculative-tail-orphaned",
+)
+"""Defects of sessions, tails and rows, which the machine finds in few examples."""
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_the_machine_finds_what_the_documents_describe(name: str) -> None:
+    case = machine(BUGS[name].factory).TestCase
+    case.settings = settings(
+        max_examples=400,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        derandomize=True,
+    )
+    with pytest.raises(DoesNotConform, match=r"is broken at a drawn run") as failure:
+        case("runTest").debug()
+    assert any(f"{rule} is broken" in str(failure.value) for rule in BUGS[name].rules)
 
 
 def test_the_machine_fails_on_a_planted_defect_with_its_story(capsys: pytest.CaptureFixture[str]) -> None:
