@@ -25,6 +25,7 @@ from kvspec.events import (
     Launch,
     MatchPrefix,
     OpenSession,
+    Preempt,
     PublishAnswer,
     Refusal,
     Refused,
@@ -368,6 +369,24 @@ def test_data_2_a_request_goes_on_from_the_state_of_what_it_matched(told: int) -
     with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}") as violation:
         model.step(extend)
     assert (violation.value.expected, violation.value.observed) == (2, told)
+
+
+@pytest.mark.parametrize(("told", "right"), [(1, True), (4, True), (9, False)])
+def test_data_2_a_turn_retracted_before_its_launch_goes_on_from_the_stores_state_or_its_copy(
+    told: int, right: bool
+) -> None:
+    """Slot 1 is its own, which has a copy of the store's slot 4 unless the engine copies at the launch."""
+    model = Model(Config(page_size=4, num_pages=16, num_rows=2, max_context_len=64, num_states=12))
+    turn: list[Event] = [OpenSession("s"), Submit("a", [0] * 6, "s"), MatchPrefix("a"), Extend([("a", 6)])]
+    turn += [Launch(1, ["a"]), Complete(1, {"a": 0}), CacheUnfinished("a"), Finish("a"), Submit("b", [0] * 13, "s")]
+    for op in [*turn, Preempt("s"), MatchPrefix("b"), Extend([("b", 13)]), Retract("b"), MatchPrefix("b")]:
+        model.step(op)
+    again = Extend([("b", 13)], obs=ExtendAnswer(states_from={"b": told}))
+    if right:
+        model.step(again)
+        return
+    with pytest.raises(Violation, match="DATA-2"):
+        model.step(again)
 
 
 @pytest.mark.parametrize("told", [1, 2, 3])
