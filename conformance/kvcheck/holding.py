@@ -1,9 +1,10 @@
 """Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise
+from typing import Any
 
 import msgspec
 
@@ -215,8 +216,9 @@ def count(state: State, event: events.Count) -> None:
             if found := _find_once(state, pool, "MEM-COUNT/twice", f"{kind} {following}", times, following):
                 found.figure = kind
             right -= times
-        for page_number, there in [*pool.kinds()] if runs else ():
-            wrong = there not in (kind, "free") and _listed(runs, page_number)
+        for page_number in _to_look_at(state, pool, kind, runs) if runs else ():
+            one = pool.alike.get(page_number) or pool.apart[page_number]
+            wrong = one.kind not in (kind, "free") and _listed(runs, page_number)
             if found := _find_once(state, pool, "MEM-COUNT/listed", f"in {kind} {page_number}", wrong, page_number):
                 found.figure, found.owners = kind, owners(pool.seen(page_number))
             right -= wrong
@@ -264,6 +266,19 @@ def _listed(runs: list[tuple[int, int]], number: Page) -> bool:
     assert isinstance(number, int)
     first, length = runs[max(0, bisect_right(runs, (number, 1 << 62)) - 1)] if runs else (0, 0)
     return first <= number < first + length
+
+
+def _to_look_at(state: State, pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> list[Page]:
+    """The pages in use that a list may name wrongly, or did; the others are checked with that."""
+    numbers: list[Any] = [*pool.apart, *pool.alike]
+    ordered, before = sorted(numbers), f"in {kind} "
+    told = {int(figure.removeprefix(before)) for figure in pool.told if figure.startswith(before)}
+    found = told.intersection(numbers)
+    for first, length in runs:
+        found.update(ordered[bisect_left(ordered, first) : bisect_left(ordered, first + length)])
+    state.judged["MEM-COUNT"] += len(numbers) - len(found)
+    place = dict(zip(numbers, range(len(numbers)), strict=True)) if found else NOTHING
+    return sorted(found, key=place.__getitem__)
 
 
 def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterator[Page]:

@@ -39,9 +39,7 @@ ABOVE = {
 FASTER = {
     "a_page_changes_hands_that_has_many_names",
     "a_plan_with_many_names_loses_its_holder_again_and_again",
-    "counts_of_free_pages_in_runs",
     "counts_of_many_pages",
-    "counts_that_miss_pages_are_found",
     "many_keys_on_one_page_that_is_written",
     "many_rivals_use_one_page_apart",
     "many_tables_on_one_page_that_is_written",
