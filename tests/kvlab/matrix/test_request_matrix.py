@@ -196,6 +196,8 @@ def test_a_written_trace_shows_the_same_finding_again(report: RequestReport) -> 
     for one in report.found:
         with TraceReader(Path(one.file)) as trace:
             outcome = check_trace(trace, lambda: None)
+        if one.rule == "raises":  # the operation has no answer, and a trace ends before it
+            continue
         if one.operation == "submit":  # only the adapter sees what a session puts before a turn's tokens
             continue
         assert outcome.finding is not None, one.file
