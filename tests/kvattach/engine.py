@@ -28,7 +28,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--limit", type=int)
     options.add_argument("--defect", action="store_true")
-    options.add_argument("--for", type=float, default=3600.0, dest="seconds")
+    options.add_argument("--for", type=float, default=120.0, dest="seconds")
     chosen = options.parse_args()
     logging.basicConfig(level=logging.INFO)
     if chosen.limit is not None:
