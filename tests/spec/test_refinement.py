@@ -9,7 +9,7 @@ import pytest
 from kvcheck import Checker, Finding
 from kvconform.fuzzing.swarm import memory, swarm
 from kvconform.oracle import Model
-from kvspec import events, invariants, lengths
+from kvspec import events, invariants, lengths, ownership
 from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
@@ -270,7 +270,7 @@ def test_no_step_that_conforms_breaks_the_law() -> None:
 @pytest.mark.slow
 def test_walks_reach_what_the_law_is_about() -> None:
     met: set[str] = set()
-    for seed in SEEDS:
+    for seed in range(60):  # one walk of them revives a tombstone
         draw = RandomDraw(seed)
         drawn = swarm(draw)
         model, checker = listening(drawn.config)
@@ -470,6 +470,7 @@ def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.Mo
 
     forget_record = State.forget_record
     monkeypatch.setattr(State, "forget_record", hand_on_at_once)
+    monkeypatch.setattr(ownership, "allocate", lambda owner, readers, record: record)  # its contract says it first
     monkeypatch.setattr(invariants, "CHECKS", {"PAGE-1": CHECKS["PAGE-1"]})
     carried_out("forward", *row_handed_on())
     with pytest.raises(

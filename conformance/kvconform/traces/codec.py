@@ -206,7 +206,8 @@ def _reason(error: str, type_: Any, line: bytes) -> str:
     if unknown := re.fullmatch(r"Invalid value '(.*)' - at `\$\.op`", error):
         return f"unknown operation {unknown[1]!r}{like(unknown[1], map(str, kinds))}"
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", error):
-        kind = kinds.get(msgspec.json.decode(line).get("op")) or next(iter(kinds.values()))
+        name = re.search(rb'"op"\s*:\s*"(\w+)"', line)  # the line may be no JSON further on
+        kind = kinds.get(name[1].decode() if name else "") or next(iter(kinds.values()))
         return f"{error}{like(unknown[1], kind.__struct_encode_fields__)}"
     return error
 
