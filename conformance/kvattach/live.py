@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from kvattach.canary.switch import VARIABLE, CanarySwitchError, Setting, setting
+from kvattach.hooked import complain_at_end, note
 from kvattach.hooks import Trace
-from kvattach.switch import SwitchError, opened
+from kvattach.switch import SwitchError, switched_on
 
 _log = logging.getLogger("kvspec")
 
@@ -71,12 +72,13 @@ def wait_for_engines() -> None:
     if any(isinstance(finder, After) and finder.names is ENGINES for finder in sys.meta_path):
         return
     try:
-        trace = opened()
+        trace = switched_on()
     except SwitchError as error:
         _log.error("kvspec: %s", error)
         return
     if trace is None:
         return
+    complain_at_end([*ENGINES, "vllm"])
     switched: Trace = trace
     for name in ENGINES:
         if name in sys.modules:
@@ -113,5 +115,6 @@ def _watch(name: str, said: Setting) -> None:
 def _attach(name: str, trace: Trace) -> None:
     try:
         importlib.import_module(ENGINES[name]).attach(trace)
+        note(name)
     except Exception:
         _log.exception("kvspec: %s could not be attached to", name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvattach import following
+from kvattach.hooked import note
 from kvattach.hooks import RuleBroken, Trace
 from kvattach.temporary import Lock, new_folder
 from kvspec.memory import Pool
@@ -43,8 +44,20 @@ class SwitchError(ValueError):
     """The variable says something else; the message is one line."""
 
 
-def opened(environment: Mapping[str, str] = os.environ) -> Trace | None:
-    """Whoever takes what hooks tell in this process; `None` if nothing is switched on.
+def opened() -> Trace | None:
+    """For an engine's own hooks: the trace that takes their events in this process; `None` if nothing is switched on.
+
+    Raises:
+        SwitchError: the variable makes no sense.
+    """
+    trace = switched_on()
+    if trace is not None:
+        note("its own hooks")
+    return trace
+
+
+def switched_on(environment: Mapping[str, str] = os.environ) -> Trace | None:
+    """The trace that takes what hooks tell in this process; `None` if nothing is switched on.
 
     Raises:
         SwitchError: the variable makes no sense.

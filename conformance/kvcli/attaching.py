@@ -19,7 +19,7 @@ def attach(
         bool, typer.Option("--halt-on-error", help="Judge at once, and stop the engine at a finding.")
     ] = False,
 ) -> None:
-    """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm.
+    """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm, an older SGLang.
 
     Without an option what it does is judged in another process while it runs, and each kind of finding is logged in
     one line with the place of the report. Everything after -- is the engine's own command line, which starts Python.
@@ -28,8 +28,11 @@ def attach(
 
         kvspec attach --record trace.jsonl.zst -- python my_server.py
 
-    vLLM loads kvspec itself when KVSPEC is set: record:PATH, check or check:halt.
+    What is hooked is said on standard error. If nothing was hooked when the engine ends, its exit status is 2.
+
+    vLLM, and SGLang from 0.5.15 on, load kvspec themselves when KVSPEC is set: record:PATH, check or check:halt.
     """
+    from kvattach.hooked import note_here
     from kvattach.switch import STARTUP, VARIABLE
 
     if not context.args:
@@ -39,6 +42,7 @@ def attach(
     said = f"record:{record.absolute()}" if record is not None else "check:halt" if stop else "check"
     paths = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, VARIABLE: said, "PYTHONPATH": os.pathsep.join(paths)}
+    note_here(environment)
     sys.stdout.flush()
     try:
         os.execvpe(context.args[0], context.args, environment)

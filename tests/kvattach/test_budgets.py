@@ -57,8 +57,8 @@ def test_the_writer_of_traces_loads_few_modules() -> None:
 
 def test_recording_does_not_load_the_checker() -> None:
     _, modules = cost(
-        "from kvattach.switch import opened\nfrom pathlib import Path\nimport tempfile\n"
-        "writer = opened({'KVSPEC': 'record:' + str(Path(tempfile.mkdtemp()) / 't.jsonl')})\nwriter.close()"
+        "from kvattach.switch import switched_on\nfrom pathlib import Path\nimport tempfile\n"
+        "writer = switched_on({'KVSPEC': 'record:' + str(Path(tempfile.mkdtemp()) / 't.jsonl')})\nwriter.close()"
     )
     assert "kvtrace.writer" in modules
     assert not [name for name in modules if name.startswith(("kvcheck", "kvconform"))]

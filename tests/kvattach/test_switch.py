@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvattach.hooks import RuleBroken
-from kvattach.switch import Followed, Strict, SwitchError, opened
+from kvattach.switch import Followed, Strict, SwitchError, switched_on
 from kvspec.memory import Pool
 from kvspec.memory.events import Release, Take
 from kvtrace.writer import TraceWriter
@@ -26,18 +27,18 @@ def kvspec(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_is_on_unless_it_is_switched_on() -> None:
-    assert opened({}) is None
-    assert opened({"KVSPEC": ""}) is None
+    assert switched_on({}) is None
+    assert switched_on({"KVSPEC": ""}) is None
 
 
 @pytest.mark.parametrize("said", ["yes", "record", "record:", "check:loudly"])
 def test_nonsense_is_refused(said: str) -> None:
     with pytest.raises(SwitchError, match="is none of"):
-        opened({"KVSPEC": said})
+        switched_on({"KVSPEC": said})
 
 
 def test_each_process_records_into_files_of_its_own(tmp_path: Path) -> None:
-    trace = opened({"KVSPEC": f"record:{tmp_path / 'trace.jsonl.zst'}"})
+    trace = switched_on({"KVSPEC": f"record:{tmp_path / 'trace.jsonl.zst'}"})
     assert isinstance(trace, TraceWriter)
     trace.header("test", POOLS)
     trace.tell(Take("a", "kv", [1]))
@@ -46,7 +47,7 @@ def test_each_process_records_into_files_of_its_own(tmp_path: Path) -> None:
 
 
 def test_an_engine_under_test_stops_at_the_first_finding() -> None:
-    trace = opened({"KVSPEC": "check:halt"})
+    trace = switched_on({"KVSPEC": "check:halt"})
     assert isinstance(trace, Strict)
     trace.header("test", POOLS)
     trace.tell(Take("a", "kv", [1]))
@@ -72,7 +73,7 @@ def test_another_process_judges_and_the_log_has_a_line(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    trace = opened({"KVSPEC": "check"})
+    trace = switched_on({"KVSPEC": "check"})
     assert isinstance(trace, Followed)
     with caplog.at_level(logging.ERROR, "kvspec"):
         trace.header("test", POOLS)
@@ -153,6 +154,25 @@ def test_an_engine_is_started_with_the_switch_and_the_hooks_wait_for_it(tmp_path
     look = "import os, sys; print(os.environ['KVSPEC'], [type(finder).__name__ for finder in sys.meta_path][0])"
     done = kvspec("attach", "--record", str(tmp_path / "t.jsonl"), "--", sys.executable, "-c", look)
     assert done.stdout.split() == [f"record:{tmp_path / 't.jsonl'}", "After"]
+    assert done.returncode == 2
+    assert "nothing was hooked: no process imported nanovllm.engine.scheduler, sglang.srt.managers" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("child", [False, True], ids=["the first process", "a child"])
+def test_an_engine_that_is_started_says_what_it_hooked(child: bool) -> None:
+    hooks = "from kvattach.switch import opened; opened()"
+    if child:
+        hooks = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {hooks!r}]))"
+    done = kvspec("attach", "--", sys.executable, "-c", hooks)
+    assert done.returncode == 0
+    assert re.fullmatch(r"kvspec: hooked its own hooks in process \d+\n", done.stderr)
+
+
+def test_an_engine_that_fails_before_it_is_hooked_says_both() -> None:
+    done = kvspec("attach", "--", sys.executable, "-c", "raise SystemExit('no model')")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "no model" and "nothing was hooked" in done.stderr.splitlines()[1]
 
 
 def test_the_sites_own_start_is_kept(tmp_path: Path) -> None:

@@ -222,6 +222,7 @@ def test_what_is_found_while_following_is_told_as_of_a_trace_that_is_complete(nu
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_an_attached_engine_ends_as_it_would_without(number: int, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    engine = [sys.executable, "-c", f"import time; open({str(runs)!r}, 'w'); time.sleep(600)"]
+    hooked = "from kvattach.switch import opened; opened()"
+    engine = [sys.executable, "-c", f"{hooked}; import time; open({str(runs)!r}, 'w'); time.sleep(600)"]
     ended = interrupted([*KVSPEC, "attach", "--", *engine], number, tmp_path, lambda _: runs.exists())
     assert (ended.status, ended.left) == (-number, [])

@@ -2,8 +2,9 @@
 
 import logging
 
+from kvattach.hooked import note
 from kvattach.live import wait_for_model_runners
-from kvattach.switch import SwitchError, opened
+from kvattach.switch import SwitchError, switched_on
 
 _log = logging.getLogger("kvspec")
 
@@ -12,12 +13,13 @@ def register() -> None:
     """Install the hooks if `KVSPEC` or `KVSPEC_CANARY` switch them on, before there is a scheduler or model runner."""
     wait_for_model_runners()
     try:
-        trace = opened()
+        trace = switched_on()
         if trace is None:
             return
         from kvattach.vllm.hooks import Attached
 
         Attached(trace)
+        note("vllm")
     except SwitchError as error:
         _log.warning("kvspec: %s", error)
     except (ImportError, AttributeError) as error:
