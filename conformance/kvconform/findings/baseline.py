@@ -6,12 +6,15 @@ rule    the rule that is broken, or the finding's code: `MEM-NAME`, or `MEM-NAME
 event   the kind of event, or operation, at which it is; any if left out
 pool    the pool that it is about, at the memory level; any if left out
 at      a part of the place in the engine that the event tells; any if left out
+taken   a part of the place where the finding's holder took a reference to the page: of a leak its cause, and not
+        where the holder left; at the memory level, of a file that can be read twice
 reason  why it stays
 link    where that is discussed; may be left out
 """
 
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -34,16 +37,18 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: str = ""
     pool: str = ""
     at: str = ""
+    taken: str = ""
     link: str = ""
 
-    def covers(self, code: str, event: str, pool: str = "", at: str = "") -> bool:
-        """Whether it is this finding: its code, the kind of event, the pool and the place."""
+    def covers(self, code: str, event: str, pool: str = "", at: str = "", taken: Sequence[str] = ()) -> bool:
+        """Whether it is this finding: its code, the kind of event, the pool, the place, and where it was taken."""
         known = self.rule in (code, rule_of(code)) and self.event in ("", event)
-        return known and self.pool in ("", pool) and self.at in at
+        known = known and self.pool in ("", pool) and self.at in at
+        return known and (not self.taken or any(self.taken in site for site in taken))
 
     def __str__(self) -> str:
-        place = self.at and f"({self.at})"
-        parts = (self.rule, self.event and f"at {self.event}", place)
+        place, taken = self.at and f"({self.at})", self.taken and f"taken in {self.taken}"
+        parts = (self.rule, self.event and f"at {self.event}", place, taken)
         return " ".join(part for part in (*parts, self.pool and f"in pool {self.pool}") if part)
 
 
@@ -59,10 +64,17 @@ class Baseline:
         self.entries = entries or []
         self.count: Counter[Entry] = Counter()
 
-    def take(self, code: str, event: str, times: int = 1, *, pool: str = "", at: str = "") -> bool:
+    @property
+    def asks_where_taken(self) -> bool:
+        """Whether an entry names where a reference was taken, which is known once a trace was read to its end."""
+        return any(entry.taken for entry in self.entries)
+
+    def take(
+        self, code: str, event: str, times: int = 1, *, pool: str = "", at: str = "", taken: Sequence[str] = ()
+    ) -> bool:
         """Whether a finding, made so many times, is known; it is counted for the first entry that covers it."""
         for entry in self.entries:
-            if entry.covers(code, event, pool, at):
+            if entry.covers(code, event, pool, at, taken):
                 self.count[entry] += times
                 return True
         return False

@@ -18,6 +18,7 @@ from kvconform.findings.finding import Finding
 from kvconform.findings.text import show_finding, value
 from kvconform.gallery.mutants import BUGS
 from kvconform.levels.memory.grouping import Judge
+from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import tell_judged
 from kvconform.levels.requests.minimise import Shortest, shortest_of_trace
 from kvconform.levels.requests.recovery import judge_whole
@@ -205,6 +206,7 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
         judge = Judge(Checker(opened.header.pools), Baseline())
         for line, event in opened:
             judge.step(line, event)
+        keep_ledgers(trace, judge.outcome().groups, Baseline())
         findings = tell_judged(trace, opened.header.pools, judge.outcome(), judge.identities, 60)
     assert findings
     for finding in findings:

@@ -17,6 +17,7 @@ from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted, filled, printable
 from kvconform.levels.memory.grouping import Group, Judge, Judged
+from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import pool_told, tell_judged
 from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
@@ -70,6 +71,7 @@ def check(
         if follow:
             forgive()  # nothing else ends it
     outcome = judging.outcome()
+    outcome = outcome._replace(groups=keep_ledgers(path, outcome.groups, baseline))
     if problem is not None:
         if not outcome.groups:
             raise problem

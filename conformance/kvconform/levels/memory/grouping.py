@@ -14,7 +14,9 @@ GROUPS = 1000
 """Kinds of findings that are kept apart; of more than these only the number is told."""
 
 SUBJECTS = 1000
-"""Findings of a group that are kept, so that leaks can be told apart by where their pages were taken."""
+"""Findings of a group that are kept, so that leaks can be told apart by where their pages were taken.
+
+`REMEMBERED` where a baseline asks for that."""
 
 REMEMBERED = 100_000
 """Findings that later ones can be told to follow from, and whose words are known; the oldest are forgotten first."""
@@ -35,13 +37,21 @@ class Group:
         """The group that this one may follow from."""
         self.count = 1
         self.findings = [finding]
-        """The first `SUBJECTS` of them."""
+        """The first of them."""
         self.ledger: list[Reference] = []
         """Of the first finding; see `ledger`."""
         self.required: set[int] = set()
         """Lines of what its holder did to its page: no part of the trace leaves them out."""
         self.sequences: Counter[str] = Counter()
         """Of leaks: how the page was taken and given back -> how often."""
+
+    def leave(self, finding: Finding) -> None:
+        """One of its findings is known: the next one stands for the others."""
+        self.count -= 1 + finding.more
+        self.findings.remove(finding)
+        if finding is self.finding and self.findings:
+            self.finding = self.findings[0]
+            self.line += self.finding.event - finding.event  # an event a line
 
 
 class Judged(NamedTuple):
@@ -66,6 +76,7 @@ class Judge:
         """Findings in `baseline` are counted there; `found` is given the first finding of each other kind."""
         self._checker = checker
         self._baseline = baseline
+        self._subjects = REMEMBERED if baseline.asks_where_taken else SUBJECTS
         self._found = found
         self._groups: dict[tuple[object, ...], Group] = {}
         self._at: dict[tuple[int, str], Group] = {}
@@ -103,7 +114,7 @@ class Judge:
             group = cause  # the same again, on the same page or holder
         if group is not None:
             group.count += 1 + finding.more
-            if len(group.findings) < SUBJECTS:
+            if len(group.findings) < self._subjects:
                 group.findings.append(finding)
         elif len(self._groups) >= GROUPS:
             self._beyond += 1 + finding.more

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kvcheck.finding import Finding
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Reference, Sign
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.reductions import singly
@@ -84,6 +85,11 @@ class _History:
         self._names = self._names + more if more else 0
         self.now.append(entry)
 
+    def taken(self, holder: str | None) -> list[str]:
+        """Where a holder took its references to the page, in the engine's words."""
+        own = self.line_of(holder)
+        return [one.site for one in self.now if one.holder in own and one.sign == "+"]
+
     def sequence(self, holder: str | None) -> str:
         """How a holder took the page and gave it back: `+lock_prefix +lock_prefix -free`."""
         own = self.line_of(holder)
@@ -119,28 +125,33 @@ class _Race:
         self.entries.append(Reference("~", line, number, _tag(event), says, event.at or ""))
 
 
-def keep_ledgers(path: Path, groups: Sequence[Group]) -> None:
+def keep_ledgers(path: Path, groups: Sequence[Group], baseline: Baseline) -> list[Group]:
     """Read a trace once more, and give each group the ledger of its first finding, and how often which one was met.
 
-    A trace that cannot be read a second time leaves them empty.
+    Findings whose references `baseline` knows by where they were taken are counted there, and left out: the groups of
+    the others. A trace that cannot be read a second time leaves them as they are.
     """
     subjects = [finding for group in groups for finding in group.findings if finding.page is not None]
     if not subjects or not path.is_file():
-        return
+        return [*groups]
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
-        book = _Book(trace.header.pools, groups, subjects)
+        book = _Book(trace.header.pools, groups, subjects, baseline)
         last = max(finding.event for finding in subjects)
         for number, (line, event) in enumerate(trace, start=1):
             book.step(number, line, event)
             if number == last:
                 break
+    return [group for group in groups if group.count]
 
 
 class _Book:
     """Goes along with a trace, and keeps the histories of the pages that findings are about."""
 
-    def __init__(self, pools: dict[str, Pool], groups: Sequence[Group], subjects: Sequence[Finding]) -> None:
+    def __init__(
+        self, pools: dict[str, Pool], groups: Sequence[Group], subjects: Sequence[Finding], baseline: Baseline
+    ) -> None:
+        self._baseline = baseline
         self._sizes = {name: pool.page_size for name, pool in pools.items()}
         holders: dict[_Key, list[str | None]] = {}
         for finding in subjects:
@@ -172,6 +183,11 @@ class _Book:
     def _close(self, found: Iterable[tuple[Group, Finding]]) -> None:
         for group, finding in found:
             history = self._pages[_key(finding)]
+            place = {"pool": finding.pool or "", "at": finding.at or ""}
+            times, taken = 1 + finding.more, () if finding.rule in RACES else history.taken(finding.holder)
+            if self._baseline.take(finding.code, group.kind, times, **place, taken=taken):
+                group.leave(finding)
+                continue
             if finding.rule == "MEM-LEAK":
                 group.sequences[history.sequence(finding.holder)] += 1
             if finding is group.finding:

@@ -18,7 +18,7 @@ from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.wording import counted, origin
 from kvconform.levels.memory.grouping import Group, Judged
-from kvconform.levels.memory.ledger import keep_ledgers, sequences_in_words
+from kvconform.levels.memory.ledger import sequences_in_words
 from kvconform.levels.memory.minimise import Cut, Identities, Step, shortest_cuts
 from kvconform.levels.memory.reductions import holders_in, last_release, pages_in, singly
 from kvconform.levels.memory.sentences import sentence
@@ -168,7 +168,6 @@ def tell_judged(
     With `described` "all" the others are told like causes; with "none" all are only named. `seconds` are spent on each
     at most. A trace that cannot be read a second time shows nothing but the finding.
     """
-    keep_ledgers(path, judged.groups)
     told = judged.groups if described == "all" else [group for group in judged.groups if group.cause is None][:TOLD]
     told = [] if described == "none" else told
     cuts: list[Cut | None] = [None] * len(told)

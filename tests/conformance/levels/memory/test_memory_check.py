@@ -553,6 +553,27 @@ def test_what_follows_from_what_is_accepted_is_not_accepted(tmp_path: Path, caps
     assert "It may follow from what was found at event 2 and is accepted." in out
 
 
+@pytest.mark.parametrize(("holders", "status"), [(["a", "b"], 0), (["a", "other", "b"], 1), (["other"], 1)])
+def test_a_leak_is_known_by_where_its_page_was_taken(
+    holders: list[str], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = [
+        on(holder, page, at="pool.py:9" if holder == "other" else "cache.py:5")
+        for page, holder in enumerate(holders, 1)
+    ]
+    left = [{"op": "end_holder", "holder": holder, "at": "scheduler.py:70"} for holder in holders]
+    path = trace(tmp_path / "t.jsonl", *taken, *left)
+    known = baseline_file(tmp_path / "k.toml", rule="MEM-LEAK", at="scheduler", taken="cache.py", reason="known")
+    assert run_command(["check", str(path), "--baseline", known]) == status
+    out = capsys.readouterr().out
+    if "a" in holders:
+        assert f"Known: MEM-LEAK (scheduler) taken in cache.py: {len(holders) - status} times. known" in out
+    assert ("other has left" in out) == ("other" in holders) and "a has left" not in out
+    if status:
+        place = 1 + len(holders) + 1 + holders.index("other")
+        assert f"t.jsonl:{place}" in out
+
+
 def two_pools(path: Path) -> Path:
     """Page 3 of two pools, each read before it was written, at places of their own."""
     lines: list[dict[str, Any]] = [HEADER | {"pools": {"kv": {"page_size": 4}, "state": {"page_size": 1}}}]
