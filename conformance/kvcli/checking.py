@@ -122,19 +122,23 @@ def show(
     trace: Annotated[
         Path, typer.Argument(metavar="TRACE", help="A trace or vector of either level; .gz and .zst too.")
     ],
-    step: Annotated[
-        int | None, typer.Option(metavar="N", help="What is around step N, and who has what after it.")
+    line: Annotated[
+        int | None, typer.Option(metavar="N", help="What is around line N of the file, and who has what after it.")
     ] = None,
     page: Annotated[
         str | None,
-        typer.Option(metavar="P", help="Only what changes or names this page; POOL:PAGE if there are pools."),
+        typer.Option(
+            metavar="P",
+            help="Only what changes or names this page, up to its first finding; POOL:PAGE if there are pools.",
+        ),
     ] = None,
     request: Annotated[
-        str | None, typer.Option(metavar="R", help="Only what names this request, session or holder.")
+        str | None,
+        typer.Option(metavar="R", help="Only what names this request, session or holder; its part of a batch."),
     ] = None,
     html: Html = None,
 ) -> None:
-    """Tell a trace as a story: what happens, step by step, and beside it who has which page and row.
+    """Tell a trace as a story: what happens, line by line, and beside it who has which page and row.
 
     Whether it shows a finding or not. Of a long trace only a part is told: what leads to the first finding, or its
     end. A vector is told with the answers that the model itself gives.
@@ -146,7 +150,7 @@ def show(
     from kvconform.runs.showing import Wanted
     from kvconform.runs.showing import show as show_trace
 
-    show_trace(Output(), trace, Wanted(step, page, request), html)
+    show_trace(Output(), trace, Wanted(line, page, request), html)
 
 
 def rules(

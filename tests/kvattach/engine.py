@@ -25,6 +25,7 @@ LONG = 0.1
 
 def main() -> None:
     """Run until interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     options = argparse.ArgumentParser()
     options.add_argument("--limit", type=int)
     options.add_argument("--defect", action="store_true")

@@ -53,7 +53,7 @@ def test_a_broken_rule_is_explained_whole(vector: str, capsys: pytest.CaptureFix
     out = " ".join(capsys.readouterr().out.split())
     rule = RULES["PAGE-1"]
     for part in (
-        f"PAGE-1 is broken at {vector}:8, step 7: finish",
+        f"PAGE-1 is broken at {vector}:8, finish",
         f"rule {rule.statement}",
         f"why {rule.reason}",
         "rule from SGLang pull request 22862, sglang-jax pull request 994",
@@ -63,10 +63,10 @@ def test_a_broken_rule_is_explained_whole(vector: str, capsys: pytest.CaptureFix
         "expected [2] observed []",
         "state request r: protected 0, committed 6, allocated 6, row 0, pages 1..2",
         "The shortest operations that still show it (5 of 7).",
-        "1 . . . Request r comes, with 6 tokens: 1, 2, 3, 4, 5, 6.",
-        "5 A !A! A r is finished; nothing is freed.",
+        "2 . . . Request r comes, with 6 tokens: 1, 2, 3, 4, 5, 6.",
+        "6 A !A! A r is finished; nothing is freed.",
         "A request r",
-        "history Page 2 belongs to request r, since step 3.",
+        "history Page 2 belongs to request r, since line 4.",
         "1 failed, 0 passed",
     ):
         assert part in out
@@ -77,7 +77,7 @@ def test_a_failing_implementation_is_blamed_and_its_line_is_shown(
 ) -> None:
     assert run_command(["run", vector, "--impl", f"{BROKEN}:Raises"]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert f"The implementation failed at {vector}:8, step 7: finish" in out
+    assert f"The implementation failed at {vector}:8, finish" in out
     assert "finding raised KeyError: 'lost r'" in out
     assert re.search(r"at \S+helpers\.py:\d+ in finish: raise KeyError", out)
     assert "Traceback" not in out
@@ -89,7 +89,7 @@ def test_an_expectation_that_fails_ends_with_1(tmp_path: Path, capsys: pytest.Ca
     vector = write(tmp_path / "v.jsonl", VECTOR, *LIFE, {"op": "expect", "answer": {"freed": 2}})
     assert run_command(["run", str(vector)]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert f"Not what the vector expects at {vector}:7, step 6: finish" in out
+    assert f"Not what the vector expects at {vector}:7, finish" in out
     assert "finding the number of pages freed" in out
 
 
@@ -215,7 +215,7 @@ def test_kvspecs_own_vectors_go_by_their_names(capsys: pytest.CaptureFixture[str
     command = ["run", "tail_freed_after_retract_p1", "wrong_double_free", "--impl", "bug:retract-tail-orphaned"]
     assert run_command(command) == 1
     out = capsys.readouterr().out
-    assert "TAIL-1 is broken at tail_freed_after_retract_p1:22, step 17: match_prefix" in out
+    assert "TAIL-1 is broken at tail_freed_after_retract_p1:22, match_prefix" in out
     assert "the memory checker: 1 passed;" in out
     assert run_command(["run", "no_such_vector"]) == 2
     assert "no_such_vector: no such file" in capsys.readouterr().err
@@ -266,11 +266,12 @@ def test_a_name_that_is_like_another_is_asked_for(
 
 
 def test_a_rule_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["rules", "resume-frees-the-tail"]) == 0
-    assert capsys.readouterr().out.startswith("TAIL-1 resume-frees-the-tail\n")
-    assert run_command(["run", "-q", "-k", "resume-frees-the-tail"]) == 0
+    assert run_command(["rules", "evict-unlocked-states"]) == 0
+    assert capsys.readouterr().out.startswith("MAMBA-5 evict-unlocked-states\n")
+    some = [str(path) for path in vector_files() if path.stem.startswith("state")]
+    assert run_command(["run", "-q", "-k", "evict-unlocked-states", *some]) == 0
     by_name = capsys.readouterr().out
-    assert run_command(["run", "-q", "-k", "tail-1"]) == 0
+    assert run_command(["run", "-q", "-k", "mamba-5", *some]) == 0
     assert by_name == capsys.readouterr().out
 
 

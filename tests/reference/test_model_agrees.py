@@ -49,6 +49,7 @@ def check_traffic(config: Config, random: Random, steps: int) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
+@settings(max_examples=50)
 def test_reference_and_model_agree_on_any_traffic(config: Config, random: Random, steps: int) -> None:
     check_traffic(config, random, steps)
 

@@ -92,6 +92,16 @@ class Moment(msgspec.Struct, omit_defaults=True):
     cells: dict[str, dict[str, Cell]] = {}
     """For each pool the parts that are drawn, by their numbers."""
 
+    @property
+    def number(self) -> int:
+        """The number that a reader is shown: its line; of one that stands nowhere, the line that `--out` gives it."""
+        return numbered(self.line, self.step)
+
+
+def numbered(line: int, step: int) -> int:
+    """The line of an event; of one that stands nowhere the line in a file of its own, below a header."""
+    return line or step + 1
+
 
 class Trace(msgspec.Struct, omit_defaults=True):
     """A trace, told: some of its events, in order, most often all."""
@@ -123,6 +133,11 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the vector, if it is one of kvspec's own."""
     site: str = ""
     """The place in the engine that caused it, as the engine says."""
+
+    @property
+    def during(self) -> str:
+        """The kind of event; of one that stands on no line its number, too."""
+        return self.operation if self.line else f"step {self.step}: {self.operation}"
 
     def __str__(self) -> str:
         name = self.vector or self.file

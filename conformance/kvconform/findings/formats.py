@@ -199,7 +199,7 @@ def _uri(file: str) -> str:
 def _flow(finding: Finding) -> Iterator[dict[str, Any]]:
     for moment in finding.trace.moments:
         yield {
-            "location": {**_location(_at(finding, moment)), "message": {"text": f"{moment.step}. {moment.says}"}},
+            "location": {**_location(_at(finding, moment)), "message": {"text": f"{moment.number}. {moment.says}"}},
             "executionOrder": moment.step,
             "importance": "essential" if moment.breaks else "important",
         }

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, ranks
+from kvconform.findings.folding import Fold, folded
 from kvconform.findings.wording import counted, filled, printable
 
 MAP = 40
@@ -71,8 +72,7 @@ class _Map:
         self._letters = dict(zip(holders, _LETTERS, strict=False))
         self._unlettered = len(holders) - len(self._letters)
         self._cells = cells
-        self._with_lines = any(moment.line != moment.step + 1 and moment.line for moment in shown)
-        self._margin = max(4, *(len(str(max(moment.step, moment.line))) for moment in shown)) + 2
+        self._margin = max(4, *(len(str(moment.number)) for moment in shown)) + 2
 
     def _chosen(self) -> list[Part]:
         """As many parts as fit, the most interesting ones, in the order of their numbers."""
@@ -91,14 +91,14 @@ class _Map:
         """The head, an event after the other, and what the signs mean."""
         if self._pools:
             names = [f"{pool:<{self._room(pool)}}" for pool in self._pools]
-            yield Text(self._row("", "", names, "").rstrip(), "dim")
+            yield Text(self._row("", names, "").rstrip(), "dim")
         numbers = [
             "".join(f"{part.number:^{part.width}}" for part in parts).ljust(self._room(pool))
             for pool, parts in self._pools.items()
         ]
-        yield Text(self._row("step", "line", numbers, "what happens"), "dim")
-        for moment in self._shown:
-            yield from self._event(moment)
+        yield Text(self._row("line", numbers, "what happens"), "dim")
+        for one in folded(self._shown):
+            yield from [Text(f"{'':>{self._margin}}  {one}", "dim")] if isinstance(one, Fold) else self._event(one)
         if self._pools:
             yield Text()
             whole = (entry.replace(" ", _FIXED) for entry in self._legend())
@@ -107,17 +107,16 @@ class _Map:
     def _room(self, pool: str) -> int:
         return max(len(pool), sum(part.width for part in self._pools[pool]))
 
-    def _row(self, step: str, line: str, pools: Sequence[str], says: str) -> str:
-        lines = f"{line:>{self._margin}}" if self._with_lines else ""
-        return f"{step:>{self._margin}}{lines}  {''.join(f'{pool}  ' for pool in pools)}{says}"
+    def _row(self, line: str, pools: Sequence[str], says: str) -> str:
+        return f"{line:>{self._margin}}  {''.join(f'{pool}  ' for pool in pools)}{says}"
 
     def _event(self, moment: Moment) -> Iterator[Text]:
         style = "bold red" if moment.breaks else "yellow" if moment.refused is not None else ""
-        indent = len(self._row("", "", [" " * self._room(pool) for pool in self._pools], ""))
+        indent = len(self._row("", [" " * self._room(pool) for pool in self._pools], ""))
         told = [moment.says, *([f"!! {moment.breaks}"] if moment.breaks else [])]
         room = max(self._width - indent, NARROWEST)
         says = [line for text in told for line in filled(printable(text), room).split("\n")]
-        drawn = Text(self._row(str(moment.step), str(moment.line or ""), [], ""), style)
+        drawn = Text(self._row(str(moment.number), [], ""), style)
         for pool, parts in self._pools.items():
             for part in parts:
                 drawn.append_text(self._cell(part.of(moment), part.width))
@@ -142,7 +141,7 @@ class _Map:
         if self._unlettered:
             yield f"{_UNLETTERED} one of {counted(self._unlettered, 'further holder')}"
         if any(cell.named and not cell.wrong for cell in cells):
-            yield "[ ] touched in this step"
+            yield "[ ] touched by this event"
         if any(cell.used and not cell.wrong for cell in cells):
             yield "( ) or [ ) in use by an operation in flight"
         if any(cell.wrong for cell in cells):

@@ -48,8 +48,8 @@ def _page(title: str, summary: str, findings: str, rules: str, cases: str) -> st
 
 def _finding(finding: Finding) -> str:
     place = finding.place
-    during = f", {'step' if finding.trace.level == 'request' else 'event'} {place.step}: {place.operation}"
-    met = f"{place}{during if place.operation else ''}" + (f", {finding.count:,} times" if finding.count > 1 else "")
+    during = f", {place.during}" if place.operation else ""
+    met = f"{place}{during}" + (f", {finding.count:,} times" if finding.count > 1 else "")
     parts = [f"<article><h2>{escape(finding.title)}</h2>", f'<p class="what">{escape(finding.what)}</p>']
     parts.append(f'<p class="soft">Met at {escape(met)}</p>')
     if finding.ledger:
@@ -89,7 +89,7 @@ def _timeline(trace: Trace) -> str:
             '<button class="on" title="arrow down">&#9660;</button><span class="where soft"></span>',
             f'<span class="soft">only</span><span class="holders">{chips}</span></div>' if holders else "</div>",
             f'<p class="soft">{before:,} events before these are not drawn.</p>' if before else "",
-            drawn(trace, MOST),
+            drawn(trace, MOST, fold=True),
             '<div class="now-step"></div>',
             f'<script type="application/json">{_steps(moments)}</script>',
         ]
@@ -100,7 +100,7 @@ def _steps(moments: Sequence[Moment]) -> str:
     """What is told of a step when it is chosen."""
     told = [
         {
-            "step": moment.step,
+            "line": moment.number,
             "event": value(moment.event),
             "answer": "" if moment.answer is None and moment.refused is None else answer(moment),
             "breaks": moment.breaks,

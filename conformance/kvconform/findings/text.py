@@ -50,8 +50,8 @@ def _show_shown(console: Console, finding: Finding) -> None:
 
 
 def _headline(finding: Finding, number: int) -> Text:
-    place, unit = finding.place, "step" if finding.trace.level == "request" else "event"
-    during = f"{unit} {place.step}: {place.operation}" if place.operation else "while it was made"
+    place = finding.place
+    during = place.during if place.operation else "while it was made"
     during += f" ({place.site})" if place.site else ""
     often = "" if finding.count == 1 else f", {finding.count:,} times"
     what = f"{number}. {finding.title}" if number else finding.title

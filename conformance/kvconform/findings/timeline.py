@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, spans
+from kvconform.findings.folding import Fold, folded
 
 SIZE = 22
 """Pixels of one page, row or slot."""
@@ -16,20 +17,25 @@ _STYLES = {"free": "none", "store": "store", "locked": "locked", "withheld": "ro
 """The style of a part that nobody holds."""
 
 
-def drawn(trace: Trace, most: int = MOST_STEPS) -> str:
-    """The table of the last `most` events, as HTML. They go by their lines in a file, or by their numbers."""
+def drawn(trace: Trace, most: int = MOST_STEPS, *, fold: bool = False) -> str:
+    """The table of the last `most` events, as HTML; with `fold` what repeats is hidden below a line that opens it."""
     shown = trace.moments[-most:]
     columns = {pool: _column(shown, pool) for pool in dict.fromkeys(pool for one in shown for pool in one.cells)}
     columns = {pool: numbers for pool, numbers in columns.items() if numbers}
     hues: dict[str, int] = {}
-    lines = any(moment.line for moment in shown)
-    body = [_line(moment.line if lines else moment.step, moment, columns, hues) for moment in shown]
+    body = []
+    for one in folded(shown) if fold else shown:
+        if isinstance(one, Fold):
+            body.append(f'<tr class="kv-fold"><td></td><td>{escape(str(one))}</td></tr>')
+            body += [_line(moment, columns, hues, "kv-folded") for moment in one.moments]
+        else:
+            body.append(_line(one, columns, hues))
     heads = [
         f"<th>{escape(pool)}{' after it' * (not place)} {_numbers(numbers)}</th>"
         for place, (pool, numbers) in enumerate(columns.items())
     ]
     parts = [
-        f'<div class="kv-trace"><table><thead><tr><th>{"line" if lines else "step"}</th><th>what happens</th>',
+        '<div class="kv-trace"><table><thead><tr><th>line</th><th>what happens</th>',
         *heads,
         f"</tr></thead><tbody>{''.join(body)}</tbody></table></div>",
         f'<p class="kv-legend">{"".join(_legend(hues, shown, trace.level))}</p>',
@@ -43,10 +49,11 @@ def _column(shown: list[Moment], pool: str) -> list[str]:
     return sorted(used, key=by_number)
 
 
-def _line(number: int, moment: Moment, columns: dict[str, list[str]], hues: dict[str, int]) -> str:
-    kind = ' class="kv-breaks"' if moment.breaks else ' class="kv-refused"' if moment.refused is not None else ""
+def _line(moment: Moment, columns: dict[str, list[str]], hues: dict[str, int], kind: str = "") -> str:
+    kind = "kv-breaks" if moment.breaks else "kv-refused" if moment.refused is not None else kind
+    kind = f' class="{kind}"' if kind else ""
     says = escape(moment.says) + (f" <b>{escape(moment.breaks)}</b>" if moment.breaks else "")
-    cells = [f"<td>{number}</td><td>{says}</td>"]
+    cells = [f"<td>{moment.number}</td><td>{says}</td>"]
     for pool, numbers in columns.items():
         strip = [moment.cells.get(pool, {}).get(one, FREE) for one in numbers]
         label = escape(f"{pool} {_told(numbers)}")
@@ -119,7 +126,7 @@ def _legend(hues: dict[str, int], shown: list[Moment], level: str) -> Iterator[s
     kinds = {cell.kind for cell in cells}
     entries = [("none", "free"), *((f"holder{hue}", holder) for holder, hue in hues.items())]
     entries += [(_STYLES[kind], words) for kind, words in KINDS[level].items() if kind in kinds and kind != "free"]
-    entries += [("named", "touched in this step")] if any(cell.named and not cell.wrong for cell in cells) else []
+    entries += [("named", "touched by this event")] if any(cell.named and not cell.wrong for cell in cells) else []
     entries += [("used", "used by an operation in flight")] if any(cell.used for cell in cells) else []
     entries += [("wrong", "what the answer is wrong about")] if any(cell.wrong for cell in cells) else []
     for kind, name in entries:

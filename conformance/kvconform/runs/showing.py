@@ -16,7 +16,7 @@ from kvconform.findings.map import show_trace
 from kvconform.findings.page import page_of_trace
 from kvconform.findings.wording import filled, printable
 from kvconform.levels.memory import rendering as memory
-from kvconform.levels.requests.rendering import KEPT, Teller, holders, named
+from kvconform.levels.requests.rendering import KEPT, Teller, disputed, holders, named
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace, read_memory_vector
 from kvconform.vectors.runner import names_in
@@ -25,7 +25,7 @@ from kvspec.memory.events import MemoryEvent
 from kvspec.model.state import State
 
 AROUND = 5
-"""Events that are shown before and after a step that is asked for."""
+"""Events that are shown before and after a line that is asked for."""
 AFTER = 20
 """Events that are shown after the first finding of a long trace."""
 
@@ -33,7 +33,7 @@ AFTER = 20
 class Wanted(NamedTuple):
     """What is to be shown of a trace: what is not `None` narrows it down."""
 
-    step: int | None = None
+    line: int | None = None
     page: str | None = None
     """A page's number, at the memory level its key too; `POOL:PAGE` names the pool."""
     request: str | None = None
@@ -55,7 +55,7 @@ class Shown(NamedTuple):
     """In all."""
     findings: int
     after: list[str]
-    """Who has what after the step that was asked for."""
+    """Who has what after the line that was asked for."""
     description: str
     wanted: Wanted
 
@@ -64,7 +64,7 @@ def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> 
     """Print a trace or vector as a story, and write it to a page if one is asked for.
 
     Raises:
-        InputError: the file cannot be used, or has no such step, page or request.
+        InputError: the file cannot be used, or has no such line, page or request.
     """
     shown = read(path, wanted)
     count = f"{shown.events:,} {'operations' if shown.trace.level == 'request' else 'events'}"
@@ -90,7 +90,7 @@ def read(path: Path, wanted: Wanted) -> Shown:
     """What there is to show of a trace or vector. A long trace is read twice; of it only a part is kept.
 
     Raises:
-        InputError: the file cannot be used, or has no such step, page or request.
+        InputError: the file cannot be used, or has no such line, page or request.
     """
     if not path.is_file():
         raise InputError(path, 0, "a trace that is shown is read twice: it has to be a file")
@@ -98,21 +98,24 @@ def read(path: Path, wanted: Wanted) -> Shown:
         header = opened.header
     is_memory = not hasattr(header, "config")
     pass_over = _Memory(path) if is_memory else _Requests(path)
-    events, broken = _judged(path, pass_over)
-    if wanted.step is not None and not 1 <= wanted.step <= events:
-        raise InputError(path, 0, f"there is no step {wanted.step}: it has {events:,}")
+    checked = _checked(path, pass_over, wanted)
+    events, centre = checked.events, checked.finding
+    if wanted.line is not None:
+        centre = checked.wanted
+        if centre is None:
+            raise InputError(path, 0, f"no event stands on line {wanted.line}: they end on line {checked.last_line:,}")
     last = events
-    if wanted.step is not None:
-        last = min(events, wanted.step + AROUND)
-    elif broken and wanted.page is None and wanted.request is None:
-        last = min(events, max(broken[0] + AFTER, KEPT))
-    trace, after = pass_over.told(wanted, last)
+    if wanted.line is not None and centre is not None:
+        last = min(events, centre + AROUND)
+    elif centre is not None and wanted.request is None:
+        last = min(events, max(centre + AFTER, KEPT))
+    trace, after = pass_over.told(wanted, centre, last)
     if not trace.moments:
         what = f"page {wanted.page}" if wanted.page is not None else repr(wanted.request)
         raise InputError(path, 0, f"no event is about {what}")
     if part := wanted.part():
         _leave_only(trace, *part)
-    return Shown(trace, events, len(broken), after, header.description or "", wanted)
+    return Shown(trace, events, checked.broken, after, header.description or "", wanted)
 
 
 def _leave_only(trace: Trace, pool: str | None, page: str) -> None:
@@ -124,24 +127,44 @@ def _leave_only(trace: Trace, pool: str | None, page: str) -> None:
     trace.undrawn = {}
 
 
-def _judged(path: Path, levels: "_Requests | _Memory") -> tuple[int, list[int]]:
-    """The number of events, and those that break a rule."""
-    broken, number = [], 0
+class _Checked(NamedTuple):
+    """What a first pass over a trace has shown; events go by their numbers."""
+
+    events: int
+    broken: int
+    """Events that break a rule."""
+    finding: int | None
+    """The first of them; if a page is asked for the first that is about that page."""
+    wanted: int | None
+    """The event on the line that is asked for."""
+    last_line: int
+
+
+def _checked(path: Path, levels: "_Requests | _Memory", wanted: Wanted) -> _Checked:
+    part, broken, number, line = wanted.part(), 0, 0, 0
+    finding = at = None
     with progress_bar() as progress:
         task = progress.add_task(path.name, total=None)
-        for number, breaks in enumerate(levels.judged(), start=1):
-            if breaks:
-                broken.append(number)
+        for number, (line, found) in enumerate(levels.checked(), start=1):
+            if found is not None:
+                broken += 1
+                about = part is None or any(part[0] in (None, pool) and page == part[1] for pool, page in found)
+                finding = number if finding is None and about else finding
+            at = number if line == wanted.line else at
             if number % 1000 == 0:
                 progress.update(task, description=f"{path.name}: {number:,}")
-    return number, broken
+    return _Checked(number, broken, finding, at, line)
 
 
-def _near(wanted: Wanted, last: int, number: int) -> bool:
+def _near(wanted: Wanted, centre: int | None, last: int, number: int) -> bool:
     """Whether an event is in the part that is shown, whatever it is about."""
-    if wanted.step is not None:
-        return abs(number - wanted.step) <= AROUND
+    if wanted.line is not None:
+        return abs(number - (centre or 0)) <= AROUND
     return wanted.page is not None or wanted.request is not None or number > last - KEPT
+
+
+_Found = list[tuple[str, str]] | None
+"""The pages that an event is wrong about, by pool; `None`: it breaks no rule."""
 
 
 class _Requests:
@@ -160,26 +183,28 @@ class _Requests:
         with TraceReader(self._path) as trace:
             yield from trace
 
-    def judged(self) -> Iterator[bool]:
+    def checked(self) -> Iterator[tuple[int, _Found]]:
         teller = Teller(self._config, lambda *_: False)
         for line, op in self._operations():
-            yield teller.step(line, op)
+            violation = teller.step(line, op)
+            pages = {*disputed(violation).get("pages", ()), *named(op, "pages")} if violation is not None else ()
+            yield line, None if violation is None else [("pages", str(page)) for page in pages]
             if teller.mending.lost is not None:
                 return
 
-    def told(self, wanted: Wanted, last: int) -> tuple[Trace, list[str]]:
-        teller = Teller(self._config, _chosen(wanted, last))
+    def told(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
+        teller = Teller(self._config, _chosen(wanted, centre, last), wanted.request)
         after: list[str] = []
         for number, (line, op) in enumerate(self._operations(), start=1):
             teller.step(line, op)
-            if number == wanted.step:
+            if number == centre and wanted.line is not None:
                 after = list(holders(teller.mending.model))
             if number == last:
                 break
         return teller.trace(), after
 
 
-def _chosen(wanted: Wanted, last: int) -> Callable[[int, Operation[Any], State], bool]:
+def _chosen(wanted: Wanted, centre: int | None, last: int) -> Callable[[int, Operation[Any], State], bool]:
     part = wanted.part()
     page = int(part[1]) if part is not None and part[1].isdigit() else None
     owner: list[object] = [None]
@@ -188,9 +213,9 @@ def _chosen(wanted: Wanted, last: int) -> Callable[[int, Operation[Any], State],
         about = wanted.request is None or wanted.request in names_in(op)
         if about and wanted.request is None and part is not None:
             now = None if page is None else state.owner.get(page)
-            about = now != owner[0] or page in named(op, "pages")
+            about = now != owner[0] or page in named(op, "pages") or number == centre
             owner[0] = now
-        return about and _near(wanted, last, number)
+        return about and _near(wanted, centre, last, number)
 
     return chosen
 
@@ -213,32 +238,37 @@ class _Memory:
             assert isinstance(trace, MemoryReader)
             yield from trace
 
-    def _tell(self, teller: memory.Teller, events: Iterable[tuple[int, MemoryEvent]]) -> Iterator[bool]:
+    def _tell(self, teller: memory.Teller, events: Iterable[tuple[int, MemoryEvent]]) -> Iterator[tuple[int, _Found]]:
         for line, event in events:
             try:
-                yield bool(teller.step(line, event))
+                found = teller.step(line, event)
+                yield line, [(one.pool or "", str(one.page)) for one in found] if found else None
             except Malformed as error:
                 raise InputError(self._path, line, str(error)) from error
 
-    def judged(self) -> Iterator[bool]:
+    def checked(self) -> Iterator[tuple[int, _Found]]:
         return self._tell(memory.Teller(self._pools, lambda *_: False), self._events())
 
-    def told(self, wanted: Wanted, last: int) -> tuple[Trace, list[str]]:
+    def told(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
         part = wanted.part()
 
         def chosen(number: int, event: MemoryEvent, state: checker.State) -> bool:
             if wanted.request is not None and wanted.request not in memory.holders_of(event, state):
                 return False
-            if part is not None and not any(
-                part[0] in (None, pool) and str(page) == part[1] for pool, page in memory.named_in(event, state)
+            if (
+                part is not None
+                and number != centre
+                and not any(
+                    part[0] in (None, pool) and str(page) == part[1] for pool, page in memory.named_in(event, state)
+                )
             ):
                 return False
-            return _near(wanted, last, number)
+            return _near(wanted, centre, last, number)
 
-        teller = memory.Teller(self._pools, chosen)
+        teller = memory.Teller(self._pools, chosen, wanted.request)
         after: list[str] = []
         for number, _ in enumerate(self._tell(teller, self._events()), start=1):
-            if number == wanted.step:
+            if number == centre and wanted.line is not None:
                 after = list(memory.holdings(teller.checker.state))
             if number == last:
                 break

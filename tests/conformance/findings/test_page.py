@@ -62,20 +62,20 @@ def test_a_page_says_what_the_report_says(folder: Path) -> None:
     for part in (
         "PAGE-1 is broken",
         "page(s) 2 were not freed and nobody holds them",
-        "Met at left.jsonl:7, step 6: finish",
+        "Met at left.jsonl:7, finish",
         "expected [2]",
         "observed []",
         "The shortest operations that still show it (5 of 6).",
         "r is finished; nothing is freed.",
         "request r: protected 0, committed 6, allocated 6, row 0, pages 1..2",
-        "Page 2 belongs to request r, since step 3.",
+        "Page 2 belongs to request r, since line 4.",
         "SGLang pull request 22862",
     ):
         assert part in text
     told = steps(page)
-    assert [step["step"] for step in told] == [1, 2, 3, 4, 5]
+    assert [step["line"] for step in told] == [2, 3, 4, 5, 6]
     assert told[-1] == {
-        "step": 5,
+        "line": 6,
         "event": '{"op": "finish", "req": "r"}',
         "answer": '{"freed": []}',
         "breaks": "page(s) 2 were not freed and nobody holds them",

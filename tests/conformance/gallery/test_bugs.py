@@ -211,6 +211,7 @@ RARE = frozenset(
         "tail-freed-from-inside-a-page",
         "third-lock-not-counted",
         "tombstone-matched",
+        "abort-brings-lengths-back",
         "verified-in-flight",
         "window-freed-twice-around-the-cursor",
         "window-lock-released-too-far",
@@ -303,7 +304,7 @@ def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
     assert [moment.step for moment in finding.trace.moments] == [
         step for step, _ in enumerate(shown.counterexample.operations, start=1)
     ]
-    assert any("belong" in fact and "the prefix store, since step" in fact for fact in finding.known)
+    assert any("belong" in fact and "the prefix store, since line" in fact for fact in finding.known)
     text = " ".join(printed(describe_bug, bug, finding).split())
     assert RULES[shown.rule].statement in text
     assert all(moment.says in text for moment in finding.trace.moments)
@@ -337,7 +338,7 @@ def test_a_story_is_told_at_once_and_nothing_is_fuzzed(
     out = capsys.readouterr().out
     assert (
         out.startswith("retract-tail-orphaned: ")
-        and "TAIL-1 is broken at tail_freed_after_retract_p1:22, step 17: match_prefix\n" in out
+        and "TAIL-1 is broken at tail_freed_after_retract_p1:22, match_prefix\n" in out
     )
     assert re.search(r"Found by \d+ vectors?: .*tail_freed_after_retract_p1", " ".join(out.split()))
     assert "Bug gallery" not in out

@@ -117,7 +117,7 @@ def test_a_bad_answer_is_a_finding(
     assert none_left(pids)
     printed = capfd.readouterr()
     assert f"finding    {reason}\n" in printed.out
-    assert "step 3: extend" in printed.out
+    assert ":4, extend" in printed.out
     assert "its standard error: about to misbehave" in printed.out
     assert printed.err == ""
 

@@ -41,16 +41,16 @@ def shown(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> st
     return out
 
 
-def steps(out: str) -> list[int]:
+def numbers(out: str) -> list[int]:
     return [int(number) for number in re.findall(r"^ +(\d+)  .*[a-zA-Z]{3}", out, re.MULTILINE)]
 
 
 def test_a_trace_without_a_finding_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, write(tmp_path / "t.jsonl", HEADER, *RECORDED))
     assert "6 operations, no rule is broken, in a memory of 16 pages of 4 tokens, 2 rows." in " ".join(out.split())
-    assert steps(out) == [1, 2, 3, 4, 5, 6]
-    assert "     3  [A][A]  [A]   A prefill is prepared, of r up to 6" in out
-    assert "     6   * [.]   .    r is finished; page 2 goes back to the free pages." in out
+    assert numbers(out) == [2, 3, 4, 5, 6, 7]
+    assert "     4  [A][A]  [A]   A prefill is prepared, of r up to 6" in out
+    assert "     7   * [.]   .    r is finished; page 2 goes back to the free pages." in out
     assert "A request r" in out and "* the prefix store's" in out
 
 
@@ -62,25 +62,25 @@ def test_a_finding_is_told_where_it_is(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_vector_is_told_with_the_models_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, write(tmp_path / "v.jsonl", VECTOR, *LIFE))
-    assert "A request lives." in out and steps(out) == [1, 2, 3, 4, 5, 6]
+    assert "A request lives." in out and numbers(out) == [2, 3, 4, 5, 6, 7]
     assert "r has row 0 and gets pages 1..2." in " ".join(out.split())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [*vector_files()[::12], *memory_vector_files()[::9]], ids=lambda path: path.stem)
 def test_vectors_of_both_levels_can_be_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert steps(shown(capsys, path))
+    assert numbers(shown(capsys, path))
 
 
-def test_a_page_a_request_and_a_step_can_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_a_request_and_a_line_can_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = HEADER["config"] | {"num_pages": 1000}
     path = write(tmp_path / "t.jsonl", HEADER | {"config": config}, *lives(3))
-    assert steps(shown(capsys, path, "--request", "r2")) == [7, 8, 9, 10, 11, 12]
+    assert numbers(shown(capsys, path, "--request", "r2")) == [8, 9, 10, 11, 12, 13]
     out = shown(capsys, path, "--page", "2")
-    assert steps(out) == [9, 12] and re.search(r"step +2 +what happens", out), "and no other page"
-    assert steps(shown(capsys, path, "--page", "1000")) == [3, 6, 9, 12, 15, 18]
-    out = shown(capsys, path, "--step", "9")
-    assert steps(out) == list(range(4, 15))
+    assert numbers(out) == [10, 13] and re.search(r"line +2 +what happens", out), "and no other page"
+    assert numbers(shown(capsys, path, "--page", "1000")) == [4, 7, 10, 13, 16, 19]
+    out = shown(capsys, path, "--line", "10")
+    assert numbers(out) == list(range(5, 16))
     assert "after it   request r2: protected 0, committed 6, allocated 6, row 0, pages 2" in out
 
 
@@ -91,8 +91,8 @@ def test_of_a_long_trace_what_leads_to_the_finding_is_told(tmp_path: Path, capsy
     events[1199] = events[1199] | {"obs": {"freed": []}}
     out = shown(capsys, write(tmp_path / "t.jsonl", HEADER | {"config": config}, *events))
     assert "2,400 operations, a rule is broken" in " ".join(out.split())
-    told = steps(out)
-    assert told[0] == 1021 and told[-1] == 1220 and "... 1,020 events before these ..." in out
+    told = numbers(out)
+    assert told[0] == 1022 and told[-1] == 1221 and "... 1,020 events before these ..." in out
     assert "page(s) 1000 were not freed" in out
     assert re.search(r"[\d,]+ more pages are in use", " ".join(out.split()))
 
@@ -102,11 +102,11 @@ def test_memory_events_are_followed_by_page_and_holder(tmp_path: Path, capsys: p
         {"op": "release", "holder": "h2", "pool": "kv", "pages": [2]}
     ]
     path = write(tmp_path / "t.jsonl", MEMORY, *events)
-    assert steps(shown(capsys, path)) == [1, 2, 3, 4]
-    assert steps(shown(capsys, path, "--page", "2")) == [2, 4]
-    assert steps(shown(capsys, path, "--page", "kv:3")) == [3]
-    assert steps(shown(capsys, path, "--request", "h1")) == [1]
-    assert "after it   h3: page 3 of kv" in shown(capsys, path, "--step", "4")
+    assert numbers(shown(capsys, path)) == [2, 3, 4, 5]
+    assert numbers(shown(capsys, path, "--page", "2")) == [3, 5]
+    assert numbers(shown(capsys, path, "--page", "kv:3")) == [4]
+    assert numbers(shown(capsys, path, "--request", "h1")) == [2]
+    assert "after it   h3: page 3 of kv" in shown(capsys, path, "--line", "5")
 
 
 def test_who_holds_a_page_has_one_letter_in_whatever_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,17 +131,17 @@ def test_only_the_page_that_is_followed_is_drawn(tmp_path: Path, capsys: pytest.
     beside = {"op": "take", "holder": "x", "pool": "kv", "pages": [7, 1]}
     path = write(tmp_path / "t.jsonl", MEMORY | pools, *events, beside)
     out = shown(capsys, path, "--page", "state:1")
-    assert re.search(r"\n +state\n +step +1 +what happens\n", out) and "in use" not in out
+    assert re.search(r"\n +state\n +line +1 +what happens\n", out) and "in use" not in out
     out = shown(capsys, path, "--page", "1")
-    assert re.search(r"\n +kv +state\n +step +1 +1 +what happens\n", out)
+    assert re.search(r"\n +kv +state\n +line +1 +1 +what happens\n", out)
     assert "kv: 1 page of 1 slot; state: 1 page of 1 slot" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--step", "7"], "there is no step 7: it has 6"),
-        (["--step", "0"], "there is no step 0: it has 6"),
+        (["--line", "8"], "no event stands on line 8: they end on line 7"),
+        (["--line", "1"], "no event stands on line 1: they end on line 7"),
         (["--page", "9"], "no event is about page 9"),
         (["--request", "x"], "no event is about 'x'"),
     ],
@@ -169,3 +169,59 @@ def test_what_is_not_there_is_told_in_one_line(
 )
 def test_of_slots_and_positions_the_last_one_is_told_as_of_pages(use: Use, words: str) -> None:
     assert use_of(use) == words
+
+
+def test_of_a_batch_a_requests_own_part_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reqs = ["r", "s", "t"]
+    batch: list[dict[str, Any]] = [
+        *({"op": "submit", "req": req, "tokens": [1 + place, 2, 3], "obs": {}} for place, req in enumerate(reqs)),
+        *({"op": "match_prefix", "req": req, "obs": {"prefix_len": 0}} for req in reqs),
+        {
+            "op": "extend",
+            "reqs": [[req, 3] for req in reqs],
+            "obs": {"rows": {"r": 0, "s": 1, "t": 2}, "pages": {"r": [1], "s": [2], "t": [3]}},
+        },
+        {"op": "launch", "launch": 1, "reqs": reqs, "obs": {}},
+        {"op": "complete", "launch": 1, "tokens": dict.fromkeys(reqs, 9), "obs": {}},
+    ]
+    path = write(tmp_path / "t.jsonl", HEADER | {"config": HEADER["config"] | {"num_rows": 3}}, *batch)
+    out = " ".join(shown(capsys, path, "--request", "s").split())
+    assert "A prefill is prepared, of s up to 3: s has row 1 and gets page 2 (and 2 others)." in out
+    assert "Launch 1 goes to the device, with s (and 2 others)." in out
+    assert "Launch 1 completes and brings a token for s (and 2 others)." in out
+    begin: dict[str, Any] = {
+        "op": "begin",
+        "id": 1,
+        "stream": "f",
+        "reads": [{"table": "t1", "stop": 4}, {"table": "t2", "stop": 3}, {"pool": "kv", "pages": [3], "holder": "h3"}],
+    }
+    memory: list[dict[str, Any]] = [
+        *({"op": "take", "holder": f"h{one}", "pool": "kv", "pages": [one]} for one in (1, 2, 3)),
+        *({"op": "map", "table": f"t{one}", "holder": f"h{one}", "pool": "kv", "pages": [one]} for one in (1, 2)),
+        begin,
+    ]
+    path = write(tmp_path / "m.jsonl", MEMORY, *memory)
+    out = " ".join(shown(capsys, path, "--request", "h2").split())
+    assert "Operation 1 is queued on stream f: reads positions 0..2 of table t2 (and 2 others)." in out
+
+
+def test_steps_that_repeat_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    each = [
+        ({"op": name, "holder": "h", "pool": "kv", "pages": [page]})
+        for page in range(1, 11)
+        for name in ("take", "release")
+    ]
+    out = shown(capsys, write(tmp_path / "t.jsonl", MEMORY, *each))
+    assert numbers(out) == [2, 3, 20, 21]
+    assert "... these 2 lines 8 more times, with other numbers ..." in out
+
+
+def test_a_page_is_followed_to_its_own_first_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def on(page: int, op: str = "take") -> dict[str, Any]:
+        return {"op": op, "holder": f"h{page}", "pool": "kv", "pages": [page]}
+
+    gone = {"op": "end_holder", "holder": "h2"}
+    later = [on(2, "release"), on(2)] * 110
+    events = [on(1), on(1), on(2), gone, *later]
+    out = shown(capsys, write(tmp_path / "t.jsonl", MEMORY, *events), "--page", "2")
+    assert "MEM-LEAK" in out and numbers(out)[:2] == [4, 5], "the event that names no page shows it, too"

@@ -45,13 +45,17 @@ class Group:
         self.sequences: Counter[str] = Counter()
         """Of leaks: how the page was taken and given back -> how often."""
 
+    def line_of(self, event: int) -> int:
+        """The line of an event, one of those of the trace."""
+        return self.line - self.finding.event + event
+
     def leave(self, finding: Finding) -> None:
         """One of its findings is known: the next one stands for the others."""
         self.count -= 1 + finding.more
         self.findings.remove(finding)
         if finding is self.finding and self.findings:
+            self.line = self.line_of(self.findings[0].event)
             self.finding = self.findings[0]
-            self.line += self.finding.event - finding.event  # an event a line
 
 
 class Judged(NamedTuple):

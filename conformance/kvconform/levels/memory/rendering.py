@@ -21,7 +21,7 @@ from kvconform.levels.memory.grouping import Group, Judged
 from kvconform.levels.memory.ledger import sequences_in_words
 from kvconform.levels.memory.minimise import Cut, Identities, Step, shortest_cuts
 from kvconform.levels.memory.reductions import holders_in, last_release, pages_in, singly
-from kvconform.levels.memory.sentences import sentence
+from kvconform.levels.memory.sentences import part_of, sentence
 from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
 from kvconform.signals import caught
 from kvconform.traces.memory import MemoryReader, open_trace
@@ -48,9 +48,10 @@ class _Seen(NamedTuple):
 class Teller:
     """Goes along with a trace, and keeps the moments that are wanted."""
 
-    def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True) -> None:
-        """Nothing has happened yet."""
+    def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True, holder: str | None = None) -> None:
+        """Nothing has happened yet. Of batches only the part of `holder` is described, if one is given."""
         self.pools = pools
+        self._holder = holder
         self.checker = Checker(pools)
         self._chosen = chosen
         self._seen = deque[_Seen](maxlen=KEPT)
@@ -73,9 +74,14 @@ class Teller:
             beyond = len(found) - SAID + sum(one.more for one in found)
             says += f"; and {beyond:,} more" if beyond > 0 else ""
             about = list(dict.fromkeys(holders_of(event, state)))
-            moment = Moment(self._events, line, builtins(event), sentence(event), about=about, breaks=says)
+            moment = Moment(self._events, line, builtins(event), self._sentence(event), about=about, breaks=says)
             self._seen.append(_Seen(moment, cells))
         return found
+
+    def _sentence(self, event: MemoryEvent) -> str:
+        if self._holder is None:
+            return sentence(event)
+        return part_of(event, self._holder, {name: one.holder for name, one in self.checker.state.tables.items()})
 
     def trace(self) -> Trace:
         """What was told so far."""
@@ -179,7 +185,7 @@ def tell_judged(
     for group in judged.groups:
         follows = "" if group.cause is None else f"It may follow from {numbers[id(group.cause)]}."
         if not follows and group.finding.cause not in (None, group.finding.event):
-            follows = f"It may follow from what was found at event {group.finding.cause} and is accepted."
+            follows = f"It may follow from what was found on line {group.line_of(group.finding.cause)} and is accepted."
         if id(group) in cut_of:
             findings.append(finding_of(path, pools, group, cut_of[id(group)], follows))
         else:
@@ -251,10 +257,10 @@ def _other(group: Group, trace: Trace) -> Iterator[str]:
     found = group.finding
     if found.other is not None:
         id, event = found.other
-        line = group.line - found.event + event
+        line = group.line_of(event)
         holders = next((moment.about for moment in trace.moments if moment.line == line), [])
         whom = f" for {holders[0]}" if len(holders) == 1 else ""
-        races, where = found.rule in ("MEM-RACE", "MEM-REWRITE"), f"line {line}, event {event}"
+        races, where = found.rule in ("MEM-RACE", "MEM-REWRITE"), f"line {line}"
         did = "The other use is that of" if races else f"Page {found.page} was last written by"
         yield f"{did} operation {id}{whom} ({where})."
     if found.earlier is not None:
@@ -265,7 +271,7 @@ def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator
     """Since which event nobody has had the page; of a leak what its holder did let go of."""
     if release is not None:
         line, event = release
-        found, where = group.finding, f"line {line}, event {group.finding.event - group.line + line}"
+        found, where = group.finding, f"line {line}"
         leak = found.rule == "MEM-LEAK"
         lead = f"What {found.holder} released last, on" if leak else f"Nobody has had page {found.page} since"
         yield f"{lead} {where}: {sentence(event)}"

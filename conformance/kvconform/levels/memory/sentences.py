@@ -1,7 +1,9 @@
 """Memory events in sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+
+from msgspec import structs
 
 from kvconform.findings.finding import spans
 from kvconform.findings.wording import counted
@@ -16,6 +18,27 @@ def sentence(event: MemoryEvent) -> str:
     """One event in words."""
     place = "" if event.at is None else f" ({event.at})"
     return f"{_told(event)}{place}."
+
+
+def part_of(event: MemoryEvent, holder: str, tables: Mapping[str, str]) -> str:
+    """One event in words, of a batch only what is used for one holder; `tables`: those that they belong to."""
+    if not isinstance(event, e.Begin):
+        return sentence(event)
+
+    def whose(use: Use) -> str | None:
+        return use.holder if use.holder is not None else tables.get(use.table or "")
+
+    used = [whose(use) for use in (*event.reads, *event.writes, *(target for _, target in event.copies))]
+    others = {*used} - {holder}
+    if holder not in used or not others:
+        return sentence(event)
+    own = {
+        "reads": [use for use in event.reads if whose(use) == holder],
+        "writes": [use for use in event.writes if whose(use) == holder],
+        "copies": [pair for pair in event.copies if whose(pair[1]) == holder],
+    }
+    told = sentence(structs.replace(event, **own)).removesuffix(".")
+    return f"{told} (and {counted(len(others), 'other')})."
 
 
 def _told(event: MemoryEvent) -> str:

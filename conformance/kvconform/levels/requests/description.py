@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from kvconform.findings.finding import spans
+from kvconform.findings.finding import numbered, spans
 from kvconform.levels.requests.recovery import Mending
 from kvconform.oracle import owner_name, record_name
 from kvspec import events
-from kvspec.events import Config, Operation
+from kvspec.events import Answer, Config, Operation
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, expand
 from kvspec.tokens import Element
@@ -34,35 +34,37 @@ def memory_in_words(config: Config) -> str:
     return f"{pages} of {tokens}, {rows}{store}"
 
 
-def known(config: Config, operations: Sequence[Operation[Any]], disputed: Collection[int] = ()) -> Iterator[str]:
-    """What the model knows of what the last operation names, and of `disputed` pages, and since when."""
+def known(
+    config: Config, operations: Sequence[tuple[int, Operation[Any]]], disputed: Collection[int] = ()
+) -> Iterator[str]:
+    """What the model knows of what the last operation names, and of `disputed` pages, and since which line."""
     mending, since = Mending(config), dict[str, tuple[str, int]]()
-    for step, op in enumerate(operations[:-1], start=1):
+    for step, (line, op) in enumerate(operations[:-1], start=1):
         mending.step(msgspec.structs.replace(op))
         now = dict(_facts(mending.model.state))
         for thing, fact in now.items():
             if thing not in since or since[thing][0] != fact:
-                since[thing] = fact, step
+                since[thing] = fact, numbered(line, step)
         for thing in since.keys() - now.keys():
             del since[thing]
-    last = operations[-1]
-    for fact, step, pages in _by_fact(since, [*_pages_in(last), *disputed]):
+    _, last = operations[-1]
+    for fact, line, pages in _by_fact(since, [*_pages_in(last), *disputed]):
         belong = f"Pages {spans(pages)} belong" if pages[1:] else f"Page {pages[0]} belongs"
-        yield f"{belong} to {fact}, since step {step}."
+        yield f"{belong} to {fact}, since line {line}."
     wanted = {f"row {row}" for row in _rows_in(last)} | _hybrid_things(last.obs)
     wanted.update(thing for thing, (fact, _) in since.items() if fact == _WITHHELD and isinstance(last, events.Report))
-    for thing, (fact, step) in sorted(since.items(), key=lambda item: item[1][1]):
+    for thing, (fact, line) in sorted(since.items(), key=lambda item: item[1][1]):
         if thing in wanted:
-            yield f"{thing.capitalize()} {fact}, since step {step}."
+            yield f"{thing.capitalize()} {fact}, since line {line}."
 
 
 def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[str, int, list[int]]]:
-    """The pages of which the same has been true since the same step, together."""
+    """The pages of which the same has been true since the same line, together."""
     together: dict[tuple[str, int], list[int]] = {}
     for page in sorted(set(pages)):
         if f"page {page}" in since:
             together.setdefault(since[f"page {page}"], []).append(page)
-    return [(fact, step, same) for (fact, step), same in together.items()]
+    return [(fact, line, same) for (fact, line), same in together.items()]
 
 
 def _facts(state: State) -> Iterator[tuple[str, str]]:
@@ -111,6 +113,37 @@ def sentence(op: Operation[Any]) -> str:
     if op.refused is not None:
         return f"{_asked(op)}, and is refused: {op.refused.reason or op.refused.rule or 'no reason is given'}."
     return f"{_asked(op)}{_answered(op)}."
+
+
+def part_of(op: Operation[Any], name: str) -> str:
+    """One event in words, of a batch only the part of one request."""
+    reqs: list[Any] = getattr(op, "reqs", [])
+    batch = [*op.sampled] if isinstance(op, events.Complete) else [_name(one) for one in reqs]
+    if name not in batch or len(batch) == 1:
+        return sentence(op)
+    narrowed: dict[str, Any] = {"obs": op.obs and _only(op.obs, name)}
+    if isinstance(op, events.Complete):
+        narrowed["tokens"] = {req: token for req, token in op.tokens.items() if req == name}
+    else:
+        narrowed["reqs"] = [one for one in reqs if _name(one) == name]
+    others = _count(len(batch) - 1, "other")
+    return f"{sentence(msgspec.structs.replace(op, **narrowed)).removesuffix('.')} (and {others})."
+
+
+def _name(one: str | tuple[str, int]) -> str:
+    """The request of an entry of a batch."""
+    return one if isinstance(one, str) else one[0]
+
+
+def _only(obs: Answer, name: str) -> Answer:
+    """Of an answer to a batch the part of one request."""
+    parts = {field: getattr(obs, field) for field in obs.__struct_fields__}
+    each = {
+        field: {req: one for req, one in told.items() if req == name}
+        for field, told in parts.items()
+        if isinstance(told, dict)
+    }
+    return msgspec.structs.replace(obs, **each)
 
 
 def _asked(op: Operation[Any]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from kvconform.errors import NodeFault
 from kvconform.findings.finding import FREE, POOLS, Cell, Finding, Moment, Place, Rule, Trace, by_number, ranks, spans
 from kvconform.findings.wording import origin
-from kvconform.levels.requests.description import known, memory_in_words, sentence
+from kvconform.levels.requests.description import known, memory_in_words, part_of, sentence
 from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.recovery import Mending
 from kvconform.oracle import Model, owner_name, record_name
@@ -67,16 +67,17 @@ Chosen = Callable[[int, Operation[Any], State], bool]
 class Teller:
     """Goes along with a trace."""
 
-    def __init__(self, config: Config, chosen: Chosen = lambda *_: True) -> None:
-        """Nothing has happened yet."""
+    def __init__(self, config: Config, chosen: Chosen = lambda *_: True, request: str | None = None) -> None:
+        """Nothing has happened yet. Of batches only the part of `request` is described, if one is given."""
         self.config = config
+        self._request = request
         self.mending = Mending(config)
         self._chosen = chosen
         self._seen = deque[Seen](maxlen=KEPT)
         self._steps = 0
 
-    def step(self, line: int, given: Operation[Any]) -> bool:
-        """One operation, which stands on `line`; whether it breaks a rule.
+    def step(self, line: int, given: Operation[Any]) -> Violation | None:
+        """One operation, which stands on `line`; what it breaks.
 
         One without an answer is answered by the model itself.
         """
@@ -89,7 +90,7 @@ class Teller:
             op.refused = refusal.refused
         if self._chosen(self._steps, op, self.mending.model.state):
             self._keep(line, op, violation)
-        return violation is not None
+        return violation
 
     def end(self, line: int, op: Operation[Any], breach: Failure) -> None:
         """The operation that shows a finding: it is told as it was found, whatever the model says."""
@@ -104,7 +105,7 @@ class Teller:
             step=self._steps,
             line=line,
             event=builtins(msgspec.structs.replace(op, obs=None, refused=None)),
-            says=sentence(op),
+            says=sentence(op) if self._request is None else part_of(op, self._request),
             answer=answer,
             refused=None if op.refused is None else builtins(op.refused),
             about=_about(op, state),
@@ -206,14 +207,14 @@ def _told(
     config: Config, operations: Iterable[tuple[int, Operation[Any]]], breach: Failure, total: int
 ) -> tuple[Trace, list[str], list[str]]:
     teller = Teller(config, lambda step, *_: step > total - KEPT)
-    done: list[Operation[Any]] = []
+    done: list[tuple[int, Operation[Any]]] = []
     last: tuple[int, Operation[Any]] | None = None
     for line, op in operations:
         if last is not None:
             teller.step(*last)
         last = line, op
         if total <= EXPLAINED:
-            done.append(op)
+            done.append(last)
     if last is None:
         return teller.trace(), [], []
     before = list(holders(teller.mending.model, last[1]))

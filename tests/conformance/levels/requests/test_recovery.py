@@ -40,8 +40,8 @@ def test_what_follows_a_finding_is_judged(tmp_path: Path, capsys: pytest.Capture
     assert (left.finding.rule.id, left.line, left.count) == ("PAGE-1", 7, 1) and later.line == 9
     assert run_command(["check", str(path)]) == 1
     out = capsys.readouterr().out
-    assert f"PAGE-1 is broken at {path}:7, step 6: finish" in out
-    assert f"is broken at {path}:9, step 8: match_prefix" in out
+    assert f"PAGE-1 is broken at {path}:7, finish" in out
+    assert f"is broken at {path}:9, match_prefix" in out
     assert out.count("It may follow from the first finding") == 1
     assert "does not conform, 12 operations checked." in out
 
@@ -53,7 +53,7 @@ def test_the_same_again_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture
     (found,) = judged(path).found
     assert found.count == 3 and found.line == 13
     assert run_command(["check", str(path)]) == 1
-    assert f"PAGE-1 is broken at {path}:13, step 12: finish, 3 times" in capsys.readouterr().out
+    assert f"PAGE-1 is broken at {path}:13, finish, 3 times" in capsys.readouterr().out
 
 
 def test_a_wrong_refusal_changes_nothing(tmp_path: Path) -> None:
