@@ -215,6 +215,8 @@ class Finding(msgspec.Struct, omit_defaults=True):
     """The events that it may come from: what was done to its page since that was last free, before the finding."""
     sequences: str = ""
     """Of leaks that were met several times: how the pages were taken and given back, and how often so."""
+    method: Place | None = None
+    """The adapter's method that carried the operation out, where that is Python: its file and line."""
     raised: list[str] = []
     """Of a failure: where the implementation raised, its own lines, the innermost last."""
     count: int = 1

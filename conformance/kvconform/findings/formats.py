@@ -162,7 +162,7 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
         "ruleIndex": rules.index(_rule_id(finding)),
         "level": "error",
         "message": {"text": told},
-        "locations": [_location(place) for place in _places(finding)[:1]],
+        "locations": [_location(finding.method or finding.place)],
         "relatedLocations": [one | {"id": number} for number, one in enumerate(_related(finding), start=1)],
         "partialFingerprints": {"kvspec/v2": _fingerprint(finding)},
         **({"codeFlows": [{"threadFlows": [{"locations": steps}]}]} if steps else {}),
@@ -171,7 +171,9 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
 
 
 def _related(finding: Finding) -> Iterator[dict[str, Any]]:
-    """Further places of the same finding, and the entries of its ledger."""
+    """Its place in a trace if an adapter's method is its location; further places, and the entries of its ledger."""
+    if finding.method is not None:
+        yield _location(finding.place)
     yield from map(_location, finding.also)
     for one in finding.ledger:
         place = Place(finding.place.file, one.line)

@@ -1,7 +1,7 @@
 """What was judged, as tables."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich import box
@@ -94,18 +94,26 @@ def _show_silence(console: Console, evidence: Evidence) -> None:
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of several traces, those of most places first: the same code at the same place of an engine is one."""
+    found: dict[tuple[str, ...], Finding] = {}
+    for finding in findings:
+        first = found.setdefault(finding.kin, finding)
+        if first is not finding:
+            first.also += [finding.place, *finding.also]
+            first.count += finding.count
+    return sorted(found.values(), key=lambda one: -len(one.also))
+
+
 def show_kin(console: Console, findings: Sequence[Finding], traces: int) -> None:
-    """Print in how many of several traces the same was found, what is in most of them first."""
-    alike: dict[tuple[str, ...], list[Finding]] = {}
+    """Print in how many of several traces each finding was met."""
     for finding in findings if traces > 1 else ():
-        alike.setdefault(finding.kin, []).append(finding)
-    files = {kin: len({one.place.file for one in found}) for kin, found in alike.items()}
-    for kin, found in sorted(alike.items(), key=lambda one: -files[one[0]]):
-        place = found[0].place
+        place = finding.place
         site = f" ({place.site})" if place.site else ""
-        often = counted(sum(one.count for one in found), "time")
-        what = f"{found[0].title} at {place.operation}{site} in {files[kin]:,} of {traces:,} traces, {often}"
-        console.print(Text(filled(printable(f"{what}; first at {place}."), console.width, "", "  ")), soft_wrap=True)
+        files = len({one.file for one in (place, *finding.also)})
+        what = f"{finding.title} at {place.operation}{site} in {files:,} of {traces:,} traces"
+        what += f", {counted(finding.count, 'time')}; first at {place}."
+        console.print(Text(filled(printable(what), console.width, "", "  ")), soft_wrap=True)
 
 
 def show_baseline(console: Console, baseline: Baseline) -> None:

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ from kvconform.findings.baseline import Baseline, Entry, read_baseline
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.summary import show_baseline
+from kvconform.findings.summary import merged, show_baseline
 from kvconform.findings.text import show_finding
 from kvconform.fleet.cluster import Cluster
 from kvconform.runs.traces import report_of
@@ -152,17 +152,12 @@ def _moved(place: Place, url: str) -> Place:
     return Place(url, place.line, place.step, place.operation, place.vector, place.site)
 
 
-def grouped(checked: Iterable[Checked]) -> list[Cause]:
+def grouped(checked: Sequence[Checked]) -> list[Cause]:
     """Findings of one rule, at one kind of event, place in the engine and pool, most of them first."""
-    found: dict[object, Cause] = {}
+    since: dict[tuple[str, ...], datetime] = {}
     for one in checked:
-        for finding in one.report.findings:
-            known = found.get(finding.kin)
-            if known is None:
-                found[finding.kin] = Cause(finding, one.modified)
-                continue
-            known.finding.also += [finding.place, *finding.also]
-            known.finding.count += finding.count
-            dates = [date for date in (known.since, one.modified) if date is not None]
-            found[finding.kin] = Cause(known.finding, min(dates, default=None))
-    return sorted(found.values(), key=lambda cause: -len(cause.finding.also))
+        if one.modified is not None:
+            for finding in one.report.findings:
+                since[finding.kin] = min(since.get(finding.kin, one.modified), one.modified)
+    found = merged(finding for one in checked for finding in one.report.findings)
+    return [Cause(finding, since.get(finding.kin)) for finding in found]

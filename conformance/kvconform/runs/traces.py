@@ -19,7 +19,7 @@ from kvconform.findings.baseline import Baseline, read_baseline
 from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
 from kvconform.findings.outcome import Case, Report
-from kvconform.findings.summary import show_baseline, show_check, show_kin
+from kvconform.findings.summary import merged, show_baseline, show_check, show_kin
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.levels.memory import checking as memory
@@ -60,8 +60,11 @@ def check_traces(
     baseline = read_baseline(baseline_file)
     report = Report("check", ", ".join(map(str, traces)))
     told = _told_in(out, forms)
+    details = told.details
+    if len(traces) > 1:  # the findings of all come after their verdicts
+        told = told._replace(details=Console(quiet=True))
     if jobs > 1 and len(traces) > 1:
-        path = _check_many(told, traces, baseline, report, forms, jobs, first=first)
+        path = _check_many(told, traces, baseline, report, jobs, first=first)
     else:
         for path in traces:
             _check_one(told, path, baseline, report, follow=_never if follow else None, first=first)
@@ -71,8 +74,12 @@ def check_traces(
         forgive()
     elif caught():
         complain(f"interrupted: {path} and what comes after it is not checked to its end")
-    show_kin(told.details, report.findings, len(traces))
-    show_baseline(told.details, baseline)
+    if len(traces) > 1:
+        report.findings = merged(report.findings)
+        for number, finding in enumerate(report.findings, start=1):
+            show_finding(details, finding, number)
+    show_kin(details, report.findings, len(traces))
+    show_baseline(details, baseline)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
@@ -87,12 +94,12 @@ def _told_in(out: Console, forms: Forms) -> Consoles:
 
 
 def _check_many(
-    told: Consoles, traces: Sequence[Path], baseline: Baseline, report: Report, forms: Forms, jobs: int, *, first: bool
+    told: Consoles, traces: Sequence[Path], baseline: Baseline, report: Report, jobs: int, *, first: bool
 ) -> Path:
     """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
 
     def work(out: Console, path: Path, known: Baseline, one: Report) -> None:
-        _check_one(_told_in(out, forms), path, known, one, first=first)
+        _check_one(told._replace(verdict=out), path, known, one, first=first)
 
     left = list(traces)
     with closing(side_by_side(work, traces, jobs, told.verdict, baseline)) as checked:
@@ -150,8 +157,12 @@ def _check_one(
         with open_trace(path, follow=follow) as trace, progress_bar() as progress:
             task = progress.add_task(path.name, total=trace.lines.size() or None)
 
-            def tell() -> None:
-                progress.update(task, completed=trace.lines.bytes_read())
+            begun = time.monotonic()
+
+            def tell(events: int) -> None:
+                rate = events / max(time.monotonic() - begun, 0.001)
+                text = f"{path.name}: {events:,} events, {rate:,.0f} a second"
+                progress.update(task, completed=trace.lines.bytes_read(), description=text)
 
             if isinstance(trace, MemoryReader):
                 memory.check(told, path, trace, baseline, report, tell, follow=bool(follow), first=first, met=met)
@@ -168,7 +179,7 @@ def _check_requests(
     trace: TraceReader,
     baseline: Baseline,
     report: Report,
-    tell: Callable[[], object],
+    tell: Callable[[int], object],
     *,
     follow: bool,
     first: bool,

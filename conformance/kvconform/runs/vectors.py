@@ -17,7 +17,7 @@ from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.summary import show_baseline, show_gaps, show_run
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted
-from kvconform.implementations import load
+from kvconform.implementations import load, method_of
 from kvconform.levels.memory.vectors import (
     Result,
     case_of,
@@ -255,6 +255,7 @@ def tell_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
     original = _carried_out(vector, breach, factory) if shortest.counterexample is None else ()
     finding = finding_of(breach, vector.header.config, place, shortest, original)
     finding.raised = finding.raised or shown_stderr(factory)
+    finding.method = method_of(factory, place.operation)
     return finding
 
 

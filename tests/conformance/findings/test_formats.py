@@ -133,7 +133,11 @@ def test_sarif_is_sarif(folder: Path, command: list[str], results: int) -> None:
     assert len(run["results"]) == results
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-        place = result["locations"][0]["physicalLocation"]
+        if command is RUN:  # a code host shows the adapter's method; the trace is beside it
+            method = result["locations"][0]["physicalLocation"]
+            source = Path(method["artifactLocation"]["uri"].removeprefix("file://")).read_text().splitlines()
+            assert "def finish(" in source[method["region"]["startLine"] - 1]
+        place = result["relatedLocations" if command is RUN else "locations"][0]["physicalLocation"]
         assert (folder / place["artifactLocation"]["uri"]).is_file()
         lines = (folder / place["artifactLocation"]["uri"]).read_text().splitlines()
         assert 1 < place["region"]["startLine"] <= len(lines)

@@ -1,5 +1,6 @@
 """`kvspec check` of several traces at a time says what it says of one after the other."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -39,6 +40,23 @@ def test_it_says_the_same_in_the_order_of_the_traces(
     assert statuses == [1, 1]
     assert said[0] == said[1]
     assert len(said[0].out) > 100
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_same_in_several_traces_is_one_finding(
+    jobs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [write(tmp_path / f"{name}.jsonl", HEADER, *RECORDED[:5], LEAKED) for name in ("a", "b", "c")]
+    arguments = ["check", *map(str, paths), "--jobs", jobs]
+    assert run_command([*arguments, "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert found["place"]["file"] == str(paths[0]) and found["count"] == 3
+    assert [place["file"] for place in found["also"]] == [str(path) for path in paths[1:]]
+    assert run_command(arguments) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("page(s) 2 were not freed and nobody holds them rule") == 1
+    assert "PAGE-1 is broken at finish in 3 of 3 traces, 3 times" in out
+    assert all(f"{path}: does not conform" in out for path in paths)
 
 
 def dies(_out: Console, path: Path, _baseline: Baseline, report: Report) -> None:

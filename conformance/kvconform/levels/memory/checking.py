@@ -36,7 +36,7 @@ def check(
     trace: MemoryReader,
     baseline: Baseline,
     report: Report,
-    progress: Callable[[], object],
+    progress: Callable[[int], object],
     *,
     follow: bool = False,
     first: bool = False,
@@ -117,7 +117,7 @@ def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> 
         console.print()
 
 
-def _read(trace: MemoryReader, judging: Judge, progress: Callable[[], object], *, first: bool) -> None:
+def _read(trace: MemoryReader, judging: Judge, progress: Callable[[int], object], *, first: bool) -> None:
     for number, (line, event) in enumerate(trace, start=1):
         try:
             judging.step(line, event)
@@ -126,4 +126,4 @@ def _read(trace: MemoryReader, judging: Judge, progress: Callable[[], object], *
         except Malformed as error:
             raise InputError(trace.lines.path, line, str(error)) from error
         if number % 1000 == 0:
-            progress()
+            progress(number)

@@ -80,7 +80,7 @@ def judge_whole(
     config: Config,
     operations: Iterable[tuple[int, Operation[Any]]],
     baseline: Baseline,
-    progress: Callable[[], object] = lambda: None,
+    progress: Callable[[int], object] = lambda _: None,
     *,
     first_only: bool = False,
 ) -> Whole:
@@ -108,7 +108,7 @@ def judge_whole(
                     mending.lost = f"line {line}: {mending.lost}"
                     break
             if steps % 1000 == 0:
-                progress()
+                progress(steps)
     except InputError as error:
         problem = error
     except Interrupted:
