@@ -87,7 +87,7 @@ def check(
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
 
     Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
-    the rules that had too little to judge by are named. Checking goes on after a finding.
+    the fields that were left out are named, with the rules that need them. Checking goes on after a finding.
 
         kvspec check engine.jsonl yesterday.jsonl.zst
 

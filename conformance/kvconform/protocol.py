@@ -5,7 +5,7 @@ cache (numbered from 1). kvspec calls one method after the other, never two at o
 the specification. Lengths are in tokens. A method does three things:
 
 - It carries the operation out and returns its answer. **Any part of an answer may be `None`: a missing part is
-  not checked**, and the report names the rules that had too little to check. `MatchAnswer()` is a valid answer;
+  not checked**, and the report names the field and the rules that need it. `MatchAnswer()` is a valid answer;
   `MatchAnswer(prefix_len=8)` is a better one. Pages may be listed one by one or as runs `(first, count)`.
 - It raises `kvspec.events.Refusal(rule, reason)` for an operation that cannot be carried out. Its state must then be
   as it was before. `rule` may be `None`. Refusing an operation that could be carried out is as wrong as the reverse.

@@ -118,7 +118,7 @@ def test_a_wrong_answer_is_recorded_too(vector: str, tmp_path: Path) -> None:
 def test_rules_with_too_little_to_judge_by_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {}})
     assert run_command(["check", str(trace)]) == 0
-    assert "Answers told too little to judge by: PAGE-1 (1 time)." in capsys.readouterr().out
+    assert "Not reported, so not checked: freed (PAGE-1, 1 time)." in capsys.readouterr().out
 
 
 def test_rules_are_printed_with_reason_and_origin(capsys: pytest.CaptureFixture[str]) -> None:

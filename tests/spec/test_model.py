@@ -28,7 +28,11 @@ STEPS = 150
 
 def fingerprint(state: State) -> dict[str, object]:
     """Everything that is state; the counters of what was judged are not."""
-    plain = {name: value for name, value in vars(state).items() if name not in ("judged", "unjudged", "reached")}
+    plain = {
+        name: value
+        for name, value in vars(state).items()
+        if name not in ("judged", "unjudged", "unreported", "reached")
+    }
     plain["store"] = (state.store.pages, state.store.parents, state.store.children, state.store.pins)
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}

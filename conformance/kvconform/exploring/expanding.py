@@ -125,7 +125,7 @@ def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> Non
 
 def forget_counts(state: State) -> None:
     """Drop the counts of the way to a state: they are no part of the state."""
-    for counter in (state.unjudged, state.reached, state.chosen):
+    for counter in (state.unjudged, state.unreported, state.reached, state.chosen):
         counter.clear()
     state.judged = defaultdict(int)
 

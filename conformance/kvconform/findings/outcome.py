@@ -46,6 +46,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     """Rule -> how often it was judged."""
     unjudged: dict[str, int] = {}
     """Rule -> how often too little was told to judge by it."""
+    unreported: dict[str, list[str]] = {}
+    """Such a rule -> the fields that were left out."""
     version: str = __version__
     """Of kvspec."""
 

@@ -49,7 +49,7 @@ def show_gaps(
     *,
     verbose: bool,
 ) -> None:
-    """Print what the vectors that were not run need, and the rules that there was too little to judge by."""
+    """Print what the vectors that were not run need, and the fields that answers left out."""
     if verbose:
         for reason, count in Counter(why_not(missing) for _, missing in unsupported).most_common():
             console.print(Text(f"Not supported, {counted(count, 'vector')}: {reason}."), soft_wrap=True)
@@ -86,11 +86,14 @@ def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) 
 
 
 def _show_silence(console: Console, evidence: Evidence) -> None:
-    """Name the rules that answers told too little to judge by."""
+    """Name the fields that answers left out, and the rules that need them."""
     if evidence.unchecked:
         silent = [rule for rule in RULES if evidence.unchecked[rule]]
-        told = ", ".join(f"{rule} ({counted(evidence.unchecked[rule], 'time')})" for rule in silent)
-        line = f"Answers told too little to judge by: {told}."
+        fields = evidence.fields_for
+        told = "; ".join(
+            f"{', '.join(fields(rule))} ({rule}, {counted(evidence.unchecked[rule], 'time')})" for rule in silent
+        )
+        line = f"Not reported, so not checked: {told}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvconform.oracle.parts import judge_content, judge_length
+from kvconform.oracle.parts import judge_content, judge_length, not_reported
 from kvconform.oracle.runs import alongside, merged, runs_of, without
 from kvspec.events import Figures, Held, HolderView, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
@@ -26,7 +26,7 @@ def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
         if due is None:
             continue
         if told is None:
-            state.unjudged[rule] += 1
+            not_reported(state, rule, name)
         elif told != due:
             blamed = _blame(state, name, expected, obs)
             raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=told)
@@ -107,31 +107,46 @@ def judge_snapshot(state: State, told: SnapshotAnswer | None) -> SnapshotAnswer:
     _judge_holders(state, "session", sessions, obs.sessions)
     _judge_rows(state, expected.rows or {}, obs.rows)
     _judge_free_rows(state, expected, obs)
-    _judge_set(state, "STORE-1", "the store's pages", expected.store_pages or (), obs.store_pages)
-    _judge_set(state, "PAGE-1", "the free pages", expected.free_pages or (), obs.free_pages)
-    _judge_each(state, "STORE-2", "locks on page", expected.locks, obs.locks)
+    _judge_set(state, "STORE-1", "store_pages", expected.store_pages, obs.store_pages)
+    _judge_set(state, "PAGE-1", "free_pages", expected.free_pages, obs.free_pages)
+    _judge_each(state, "STORE-2", "locks", expected.locks, obs.locks)
     if state.config.sliding_window:
-        _judge_each(state, "SWA-3", "window side of page", expected.window_sides, obs.window_sides)
-        _judge_each(state, "SWA-5", "locks on window page", expected.window_locks, obs.window_locks)
+        _judge_each(state, "SWA-3", "window_sides", expected.window_sides, obs.window_sides)
+        _judge_each(state, "SWA-5", "window_locks", expected.window_locks, obs.window_locks)
     if state.config.num_states:
-        _judge_each(state, "MAMBA-5", "locks on state slot", expected.state_locks, obs.state_locks)
-        _judge_set(state, "MAMBA-4", "the store's states", expected.store_states or (), obs.store_states)
-        _judge_set(state, "MAMBA-1", "the free state slots", expected.free_states or (), obs.free_states)
+        _judge_each(state, "MAMBA-5", "state_locks", expected.state_locks, obs.state_locks)
+        _judge_set(state, "MAMBA-4", "store_states", expected.store_states, obs.store_states)
+        _judge_set(state, "MAMBA-1", "free_states", expected.free_states, obs.free_states)
     return expected
 
 
+_WORDS = {
+    "store_pages": "the store's pages",
+    "free_pages": "the free pages",
+    "locks": "locks on page",
+    "window_sides": "window side of page",
+    "window_locks": "locks on window page",
+    "state_locks": "locks on state slot",
+    "store_states": "the store's states",
+    "free_states": "the free state slots",
+    "free_rows": "the free rows",
+    "withheld_rows": "the withheld rows",
+}
+"""What the fields of a snapshot are about."""
+
+
 def _judge_each(
-    state: State, rule: str, name: str, expected: dict[int, int] | None, observed: dict[int, int] | None
+    state: State, rule: str, field: str, expected: dict[int, int] | None, observed: dict[int, int] | None
 ) -> None:
     """Compare what is told of each number of a pool; nothing is 0."""
     if observed is None or expected is None or state.virtual_page:
-        state.unjudged[rule] += 1
+        not_reported(state, rule, field if observed is None else "pages")
         return
     state.judged[rule] += 1
     for number in expected | observed:
         due, told = expected.get(number, 0), observed.get(number, 0)
         if due != told:
-            raise Violation(rule, f"{name} {number}: wrong", expected=due, observed=told)
+            raise Violation(rule, f"{_WORDS[field]} {number}: wrong", expected=due, observed=told)
 
 
 def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
@@ -149,8 +164,8 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
         raise Violation("RACE-1", "rows are free that a launch in flight still reads", observed=early)
     unread = without(observed.withheld_rows or (), without(observed.withheld_rows or (), expected.free_rows or ()))
     rule = "ROW-1" if unread else "RACE-1"
-    _judge_set(state, rule, "the withheld rows", expected.withheld_rows or (), observed.withheld_rows)
-    _judge_set(state, "ROW-1", "the free rows", expected.free_rows or (), observed.free_rows)
+    _judge_set(state, rule, "withheld_rows", expected.withheld_rows, observed.withheld_rows)
+    _judge_set(state, "ROW-1", "free_rows", expected.free_rows, observed.free_rows)
 
 
 def _with_withheld(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> SnapshotAnswer:
@@ -247,7 +262,7 @@ def _view(state: State, record: int) -> Held:
 def _judge_holders(state: State, kind: str, expected: dict[str, Held], observed: dict[str, HolderView] | None) -> None:
     """Compare who holds a row, and what is told of each."""
     if observed is None:
-        state.unjudged["LEN-1"] += 1
+        not_reported(state, "LEN-1", f"{kind}s")
         return
     for rule in ("ROW-1", "ROW-4"):
         state.judged[rule] += 1
@@ -266,7 +281,7 @@ def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
     """Compare one holder. What is not told of it is not judged."""
     who = f"{kind} {name}"
     if found.row is None or wanted.row < 0:
-        state.unjudged["ROW-2"] += 1
+        not_reported(state, "ROW-2", "row" if found.row is None else "rows")
     elif found.row != wanted.row:
         raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row)
     else:
@@ -284,7 +299,7 @@ def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
     if wanted.swa_evicted_len is not None:
         judge_length(state, "SWA-2", f"swa_evicted_len of {who}", wanted.swa_evicted_len, found.swa_evicted_len)
     if wanted.states is not None:
-        _judge_set(state, "MAMBA-1", f"the state slots of {who}", wanted.states, found.states)
+        _judge_set(state, "MAMBA-1", "states", wanted.states, found.states, f"the state slots of {who}")
         holder = state.requests[name] if kind == "request" else state.sessions[name]
         assert holder.record is not None, "it holds a row"
         _judge_roles(state, who, holder.record, found)
@@ -307,7 +322,7 @@ def _same_pages(state: State, length: int, other: int) -> bool:
 
 def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
     if observed is None:
-        state.unjudged["PAGE-3"] += 1
+        not_reported(state, "PAGE-3", "rows")
         return
     state.judged["PAGE-3"] += 1
     for row in expected | observed:
@@ -327,9 +342,12 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
             position += length
 
 
-def _judge_set(state: State, rule: str, name: str, expected: Runs, observed: Runs | None) -> None:
+def _judge_set(
+    state: State, rule: str, field: str, expected: Runs | None, observed: Runs | None, name: str = ""
+) -> None:
+    name, expected = name or _WORDS[field], expected or ()
     if observed is None or state.virtual_page:
-        state.unjudged[rule] += 1
+        not_reported(state, rule, field if observed is None else "pages")
         return
     state.judged[rule] += 1
     lacking, strange = without(expected, observed), without(observed, expected)
@@ -348,7 +366,7 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
     """
     held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
     if view.computing is None or any(slot < 0 for slot in held.states):
-        state.unjudged["DATA-2"] += 1
+        not_reported(state, "DATA-2", "computing" if view.computing is None else "states")
         return
     if view.computing not in ((held.computing,) if held.computing else held.states):
         what = f"{who} computes in state slot {view.computing}, where its state is not"
@@ -359,7 +377,7 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
     state.judged["DATA-2"] += 1
     due = [border for border in state.borders[record] if border >= protected]
     if view.tracking is None:
-        state.unjudged["DATA-2"] += bool(due)
+        not_reported(state, "DATA-2", "tracking", bool(due))
         return
     told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
     if list(told) != due:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from msgspec.structs import asdict
 
 from kvconform.oracle import inspection as looking
-from kvconform.oracle.parts import judge_content, judge_length, other_state
+from kvconform.oracle.parts import judge_content, judge_length, not_reported, other_state
 from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
 from kvconform.protocol import ANSWERS
 from kvspec.events import Answer, Event, Figures, FreeState
@@ -106,7 +106,7 @@ class Observed:
     def _given(self, pool: Pool, needs: Needs, told: dict[str, Runs] | None, due: str) -> dict[str, list[int]]:
         state = self._state
         if told is None:
-            state.unjudged[pool.rule] += 1
+            not_reported(state, pool.rule, f"{pool.kind.replace(' slot', '').replace(' ', '_')}s")
             return {req: [self._untold_number() for _ in range(need)] for req, need in needs if need}
         given: dict[str, list[int]] = {}
         seen: set[int] = set()
@@ -182,7 +182,7 @@ class Observed:
         else:
             observed = self._told(_FREED[pool], expected)
         if observed is None:
-            self._state.unjudged[rule] += 1
+            not_reported(self._state, rule, "state" if isinstance(self._op, FreeState) else _FREED[pool])
             return
         self._state.judged[rule] += 1
         freed = beginning(observed, len(expected) + _MORE)
@@ -211,7 +211,10 @@ class Observed:
             raise Violation("MAMBA-4", f"the store took {what}", expected=[*due] or None, observed=slot)
         if due:
             told = self.chooses or self._obs.state_cached is not None
-            (self._state.judged if told else self._state.unjudged)["MAMBA-4"] += 1
+            if told:
+                self._state.judged["MAMBA-4"] += 1
+            else:
+                not_reported(self._state, "MAMBA-4", "state_cached")
 
     def content(self, record: int, slot: int, length: int, what: str, /) -> None:
         """A slot of a record that is used for its state after `length` tokens has it; `what` is what for."""
@@ -226,7 +229,7 @@ class Observed:
         told: dict[str, int] | None = self._told("states_from", due)
         for req, request, prefix_len, _ in batch:
             if told is None or req not in told:
-                state.unjudged["DATA-2"] += prefix_len > 0
+                not_reported(state, "DATA-2", "states_from", prefix_len > 0)
                 continue
             record, slot, expected = request.record, told[req], due.get(req)
             if slot in (expected, self._cached_state(record, prefix_len)) or (expected is not None and expected < 0):
@@ -358,7 +361,7 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
     """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
     row = None if rows is None else rows.get(req)
     if row is None:
-        state.unjudged["ROW-1"] += 1
+        not_reported(state, "ROW-1", "rows")
         if kept is not None:
             return kept
         state.virtual_row -= 1

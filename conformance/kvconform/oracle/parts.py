@@ -5,10 +5,17 @@ from kvspec.model.state import State
 from kvspec.rules import Violation
 
 
+def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
+    """A rule is not checked, because an answer leaves a field out."""
+    if times:
+        state.unjudged[rule] += times
+        state.unreported.add((rule, field))
+
+
 def judge_length(state: State, rule: str, name: str, expected: int, observed: int | None) -> None:
     """Compare one length, in tokens."""
     if observed is None:
-        state.unjudged[rule] += 1
+        not_reported(state, rule, name.partition(" ")[0])
     elif observed != expected:
         raise Violation(rule, f"{name} is wrong", expected=expected, observed=observed)
     else:
@@ -22,7 +29,10 @@ def judge_content(state: State, record: int, slot: int, length: int, what: str) 
         held = state.state_content.get(slot)
         observed = "no state" if held is None else f"the state after {held[1]} tokens"
         raise other_state(what, slot, length, slot_keeping(state, record, length), observed)
-    (state.unjudged if has is None else state.judged)["DATA-2"] += 1
+    if has is None:
+        not_reported(state, "DATA-2", "states_from")
+    else:
+        state.judged["DATA-2"] += 1
 
 
 def other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:

@@ -169,12 +169,14 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     for vector, outcome in ran.results:
         verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "known"
         silent = unchecked_rules(vector, outcome) if verdict == "conforms" else []
-        verdict, reason = ("partly checked", f"too little is told of {', '.join(silent)}") if silent else (verdict, "")
+        left_out = (f"{', '.join(outcome.evidence.fields_for(rule))} ({rule})" for rule in silent)
+        verdict, reason = ("partly checked", f"not reported: {'; '.join(left_out)}") if silent else (verdict, "")
         report.cases.append(Case(vector.name, verdict, str(vector.path), events=outcome.operations, reason=reason))
     for vector, missing in ran.unsupported:
         report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))
     evidence = Evidence.together(outcome.evidence for _, outcome in ran.results)
     report.judged, report.unjudged = dict(evidence.checked), dict(evidence.unchecked)
+    report.unreported = {rule: evidence.fields_for(rule) for rule in evidence.unchecked}
     report.findings += tell_all(ran.failed, factory)
 
 

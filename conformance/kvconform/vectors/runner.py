@@ -41,8 +41,14 @@ class Evidence(NamedTuple):
     checked: Counter[str]
     unchecked: Counter[str]
     """How often an answer lacked a value that a rule needs."""
+    unreported: frozenset[tuple[str, str]]
+    """Such rules, and the fields that were left out."""
     reached: Counter[str]
     """Noteworthy happenings: a check that never met its case has shown nothing."""
+
+    def fields_for(self, rule: str) -> list[str]:
+        """The fields that were left out and that a rule needs."""
+        return sorted(field for other, field in self.unreported if other == rule)
 
     @classmethod
     def of(cls, model: Model) -> "Evidence":
@@ -50,17 +56,19 @@ class Evidence(NamedTuple):
         checked, unchecked, reached, chosen = map(
             Counter, (model.state.judged, model.state.unjudged, model.state.reached, model.state.chosen)
         )
-        return cls(checked, unchecked, reached + chosen)
+        return cls(checked, unchecked, frozenset(model.state.unreported), reached + chosen)
 
     @classmethod
     def together(cls, parts: Iterable["Evidence"]) -> "Evidence":
         """The sum of the evidence of several models."""
         checked, unchecked, reached = Counter[str](), Counter[str](), Counter[str]()
+        unreported = set[tuple[str, str]]()
         for part in parts:
             checked += part.checked
             unchecked += part.unchecked
+            unreported |= part.unreported
             reached += part.reached
-        return cls(checked, unchecked, reached)
+        return cls(checked, unchecked, frozenset(unreported), reached)
 
 
 class Outcome(NamedTuple):

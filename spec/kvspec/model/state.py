@@ -102,6 +102,8 @@ class State:
         """The last invented row, negative too."""
         self.judged = defaultdict[str, int](int)
         self.unjudged = defaultdict[str, int](int)
+        self.unreported = set[tuple[str, str]]()
+        """Rules that were not checked for want of a field of an answer, and that field."""
         self.reached = defaultdict[str, int](int)
         self.chosen = defaultdict[str, int](int)
         """How often an implementation made which of the CHOICES."""

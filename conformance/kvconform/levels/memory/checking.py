@@ -105,8 +105,8 @@ def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> 
     if judged.unjudged:
         silent = [(rule, pool, count) for pool, counts in judged.unjudged.items() for rule, count in counts.items()]
         several = len(state.pools) > 1
-        each = [f"{rule}{f' in {pool}' * several} ({counted(count, 'time')})" for rule, pool, count in sorted(silent)]
-        line = f"Not reported, so not checked: {', '.join(each)}."
+        each = [f"{rule}{f' in {pool}' * several}, {counted(count, 'time')}" for rule, pool, count in sorted(silent)]
+        line = f"Not reported, so not checked: labels ({'; '.join(each)})."
         console.print(Text(filled(printable(line), console.width, "", "  ")), soft_wrap=True)
     holders = sum(any(pages.values()) for pages in state.holdings.values())
     if holders and not judged.events["idle"]:
