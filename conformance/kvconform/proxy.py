@@ -13,6 +13,9 @@ from kvconform.traces.expect import NOTHING, Seen
 from kvspec.events import A, Operation, Refusal, Report, Snapshot
 from kvspec.rules import Violation
 
+_POOLS = {"rows": "rows", "window": "window pages", "states": "state slots"}
+"""Pools of the memory level, as the request level names them; the others have a number for each page."""
+
 
 class RuleBroken(Violation):
     """An answer broke a rule at `step`, counted from 1. `op` carries that answer."""
@@ -22,7 +25,11 @@ class RuleBroken(Violation):
         found, what = violation.finding, violation.what
         if isinstance(found, Finding):
             what = f"{found.pool}: {describe(found)}" if found.pool else describe(found)
-        super().__init__(violation.code, what, expected=violation.expected, observed=violation.observed, finding=found)
+        wrong = violation.wrong
+        if isinstance(found, Finding) and isinstance(found.page, int):
+            wrong = {_POOLS.get(found.pool or "", "pages"): [found.page]}
+        compared = {"expected": violation.expected, "observed": violation.observed}
+        super().__init__(violation.code, what, **compared, wrong=wrong, finding=found)
         self.step = step
         self.op = op
 

@@ -1,6 +1,7 @@
 """The rules, by their stable ids, and what is raised when one is broken. Their words stand in `rules.json`."""
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,15 +43,27 @@ def rule_of(code: str) -> str:
     return code.partition("/")[0]
 
 
+Wrong = Mapping[str, Iterable[int]]
+"""Pool (`pages`, `window pages`, `state slots`, `rows`) -> numbers of it."""
+
+
 class Violation(Exception):
     """A rule was broken."""
 
     def __init__(
-        self, code: str, what: str, *, expected: object = None, observed: object = None, finding: object = None
+        self,
+        code: str,
+        what: str,
+        *,
+        expected: object = None,
+        observed: object = None,
+        wrong: Wrong | None = None,
+        finding: object = None,
     ) -> None:
         """Name the rule or its case, say what happened, and set the expected value against the observed one.
 
-        `finding` is that of the memory checker, where it broke a rule of the memory model.
+        `wrong` are the pages, rows and slots that it is about, by pool; `finding` is that of the memory checker, where
+        it broke a rule of the memory model.
         """
         super().__init__(f"{code}: {what}")
         self.code = code
@@ -58,4 +71,5 @@ class Violation(Exception):
         self.what = what
         self.expected = expected
         self.observed = observed
+        self.wrong = wrong or {}
         self.finding = finding

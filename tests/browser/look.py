@@ -15,23 +15,32 @@ from html import unescape
 from pathlib import Path
 
 from kvcli.main import run_command
+from kvconform.findings.timeline import FIRST_SEEN
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "run": ["run", "tail_freed_after_retract_p1", "--impl", "bug:retract-tail-orphaned", "-q"],
     "check": ["check", str(ROOT / "conformance/examples/reuse_before_the_fence.jsonl"), "-q"],
+    "long": ["show", "long.jsonl"],
     "show": ["show", str(ROOT / "conformance/kvconform/vectors/retract-and-abort/tail_freed_after_retract_p4.jsonl")],
 }
-LOOKS = [("light", 1100), ("dark", 1100), ("light", 390), ("dark", 390)]
+LOOKS = [("light", 1280), ("dark", 1100), ("light", 400), ("dark", 390)]
 HEIGHT = 1200
 
 PROBE = """
 <script>
 const article = document.querySelector("article");
-const rows = [...article.querySelectorAll(".kv-trace tbody tr")];
+const rows = [...article.querySelectorAll(".kv-trace tbody tr:not(.kv-fold)")];
+const folds = [...article.querySelectorAll(".kv-fold")];
+const first = rows.filter(row => getComputedStyle(row).display !== "none").length;
+folds.forEach(fold => fold.click());
 const where = () => article.querySelector(".where").textContent;
 const root = document.documentElement;
 const seen = { rows: rows.length, overflow: root.scrollWidth - root.clientWidth };
+seen.lines = rows.slice(-2).map(row => row.cells[0].textContent);
+seen.text = Math.min(...rows.map(row => row.cells[1].getBoundingClientRect().width));
+seen.folds = folds.length;
+seen.unfolded = first;
 seen.first = where();
 article.querySelector(".back").click();
 seen.back = where();
@@ -64,26 +73,46 @@ def chromium(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
-def wrong(seen: dict[str, object], scheme: str) -> list[str]:
+def wrong(seen: dict[str, object], scheme: str, width: int) -> list[str]:
     """What did not come out as it should."""
-    rows = int(str(seen["rows"]))
+    before, last = (f"line {line}" for line in seen["lines"])  # type: ignore[attr-defined]
     due = {
         "overflow": 0,
-        "first": f"step {rows} of {rows}",
-        "back": f"step {rows - 1} of {rows}",
-        "on": f"step {rows} of {rows}",
-        "key": f"step {rows - 1} of {rows}",
+        "first": last,
+        "back": before,
+        "on": last,
+        "key": before,
         "kept": seen["about"],
-        "again": rows,
+        "again": seen["rows"],
         "paper": "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 25, 29)",
     }
-    return [f"{name} is {seen[name]!r}, not {value!r}" for name, value in due.items() if seen[name] != value]
+    told = [f"{name} is {seen[name]!r}, not {value!r}" for name, value in due.items() if seen[name] != value]
+    if int(str(seen["rows"])) > FIRST_SEEN:
+        due_folds = int(str(seen["folds"])) > 1 and int(str(seen["unfolded"])) < FIRST_SEEN
+        told += [] if due_folds else [f"{seen['folds']} folds, {seen['unfolded']} events seen at first"]
+        told += [] if float(str(seen["text"])) > 300 or width < 640 else [f"the text is {seen['text']} px wide"]
+    return told
+
+
+def long_trace(path: Path) -> None:
+    """Write 131 events and more, on 60 pages, of which the last breaks a rule."""
+    lines: list[dict[str, object]] = [
+        {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 64, "page_size": 4}}},
+        {"op": "take", "holder": "h", "pool": "kv", "pages": [[1, 20]]},
+    ]
+    for number in range(34):
+        mine = {"holder": f"r{number}", "pool": "kv", "pages": [21 + number, 22 + number]}
+        begin = {"op": "begin", "id": number, "stream": "s", "writes": [{"pool": "kv", "pages": mine["pages"]}]}
+        lines += [{"op": "take", **mine}, begin, {"op": "end", "id": number}, {"op": "release", **mine}]
+    lines.append({"op": "end_holder", "holder": "h"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def look(folder: Path) -> int:
     """Make the pages, probe and picture each; how many things are wrong."""
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
+    long_trace(Path("long.jsonl"))
     problems = 0
     for name, command in PAGES.items():
         run_command([*command, "--html", f"{name}.html"])
@@ -92,7 +121,7 @@ def look(folder: Path) -> int:
         for scheme, width in LOOKS:
             how = [f"--window-size={width},{HEIGHT}", f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
             found = re.search(r'data-seen="([^"]*)"', chromium(*how, "--dump-dom", probed.as_uri()))
-            told = wrong(json.loads(unescape(found[1])), scheme) if found else ["the page's script did not run"]
+            told = wrong(json.loads(unescape(found[1])), scheme, width) if found else ["the page's script did not run"]
             chromium(*how, f"--screenshot={folder}/{name}-{scheme}-{width}.png", (folder / f"{name}.html").as_uri())
             print(f"{name}, {scheme}, {width} px: {'; '.join(told) or 'steps and filters'}")
             problems += len(told)

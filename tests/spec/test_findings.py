@@ -5,7 +5,7 @@ import pytest
 from tests.spec.findings import FILE, Kinds, Outcome, golden, names, source, summary, text
 from tests.spec.oddities import oddities
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("findings")]
 
 KINDS, LINES = Kinds(), dict[str, str]()
 """What the tests below have seen, so that the whole file is not made twice."""
@@ -30,7 +30,7 @@ def test_the_model_says_what_findings_txt_says_and_nothing_odd(name: str) -> Non
 
 def test_findings_txt_shows_nothing_else() -> None:
     kinds, lines = KINDS, LINES
-    if list(lines) != names():  # another process has seen the rest
+    if list(lines) != names():  # only a part of the tests above was asked for
         kinds = Kinds()
         lines = {name: summary(source(name), kinds.add) for name in names()}
     assert text(kinds, list(lines.values())) == FILE.read_text()

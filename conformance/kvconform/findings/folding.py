@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from kvconform.findings.finding import Moment
 
-LONGEST = 4
-"""Steps of what repeats at most: a decode step is prepared, launched, completed, and the window moves on."""
+LONGEST = 8
+"""Steps of what repeats at most: a decode step at the memory level takes, names, begins, ends, and gives back."""
 LEAST = 4
 """Times that something has to come."""
 _NUMBER = re.compile(r"\d+(\.\.\d+)?(, \d+(\.\.\d+)?)*")

@@ -87,7 +87,7 @@ def _timeline(trace: Trace) -> str:
         [
             '<div class="bar"><button class="back" title="arrow up">&#9650;</button>',
             '<button class="on" title="arrow down">&#9660;</button><span class="where soft"></span>',
-            f'<span class="soft">only</span><span class="holders">{chips}</span></div>' if holders else "</div>",
+            f'<span class="soft">show only</span><span class="holders">{chips}</span></div>' if holders else "</div>",
             f'<p class="soft">{before:,} events before these are not drawn.</p>' if before else "",
             drawn(trace, MOST, fold=True),
             '<div class="now-step"></div>',

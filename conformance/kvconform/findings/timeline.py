@@ -6,11 +6,14 @@ from html import escape
 
 from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, spans
 from kvconform.findings.folding import Fold, folded
+from kvconform.findings.wording import counted
 
 SIZE = 22
 """Pixels of one page, row or slot."""
 MOST_STEPS = 60
 """Events that are drawn: the last."""
+FIRST_SEEN = 40
+"""Of them those that are seen before a reader asks for the earlier ones, where these can be hidden."""
 HUES = 6
 """Colours for holders."""
 _STYLES = {"free": "none", "store": "store", "locked": "locked", "withheld": "room"}
@@ -23,11 +26,13 @@ def drawn(trace: Trace, most: int = MOST_STEPS, *, fold: bool = False) -> str:
     columns = {pool: _column(shown, pool) for pool in dict.fromkeys(pool for one in shown for pool in one.cells)}
     columns = {pool: numbers for pool, numbers in columns.items() if numbers}
     hues: dict[str, int] = {}
-    body = []
-    for one in folded(shown) if fold else shown:
+    body: list[str] = []
+    earlier = len(shown) - FIRST_SEEN if fold else 0
+    if earlier > 0:
+        body += _hidden(f"... {counted(earlier, 'earlier event')} ...", shown[:earlier], columns, hues)
+    for one in folded(shown[max(earlier, 0) :]) if fold else shown:
         if isinstance(one, Fold):
-            body.append(f'<tr class="kv-fold"><td></td><td>{escape(str(one))}</td></tr>')
-            body += [_line(moment, columns, hues, "kv-folded") for moment in one.moments]
+            body += _hidden(str(one), one.moments, columns, hues)
         else:
             body.append(_line(one, columns, hues))
     heads = [
@@ -47,6 +52,12 @@ def _column(shown: list[Moment], pool: str) -> list[str]:
     """What is drawn of a pool: what is ever in use or named."""
     used = {number for one in shown for number, cell in one.cells.get(pool, {}).items() if cell != FREE}
     return sorted(used, key=by_number)
+
+
+def _hidden(words: str, moments: list[Moment], columns: dict[str, list[str]], hues: dict[str, int]) -> Iterator[str]:
+    """Events that are not seen before the line above them is clicked."""
+    yield f'<tr class="kv-fold"><td></td><td>{escape(words)}</td></tr>'
+    yield from (_line(moment, columns, hues, "kv-folded") for moment in moments)
 
 
 def _line(moment: Moment, columns: dict[str, list[str]], hues: dict[str, int], kind: str = "") -> str:

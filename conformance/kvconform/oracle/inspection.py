@@ -13,8 +13,8 @@ from kvspec.model.looking import held_tokens, turns_of
 from kvspec.model.records import Request, Session
 from kvspec.model.recurrent import has_state, slot_keeping
 from kvspec.model.state import WITHHELD, State
-from kvspec.pages import Runs, ceil_pages, compress, count, slots_of
-from kvspec.rules import Violation
+from kvspec.pages import Runs, ceil_pages, compress, count, expand, slots_of
+from kvspec.rules import Violation, Wrong
 
 
 def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
@@ -134,6 +134,17 @@ _WORDS = {
 }
 """What the fields of a snapshot are about."""
 
+_POOLS = {
+    "window_locks": "window pages",
+    "state_locks": "state slots",
+    "store_states": "state slots",
+    "free_states": "state slots",
+    "states": "state slots",
+    "free_rows": "rows",
+    "withheld_rows": "rows",
+}
+"""The pools whose numbers they tell, where these are no pages."""
+
 
 def _judge_each(
     state: State, rule: str, field: str, expected: dict[int, int] | None, observed: dict[int, int] | None
@@ -146,7 +157,8 @@ def _judge_each(
     for number in expected | observed:
         due, told = expected.get(number, 0), observed.get(number, 0)
         if due != told:
-            raise Violation(rule, f"{_WORDS[field]} {number}: wrong", expected=due, observed=told)
+            wrong = {_POOLS.get(field, "pages"): [number]}
+            raise Violation(rule, f"{_WORDS[field]} {number}: wrong", expected=due, observed=told, wrong=wrong)
 
 
 def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
@@ -161,7 +173,8 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     # those of the free ones that are withheld
     early = without(observed.free_rows or (), without(observed.free_rows or (), expected.withheld_rows or ()))
     if early:
-        raise Violation("RACE-1", "rows are free that a launch in flight still reads", observed=early)
+        what = "rows are free that a launch in flight still reads"
+        raise Violation("RACE-1", what, observed=early, wrong={"rows": expand(early)})
     unread = without(observed.withheld_rows or (), without(observed.withheld_rows or (), expected.free_rows or ()))
     rule = "ROW-1" if unread else "RACE-1"
     _judge_set(state, rule, "withheld_rows", expected.withheld_rows, observed.withheld_rows)
@@ -270,11 +283,19 @@ def _judge_holders(state: State, kind: str, expected: dict[str, Held], observed:
         if name not in observed:
             # A session that waits for its turn to be released: it was released too early, private pages or none.
             rule = "SESS-4" if kind == "session" and state.sessions[name].closing else "ROW-1"
-            raise Violation(rule, f"{kind} {name} should hold a row", expected=expected[name])
+            raise Violation(
+                rule, f"{kind} {name} should hold a row", expected=expected[name], wrong=_row(expected[name])
+            )
         if name not in expected:
             rule = "ROW-1" if kind == "session" else _blame_row(state, name)
-            raise Violation(rule, f"{kind} {name} should hold no row", observed=observed[name])
+            raise Violation(
+                rule, f"{kind} {name} should hold no row", observed=observed[name], wrong=_row(observed[name])
+            )
         _judge_holder(state, kind, name, expected[name], observed[name])
+
+
+def _row(view: Held | HolderView) -> Wrong:
+    return {"rows": [] if view.row is None else [view.row]}
 
 
 def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
@@ -283,17 +304,18 @@ def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
     if found.row is None or wanted.row < 0:
         not_reported(state, "ROW-2", "row" if found.row is None else "rows")
     elif found.row != wanted.row:
-        raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row)
+        wrong = {"rows": [wanted.row, found.row]}
+        raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row, wrong=wrong)
     else:
         state.judged["ROW-2"] += 1
-    judge_length(state, "LEN-1", f"protected_len of {who}", wanted.protected_len, found.protected_len)
+    judge_length(state, "LEN-1", f"protected_len of {who}", wanted.protected_len, found.protected_len, _row(wanted))
     ahead = kind == "request" and state.speculates_ahead(name)
     length_rule = rule = "SPEC-2" if ahead else "LEN-1"
     committed, allocated = found.committed_len, found.allocated_len
     has = wanted.allocated_len if allocated is None else allocated
     if committed is not None and wanted.committed_len < committed <= has and not ahead:
         rule = "DATA-1"  # beyond its tokens, a holder vouches for content that it does not have
-    judge_length(state, rule, f"committed_len of {who}", wanted.committed_len, committed)
+    judge_length(state, rule, f"committed_len of {who}", wanted.committed_len, committed, _row(wanted))
     if kind == "request" or not _same_pages(state, wanted.allocated_len, has):
         judge_length(state, length_rule, f"allocated_len of {who}", wanted.allocated_len, allocated)
     if wanted.swa_evicted_len is not None:
@@ -330,15 +352,20 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
             continue
         if row not in observed or row not in expected:
             what = "is held, but not told" if row in expected else "is told, but nobody holds it"
-            raise Violation("ROW-1", f"row {row} {what}", expected=expected.get(row), observed=observed.get(row))
+            due_slots, told_slots = expected.get(row), observed.get(row)
+            raise Violation(
+                "ROW-1", f"row {row} {what}", expected=due_slots, observed=told_slots, wrong={"rows": [row]}
+            )
         due, told = count(expected[row]), count(observed[row])
         if not _same_pages(state, due, told):
-            raise Violation("PAGE-3", f"the number of positions of row {row} is wrong", expected=due, observed=told)
+            what = f"the number of positions of row {row} is wrong"
+            raise Violation("PAGE-3", what, expected=due, observed=told, wrong={"rows": [row]})
         position = 0
         for want, have, length in alongside(expected[row], observed[row]):
             if want not in (have, 0):
                 what = f"position {position} of row {row} is another slot"
-                raise Violation("PAGE-3", what, expected=want, observed=have)
+                pages = [slot // state.config.page_size for slot in (want, have)]
+                raise Violation("PAGE-3", what, expected=want, observed=have, wrong={"rows": [row], "pages": pages})
             position += length
 
 
@@ -353,7 +380,8 @@ def _judge_set(
     lacking, strange = without(expected, observed), without(observed, expected)
     if lacking or strange:
         due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))
-        raise Violation(rule, f"{name} differ", expected=due, observed=told)
+        wrong = {_POOLS.get(field, "pages"): [*expand(lacking), *expand(strange)]}
+        raise Violation(rule, f"{name} differ", expected=due, observed=told, wrong=wrong)
     if count(observed) != sum(length for _, length in merged(observed)):
         in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
         raise Violation(rule, f"{name}: some are there twice", observed=in_order)

@@ -200,7 +200,7 @@ class Observed:
         for page in tombstones:
             if page in gone:
                 what = f"page {page} of the prefix store was freed while somebody has locked it"
-                raise Violation("SWA-6", what, observed=freed)
+                raise Violation("SWA-6", what, observed=freed, wrong={"pages": [page]})
 
     # State slots
 
@@ -321,7 +321,8 @@ def _judge_free(
         if number in taken or number in pool.owners or not exists:
             whose = "was given out already" if number in taken and exists else pool.use(state, number)[1]
             what = f"{pool.kind} {number} was given to {req}, but it {whose}"
-            raise Violation(pool.rule, what, expected=f"a free {pool.kind}", observed=number)
+            wrong = {f"{pool.kind}s": [number]}
+            raise Violation(pool.rule, what, expected=f"a free {pool.kind}", observed=number, wrong=wrong)
         taken.add(number)
 
 
@@ -338,7 +339,13 @@ def _judge_freed(
     for number in freed:
         if number in seen:
             twice = pool.rule if of_pages else rule
-            raise Violation(twice, f"{pool.kind} {number} was freed twice", expected=due, observed=freed)
+            raise Violation(
+                twice,
+                f"{pool.kind} {number} was freed twice",
+                expected=due,
+                observed=freed,
+                wrong={f"{pool.kind}s": [number]},
+            )
         if number not in due:
             broken, whose = pool.use(state, number)
             if of_pages:
@@ -368,7 +375,9 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
         return state.virtual_row
     if kept is not None:
         if row != kept:
-            raise Violation("ROW-2", f"{req} did not keep its row", expected=kept, observed=row)
+            raise Violation(
+                "ROW-2", f"{req} did not keep its row", expected=kept, observed=row, wrong={"rows": [kept, row]}
+            )
         state.judged["ROW-2"] += 1
         state.judged["ROW-3"] += 1
         return row
@@ -376,13 +385,15 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
     if not 0 <= row < state.config.num_rows:
         raise Violation("ROW-1", what, expected=f"0..{state.config.num_rows - 1}", observed=row)
     if row in batch.values():
-        raise Violation("ROW-1", f"row {row} was given out twice", expected="a free row", observed=row)
+        wrong = {"rows": [row]}
+        raise Violation("ROW-1", f"row {row} was given out twice", expected="a free row", observed=row, wrong=wrong)
     holder = state.rows.get(row)
     if holder is not None:
         read = holder == WITHHELD
         whose = "a launch in flight still reads" if read else f"belongs to {record_name(state, holder)}"
         rule = "RACE-1" if read else "ROW-1"
-        raise Violation(rule, f"{what}, which {whose}", expected="a free row", observed=row)
+        what = f"{what}, which {whose}"
+        raise Violation(rule, what, expected="a free row", observed=row, wrong={"rows": [row]})
     state.judged["ROW-1"] += 1
     state.judged["RACE-1"] += bool(state.readers)
     return row
@@ -397,9 +408,11 @@ def _never_evicted(state: State, pages: list[int]) -> Violation:
             whose = "is free" if key is None else "is a holder's private page"
             if not 1 <= page <= state.config.num_pages:
                 whose = "does not exist"
-            return Violation("STORE-3", f"page {page} was evicted, but it {whose}", observed=pages)
+            return Violation(
+                "STORE-3", f"page {page} was evicted, but it {whose}", observed=pages, wrong={"pages": [page]}
+            )
         if page in seen:
-            return Violation("PAGE-1", f"page {page} was evicted twice", observed=pages)
+            return Violation("PAGE-1", f"page {page} was evicted twice", observed=pages, wrong={"pages": [page]})
         seen.add(page)
     raise AssertionError("each page is the store's, and named once")
 

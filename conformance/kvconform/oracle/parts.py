@@ -2,7 +2,7 @@
 
 from kvspec.model.recurrent import has_state, slot_keeping
 from kvspec.model.state import State
-from kvspec.rules import Violation
+from kvspec.rules import Violation, Wrong
 
 
 def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
@@ -12,12 +12,14 @@ def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
         state.unreported.add((rule, field))
 
 
-def judge_length(state: State, rule: str, name: str, expected: int, observed: int | None) -> None:
-    """Compare one length, in tokens."""
+def judge_length(
+    state: State, rule: str, name: str, expected: int, observed: int | None, wrong: Wrong | None = None
+) -> None:
+    """Compare one length, in tokens; `wrong` is what it is the length of."""
     if observed is None:
         not_reported(state, rule, name.partition(" ")[0])
     elif observed != expected:
-        raise Violation(rule, f"{name} is wrong", expected=expected, observed=observed)
+        raise Violation(rule, f"{name} is wrong", expected=expected, observed=observed, wrong=wrong)
     else:
         state.judged[rule] += 1
 

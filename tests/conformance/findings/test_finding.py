@@ -17,6 +17,7 @@ from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding
 from kvconform.findings.text import show_finding, value
 from kvconform.gallery.mutants import BUGS
+from kvconform.implementations import load
 from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import tell_judged
@@ -28,7 +29,7 @@ from kvconform.proxy import RuleBroken
 from kvconform.runs.vectors import tell_run
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvconform.vectors.files import memory_vector_files, read_vectors
+from kvconform.vectors.files import memory_vector_files, read_vectors, vector_file
 from kvconform.vectors.runner import ExpectationFailed, Factory, check_again, run_vector, try_out, unanswered
 from kvspec.events import EVENTS, Config, Operation, Snapshot
 from kvspec.memory import Pool
@@ -36,6 +37,7 @@ from kvspec.memory.events import MemoryEvent
 from kvtrace.operations import compressed
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, KeepsPages, Raises, lines, write
 
+ROOT = Path(__file__).parents[3]
 SHOWN_BY_VECTORS = (
     "retract-tail-orphaned",
     "row-freed-between-chunks",
@@ -239,3 +241,24 @@ def test_a_story_holds_the_implementation_to_its_own_answer(tmp_path: Path) -> N
     assert finding.place.step == 11 and finding.trace.total == 5
     assert finding.expected == [2] and "pages 1..2" in finding.before[0]
     hold_what_is_told_of_each_step(finding)
+
+
+def marked(finding: Finding) -> dict[str, list[str]]:
+    """The cells that are wrong at the end of a trace, by pool."""
+    assert finding.last is not None
+    cells = finding.last.cells.items()
+    found = {pool: [number for number, cell in parts.items() if cell.wrong] for pool, parts in cells}
+    return {pool: numbers for pool, numbers in found.items() if numbers}
+
+
+def test_a_row_that_names_a_freed_page_is_marked_and_so_is_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "conformance/kvconform/templates/adapter")
+    engine = load("toy_engine:Adapter")
+    vector = read_vector(vector_file("duplicate_publish_p4"))
+    assert marked(tell_run(vector, run_vector(vector, engine), engine)) == {"pages": ["1", "4"], "rows": ["1"]}
+
+
+def test_a_request_whose_length_is_wrong_is_marked_by_its_row() -> None:
+    bug = BUGS["protected-from-unaligned-prefix"]
+    vector = next(one for one in read_vectors() if isinstance(run_vector(one, bug.factory).finding, RuleBroken))
+    assert "rows" in marked(tell_run(vector, run_vector(vector, bug.factory), bug.factory))

@@ -96,3 +96,10 @@ def test_of_a_long_trace_only_the_end_is_drawn() -> None:
     page = page_of_trace("t", "s", Trace("memory", {}, "", 1000, moments))
     assert len(steps(page)) == MOST and "800 events before these are not drawn." in text_of(page)
     assert "Step 800." not in page and "Step 801." in page
+
+
+def test_the_last_forty_events_are_seen_first() -> None:
+    moments = [Moment(step, step + 1, {"op": "x"}, f"Step {'i' * step}.") for step in range(1, 132)]
+    page = page_of_trace("t", "", Trace("memory", {}, "", 131, moments))
+    assert "... 91 earlier events ..." in text_of(page)
+    assert page.count('class="kv-folded"') == 91 and len(steps(page)) == 131

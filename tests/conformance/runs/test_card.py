@@ -25,7 +25,7 @@ def card_of(path: Path, *arguments: str) -> tuple[int, Card]:
 
 
 def test_a_card_counts_vectors_by_chapter_and_random_operations(tmp_path: Path) -> None:
-    status, card = card_of(tmp_path / "card.json", "-k", "SPEC-1")
+    status, card = card_of(tmp_path / "card.json", "-k", "speculative-decoding")
     assert status == 0
     assert card.chapters["speculative-decoding"]["passed"] > 5
     assert (card.failed, card.skipped, card.broken) == ({}, {}, [])
@@ -42,7 +42,9 @@ def test_a_card_names_what_failed(tmp_path: Path) -> None:
 
 def test_a_card_in_markdown_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "card.md"
-    assert run_command(["run", "-k", "SPEC-1", "--impl", KEEPS, "--report-card", str(path), "--json"]) == 1
+    assert (
+        run_command(["run", "-k", "speculative-decoding", "--impl", KEEPS, "--report-card", str(path), "--json"]) == 1
+    )
     verdicts = [case["verdict"] for case in json.loads(capsys.readouterr().out)["cases"]]
     passed, failed = verdicts.count("conforms"), verdicts.count("fails")
     text = path.read_text(encoding="utf-8")

@@ -99,6 +99,8 @@ class Teller:
 
     def _keep(self, line: int, op: Operation[Any], breach: Failure | Violation | None) -> None:
         state, wrong = self.mending.model.state, disputed(breach)
+        if breach is not None and not wrong:
+            wrong = {"rows": _rows_of(op, state)}
         cells = {pool: _cells(state, pool, named(op, pool), wrong.get(pool, set())) for pool in POOLS}
         answer = None if op.obs is None else builtins(with_pages(op, _few_written_out).obs)
         moment = Moment(
@@ -285,8 +287,19 @@ def _few_written_out(runs: Runs) -> Runs:
     return expand(runs) if count(runs) <= _WRITTEN_OUT else runs
 
 
+def _rows_of(op: Operation[Any], state: State) -> set[int]:
+    """The rows of what an operation names, slots of sessions too: where a length or the operation itself is wrong."""
+    requests = [state.requests[name] for name in names_in(op) if name in state.requests]
+    sessions = {getattr(op, "session", None), *(request.session for request in requests)}
+    slots = [state.sessions[name] for name in sessions if name in state.sessions]
+    records = [*(one.record for one in requests), *(one.record for one in slots)]
+    return {state.records[record].row for record in records if record is not None}
+
+
 def disputed(breach: object) -> dict[str, set[int]]:
     """For each pool what the answer is wrong about."""
+    if isinstance(breach, Violation) and breach.wrong:
+        return {pool: {*numbers} for pool, numbers in breach.wrong.items()}
     if isinstance(breach, Violation) and isinstance(breach.expected, list) and isinstance(breach.observed, list):
         pool = BLAMED.get(breach.rule.id.partition("-")[0], "pages")
         return {pool: set(breach.expected) ^ set(breach.observed)}
