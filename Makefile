@@ -100,7 +100,7 @@ wheels: ## Fetch what a machine for GPUs with CPython 3.12 may lack, to take the
 found: .venv/.stamp ## Make the pages of conformance/found from the tables of known issues
 	@$(BIN)/python -m kvlab.pages conformance/found
 
-docs: .venv/.docs.stamp ## Build the documentation site into build/site (two minutes)
+docs: .venv/.docs.stamp ## Build the documentation site into build/site (a minute)
 	@$(BIN)/python -m kvconform.site build
 	@$(BIN)/zensical build --clean --strict --config-file build/mkdocs.yml
 	@echo "The site is in build/site: open build/site/index.html"
@@ -130,9 +130,9 @@ clean: ## Remove .venv, build outputs and caches
 # The stamp is written last. A .venv without one was left half made (an interrupted or failed install): start it over.
 # With one that is merely older than the pins, the install is brought up to date in place.
 .venv/.stamp: pyproject.toml constraints.txt
-	@test -e $@ || rm -rf .venv
+	@test -e $@ -o -e .venv/.docs.stamp || rm -rf .venv
 	@echo "Installing into .venv"
-	@test -e $@ || $(PYTHON) -m venv .venv
+	@test -e .venv || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -154,8 +154,10 @@ clean: ## Remove .venv, build outputs and caches
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,mutation]'
 	@touch $@
 
-# What builds the documentation site.
-.venv/.docs.stamp: .venv/.stamp
+# What builds the documentation site, and nothing else.
+.venv/.docs.stamp: pyproject.toml constraints.txt
+	@test -e $@ -o -e .venv/.stamp || rm -rf .venv
 	@echo "Installing the builder of the documentation site into .venv"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,docs]'
+	@test -e .venv || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[docs]'
 	@touch $@

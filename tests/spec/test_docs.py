@@ -13,13 +13,14 @@ import pytest
 from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
-from kvconform.site.__main__ import ENGINES, engines_page
+from kvconform.site.__main__ import ENGINES, engines_page, is_found
 from kvconform.site.cases import defect_page
 from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.figures import FIGURES
 from kvconform.site.linking import completed
-from kvconform.site.pages import api
+from kvconform.site.pages import Page, api
 from kvconform.site.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sections, rule_sections, unknown_names
+from kvconform.site.sources import SAYS, sources_page
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
 from kvconform.vectors.runner import check_trace
@@ -195,3 +196,13 @@ def test_the_page_of_a_defect_says_whether_a_document_describes_it(bug: Bug) -> 
     page = defect_page(bug, None, [])
     assert (f"| synthetic | {SYNTHETIC} |" in page) == bug.synthetic
     assert ("| described in | " in page) != bug.synthetic
+
+
+def test_each_source_is_described_in_a_sentence_and_no_other() -> None:
+    headings = re.findall(r"^## .*#(\d+)$", sources_page().text, re.MULTILINE)
+    assert headings and set(headings) == SAYS.keys()
+
+
+def test_a_search_finds_chapters_and_lists_and_no_single_vector() -> None:
+    pages = ("sources.md", "memory-model.md", "vectors/index.md", "vectors/abort_plain.md", "api/kvspec.pages.md")
+    assert [is_found(Page(place, "", "")) for place in pages] == [True, True, True, False, False]

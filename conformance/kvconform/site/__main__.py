@@ -21,6 +21,9 @@ from kvconform.site.sources import sources_page
 FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and their titles in the navigation."""
 
+NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
+"""What begins a page that a search does not find."""
+
 ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "serve.md")
 """The pages of the guide, in their order."""
 
@@ -37,9 +40,15 @@ def write(folder: Path) -> None:
     for page in (*written, *generated):
         path = docs / page.place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page.text, encoding="utf-8")
+        path.write_text(f"{'' if is_found(page) else NOT_FOUND}{page.text}", encoding="utf-8")
     config = (CHAPTERS / "site.yml").read_text(encoding="utf-8")
     (folder / "mkdocs.yml").write_text(f"{config}{navigation(written, generated)}", encoding="utf-8")
+
+
+def is_found(page: Page) -> bool:
+    """Whether a search finds a page: chapters and lists, from which single vectors, defects and modules are reached."""
+    folder, _, name = page.place.rpartition("/")
+    return not folder or name == "index.md"
 
 
 def engines_page(name: str) -> Page:

@@ -36,8 +36,9 @@ def vector_pages() -> Iterator[Page]:
         pages.append(Page(f"vectors/{vector.name}.md", vector.name, _vector_page(vector, rules), chapter))
     lines = ["# Vectors", "", "By the chapter of the rule that each one exercises first."]
     for chapter, those in grouped(pages).items():
-        lines += ["", f"## {chapter}", "", "| vector | what happens | rules |", "| --- | --- | --- |"]
-        lines += [rows[page.title] for page in those]
+        lines += ["", f"## {chapter}", "", '<details markdown="1">', f"<summary>{len(those)} vectors</summary>", ""]
+        lines += ["| vector | what happens | rules |", "| --- | --- | --- |"]
+        lines += [*(rows[page.title] for page in those), "", "</details>"]
     yield from pages
     yield Page("vectors/index.md", "Vectors", "\n".join(lines) + "\n")
 

@@ -2,7 +2,7 @@
 
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ CLOSEST = 6
 """Vectors that are named below an operation: those that exercise most of its rules."""
 OF_SGLANG_JAX = ("994",)
 """Pull requests of sglang-jax; all others are SGLang's."""
+SEEN = 12
+"""Links that are seen at once."""
 INTERFACE = (
     "oracle",
     "protocol",
@@ -73,6 +75,12 @@ def pull_requests(numbers: str) -> str:
     return ", ".join(map(pull_request, numbers.split(", ")))
 
 
+def folded(links: Sequence[str], what: str) -> str:
+    """Links with commas between them; of many only their number is seen before a reader asks for them."""
+    told = ", ".join(links)
+    return told if len(links) <= SEEN else f"<details><summary>{len(links)} {what}</summary>{told}</details>"
+
+
 def chapter_of(rule: str) -> Path:
     """The chapter in which a rule stands."""
     return rule_sections()[rule][0].chapter
@@ -116,8 +124,8 @@ def rule_table(rule: str) -> str:
         ("check over a run", ", ".join(map(api, known.run_checks))),
         ("contracts, proved", ", ".join(map(api, known.contracts))),
         ("proved for any size", _clauses(known.clauses)),
-        ("vectors", ", ".join(f"[{name}](vectors/{name}.md)" for name in known.vectors)),
-        ("mutants", ", ".join(f"[{name}](defects/{name}.md)" for name in known.mutants)),
+        ("vectors", folded([f"[{name}](vectors/{name}.md)" for name in known.vectors], "vectors")),
+        ("mutants", folded([f"[{name}](defects/{name}.md)" for name in known.mutants], "mutants")),
     ]
     rows = "".join(f"| {name} | {text} |\n" for name, text in lines if text)
     return f"\n| {rule} | {one.statement} |\n| --- | --- |\n{rows}"

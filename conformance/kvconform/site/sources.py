@@ -3,9 +3,28 @@
 from collections import defaultdict
 
 from kvconform.gallery.mutants import BUGS
-from kvconform.site.pages import Page, named, pull_request, rule_link
+from kvconform.site.pages import Page, folded, named, pull_request, rule_link
 from kvconform.vectors.files import read_vectors
 from kvspec.rules import ALL_RULES
+
+SAYS = {
+    "994": "Paged KV, chunked prefill and retract in sglang-jax: what is kept between chunks, which duplicates "
+    "are freed at the end, what a retract gives back, and one chunked request for each data-parallel "
+    "rank.",
+    "17850": "A race on rows of req_to_token under overlap: a row goes to the next request while a launch in "
+    "flight still reads it; rows that chunks keep, rows of batches that are refused, state slots.",
+    "20070": "Streaming sessions with pages larger than a token: protected lengths are whole pages, and what "
+    "sliding windows and MLA caches do with them.",
+    "20476": "Chunked prefill in streaming sessions: one chunked request in a batch, a match that may be repeated, "
+    "and locks that were never given back.",
+    "21875": "A session that is closed while its turn is in flight is released when that turn ends.",
+    "22213": "What a busy check counts for sessions: a turn's memory was counted as its session's, too.",
+    "22790": "A turn that is aborted before it ran leaves its session's memory as it was.",
+    "22862": "The tail of a session: what was allocated past the committed tokens is freed before the next turn "
+    "overwrites it.",
+    "28754": "Speculative steps that are prepared before the last one is verified: which positions they count.",
+}
+"""What each pull request is about, in a sentence."""
 
 
 def sources_page() -> Page:
@@ -22,6 +41,6 @@ def sources_page() -> Page:
             known[number]["vectors"].append(f"[{vector.name}](vectors/{vector.name}.md)")
     lines = ["# Sources", "", "The pull requests that rules, defects and vectors come from."]
     for number in sorted(filter(None, known), key=int):
-        lines += ["", f"## {named(number)}", "", pull_request(number), ""]
-        lines += [f"- {kind}: {', '.join(what)}" for kind, what in known[number].items()]
+        lines += ["", f"## {named(number)}", "", f"{pull_request(number)}. {SAYS[number]}", ""]
+        lines += [f"- {kind}: {folded(what, kind)}" for kind, what in known[number].items()]
     return Page("sources.md", "Sources", "\n".join(lines) + "\n")
