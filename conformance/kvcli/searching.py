@@ -83,6 +83,9 @@ def soak(
     ] = None,
     operations: Annotated[int | None, typer.Option(min=1, help="How many operations, however long.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a trace of each run, for 'kvspec check'.")
+    ] = None,
     ray: Ray = None,
 ) -> None:
     """Run traffic through the scheduler in every combination of its modes, and check every answer.
@@ -91,6 +94,8 @@ def soak(
     (LIVE-1). Ends at the first broken rule, or when the time is up.
 
         kvspec soak --minutes 5 --seed 3
+
+        kvspec soak --operations 20000 --record traces; kvspec check traces/*
     """
     from kvconform.fleet.cluster import connected
     from kvconform.implementations import is_own, load
@@ -98,8 +103,12 @@ def soak(
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     budget, factory = _budget(None if minutes is None else minutes * 60, operations, usual_seconds=20 * 60), load(impl)
+    if record is not None and ray is not None:
+        raise typer.BadParameter("--record and --ray exclude each other")
+    if record is not None:
+        record.mkdir(parents=True, exist_ok=True)
     if ray is None:
-        conforms = soaking.soak(console, progress_bar(), soaking.soaked(factory, seed), impl, budget)
+        conforms = soaking.soak(console, progress_bar(), soaking.soaked(factory, seed, record), impl, budget)
     else:
         from kvconform.fleet.fuzzing import soaked
 

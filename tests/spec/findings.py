@@ -257,7 +257,7 @@ def _copied(model: Model) -> Model:
 def _everything(state: State) -> str:
     """Everything that a state holds, in words that do not depend on the order of sets."""
     plain = vars(state).copy()
-    del plain["config"], plain["memory"]
+    del plain["config"], plain["memory"], plain["unreported"]
     plain |= {name: dict(sorted(counted.items())) for name, counted in _counts(state).items()}
     plain["store"] = [getattr(state.store, name) for name in sorted(state.store.__slots__)]
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}

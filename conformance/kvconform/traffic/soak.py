@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import count, product
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -19,10 +20,13 @@ from kvconform.fuzzing.fuzz import Budget
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
 from kvconform.signals import until_interrupted
+from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Factory
 from kvref.scheduler import Scheduler
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config
+from kvtrace.header import VERSION
+from kvtrace.operations import Header
 
 SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
     "overlap": ({}, {"overlap": 1}, {"overlap": 3, "completion_seed": 1}),
@@ -91,20 +95,28 @@ def _every() -> list[Combination]:
     return list(combinations())
 
 
-def soak_run(factory: Factory, seed: int, number: int) -> Soaked:
-    """Carry one run out, every answer checked."""
+def soak_run(factory: Factory, seed: int, number: int, folder: Path | None = None) -> Soaked:
+    """Carry one run out, every answer checked; its trace goes into `folder`, if one is given.
+
+    Raises:
+        OSError: the trace cannot be written.
+    """
     combination, run = run_of(seed, number)
     lacking, run = lacks(factory), run._replace(config=under(factory, run.config))
     if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
         return Soaked(combination, run.config, Counter(), None)
     done, finding = carry_out(factory, Scheduler, run, checker=True)
+    if folder is not None:
+        with TraceWriter(folder / f"run-{number:05}.jsonl.zst", Header(VERSION, "kvspec soak", run.config)) as writer:
+            for op in done:
+                writer.write(op)
     operations = Counter(str(op.__struct_config__.tag) for op in done)
     return Soaked(combination, run.config, operations, None if finding is None else str(finding))
 
 
-def soaked(factory: Factory, seed: int) -> Iterator[Soaked]:
+def soaked(factory: Factory, seed: int, folder: Path | None = None) -> Iterator[Soaked]:
     """Endless runs of traffic, one after the other."""
-    return (soak_run(factory, seed, number) for number in count())
+    return (soak_run(factory, seed, number, folder) for number in count())
 
 
 def soak(console: Console, progress: Progress, endless: Iterator[Soaked], impl: str, budget: Budget) -> bool:

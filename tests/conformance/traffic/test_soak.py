@@ -1,5 +1,7 @@
 """Traffic in every combination of modes."""
 
+from pathlib import Path
+
 import pytest
 
 from kvcli.main import run_command
@@ -23,3 +25,9 @@ def test_the_reference_survives_a_short_soak(capsys: pytest.CaptureFixture[str])
 def test_a_defect_ends_a_soak(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["soak", "--impl", "bug:stale-row-index", "--minutes", "1"]) == 1
     assert "does not conform: ROW-4" in capsys.readouterr().out
+
+
+def test_each_run_is_recorded_for_check(tmp_path: Path) -> None:
+    assert run_command(["soak", "--operations", "300", "--record", str(tmp_path / "traces")]) == 0
+    traces = sorted(map(str, (tmp_path / "traces").iterdir()))
+    assert traces and run_command(["check", "-q", *traces]) == 0
