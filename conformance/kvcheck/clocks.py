@@ -60,7 +60,9 @@ class Flight:
         "ordered",
         "queue",
         "rivals",
+        "seen",
         "spans",
+        "stream",
         "uses",
         "written",
     )
@@ -68,8 +70,11 @@ class Flight:
     def __init__(self, event: Begin, queue: Stream, number: int, *, rivals: bool) -> None:
         """The operation `number`, the last one on its stream; with `rivals` not ordered after all that is in flight."""
         self.event, self.queue, self.number, self.rivals = event, queue, number, rivals
+        self.stream = queue.name
         self.clock, self.ordered = queue.clock, queue.ordered
         """What it comes after of other streams, as of its own stream."""
+        self.seen = queue.clock is queue.host
+        """Whether the host has seen all of this."""
         self.by: Writer = event.id, 0
         """Its name, and the number of the event that queued it."""
         self.delivered: str | None = None
@@ -82,11 +87,6 @@ class Flight:
         """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
         """Its uses by table or page, once an operation that has rivals has asked (`Clocks.sort`)."""
-
-    @property
-    def stream(self) -> str:
-        """The name of its stream."""
-        return self.queue.name
 
     def known(self, queue: Stream) -> int:
         """The last moment of a stream that lies before it."""
@@ -176,11 +176,13 @@ class Clocks:
     def _order(self, stream: Stream, earlier: Flight, part: str) -> None:
         """Let a stream come after an operation, or after its reads."""
         known = earlier.moment - (part == "reads")
-        clock = after(join(stream.clock, earlier.clock), earlier.queue.index, known)
+        nothing_else = earlier.clock is stream.clock or (earlier.seen and stream is self.host)
+        clock = stream.clock if nothing_else else join(stream.clock, earlier.clock)
+        clock = after(clock, earlier.queue.index, known)
         if earlier.ordered > stream.ordered:
             stream.ordered = earlier.ordered
         if stream is self.host:
-            self._host_sees(clock, (earlier.queue.index,) if earlier.clock is stream.clock else None)
+            self._host_sees(clock, (earlier.queue.index,) if nothing_else else None)
         else:
             stream.clock = clock
 

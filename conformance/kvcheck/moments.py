@@ -48,7 +48,7 @@ def join(one: Clock, other: Clock) -> Clock:
     """The clock that comes after all that one of two comes after."""
     if one is other:
         return one
-    (high, above), (low, node) = sorted((one, other), key=_height, reverse=True)
+    (high, above), (low, node) = (one, other) if one[0] >= other[0] else (other, one)
     while low < high:
         low, node = low + _BITS, _above(low, node)
     return high, _joined(above, node, high)
@@ -60,10 +60,6 @@ def later(one: Clock, other: Clock) -> Iterator[int]:
     while shift < high:
         shift, node = shift + _BITS, _above(shift, node)
     yield from _differing(node, above, high, 0)
-
-
-def _height(clock: Clock) -> int:
-    return clock[0]
 
 
 @cache
@@ -94,7 +90,7 @@ def _joined(one: Node, other: Node, shift: int) -> Node:
         both = tuple([_joined(left, right, shift - _BITS) for left, right in zip(one, other, strict=True)])
         same = [all(map(is_, both, node)) for node in (one, other)]
     else:
-        both = tuple(map(max, one, other))
+        both = tuple([left if left >= right else right for left, right in zip(one, other, strict=True)])
         same = [both == one, both == other]
     return one if same[0] else other if same[1] else both
 

@@ -122,7 +122,8 @@ class PageState(msgspec.Struct, gc=False):
 
     def pieces(self, start: int, stop: int) -> Iterator[Content | int]:
         """The content of slots `start` to `stop`, in order; a number is the first of slots that were never written."""
-        for content in self._near(start, stop):
+        contents = self.content
+        for content in contents if len(contents) <= _FEW else contents[_overlap(contents, start, stop)]:
             if content.stop <= start:
                 continue
             if content.start >= stop:
@@ -133,11 +134,6 @@ class PageState(msgspec.Struct, gc=False):
             start = content.stop
         if start < stop:
             yield start
-
-    def _near(self, start: int, stop: int) -> Sequence[Content]:
-        """The content of slots `start` to `stop`, and perhaps more: of a few pieces all."""
-        content = self.content
-        return content if len(content) <= _FEW else content[_overlap(content, start, stop)]
 
     def erase(self, start: int, stop: int) -> None:
         """Slots were not written after all."""
