@@ -9,7 +9,7 @@ from functools import cache
 from operator import is_
 from typing import Any
 
-_BITS = 4
+_BITS = 3
 _WIDTH = 1 << _BITS
 _MASK = _WIDTH - 1
 
