@@ -176,7 +176,8 @@ def _related(finding: Finding) -> Iterator[dict[str, Any]]:
         yield _location(finding.place)
     yield from map(_location, finding.also)
     for one in finding.ledger:
-        place = Place(finding.place.file, one.line)
+        stands = finding.trace.level == "memory" or any(moment.line for moment in finding.trace.moments)
+        place = Place(finding.place.file, one.line if stands else finding.place.line)
         yield _location(place) | {"message": {"text": f"{one.sign} {one.says}{f' ({one.site})' if one.site else ''}"}}
 
 

@@ -262,3 +262,15 @@ def test_a_request_whose_length_is_wrong_is_marked_by_its_row() -> None:
     bug = BUGS["protected-from-unaligned-prefix"]
     vector = next(one for one in read_vectors() if isinstance(run_vector(one, bug.factory).finding, RuleBroken))
     assert "rows" in marked(tell_run(vector, run_vector(vector, bug.factory), bug.factory))
+
+
+def test_the_ledger_of_a_page_says_who_had_it_and_passed_it_on() -> None:
+    bug = BUGS["retract-tail-orphaned"]
+    vector = read_vector(vector_file("tail_freed_after_retract_p1"))
+    finding = tell_run(vector, run_vector(vector, bug.factory), bug.factory)
+    assert [(one.sign, one.event, one.says) for one in finding.ledger] == [
+        ("+", "extend", "page 2 given to request t1"),
+        (">", "retract", "page 2 passed from request t1 to the slot of session s"),
+    ]
+    lines = {moment.number: moment.event["op"] for moment in finding.trace.moments}
+    assert all(lines[one.line] == one.event for one in finding.ledger)

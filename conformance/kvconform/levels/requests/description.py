@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kvconform.findings.finding import numbered, spans
+from kvconform.findings.finding import Reference, Sign, numbered, spans
 from kvconform.levels.requests.recovery import Mending
 from kvconform.oracle import owner_name, record_name
 from kvspec import events
@@ -56,6 +56,27 @@ def known(
     for thing, (fact, line) in sorted(since.items(), key=lambda item: item[1][1]):
         if thing in wanted:
             yield f"{thing.capitalize()} {fact}, since line {line}."
+
+
+def ledger(
+    config: Config, operations: Sequence[tuple[int, Operation[Any]]], pages: Collection[int]
+) -> Iterator[Reference]:
+    """Who has had each of some pages before the last operation: every operation that passes one on or frees it."""
+    mending, was = Mending(config), dict[int, str]()
+    for step, (line, op) in enumerate(operations[:-1], start=1):
+        mending.step(msgspec.structs.replace(op))
+        facts = dict(_facts(mending.model.state))
+        now = {page: facts[f"page {page}"] for page in sorted(pages) if f"page {page}" in facts}
+        changes: dict[tuple[str, str], list[int]] = {}
+        for page in sorted({*was, *now}):
+            if was.get(page) != now.get(page):
+                changes.setdefault((was.get(page, ""), now.get(page, "")), []).append(page)
+        for (before, after), those in changes.items():
+            sign: Sign = "+" if not before else ">" if after else "-"
+            does = f"given to {after}" if not before else f"passed from {before} to {after}" if after else "freed"
+            says = f"page{'s'[: len(those) > 1]} {spans(those)} {does}"
+            yield Reference(sign, numbered(line, step), step, str(op.__struct_config__.tag), says, holder=after)
+        was = now
 
 
 def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[str, int, list[int]]]:

@@ -12,9 +12,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvconform.errors import NodeFault
-from kvconform.findings.finding import FREE, POOLS, Cell, Finding, Moment, Place, Rule, Trace, by_number, ranks, spans
+from kvconform.findings.finding import (
+    FREE,
+    POOLS,
+    Cell,
+    Finding,
+    Moment,
+    Place,
+    Reference,
+    Rule,
+    Trace,
+    by_number,
+    ranks,
+    spans,
+)
 from kvconform.findings.wording import origin
-from kvconform.levels.requests.description import known, memory_in_words, part_of, sentence
+from kvconform.levels.requests.description import known, ledger, memory_in_words, part_of, sentence
 from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.recovery import Mending
 from kvconform.oracle import Model, owner_name, record_name
@@ -177,20 +190,21 @@ def finding_of(
         broken = found.rule
         rule = Rule(broken.id, broken.name, broken.statement, broken.reason, origin(broken))
     expected, observed = _compared(found)
-    trace, before, facts = _told(config, operations, found, total)
+    told = _told(config, operations, found, total)
     return Finding(
         kind="rule" if rule else "failure" if isinstance(found, ImplementationFailed) else "expectation",
         what=_in_words(found),
         place=place,
-        trace=trace,
+        trace=told.trace,
         note=shortest.note,
         rule=rule,
         code=code,
         expected=builtins(expected),
         observed=builtins(observed),
         compared=expected is not None or observed is not None,
-        before=before,
-        known=facts,
+        before=told.before,
+        known=told.facts,
+        ledger=told.ledger,
         raised=list(_frames(found)),
     )
 
@@ -205,9 +219,17 @@ def tag(op: Operation[Any]) -> str:
     return str(op.__struct_config__.tag)
 
 
-def _told(
-    config: Config, operations: Iterable[tuple[int, Operation[Any]]], breach: Failure, total: int
-) -> tuple[Trace, list[str], list[str]]:
+class _Told(NamedTuple):
+    """What there is to say of a trace that shows a finding."""
+
+    trace: Trace
+    before: list[str]
+    """What those had that the last operation names."""
+    facts: list[str]
+    ledger: list[Reference]
+
+
+def _told(config: Config, operations: Iterable[tuple[int, Operation[Any]]], breach: Failure, total: int) -> _Told:
     teller = Teller(config, lambda step, *_: step > total - KEPT)
     done: list[tuple[int, Operation[Any]]] = []
     last: tuple[int, Operation[Any]] | None = None
@@ -218,10 +240,15 @@ def _told(
         if total <= EXPLAINED:
             done.append(last)
     if last is None:
-        return teller.trace(), [], []
+        return _Told(teller.trace(), [], [], [])
     before = list(holders(teller.mending.model, last[1]))
     teller.end(*last, breach)
-    return teller.trace(), before, list(known(config, done, disputed(breach).get("pages", ()))) if done else []
+    if not done:
+        return _Told(teller.trace(), before, [], [])
+    pages = disputed(breach).get("pages", set())
+    entries = list(ledger(config, done, pages)) if pages else []
+    # What only one operation did is said by the facts.
+    return _Told(teller.trace(), before, list(known(config, done, pages)), entries if len(entries) > 1 else [])
 
 
 def _in_words(breach: Failure | Violation) -> str:
