@@ -37,10 +37,10 @@ conformance: .venv/.engines.stamp ## Replay the vectors against the reference an
 	@$(BIN)/kvspec run --impl cuda
 
 test: .venv/.engines.stamp ## Run the tests on all cores
-	@$(BIN)/pytest -q -n auto --dist loadgroup
+	@$(BIN)/pytest -q -n auto --dist worksteal
 
 quick: .venv/.engines.stamp ## Run the tests that take less than a second each (a minute)
-	@$(BIN)/pytest -q -n auto --dist loadgroup -m "not slow"
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
 
 prove: .venv/.stamp ## Prove the contracts, and the law for any size (two minutes)
 	@$(BIN)/kvspec prove
@@ -59,7 +59,7 @@ mutation-cuda: .venv/.engines.stamp ## Put 77 defects into kvcuda, one at a time
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)
 
 causes: .venv/.engines.stamp ## Plant 32 causes in traces of 100,000 events, and see each named in the first lines (two minutes)
-	@KVSPEC_CAUSES_EVENTS=100000 $(BIN)/pytest -q -n auto --dist loadgroup tests/conformance/levels/memory/test_causes.py
+	@KVSPEC_CAUSES_EVENTS=100000 $(BIN)/pytest -q -n auto --dist worksteal tests/conformance/levels/memory/test_causes.py
 
 engines: .venv/.engines.stamp ## Check releases of SGLang and vLLM: the matrices (about 15 minutes; a second run does what is new)
 	@status=0; \

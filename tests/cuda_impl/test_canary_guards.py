@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvconform.features import lacks, needs
 from kvconform.gallery.replaying import Run, carry_out
@@ -18,6 +19,8 @@ from tests.cuda_impl.guarded import Recorded, guarded, token_ids
 pytestmark = pytest.mark.slow
 
 VECTORS = [path for path in vector_files() if not needs(read_vector(path)) & lacks(Manager)]
+if not torch.cuda.is_available():
+    VECTORS = VECTORS[::2]  # interpreted, each takes half a second; `make conformance` replays all of them
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])

@@ -16,7 +16,7 @@ from kvtrace.sink import BLOCK, Sink
 pytestmark = pytest.mark.slow
 
 RECORDING = [sys.executable, "-m", "tests.kvtrace.recording"]
-KILLED = 50
+KILLED = 15
 
 
 def read(path: Path) -> tuple[int, str]:

@@ -53,7 +53,6 @@ _MODEL = Target(
     ),
     (
         "tests/spec/test_docs.py",
-        "tests/spec/test_findings.py::test_findings_txt_shows_nothing_else",
         "tests/spec/memory/test_proofs.py",
         "tests/spec/test_lengths.py::test_contracts_are_checked_in_tests",
         "tests/spec/test_model.py::test_walks_get_somewhere",

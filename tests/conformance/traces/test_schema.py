@@ -24,8 +24,9 @@ def test_the_schema_is_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_vectors_and_what_is_recorded_of_them_satisfy_the_schema(tmp_path: Path) -> None:
-    assert run_command(["run", "--record", str(tmp_path)]) == 0
-    vectors, traces = vector_files(), sorted(tmp_path.iterdir())
+    vectors = vector_files()[::3]
+    assert run_command(["run", *map(str, vectors), "--record", str(tmp_path)]) == 0
+    traces = sorted(tmp_path.iterdir())
     assert [path.name for path in vectors] == [path.name for path in traces] != []
     for line in {line for path in vectors + traces for line in path.read_text().splitlines()}:
         VALIDATOR.validate(json.loads(line))
