@@ -4,6 +4,9 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from typing import Any
 
 from kvconform.findings.finding import Finding
@@ -20,6 +23,8 @@ from kvconform.site.pages import Page, chapter_of, grouped, pull_request, pull_r
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvspec.rules import ALL_RULES
+
+_vectors = cache(read_vectors)
 
 SHORTENED = 4
 """Vectors, of those that find a defect, whose finding is shortened."""
@@ -72,7 +77,7 @@ def _vector_page(vector: Vector, rules: str) -> str:
 
 def defect_pages() -> Iterator[Page]:
     """A page for each defect, and one that lists them."""
-    vectors = read_vectors()
+    _vectors()
     lines = [
         "# The bug gallery",
         "",
@@ -80,24 +85,28 @@ def defect_pages() -> Iterator[Page]:
         "fail shows nothing: vectors, fuzzing and replayed traffic each find every one of these to which they apply. "
         f"Rules that none of them breaks have a *synthetic* one: {SYNTHETIC}.",
     ]
-    rows, pages = {}, []
-    for bug in BUGS.values():
-        found = [] if bug.is_of_scheduler else find_by_vectors(bug, vectors)
-        found.sort(key=lambda one: (one.rule != bug.rule, one.rule not in bug.rules, one.operations))
-        shown = _of_traffic(bug) if bug.is_of_scheduler else _of_vectors(bug, found)
-        events = str(shown.events) if shown else "-"
-        described = "synthetic" if bug.synthetic else ", ".join(map(pull_request, bug.source))
-        rows[bug.name] = (
-            f"| [{bug.name}]({bug.name}.md) | {bug.title} | {described} | {rule_link(bug.rule, '../')} | {events} |"
-        )
-        text = defect_page(bug, shown, sorted(one.vector.name for one in found))
-        pages.append(Page(f"defects/{bug.name}.md", bug.name, text, title_of(chapter_of(bug.rule))))
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:  # forked, they have read the vectors
+        made = list(pool.map(_made, BUGS))
+    rows, pages = {page.title: row for row, page in made}, [page for _, page in made]
     for chapter, those in grouped(pages).items():
         lines += ["", f"## {chapter}", ""]
         lines += ["| defect | what the code does | described in | rule | events |", "| --- | --- | --- | --- | --: |"]
         lines += [rows[page.title] for page in those]
     yield from pages
     yield Page("defects/index.md", "Defects", "\n".join(lines) + "\n")
+
+
+def _made(name: str) -> tuple[str, Page]:
+    """The line of a defect in the list, and its page."""
+    bug = BUGS[name]
+    found = [] if bug.is_of_scheduler else find_by_vectors(bug, _vectors())
+    found.sort(key=lambda one: (one.rule != bug.rule, one.rule not in bug.rules, one.operations))
+    shown = _of_traffic(bug) if bug.is_of_scheduler else _of_vectors(bug, found)
+    events = str(shown.events) if shown else "-"
+    described = "synthetic" if bug.synthetic else ", ".join(map(pull_request, bug.source))
+    row = f"| [{name}]({name}.md) | {bug.title} | {described} | {rule_link(bug.rule, '../')} | {events} |"
+    text = defect_page(bug, shown, sorted(one.vector.name for one in found))
+    return row, Page(f"defects/{name}.md", name, text, title_of(chapter_of(bug.rule)))
 
 
 def _of_vectors(bug: Bug, found: list[Any]) -> Shown | None:
