@@ -99,7 +99,8 @@ def defect_pages() -> Iterator[Page]:
 def _made(name: str) -> tuple[str, Page]:
     """The line of a defect in the list, and its page."""
     bug = BUGS[name]
-    found = [] if bug.is_of_scheduler else find_by_vectors(bug, _vectors())
+    of_its_rules = [vector for vector in _vectors() if {*bug.rules} & {*vector.header.rules}]
+    found = [] if bug.is_of_scheduler else find_by_vectors(bug, of_its_rules)
     found.sort(key=lambda one: (one.rule != bug.rule, one.rule not in bug.rules, one.operations))
     shown = _of_traffic(bug) if bug.is_of_scheduler else _of_vectors(bug, found)
     events = str(shown.events) if shown else "-"
@@ -132,10 +133,10 @@ def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
     else:
         lines.append(f"| described in | {documents} |")
     if vectors:
-        lines.append(f"| vectors that find it | {', '.join(f'[{name}](../vectors/{name}.md)' for name in vectors)} |")
+        lines.append(f"| vectors of its rules that find it | {', '.join(f'[{name}](../vectors/{name}.md)' for name in vectors)} |")
     else:
         lines.append(
-            "| vectors that find it | none: it is the scheduler's, and traffic through the scheduler shows it |"
+            "| vectors of its rules that find it | none: it is the scheduler's, and traffic through the scheduler shows it |"
         )
     lines += ["", "## The shortest trace", ""]
     if shown is None:
