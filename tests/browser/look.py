@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 from kvcli.main import run_command
@@ -36,7 +36,7 @@ const first = rows.filter(row => getComputedStyle(row).display !== "none").lengt
 folds.forEach(fold => fold.click());
 const where = () => article.querySelector(".where").textContent;
 const root = document.documentElement;
-const seen = { rows: rows.length, overflow: root.scrollWidth - root.clientWidth };
+const seen = { rows: rows.length, width: innerWidth, overflow: root.scrollWidth - root.clientWidth };
 seen.lines = rows.slice(-2).map(row => row.cells[0].textContent);
 seen.text = Math.min(...rows.map(row => row.cells[1].getBoundingClientRect().width));
 seen.folds = folds.length;
@@ -58,7 +58,7 @@ seen.faint = article.querySelectorAll(".faint").length;
 chip.click();
 seen.again = rows.filter(row => getComputedStyle(row).display !== "none").length;
 seen.paper = getComputedStyle(document.body).backgroundColor;
-document.body.setAttribute("data-seen", JSON.stringify(seen));
+top.document.body.setAttribute("data-seen", JSON.stringify(seen));
 </script>
 """
 """Steps and filters as a reader would, and says what came of it."""
@@ -73,10 +73,16 @@ def chromium(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
+def framed(page: str, width: int) -> str:
+    """A page in a frame of a width, in pixels: a window of Chromium is never narrower than 500."""
+    return f'<body style="margin:0"><iframe style="border:0;width:{width}px;height:{HEIGHT}px" srcdoc="{escape(page)}">'
+
+
 def wrong(seen: dict[str, object], scheme: str, width: int) -> list[str]:
     """What did not come out as it should."""
     before, last = (f"line {line}" for line in seen["lines"])  # type: ignore[attr-defined]
     due = {
+        "width": width,
         "overflow": 0,
         "first": last,
         "back": before,
@@ -116,13 +122,17 @@ def look(folder: Path) -> int:
     problems = 0
     for name, command in PAGES.items():
         run_command([*command, "--html", f"{name}.html"])
-        probed = folder / f"{name}-probed.html"
-        probed.write_text((folder / f"{name}.html").read_text().replace("</body>", f"{PROBE}</body>"))
+        page, frame = (folder / f"{name}.html").read_text(), folder / f"{name}-framed.html"
         for scheme, width in LOOKS:
-            how = [f"--window-size={width},{HEIGHT}", f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
-            found = re.search(r'data-seen="([^"]*)"', chromium(*how, "--dump-dom", probed.as_uri()))
+            how = [
+                f"--window-size={max(width, 500)},{HEIGHT}",
+                f"--blink-settings=preferredColorScheme={int(scheme == 'light')}",
+            ]
+            frame.write_text(framed(page.replace("</body>", f"{PROBE}</body>"), width))
+            found = re.search(r'data-seen="([^"]*)"', chromium(*how, "--dump-dom", frame.as_uri()))
             told = wrong(json.loads(unescape(found[1])), scheme, width) if found else ["the page's script did not run"]
-            chromium(*how, f"--screenshot={folder}/{name}-{scheme}-{width}.png", (folder / f"{name}.html").as_uri())
+            frame.write_text(framed(page, width))
+            chromium(*how, f"--screenshot={folder}/{name}-{scheme}-{width}.png", frame.as_uri())
             print(f"{name}, {scheme}, {width} px: {'; '.join(told) or 'steps and filters'}")
             problems += len(told)
     return problems
