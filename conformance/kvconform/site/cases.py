@@ -132,12 +132,9 @@ def defect_page(bug: Bug, shown: Shown | None, vectors: list[str]) -> str:
         lines += [f"| synthetic | {SYNTHETIC} |", f"| the rule comes from | {documents} |"]
     else:
         lines.append(f"| described in | {documents} |")
-    if vectors:
-        lines.append(f"| vectors of its rules that find it | {', '.join(f'[{name}](../vectors/{name}.md)' for name in vectors)} |")
-    else:
-        lines.append(
-            "| vectors of its rules that find it | none: it is the scheduler's, and traffic through the scheduler shows it |"
-        )
+    links = ", ".join(f"[{name}](../vectors/{name}.md)" for name in vectors)
+    none = "none: it is the scheduler's, and traffic through the scheduler shows it"
+    lines.append(f"| vectors of its rules that find it | {links or none} |")
     lines += ["", "## The shortest trace", ""]
     if shown is None:
         return "\n".join([*lines, "Nothing has found it."]) + "\n"
