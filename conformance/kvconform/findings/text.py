@@ -1,6 +1,7 @@
 """Findings and traces as text, for a terminal of 80 columns or more: sentences, and beside them who has what."""
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
@@ -72,6 +73,9 @@ def _details(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "state", holder
     for fact in finding.known:
         yield "history", fact
+    holders = [entry.holder for entry in finding.ledger if entry.holder]
+    if holders and finding.trace.level == "memory":
+        yield "more", f"kvspec show FILE --request {shlex.quote(holders[-1])}"
 
 
 def _show_ledger(console: Console, finding: Finding) -> None:

@@ -74,7 +74,7 @@ def test_what_an_engine_did_is_told_by_its_trace(tmp_path: Path) -> None:
         ("known", "known defects: leak (MEM-LEAK/ended)"),
     ]
     (finding,) = report.findings
-    assert [moment.says for moment in finding.trace.moments][-1] == "r releases page 1 of kv."
+    assert [moment.says for moment in finding.trace.moments][-1] == "r gives back a reference to page 1 of kv."
     assert finding.what == finding.trace.moments[-1].breaks.removeprefix("MEM-RELEASE: ") and finding.count == 5
 
 

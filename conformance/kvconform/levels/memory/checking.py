@@ -30,6 +30,10 @@ SECONDS = 60.0
 """Time spent at most, on a slow machine, on the shortest part of a trace for one group of findings."""
 
 
+_NAMED = 4
+"""Holders with pages at the end that are named."""
+
+
 def check(
     told: Consoles,
     path: Path,
@@ -108,10 +112,10 @@ def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> 
         each = [f"{rule}{f' in {pool}' * several}, {counted(count, 'time')}" for rule, pool, count in sorted(silent)]
         line = f"Not reported, so not checked: labels ({'; '.join(each)})."
         console.print(Text(filled(printable(line), console.width, "", "  ")), soft_wrap=True)
-    holders = sum(any(pages.values()) for pages in state.holdings.values())
+    holders = [holder for holder, pages in state.holdings.items() if any(pages.values())]
     if holders and not judged.events["idle"]:
-        still = f"{counted(holders, 'holder')} still {'has' if holders == 1 else 'have'} pages"
-        line = f"At the end {still}; no idle event follows."
+        more = [f"{len(holders) - _NAMED:,} more"] if len(holders) > _NAMED else []
+        line = f"Still with pages at the end, which no idle event checks: {', '.join([*holders[:_NAMED], *more])}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     if judged.groups:
         console.print()

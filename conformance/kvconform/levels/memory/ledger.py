@@ -10,6 +10,7 @@ from pathlib import Path
 from kvcheck.finding import Finding
 from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Reference, Sign
+from kvconform.findings.wording import counted
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.reductions import singly
 from kvconform.traces.memory import MemoryReader, open_trace
@@ -171,7 +172,8 @@ class _Book:
         for race in self._races.values():
             race.step(number, line, event)
         self._close(self._found.get(number, []))
-        for key, sign, holder, says in self._changes(event):
+        for key, sign, holder, did in self._changes(event):
+            says = f"{did}: {_references(self._pages[key].held[holder], sign)}" if sign in _OWNS else did
             entry = Reference(sign, line, number, _tag(event), says, event.at or "", holder)
             if sign == "n":
                 self._pages[key].name(entry, _names_more(event))
@@ -254,6 +256,13 @@ class _Book:
             if event.pool in (None, key[0]):
                 entry = Reference(">", line, number, "transfer", says, event.at or "", event.new)
                 self._pages[key].transfer(entry, event.old)
+
+
+def _references(before: int, sign: Sign) -> str:
+    """How many references a holder has after one more or less."""
+    if sign == "+":
+        return f"it has {counted(before + 1, 'reference')}"
+    return f"it has {counted(before - 1, 'reference')} left" if before > 1 else "it has none left"
 
 
 def _names_more(event: MemoryEvent) -> int:

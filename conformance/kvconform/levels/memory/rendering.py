@@ -268,8 +268,8 @@ def _other(group: Group, trace: Trace) -> Iterator[str]:
 
 
 def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator[str]:
-    """Since which event nobody has had the page; of a leak what its holder did let go of."""
-    if release is not None:
+    """Where the ledger does not say it: since when the page is free; of a leak the last release of its holder."""
+    if release is not None and release[0] not in {entry.line for entry in group.ledger}:
         line, event = release
         found, where = group.finding, f"line {line}"
         leak = found.rule == "MEM-LEAK"
@@ -286,13 +286,17 @@ def _before(state: State, found: Broken, event: MemoryEvent) -> Iterator[str]:
     """Who had the page that a finding is about, and what the holders had that the event names."""
     if found.pool is not None and found.page is not None:
         page = state.pools[found.pool].seen(found.page)
-        facts = [f"held by {', '.join(page.holders)}"] if page.holders else []
+        facts = [f"held by {', '.join(map(_times, page.holders, page.holders.values()))}"] if page.holders else []
         facts += [f"kept by {', '.join(page.pins)}"] if page.pins else []
         facts += [f"published as {', '.join(page.keys)}"] if page.keys else []
         facts += _uses(state, state.pools[found.pool], found.page)
         yield f"page {found.page} of {found.pool}: {', '.join(facts) or 'free'}"
     for name in dict.fromkeys([*([] if found.holder is None else [found.holder]), *holders_of(event, state)]):
         yield f"{name}: {_holding(state, name)}"
+
+
+def _times(holder: str, references: int) -> str:
+    return holder if references == 1 else f"{holder} ({references} references)"
 
 
 def holdings(state: State) -> Iterator[str]:

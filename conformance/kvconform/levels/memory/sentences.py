@@ -44,13 +44,13 @@ def part_of(event: MemoryEvent, holder: str, tables: Mapping[str, str]) -> str:
 def _told(event: MemoryEvent) -> str:
     match event:
         case e.Take():
-            return f"{event.holder} is given {pages_of(event.pages, event.pool)}"
+            return f"{event.holder} takes {pages_of(event.pages, event.pool)}"
         case e.Share():
-            how = "keeps" if event.pin else "shares"
+            how = "pins" if event.pin else "takes one more reference to"
             found = f", found under {_few(event.keys)}" if event.keys else ""
             return f"{event.holder} {how} {pages_of(event.pages, event.pool)}{found}"
         case e.Release():
-            return f"{event.holder} releases {pages_of(event.pages, event.pool)}"
+            return f"{event.holder} gives back a reference to {pages_of(event.pages, event.pool)}"
         case e.Transfer():
             what = "all that it has" if event.pages is None else pages_of(event.pages, event.pool)
             return f"{event.old} passes {what}{_in(event.pool) if event.pages is None else ''} on to {event.new}"

@@ -71,8 +71,12 @@ def test_the_ledger_is_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixtu
     related = [
         (one["physicalLocation"]["region"]["startLine"], one["message"]["text"]) for one in result["relatedLocations"]
     ]
-    assert related == [(2, "+ taken by a (alloc)"), (3, "+ shared by a (lock)"), (4, "- given back by a (free)")]
-    assert "- line 4: given back by a (free)" in page.read_text()
+    assert related == [
+        (2, "+ taken by a: it has 1 reference (alloc)"),
+        (3, "+ shared by a: it has 2 references (lock)"),
+        (4, "- given back by a: it has 1 reference left (free)"),
+    ]
+    assert "- line 4: given back by a: it has 1 reference left (free)" in page.read_text()
 
 
 def test_the_shortest_part_keeps_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,4 +93,7 @@ def test_a_page_that_changes_hands_keeps_its_ledger(tmp_path: Path, capsys: pyte
     ]
     assert run_command(["check", str(_written(tmp_path, events)), "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert [one["says"] for one in finding["ledger"]] == ["taken by admission", "passed from admission to a"]
+    assert [one["says"] for one in finding["ledger"]] == [
+        "taken by admission: it has 1 reference",
+        "passed from admission to a",
+    ]

@@ -162,7 +162,7 @@ def test_who_had_a_page_last_that_nobody_holds_is_told(
     cut = shortest(path, group)
     assert cut is not None and [step.line for step in cut.steps] == [9, 10, 11, 12, 20]
     assert run_command(["check", str(path)]) == 1
-    told = "history Nobody has had page 2 since line 12: b releases page 2 of kv (abort)."
+    told = "- line 12: given back by b: it has none left (abort)"
     assert told in " ".join(capsys.readouterr().out.split())
 
 
@@ -173,7 +173,7 @@ def test_what_else_the_holder_of_a_leak_released_is_told(tmp_path: Path, capsys:
     assert run_command(["check", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "(2 of 6 events)" in out
-    assert "history What r released last, on line 4: r releases page 2 of kv (free 2)." in out
+    assert "history What r released last, on line 4: r gives back a reference to page 2 of kv (free 2)." in out
 
 
 def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> None:
@@ -185,10 +185,10 @@ def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> No
 def test_who_is_there_at_the_end_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", 1), on("b", 2), on("c", 3), on("c", 3, op="release"))
     assert run_command(["check", str(path)]) == 0
-    assert "At the end 2 holders still have pages; no idle event follows.\n" in capsys.readouterr().out
+    assert "Still with pages at the end, which no idle event checks: a, b.\n" in capsys.readouterr().out
     path = trace(tmp_path / "t.jsonl", *life("r", 1))
     assert run_command(["check", str(path)]) == 0
-    assert "At the end" not in capsys.readouterr().out
+    assert "Still with pages" not in capsys.readouterr().out
 
 
 def test_what_may_follow_is_told_whole_if_asked_and_nothing_is_where_nobody_reads(
