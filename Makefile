@@ -27,7 +27,7 @@ LIVE ?= sglang==0.5.23 vllm==0.32.0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test quick prove explore soak mutation engines engines-from found docs lint typecheck clean
-.PHONY: browser fleet live causes mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: browser walks fleet live causes mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ mutants: .venv/.stamp ## Check 10,000 files that were changed at random: none ma
 hostile: .venv/.stamp ## Check extreme numbers in every small file, shapes that may grow, and kill engines 20 times each way (minutes)
 	@KVSPEC_HOSTILE=1 $(BIN)/pytest -q tests/conformance/traces/test_hostile.py tests/kvattach/test_killed.py tests/kvcheck/test_growth.py \
 		tests/conformance/levels/requests/test_growth.py
+
+walks: .venv/.stamp ## Compare the fast with the plain checker on 20,000 walks of one host and of three (3 minutes)
+	@KVSPEC_WALKS=20000 $(BIN)/pytest -q tests/kvcheck/test_walks.py -k "looking_at_every_slot or hosts"
 
 lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .

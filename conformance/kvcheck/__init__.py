@@ -37,6 +37,8 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Unmap: uses.unmap,
     events.Begin: uses.begin,
     events.Wait: uses.wait,
+    events.Send: uses.send,
+    events.Receive: uses.receive,
     events.End: uses.end,
     events.Deliver: uses.deliver,
     events.Unify: uses.unify,

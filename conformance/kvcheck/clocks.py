@@ -1,28 +1,30 @@
 """Happens-before, as vector clocks.
 
-An operation is ordered after what its stream queued earlier, after what its stream waits for, and after what the host
-had seen complete when it queued it; and after all that these are ordered after. A *moment* is a stream and a number:
-operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`. A clock has of each stream the last
-moment that lies before.
+An operation is ordered after what its stream queued earlier, after what its stream waits for, and after what its host
+had seen complete when it queued it; and after all that these are ordered after. A message joins two hosts' clocks.
+
+A *moment* is a stream and a number: operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`. A
+clock has of each stream the last moment that lies before.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
+from functools import reduce
 from heapq import merge
 from operator import attrgetter
 from typing import Any, Literal
 
 from kvcheck.finding import Writer
-from kvcheck.moments import START, Clock, after, join, later, moment
-from kvspec.memory.events import Begin, OpId, Page
+from kvcheck.moments import START, Clock, after, join, later, meet, moment
+from kvspec.memory.events import Begin, End, OpId, Page, Receive, Send, Wait
 
 HOST = "host"
-"""The host's own stream: what is done there is done at once."""
+"""A host's own stream: what is done there is done at once."""
 _END = 1 << 62
 """No position lies there: a use without an end goes up to it."""
 _REMEMBERED = 10_000
-"""Operations that the host knows to be complete and has not been told to have ended."""
+"""Operations that every host knows to be complete and one has not been told to have ended; messages."""
 
 _NUMBER, _MOMENT = attrgetter("number"), attrgetter("moment")
 
@@ -30,17 +32,17 @@ _NUMBER, _MOMENT = attrgetter("number"), attrgetter("moment")
 class Stream:
     """A stream: what was queued there, and what the next operation there comes after."""
 
-    __slots__ = ("clock", "host", "index", "lane", "last", "name", "ordered")
+    __slots__ = ("clock", "host", "index", "is_host", "lane", "last", "name", "ordered")
 
-    def __init__(self, name: str, index: int) -> None:
+    def __init__(self, name: str, index: int, *, is_host: bool = False) -> None:
         """Nothing is queued, and it comes after nothing."""
-        self.name, self.index = name, index
+        self.name, self.index, self.is_host = name, index, is_host
         self.last = 0
         """The moment at which its last operation is done."""
         self.clock = START
         """What it comes after of other streams."""
         self.host = START
-        """The host's clock that it has joined last."""
+        """The clock of a host that it has joined last."""
         self.lane: deque[Flight] = deque()
         """Its operations in flight, oldest first."""
         self.ordered = 1
@@ -54,6 +56,7 @@ class Flight:
         "by",
         "clock",
         "delivered",
+        "ended",
         "event",
         "moment",
         "number",
@@ -74,7 +77,9 @@ class Flight:
         self.clock, self.ordered = queue.clock, queue.ordered
         """What it comes after of other streams, as of its own stream."""
         self.seen = queue.clock is queue.host
-        """Whether the host has seen all of this."""
+        """Whether its host has seen all of this."""
+        self.ended: tuple[str | None, ...] = ()
+        """Hosts that were told of its end, or are not to be told."""
         self.by: Writer = event.id, 0
         """Its name, and the number of the event that queued it."""
         self.delivered: str | None = None
@@ -98,21 +103,25 @@ class Flight:
 
 
 class Clocks:
-    """The streams, what the host has seen, and the operations in flight."""
+    """The streams, what each host has seen, and the operations in flight: those that a host has not seen complete."""
 
     def __init__(self) -> None:
         """Nothing is queued."""
-        self.host = Stream(HOST, 0)
-        self.streams: dict[str, Stream] = {HOST: self.host}
-        self._streams = [self.host]
-        """By number."""
+        self.hosts: dict[str | None, Stream] = {}
+        """The hosts' own streams, by the names of the hosts."""
+        self.streams: dict[str, Stream] = {}
+        """The others."""
+        self._streams: list[Stream] = []
+        """All, by number."""
+        self._messages: dict[str, Clock] = {}
+        """What whoever receives a message comes after."""
         self.flights: dict[OpId, Flight] = {}
         self.begun = 0
         self.latest = 0
         """The largest name of an operation that is a number: one with a larger name was never begun."""
         self.oldest = 1
         """The number of the oldest operation in flight, or of the next one."""
-        self._flying: list[Flight] = []
+        self.flying: list[Flight] = []
         """The operations in flight, oldest first."""
         self._sorted = 0
         """The uses of operations up to this number are sorted."""
@@ -122,13 +131,37 @@ class Clocks:
         """The same for those that write there."""
         self.told: set[str | None] = set()
         """Streams of which it is told when their operations end; operations without one count as one."""
-        self._seen: dict[OpId, int] = {}
-        """Operations that are complete because a later one is, and which events queued them; their own end may come."""
+        self._seen: dict[tuple[str | None, OpId], int] = {}
+        """Operations that are complete because a later one is, by the hosts to which their own end may still be told,
+        and which events queued them."""
         self._free: list[Stream] = []
-        """Streams of operations that have none: free again once the host has seen the last operation there."""
+        """Streams of operations that have none: free again once every host has seen the last operation there."""
 
-    def _stream(self, name: str) -> Stream:
-        """The stream of that name."""
+    def _host(self, name: str | None) -> Stream:
+        """The own stream of a host. A new one comes after all that every other one comes after."""
+        host = self.hosts.get(name)
+        if host is None:
+            host = Stream(HOST if name is None else f"host of {name}", len(self._streams), is_host=True)
+            host.clock = reduce(meet, [one.clock for one in self.hosts.values()] or [START])
+            self.hosts[name] = host
+            self._streams.append(host)
+        return host
+
+    def has_seen(self, name: str | None, flight: Flight, part: str = "all") -> bool:
+        """Whether a host knows an operation to be complete, or to have read."""
+        return moment(self._host(name).clock, flight.queue.index) >= flight.moment - (part == "reads")
+
+    def in_flight(self, id: OpId, host: str | None) -> Flight | None:
+        """The operation of that name, if a host does not know it to be complete."""
+        flight, seen = self.flights.get(id), self._host(host).clock
+        if flight is None or len(self.hosts) == 1 or moment(seen, flight.queue.index) < flight.moment:
+            return flight
+        return None
+
+    def _stream(self, name: str, host: str | None) -> Stream:
+        """The stream of that name, as a host says it."""
+        if name == HOST:
+            return self._host(host)
         stream = self.streams.get(name)
         if stream is None:
             stream = self.streams[name] = Stream(name, len(self._streams))
@@ -137,58 +170,63 @@ class Clocks:
 
     def begin(self, event: Begin) -> Flight:
         """Queue an operation."""
-        name = event.stream
+        name, host = event.stream, self._host(event.host)
         if name is not None:
-            stream = self._stream(name)
+            stream = self._stream(name, event.host)
         else:
-            stream = self._free.pop() if self._free else self._stream(f"(alone {len(self.streams)})")
-        self._see_host(stream)
+            stream = self._free.pop() if self._free else self._stream(f"(alone {len(self._streams)})", event.host)
+        self._see_host(stream, host)
         for earlier in event.after:
             if earlier in self.flights:
                 self._order(stream, self.flights[earlier], "all")
         stream.last += 2
         rivals = self._has_rivals(stream)
         if rivals:
-            for flight in self._flying[bisect_right(self._flying, self._sorted, key=_NUMBER) :]:
+            for flight in self.flying[bisect_right(self.flying, self._sorted, key=_NUMBER) :]:
                 self.sort(flight)
             self._sorted = self.begun
         self.begun += 1
         if isinstance(event.id, int) and event.id > self.latest:
             self.latest = event.id
         flight = Flight(event, stream, self.begun, rivals=rivals)
-        if stream is self.host:
-            self._host_sees(after(stream.clock, stream.index, stream.last))
+        if stream.is_host and len(self.hosts) == 1:
+            stream.clock = after(stream.clock, stream.index, stream.last)
         else:
             self.flights[event.id] = flight
             stream.lane.append(flight)
-            self._flying.append(flight)
-            self._seen.pop(event.id, None)
+            self.flying.append(flight)
+            for one in self.hosts:
+                self._seen.pop((one, event.id), None)
+            if stream.is_host:
+                flight.ended = (event.host,)
+                self._host_sees(stream, after(stream.clock, stream.index, stream.last))
         self._note_oldest()
         return flight
 
-    def _see_host(self, stream: Stream) -> None:
-        """A stream comes after all that the host has seen."""
-        seen = self.host.clock
+    def _see_host(self, stream: Stream, host: Stream) -> None:
+        """A stream comes after all that a host has seen."""
+        seen = host.clock
         if stream.host is not seen:
-            stream.clock = seen if stream.clock is stream.host else join(stream.clock, seen)
+            nothing_else = stream.clock is stream.host and len(self.hosts) == 1
+            stream.clock = seen if nothing_else else join(stream.clock, seen)
             stream.host = seen
 
     def _order(self, stream: Stream, earlier: Flight, part: str) -> None:
         """Let a stream come after an operation, or after its reads."""
         known = earlier.moment - (part == "reads")
-        nothing_else = earlier.clock is stream.clock or (earlier.seen and stream is self.host)
+        nothing_else = earlier.clock is stream.clock or (earlier.seen and stream.is_host and len(self.hosts) == 1)
         clock = stream.clock if nothing_else else join(stream.clock, earlier.clock)
         clock = after(clock, earlier.queue.index, known)
         if earlier.ordered > stream.ordered:
             stream.ordered = earlier.ordered
-        if stream is self.host:
-            self._host_sees(clock, (earlier.queue.index,) if nothing_else else None)
+        if stream.is_host:
+            self._host_sees(stream, clock, (earlier.queue.index,) if nothing_else else None)
         else:
             stream.clock = clock
 
     def _has_rivals(self, stream: Stream) -> bool:
         """Whether an operation in flight is not ordered before what a stream queues."""
-        flying = self._flying
+        flying = self.flying
         if len(flying) == len(stream.lane):
             return False
         for place in range(bisect_left(flying, stream.ordered, key=_NUMBER), len(flying)):
@@ -201,17 +239,18 @@ class Clocks:
 
     def pass_by(self, id: OpId, name: str) -> None:
         """An operation is queued and seen complete while nothing else is in flight: `begin` and `end`, in short."""
-        stream = self._stream(name)
-        self._see_host(stream)
+        stream, (host,) = self._stream(name, None), self.hosts.values()
+        self._see_host(stream, host)
         stream.last += 2
-        self.host.clock = after(stream.clock, stream.index, stream.last)
-        self.host.ordered = max(self.host.ordered, stream.ordered)
+        host.clock = after(stream.clock, stream.index, stream.last)
+        host.ordered = max(host.ordered, stream.ordered)
         self.begun += 1
         self.oldest = self.begun + 1
         if isinstance(id, int) and id > self.latest:
             self.latest = id
         self.told.add(name)
-        self._seen.pop(id, None)
+        for one in self.hosts:
+            self._seen.pop((one, id), None)
 
     def sort(self, flight: Flight) -> None:
         """Sort the uses of an operation. It is done only where an operation has rivals: most have none."""
@@ -240,36 +279,56 @@ class Clocks:
         for place in range(bisect_right(users, known, key=_MOMENT), len(users)):
             yield users[place]
 
-    def wait(self, name: str, id: OpId | None, on: str | None, part: str) -> None:
+    def wait(self, event: Wait) -> None:
         """Order what a stream queues from now on. To wait for what has ended, or for nothing, orders nothing."""
-        stream = self._stream(name)
-        if id is not None and id in self.flights:
-            self._order(stream, self.flights[id], part)
-        other = None if on is None else self.streams.get(on)
+        stream = self._stream(event.stream, event.host)
+        if event.id is not None and event.id in self.flights:
+            self._order(stream, self.flights[event.id], event.part)
+        other = None if event.on is None else self._stream(event.on, event.host)
         if other is not None and other is not stream:
             clock = after(join(stream.clock, other.clock), other.index, other.last)
             stream.ordered = max(stream.ordered, other.ordered)
-            if stream is self.host:
-                self._host_sees(clock)
+            if stream.is_host:
+                self._host_sees(stream, clock)
             else:
                 stream.clock = clock
 
-    def end(self, id: OpId, part: str) -> int | None:
-        """The host has seen it, and all that is ordered before it: which event queued it, if it is in flight."""
-        flight = self.flights.get(id)
+    def send(self, event: Send) -> None:
+        """A message goes out, with operations or at once."""
+        clock = self._host(event.host).clock
+        for flight in (self.flights[id] for id in event.after if id in self.flights):
+            clock = after(join(clock, flight.clock), flight.queue.index, flight.moment)
+        self._messages[event.id] = clock
+        if len(self._messages) > _REMEMBERED:
+            del self._messages[next(iter(self._messages))]
+
+    def receive(self, event: Receive) -> None:
+        """A host knows what the sender of a message knew."""
+        host = self._host(event.host)
+        self._host_sees(host, join(host.clock, self._messages.get(event.id, START)))
+
+    def end(self, event: End) -> int | None:
+        """A host has seen it, and all that is ordered before it: which event queued it, if it is in flight."""
+        host, flight = self._host(event.host), self.flights.get(event.id)
         if flight is None:
-            return self._seen.pop(id, None) if part == "all" else self._seen.get(id)
-        self.told.add(flight.event.stream)
-        self._order(self.host, flight, part)
-        if part == "all":
-            del self._seen[id]
+            key = event.host, event.id
+            return self._seen.pop(key, None) if event.part == "all" else self._seen.get(key)
+        if event.host in flight.ended:
+            return None
+        if event.part == "all":
+            flight.ended += (event.host,)
+        if len(self.hosts) == 1 or not self.has_seen(event.host, flight):
+            self.told.add(flight.event.stream)
+        self._order(host, flight, event.part)
         return flight.by[1]
 
-    def _host_sees(self, clock: Clock, news: Iterable[int] | None = None) -> None:
-        """What the host knows to be complete is in flight no longer. `news`: the streams of which it knows more."""
-        before, self.host.clock = self.host.clock, clock
+    def _host_sees(self, host: Stream, clock: Clock, news: Iterable[int] | None = None) -> None:
+        """What every host knows to be complete is in flight no longer. `news`: the streams of which one knows more."""
+        before, host.clock = host.clock, clock
         for index in later(before, clock) if news is None else news:
             lane, known = self._streams[index].lane, moment(clock, index)
+            if len(self.hosts) > 1:
+                known = min(moment(one.clock, index) for one in self.hosts.values())
             while lane and lane[0].moment <= known:
                 self._forget(lane.popleft())
         self._note_oldest()
@@ -277,15 +336,17 @@ class Clocks:
             del self._seen[next(iter(self._seen))]
 
     def _note_oldest(self) -> None:
-        self.oldest = self._flying[0].number if self._flying else self.begun + 1
+        self.oldest = self.flying[0].number if self.flying else self.begun + 1
 
     def _forget(self, flight: Flight) -> None:
         """Nothing can be unordered with an operation any more."""
-        oldest = self._flying[0] is flight
-        del self._flying[0 if oldest else bisect_left(self._flying, flight.number, key=_NUMBER)]
+        oldest = self.flying[0] is flight
+        del self.flying[0 if oldest else bisect_left(self.flying, flight.number, key=_NUMBER)]
         if self.flights.get(flight.event.id) is flight:
             del self.flights[flight.event.id]
-            self._seen[flight.event.id] = flight.by[1]
+            for host in self.hosts:
+                if host not in flight.ended:
+                    self._seen[host, flight.event.id] = flight.by[1]
         if flight.event.stream is None:
             self._free.append(flight.queue)
         for place in flight.spans:

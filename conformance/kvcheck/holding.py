@@ -35,7 +35,7 @@ def take(state: State, event: events.Take) -> None:
         else:
             state.find(f"MEM-TAKE/{page.kind}", pool, number, event.holder).owners = owners(page)
             _unname(pool, number, page, [*page.keys])
-        page.content = ()
+        page.content, page.writer = (), None
         _refer(state, pool, number, page, event.holder)
         if page.tables:
             state.changed(page)
@@ -209,7 +209,8 @@ def count(state: State, event: events.Count) -> None:
     for kind, told, due in figures:
         runs = [] if told is None or isinstance(told, int) else _runs(told)
         right = number = told if isinstance(told, int) else sum(length for _, length in runs)
-        again = Counter[int]()
+        before = [int(figure.removeprefix(f"{kind} ")) for figure in pool.told if figure.startswith(f"{kind} ")]
+        again = Counter(dict.fromkeys((one for one in before if _listed(runs, one)), 0))
         for (first, length), (following, more) in pairwise(runs):
             again[following] += max(0, min(first + length - following, more))
         for following, times in again.items():

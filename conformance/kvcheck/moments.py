@@ -54,6 +54,14 @@ def join(one: Clock, other: Clock) -> Clock:
     return high, _joined(above, node, high)
 
 
+def meet(one: Clock, other: Clock) -> Clock:
+    """The clock that comes after all that both of two come after."""
+    (high, above), (low, node) = (one, other) if one[0] >= other[0] else (other, one)
+    while low < high:
+        low, node = low + _BITS, _above(low, node)
+    return high, _met(above, node, high)
+
+
 def later(one: Clock, other: Clock) -> Iterator[int]:
     """The streams of which `other`, which comes after `one`, knows a later moment."""
     (shift, node), (high, above) = one, other
@@ -93,6 +101,13 @@ def _joined(one: Node, other: Node, shift: int) -> Node:
         both = tuple([left if left >= right else right for left, right in zip(one, other, strict=True)])
         same = [both == one, both == other]
     return one if same[0] else other if same[1] else both
+
+
+def _met(one: Node, other: Node, shift: int) -> Node:
+    if one is other or _nothing(shift) in (one, other):
+        return one if one is other else _nothing(shift)
+    both = zip(one, other, strict=True)
+    return tuple([_met(left, right, shift - _BITS) if shift else min(left, right) for left, right in both])
 
 
 def _differing(one: Node, other: Node, shift: int, first: int) -> Iterator[int]:

@@ -150,7 +150,7 @@ def unify(state: State, event: events.Unify) -> None:
 
 def begin(state: State, event: Begin) -> None:
     """An operation is queued: each of its uses is judged, and counts from now on."""
-    if event.id in state.clocks.flights:
+    if state.clocks.in_flight(event.id, event.host):
         state.find("MEM-ORDER/begun-again").operation = event.id
     flight = state.clocks.begin(event)
     flight.by = event.id, state.event
@@ -169,7 +169,7 @@ def begin(state: State, event: Begin) -> None:
     for (source, target), carried in zip(event.copies, taken, strict=True):
         _put(state, flight, _gather(state, flight, source) if carried is None else carried, target)
     if event.id in state.spoilt:
-        _mark(state, event)
+        _mark(state, flight)
 
 
 def _sees_own(state: State, event: Begin, use: Use) -> bool:
@@ -192,17 +192,27 @@ def wait(state: State, event: events.Wait) -> None:
     """What is queued on a stream from now on comes after something."""
     if event.id is None and event.on is None:
         raise Malformed("a wait names neither an operation nor a stream")
-    state.clocks.wait(event.stream, event.id, event.on, event.part)
+    state.clocks.wait(event)
+
+
+def send(state: State, event: events.Send) -> None:
+    """A host sends a message."""
+    state.clocks.send(event)
+
+
+def receive(state: State, event: events.Receive) -> None:
+    """A host receives a message."""
+    state.clocks.receive(event)
 
 
 def end(state: State, event: events.End) -> None:
-    """The host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
+    """A host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
     state.judged["MEM-ORDER"] += 1
-    flight = state.clocks.flights.get(event.id)
+    flight = state.clocks.in_flight(event.id, event.host)
     if flight is not None and flight.delivered is not None:
         state.find("MEM-DELIVER/incomplete", holder=flight.delivered).operation = event.id
         flight.delivered = None
-    queued = state.clocks.end(event.id, event.part)
+    queued = state.clocks.end(event)
     if queued is None:
         state.find("MEM-ORDER/not-in-flight").operation = event.id
     elif event.unwritten:
@@ -214,7 +224,7 @@ def end(state: State, event: events.End) -> None:
 def deliver(state: State, event: events.Deliver) -> None:
     """What an operation computed for a holder leaves the engine."""
     state.judged["MEM-DELIVER"] += 1
-    flight = state.clocks.flights.get(event.id)
+    flight = state.clocks.in_flight(event.id, event.host)
     if isinstance(event.id, int) and event.id > state.clocks.latest:
         state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id
     elif flight is not None and flight.event.stream in state.clocks.told:
@@ -562,7 +572,7 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
         return
     if flight.written is None:
         flight.written = defaultdict(list)
-        for other in _uses(state, [use for use in flight.event.writes if not use.at_most]):
+        for other in _uses(state, flight, [use for use in flight.event.writes if not use.at_most]):
             flight.written[other[0].name, other[1]] += other[-1]
     written = flight.written[pool.name, number]
     for old, want in ((old, want) for old in written for want in new):
@@ -627,25 +637,30 @@ def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) 
         causes[holder] = cause
 
 
-def _uses(state: State, uses: Iterable[Use]) -> Iterator[Part]:
-    """The slots of an operation that is judged already, but for padding."""
+def _uses(state: State, flight: Flight, uses: Iterable[Use]) -> Iterator[Part]:
+    """The slots of an operation that is judged already, but for padding and pages that its tables named later."""
     for use in uses:
-        yield from (part for part in _parts(state, use, judge=False) if part[1] not in part[0].padding)
+        for part in _parts(state, use, judge=False):
+            pool, number, *_ = part
+            if number not in pool.padding:
+                link = pool.page(number).tables.get(use.table or "")
+                if link is None or link.since < flight.number:
+                    yield part
 
 
-def _written(state: State, event: Begin) -> Iterator[tuple[Part, bool | None]]:
+def _written(state: State, flight: Flight) -> Iterator[tuple[Part, bool | None]]:
     """What an operation wrote, and whether it is worthless: for a holder all is. `None`: as it was where it is from."""
-    holders = state.spoilt.get(event.id, NOTHING)
+    event, holders = flight.event, state.spoilt.get(flight.event.id, NOTHING)
     for use, carried in [*((use, False) for use in event.writes), *((to, not to.labels) for _, to in event.copies)]:
-        for part in _uses(state, [use]):
+        for part in _uses(state, flight, [use]):
             failed = part[5] in holders or None in holders
             yield part, None if carried and holders and not failed else failed
 
 
-def _mark(state: State, event: Begin) -> None:
+def _mark(state: State, flight: Flight) -> None:
     """What was computed from what is not there is worthless too; what was written over that is not."""
-    causes = state.spoilt.get(event.id, NOTHING)
-    for (pool, number, start, stop, _, holder, _), failed in _written(state, event):
+    causes = state.spoilt.get(flight.event.id, NOTHING)
+    for (pool, number, start, stop, _, holder, _), failed in _written(state, flight):
         page, cause = pool.page(number), causes.get(holder) or causes.get(None)
         if cause is not None:
             state.comes_from(cause, pool, number)
@@ -661,27 +676,30 @@ def _fail(state: State, event: events.End, queued: int) -> None:
     Names of it are plans again.
     What operations in flight have read of it meanwhile is worthless. Which slots of a page an operation wrote is not
     remembered once it is complete, or its table has other pages: where one wrote last, nothing is taken to be missing.
+    What an operation reads of its own writes is not followed.
     """
     wrote = set[tuple[str, Page, events.OpId]]()
     missing = defaultdict[tuple[str, Page], PageState](PageState)
     worthless = missing.copy()
     for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
         missing[pool.name, number].put([Content(start, stop, None)])
-    for flight in [flight for flight in state.clocks.flights.values() if flight.by[1] > queued]:
-        later = flight.event
-        for pool, number, start, stop, _, holder, _ in _uses(state, [*later.reads, *(one for one, _ in later.copies)]):
+    for flight in [flight for flight in state.clocks.flying if flight.by[1] > queued]:
+        later, seen = flight.event, state.clocks.has_seen(event.host, flight)
+        for pool, number, start, stop, _, holder, _ in _uses(
+            state, flight, [*later.reads, *(one for one, _ in later.copies)]
+        ):
             place = pool.name, number
             pieces = (*missing[place].pieces(start, stop), *worthless[place].pieces(start, stop))
-            if any(isinstance(piece, Content) for piece in pieces):
+            if not seen and any(isinstance(piece, Content) for piece in pieces):
                 _spoil(state, flight, holder, None)
-        for (pool, number, start, stop, *_), failed in _written(state, later):
+        for (pool, number, start, stop, *_), failed in _written(state, flight):
             place = pool.name, number
             wrote.add((*place, later.id))
             missing[place].erase(start, stop)
             worthless[place].erase(start, stop)
             if failed:
                 worthless[place].put([Content(start, stop, None)])
-        _mark(state, later)
+        _mark(state, flight)
     for (name, number), gap in missing.items():
         pool = state.pools[name]
         known = number in pool.apart or number in pool.alike

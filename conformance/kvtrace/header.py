@@ -22,6 +22,8 @@ class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     producer: str
     """The producer of the file: an engine and its version, or a vector collection."""
     pools: dict[str, Pool]
+    host: str | None = None
+    """The host of all events, where each host has a file of its own: `kvspec merge` joins them."""
     description: str | None = None
     """Vectors only: what happens here and what would go wrong."""
     rules: list[str] = []

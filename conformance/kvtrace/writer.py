@@ -65,11 +65,11 @@ class TraceWriter:
         """Why the last recording ended before its time; `None` while one goes on, and before the first."""
         return self._problem or self._sink.problem
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
-        """A memory with these pools is there now, and all of it is free: a new recording begins."""
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
+        """A memory with these pools is there now, and all of it is free: a new recording, of one host, begins."""
         try:
             header = msgspec.convert(
-                msgspec.to_builtins(MemoryHeader(VERSION, "memory", producer, dict(pools)), enc_hook=_plain),
+                msgspec.to_builtins(MemoryHeader(VERSION, "memory", producer, dict(pools), host), enc_hook=_plain),
                 MemoryHeader,
             )
         except Exception as error:
@@ -203,6 +203,14 @@ class TraceWriter:
     ) -> None:
         """Operations queued on `stream` from now on come after an operation, or after all of another stream."""
         self._tell(events.Wait, stream, id, on, part, at=at)
+
+    def send(self, id: str, after: Iterable[OpId] = (), *, at: str | None = None) -> None:
+        """The host sends a message, at once or when these operations are complete."""
+        self._tell(events.Send, id, after, at=at)
+
+    def receive(self, id: str, *, at: str | None = None) -> None:
+        """The host receives a message."""
+        self._tell(events.Receive, id, at=at)
 
     def end(
         self,

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvcheck import Checker, moments
@@ -11,31 +11,49 @@ from kvcheck.clocks import Clocks, Stream
 from kvcheck.labels import Labels
 from kvcheck.state import Content, PageState
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, End, Map, Take, Use, Wait
+from kvspec.memory.events import Begin, Done, End, Map, Receive, Send, Take, Use, Wait
 from kvspec.memory.order import Order
 from tests.kvcheck.graph import Graph
 
 STREAMS = ("s", "t", "u", "host", None)
-PARTS = ("all", "reads")
+PARTS: tuple[Done, ...] = ("all", "reads")
+HOSTS = (None, "p", "d")
+KINDS = ("begin", "begin", "begin", "wait", "wait on", "end", "send", "receive")
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(("begin", "begin", "begin", "wait", "wait on", "end")),
+        st.sampled_from(KINDS),
         st.sampled_from(STREAMS),
         st.integers(1, 8),
         st.sampled_from(PARTS),
+        st.sampled_from(HOSTS),
     ),
     max_size=25,
 )
 
 
+KNOWN_TO_P: list[tuple[str, str | None, int, Done, str | None]] = [
+    ("receive", None, 1, "all", "p"),
+    ("receive", None, 1, "all", "d"),
+    ("begin", "t", 8, "all", "p"),
+    ("end", None, 1, "all", "p"),
+]
+"""An operation that of two hosts one has seen complete."""
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one host", "three hosts"])
 @given(steps=OPERATIONS)
-def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tuple[str, str | None, int, str]]) -> None:
+@example(steps=[*KNOWN_TO_P, ("begin", "s", 8, "all", "p"), ("begin", "s", 8, "all", "d")])
+@example(steps=[*KNOWN_TO_P, ("begin", "u", 8, "all", "p"), ("end", "", 2, "all", "d"), ("begin", "s", 8, "all", "d")])
+def test_the_clocks_are_the_closure_of_what_happens_before_what(
+    steps: list[tuple[str, str | None, int, Done, str | None]], *, apart: bool
+) -> None:
     """Of each operation that begins, and each before it: whether it is read, and done, by then."""
     clocks, plain, order = Clocks(), Order(), Graph()
     begun: dict[int, tuple[Stream, int]] = {}
-    for kind, stream, number, part in steps:
+    for kind, stream, number, part, somebody in steps:
+        host = somebody if apart else None
         if kind == "begin":
-            event = Begin(len(begun) + 1, stream, after=[number] if number <= len(begun) else [])
+            event = Begin(len(begun) + 1, stream, after=[number] if number <= len(begun) else [], host=host)
             flight, plainly, start = clocks.begin(event), plain.begin(event), order.begin(event)
             rivals = set[int]()
             for id, (queue, moment) in begun.items():
@@ -46,20 +64,27 @@ def test_the_clocks_are_the_closure_of_what_happens_before_what(steps: list[tupl
                     done,
                     read,
                 )
-                rivals |= {id} if id in order.flying and not done else set()
+                rivals |= {id} if not done else set()
             assert flight.rivals == bool(rivals)
             begun[len(begun) + 1] = flight.queue, flight.moment
         elif kind == "wait on" or (kind == "wait" and number in begun):
             on = STREAMS[number % 4] if kind == "wait on" else None
-            waited = number if kind == "wait" else None
-            clocks.wait(stream or "s", waited, on, part)
-            for one in (order, plain):
-                one.wait(Wait(stream or "s", waited, on, "all" if part == "all" else "reads"))
-        elif kind == "end" and number in begun and number in order.flying:
-            assert clocks.end(number, part) is not None
-            plain.end(plain.named[number], "all" if part == "all" else "reads")
-            order.end(End(number, "all" if part == "all" else "reads"))
-            order.flying -= {number} if part == "all" else set()
+            for one in (clocks, order, plain):
+                one.wait(Wait(stream or "s", number if kind == "wait" else None, on, part, host=host))
+        elif kind == "end" and number in begun:
+            flies = plain.flies(number - 1, host)
+            assert flies == (not order.has_seen(number, host))
+            assert (clocks.in_flight(number, host) is not None) == flies
+            if flies:
+                assert clocks.end(End(number, part, host=host)) is not None
+                plain.end(number - 1, End(number, part, host=host))
+                order.end(End(number, part, host=host))
+        elif kind == "send":
+            for one in (clocks, plain, order):
+                one.send(Send(f"m{number % 3}", [number] if number in begun else [], host=host))
+        elif kind == "receive":
+            for one in (clocks, plain, order):
+                one.receive(Receive(f"m{number % 3}", host=host))
 
 
 NUMBERS = (0, 1, 15, 16, 17, 255, 256, 4096, 70_000)
@@ -76,8 +101,9 @@ def clock_of(told: dict[int, int]) -> moments.Clock:
 @given(one=CLOCK, other=CLOCK)
 def test_a_clock_is_the_last_moment_of_each_stream(one: dict[int, int], other: dict[int, int]) -> None:
     first, second = clock_of(one), clock_of(other)
-    both = moments.join(first, second)
+    both, common = moments.join(first, second), moments.meet(first, second)
     for stream in NUMBERS:
+        assert moments.moment(common, stream) == min(one.get(stream, 0), other.get(stream, 0))
         assert moments.moment(first, stream) == one.get(stream, 0)
         assert moments.moment(both, stream) == max(one.get(stream, 0), other.get(stream, 0))
     news = {stream for stream, last in other.items() if last > one.get(stream, 0)}

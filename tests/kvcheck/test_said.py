@@ -124,6 +124,16 @@ SAID = {
     "delivered without what it was computed from": "what operation 2 computed for a is delivered, but what it "
     "read was not there",
     "gave up": "stuck: no progress",
+    "seen complete by another host": "operation 2 reads page 1, which stream push writes: nothing orders them",
+    "a message that was sent too early": "operation 2 reads page 1, which stream push writes: nothing orders them",
+    "a message that another host received": "operation 2 reads page 1, which stream push writes: nothing orders them",
+    "a message that goes out with another transfer": "operation 3 reads page 1, which stream push writes: nothing "
+    "orders them",
+    "handed on to another host's transfer": "operation 2 writes page 1, which stream s writes: nothing orders them",
+    "done at once on another host": "operation 2 reads page 1, which stream host of p writes: nothing orders them",
+    "delivered by a host that has not seen it": "what operation 1 computed for a is delivered before it is seen "
+    "complete",
+    "ended twice for one host": "operation 1 is taken for complete, but is not in flight",
 }
 
 

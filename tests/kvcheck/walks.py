@@ -44,6 +44,10 @@ class Walk:
         )
         return self.random.choice(often + also + (self.reserve, self.end_holder, self.idle, self.count))()
 
+    def host(self) -> str | None:
+        """The process that reports an event."""
+        return None
+
     def holder(self) -> str:
         return self.random.choice(HOLDERS)
 
@@ -191,7 +195,7 @@ class Walk:
         self.begun += 1
         after: list[int | str] = [self.random.randint(1, self.begun)] if self.random.random() < 0.1 else []
         stream, reads_own_writes = self.random.choice((*STREAMS * 3, "host", None)), self.random.random() < 0.8
-        return events.Begin(self.begun, stream, reads, writes, copies, after=after, reads_own_writes=reads_own_writes)
+        return events.Begin(self.begun, stream, reads, writes, copies, after, reads_own_writes, host=self.host())
 
     def copy(self) -> tuple[Use, Use]:
         """As many slots as fit, to others or to some of the same; what the law may have forgotten is not copied."""
@@ -206,19 +210,22 @@ class Walk:
     def wait(self) -> Event:
         stream = self.random.choice((*STREAMS, "host"))
         if not self.begun or self.random.random() < 0.5:
-            return events.Wait(self.random.choice(STREAMS), on=self.random.choice(STREAMS))
-        return events.Wait(stream, self.random.randint(1, self.begun), part=self.random.choice(("all", "reads")))
+            return events.Wait(self.random.choice(STREAMS), on=self.random.choice(STREAMS), host=self.host())
+        part: events.Done = self.random.choice(("all", "reads"))
+        return events.Wait(stream, self.random.randint(1, self.begun), part=part, host=self.host())
 
     def end(self) -> Event:
         """Of one of the last operations; now and then it did not write what it meant to write to pages."""
         id = self.random.randint(max(1, self.begun - 4), max(1, self.begun))
+        host = self.host()
         if id not in self.checker.order.named or self.random.random() < 0.6:
-            return events.End(id, self.random.choice(("all", "all", "reads")))
+            return events.End(id, self.random.choice(("all", "all", "reads")), host=host)
         event = self.checker.order.begun[self.checker.order.named[id]]
-        written = [use for use in (*event.writes, *(target for _, target in event.copies)) if self.last(id, use)]
-        return events.End(id, unwritten=[Use(None, use.pool, use.pages, use.start, use.stop) for use in written])
+        written = [use for use in (*event.writes, *(target for _, target in event.copies)) if self.last(id, use, host)]
+        unwritten = [Use(None, use.pool, use.pages, use.start, use.stop) for use in written]
+        return events.End(id, unwritten=unwritten, host=host)
 
-    def last(self, id: int, use: Use) -> bool:
+    def last(self, id: int, use: Use, host: str | None) -> bool:
         """Whether nobody wrote to its pages since who is complete, or did it through a table: who did is forgotten."""
         if use.pool is None:
             return False
@@ -226,11 +233,34 @@ class Walk:
         later = {number for page in pages for number in page.writers.values() if number > order.named[id]}
         begun = [order.begun[number] for number in later]
         known = any(one.copies or any(other.table for other in one.writes) for one in begun)
-        return all(map(order.flies, later)) and not known
+        return all(order.flies(number, host) for number in later) and not known
 
     def deliver(self) -> Event:
         id = self.random.randint(max(1, self.begun - 4), max(1, self.begun) + (self.random.random() < 0.1))
-        return events.Deliver(id, self.holder())
+        return events.Deliver(id, self.holder(), host=self.host())
+
+
+class Apart(Walk):
+    """Three hosts, which learn of each other's operations by messages only."""
+
+    def __init__(self, random: Random, checker: Checker) -> None:
+        super().__init__(random, checker)
+        self.sent = 0
+
+    def event(self) -> Event:
+        """Now and then a message; a third of them with operations, a few of them never sent."""
+        drawn = self.random.random()
+        if drawn < 0.08:
+            self.sent += 1
+            after: list[int | str] = [self.random.randint(1, self.begun)] if self.begun and drawn < 0.03 else []
+            return events.Send(f"m{self.sent}", after, host=self.host())
+        if drawn < 0.18:
+            return events.Receive(f"m{self.random.randint(max(0, self.sent - 3), self.sent)}", host=self.host())
+        return super().event()
+
+    def host(self) -> str | None:
+        """The third one comes late."""
+        return self.random.choice((None, None, "p", "p", *["d"] * (self.begun > 6)))
 
 
 class Decoding(Walk):

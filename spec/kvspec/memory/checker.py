@@ -49,7 +49,7 @@ class Checker(Holding):
 
     def begin(self, event: events.Begin) -> None:
         """An operation is queued: each of its uses is judged, and counts from now on."""
-        if event.id in self.order.named and self.order.flies(self.order.named[event.id]):
+        if self.order.flies(self.order.named.get(event.id), event.host):
             self.find("MEM-ORDER/begun-again")
         number, self.wrote = self.order.begin(event), {}
         reads: list[tuple[Use, Use | None]] = [*[(use, None) for use in event.reads], *event.copies]
@@ -72,17 +72,26 @@ class Checker(Holding):
         """What is queued on a stream from now on comes after something."""
         self.order.wait(event)
 
+    def send(self, event: events.Send) -> None:
+        """A host sends a message."""
+        self.order.send(event)
+
+    def receive(self, event: events.Receive) -> None:
+        """A host receives a message."""
+        self.order.receive(event)
+
     def end(self, event: events.End) -> None:
-        """The host has seen an operation complete; what it did not write is missing."""
+        """A host has seen an operation complete; what it did not write is missing."""
         number = self.order.named.get(event.id)
-        if number is None or number in self.order.ended:
+        flies = self.order.flies(number, event.host)
+        if number is None or (number, event.host) in self.order.ended:
             self.find("MEM-ORDER/not-in-flight")
             return
-        if self.order.flies(number):
+        if flies:
             self.told.add(self.order.begun[number].stream)
             if number in self.delivered:
                 self.find("MEM-DELIVER/incomplete", holder=self.delivered.pop(number))
-        self.order.end(number, event.part)
+        self.order.end(number, event)
         if event.unwritten:
             self._fail(number, event.unwritten)
 
@@ -91,7 +100,9 @@ class Checker(Holding):
         parts = [part for use in unwritten for part in self._paged(use)]
         missing = {(failed, part.page, at) for part in parts for at in part.meant}
         for reader, page, at, writer in self.found:
-            if self.order.flies(reader[0]) and ((writer[0], page, at) in missing or self._is_spoilt(writer)):
+            if self.order.flies(reader[0], self.event.host) and (
+                (writer[0], page, at) in missing or self._is_spoilt(writer)
+            ):
                 self.spoilt.add(reader)
         for page, meant, _ in parts:
             gone = [at for at in meant if page.writers.get(at) == failed]
@@ -108,10 +119,11 @@ class Checker(Holding):
     def deliver(self, event: events.Deliver) -> None:
         """What an operation computed for a holder leaves the engine."""
         number = self.order.named.get(event.id)
+        flies = self.order.flies(number, event.host)
         begun = [id for id in self.order.named if isinstance(id, int)]
         if isinstance(event.id, int) and event.id > max(begun, default=0):
             self.find("MEM-DELIVER/not-begun", holder=event.holder)
-        elif number is not None and self.order.flies(number):
+        elif number is not None and flies:
             if self.order.begun[number].stream in self.told:
                 self.find("MEM-DELIVER/incomplete", holder=event.holder)
             else:

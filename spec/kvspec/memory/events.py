@@ -60,9 +60,12 @@ class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fal
 
 
 class Event(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", kw_only=True):
-    """What all events share: where in the engine they come from, a function, or file and line."""
+    """What all events share."""
 
     at: str | None = None
+    """Where in the engine it comes from: a function, or file and line."""
+    host: str | None = None
+    """The process that reports it, where a trace has several; see `Send`."""
 
 
 class Referring(Event, kw_only=False):
@@ -186,6 +189,24 @@ class End(Event, tag="end", kw_only=False):
     """What it meant to write and did not: a load that failed, a transfer that was cut off."""
 
 
+class Send(Event, tag="send", kw_only=False):
+    """A host sends a message to others: a request with the pages to fill, a notification, an acknowledgement.
+
+    What a host has seen complete no other host knows, until it receives a message that was sent afterwards. A host of
+    which the trace has told nothing before knows what all the others know.
+    """
+
+    id: str
+    after: list[OpId] = []
+    """Operations with which the message goes out, once they are complete: a transfer that notifies its target."""
+
+
+class Receive(Event, tag="receive", kw_only=False):
+    """A host receives a message. One of which no sending is reported orders nothing."""
+
+    id: str
+
+
 class Deliver(Event, tag="deliver", kw_only=False):
     """What an operation computed for a holder leaves the engine: a token to a client, a block to another machine."""
 
@@ -231,4 +252,4 @@ class Failed(Event, tag="failed", kw_only=False):
 
 
 Held = Take | Share | Release | Transfer | Publish | Drop | Reserve | EndHolder | Idle | Count | Failed
-MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Deliver | Unify
+MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Send | Receive | Deliver | Unify

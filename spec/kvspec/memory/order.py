@@ -1,16 +1,16 @@
 """What happens before what: for each operation the moments that are known to lie before it.
 
 An operation has two moments: it has read, and it is done. It comes after what its stream queued earlier, after what its
-stream waits for, after what it waits for by itself, and after what the host had seen when it queued it; and so after
-all that these come after. What the host has seen done is in flight no longer.
+stream waits for, after what it waits for by itself, and after what its host had seen when it queued it; and so after
+all that these come after. What a host has seen done is in flight for it no longer; another host learns it by a message.
 """
 
-from kvspec.memory.events import Begin, Done, OpId, Wait
+from kvspec.memory.events import Begin, Done, End, OpId, Receive, Send, Wait
 
 Moment = tuple[int, Done]
 """The number of an operation, and whether it is done or has only read."""
 HOST = "host"
-"""The host's own stream: what is done there is done at once."""
+"""A host's own stream: what is done there is done at once."""
 
 
 class Order:
@@ -18,24 +18,39 @@ class Order:
 
     def __init__(self) -> None:
         """Nothing is queued."""
-        self.streams: dict[str, set[Moment]] = {HOST: set()}
+        self.streams: dict[str, set[Moment]] = {}
         """Stream -> the moments that lie before what is queued there next."""
+        self.hosts: dict[str | None, set[Moment]] = {}
+        """Host -> the moments that it knows to be over."""
+        self.messages: dict[str, set[Moment]] = {}
+        """Message -> the moments that whoever receives it knows to be over."""
         self.begun: list[Begin] = []
         self.before: list[set[Moment]] = []
         """For each operation the moments that lie before it."""
         self.named: dict[OpId, int] = {}
         """The last operation of each name."""
-        self.ended: set[int] = set()
-        """Operations whose end was told, or is not to be told."""
+        self.ended: set[tuple[int, str | None]] = set()
+        """Operations, and hosts that were told of their end, or are not to be told."""
+
+    def host(self, name: str | None) -> set[Moment]:
+        """What a host knows to be over; a new one, what all others know, of which it is told nothing any more."""
+        if name not in self.hosts:
+            known = self.hosts[name] = set.intersection(*self.hosts.values()) if self.hosts else set()
+            self.ended |= {(number, name) for number, part in known if part == "all"}
+        return self.hosts[name]
+
+    def _stream(self, name: str, host: str | None) -> set[Moment]:
+        return self.host(host) if name == HOST else self.streams.setdefault(name, set())
 
     def begin(self, event: Begin) -> int:
         """Queue an operation: its number."""
-        stream = set[Moment]() if event.stream is None else self.streams.setdefault(event.stream, set())
+        host = self.host(event.host)
+        stream = set[Moment]() if event.stream is None else self._stream(event.stream, event.host)
         after = [self.known(self.named[earlier]) for earlier in event.after if earlier in self.named]
         number = self.named[event.id] = len(self.begun)
         self.begun.append(event)
-        self.before.append(stream.union(self.streams[HOST], *after))
-        self.ended |= {number} if event.stream == HOST else set()
+        self.before.append(stream.union(host, *after))
+        self.ended |= {(number, event.host)} if event.stream == HOST else set()
         stream |= self.known(number)
         return number
 
@@ -45,16 +60,29 @@ class Order:
 
     def wait(self, event: Wait) -> None:
         """What is queued on a stream from now on comes after something."""
-        known = self.streams.setdefault(event.stream, set())
+        known = self._stream(event.stream, event.host)
         if event.id in self.named:
             known |= self.known(self.named[event.id], event.part)
-        known |= self.streams.get(event.on or "", set())
+        if event.on is not None:
+            known |= self._stream(event.on, event.host)
 
-    def end(self, number: int, part: Done) -> None:
-        """The host has seen an operation, and all that comes before it."""
-        self.streams[HOST] |= self.known(number, part)
-        self.ended |= {number} if part == "all" else set()
+    def end(self, number: int, event: End) -> None:
+        """A host has seen an operation, and all that comes before it."""
+        known = self.host(event.host)
+        known |= self.known(number, event.part)
+        self.ended |= {(number, event.host)} if event.part == "all" else set()
 
-    def flies(self, number: int) -> bool:
-        """Whether an operation is in flight."""
-        return (number, "all") not in self.streams[HOST]
+    def send(self, event: Send) -> None:
+        """A message goes out, with operations or at once."""
+        after = [self.known(self.named[earlier]) for earlier in event.after if earlier in self.named]
+        self.messages[event.id] = self.host(event.host).union(*after)
+
+    def receive(self, event: Receive) -> None:
+        """A host knows what the sender of a message knew."""
+        known = self.host(event.host)
+        known |= self.messages.get(event.id, set())
+
+    def flies(self, number: int | None, host: str | None) -> bool:
+        """Whether there is such an operation, and it is in flight as far as a host knows."""
+        known = self.host(host)
+        return number is not None and (number, "all") not in known

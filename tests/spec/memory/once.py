@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from kvspec.memory import Finding, Pool
 from kvspec.memory.checker import Checker, Part
 from kvspec.memory.events import Begin, End, Event, Use
+from kvspec.memory.order import HOST
 from kvspec.rules import rule_of
 
 
@@ -36,10 +37,12 @@ class Once(Checker):
         index = next(index for index, one in enumerate(self.parts, use.start // part.page.pool.size) if one is part)
         new = dict[str, Collection[int]]()
         for rule, slots in wrong.items():
-            place = use.table, event.stream, part.page.number, index, rule_of(rule).replace("REWRITE", "RACE")
+            stream = event.stream, event.host if event.stream == HOST else None
+            place = use.table, stream, part.page.number, index, rule_of(rule).replace("REWRITE", "RACE")
             there = {(*place, slot): slot for slot in part.meant}
             bad = {one for one, slot in there.items() if slots and (slot in slots or not reads)}
             through = use.table is not None and not (reads and use.labels)
+            lenient = rule == "MEM-WRITTEN/unwritten" and any(use is source for source, _ in event.copies)
             if through and reads and slots and bad <= self.open:
                 told = len(self.findings)
                 super().tell(use, part, {rule: slots})
@@ -47,6 +50,6 @@ class Once(Checker):
                 del self.findings[told:]
             else:
                 new[rule] = slots
-            if through:
+            if through and (slots or not lenient):
                 self.open = (self.open - there.keys() if reads else self.open) | bad
         return super().tell(use, part, new)

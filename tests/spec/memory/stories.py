@@ -15,8 +15,10 @@ from kvspec.memory.events import (
     Idle,
     Map,
     Publish,
+    Receive,
     Release,
     Reserve,
+    Send,
     Share,
     Take,
     Transfer,
@@ -52,6 +54,20 @@ def write(id: int, holder: str, page: int, label: str | None = None, stream: str
 
 def read(id: int, holder: str, page: int, label: str | None = None, stream: str | None = "s") -> Begin:
     return Begin(id, stream, reads=[of(holder, page, label=label)])
+
+
+def pushed(id: int, page: int) -> Begin:
+    """Host p writes to a page of `a` over the network."""
+    return Begin(id, "push", writes=[of("a", page)], host="p")
+
+
+def used_by_d(id: int, page: int) -> Begin:
+    """Host d reads a page of `a` on its own stream."""
+    return Begin(id, "s", reads=[of("a", page)], host="d")
+
+
+BOTH: list[Event] = [Receive("hello", host="p"), Receive("hello", host="d"), take("a", 1, 2)]
+"""Two hosts, and a holder."""
 
 
 def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) -> Map:
@@ -106,6 +122,38 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "delivered before it is begun": (
         [take("a", 1), Deliver(1, "a"), write(1, "a", 1), End(1)],
         ("MEM-DELIVER/not-begun", 2),
+    ),
+    "seen complete by another host": (
+        [*BOTH, pushed(1, 1), End(1, host="p"), used_by_d(2, 1)],
+        ("MEM-RACE/read", 6),
+    ),
+    "a message that was sent too early": (
+        [*BOTH, pushed(1, 1), Send("m", host="p"), End(1, host="p"), Receive("m", host="d"), used_by_d(2, 1)],
+        ("MEM-RACE/read", 8),
+    ),
+    "a message that another host received": (
+        [*BOTH, pushed(1, 1), Send("m", [1], host="p"), Receive("m", host="p"), End(1, host="p"), used_by_d(2, 1)],
+        ("MEM-RACE/read", 8),
+    ),
+    "a message that goes out with another transfer": (
+        [*BOTH, pushed(1, 1), Begin(2, "other"), Send("m", [2], host="p"), Receive("m", host="d"), used_by_d(3, 1)],
+        ("MEM-RACE/read", 8),
+    ),
+    "handed on to another host's transfer": (
+        [*BOTH, Begin(1, "s", writes=[of("a", 1)], host="d"), End(1, host="d"), pushed(2, 1)],
+        ("MEM-RACE/write", 6),
+    ),
+    "done at once on another host": (
+        [*BOTH, Begin(1, "host", writes=[of("a", 1)], host="p"), used_by_d(2, 1)],
+        ("MEM-RACE/read", 5),
+    ),
+    "delivered by a host that has not seen it": (
+        [*BOTH, pushed(1, 1), End(1, host="p"), Deliver(1, "a", host="d")],
+        ("MEM-DELIVER/incomplete", 6),
+    ),
+    "ended twice for one host": (
+        [*BOTH, pushed(1, 1), End(1, host="p"), End(1, host="p"), End(1, host="d")],
+        ("MEM-ORDER/not-in-flight", 6),
     ),
     "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE/held", 2)),
     "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE/held", 1)),
@@ -591,6 +639,32 @@ RIGHT: dict[str, list[Event]] = {
         write(2, "a", 1, stream="t"),
         End(1),
     ],
+    "a host tells another": [
+        *BOTH,
+        pushed(1, 1),
+        End(1, host="p"),
+        Send("m", host="p"),
+        Receive("m", host="d"),
+        used_by_d(2, 1),
+    ],
+    "a transfer notifies its target": [
+        *BOTH,
+        pushed(1, 1),
+        Send("m", [1], host="p"),
+        Receive("m", host="d"),
+        used_by_d(2, 1),
+        End(1, host="p"),
+    ],
+    "a host asks another to write": [
+        *BOTH,
+        *[Begin(1, "s", writes=[of("a", 1)], host="d"), used_by_d(2, 1), End(2, host="d")],
+        *[Send("m", host="d"), Receive("m", host="p"), pushed(3, 1)],
+    ],
+    "two hosts see the same": [
+        *BOTH,
+        *[pushed(1, 1), End(1, host="p"), End(1, host="d"), used_by_d(2, 1), Deliver(1, "a", host="d")],
+    ],
+    "a host that comes later": [take("a", 1), write(1, "a", 1), End(1), used_by_d(2, 1)],
     "its reads are done": [
         take("a", 1),
         write(1, "a", 1),

@@ -120,10 +120,17 @@ class _Race:
                 awaited = f"operation {event.id}" if event.id is not None else f"stream {event.on}"
                 self._add(number, line, event, f"stream {event.stream} waits for {awaited}")
             case e.End() if self._begun and event.id == id:
-                self._add(number, line, event, f"the host has seen operation {id} complete")
+                self._add(number, line, event, f"{_host(event)} has seen operation {id} complete")
+            case e.Send() | e.Receive() if self._begun:
+                did = "sends" if isinstance(event, e.Send) else "receives"
+                self._add(number, line, event, f"{_host(event)} {did} message {event.id}")
 
     def _add(self, number: int, line: int, event: MemoryEvent, says: str) -> None:
         self.entries.append(Reference("~", line, number, _tag(event), says, event.at or ""))
+
+
+def _host(event: MemoryEvent) -> str:
+    return "the host" if event.host is None else f"host {event.host}"
 
 
 def keep_ledgers(path: Path, groups: Sequence[Group], baseline: Baseline) -> list[Group]:

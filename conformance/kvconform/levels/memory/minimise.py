@@ -32,7 +32,21 @@ from kvconform.levels.requests.minimise import minimize
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvspec.memory.events import Begin, Count, EndHolder, Idle, MemoryEvent, Page, Pages, Pool, Reserve, Unify, Wait
+from kvspec.memory.events import (
+    Begin,
+    Count,
+    EndHolder,
+    Idle,
+    MemoryEvent,
+    Page,
+    Pages,
+    Pool,
+    Receive,
+    Reserve,
+    Send,
+    Unify,
+    Wait,
+)
 
 LONGEST = 20_000
 """Events that are tried at most, because each attempt judges all of them again."""
@@ -171,7 +185,7 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, identities: Ide
         if not (search.begins(steps) or search.shows(steps)):
             return None
         # What changes nothing goes first, then what seldom matters.
-        for kinds in (LOOKS, EndHolder | Reserve | Unify, Wait):
+        for kinds in (LOOKS, EndHolder | Reserve | Unify, Wait | Send | Receive):
             search.shows([step for step in search.best[:-1] if not isinstance(step.event, kinds)] + search.best[-1:])
         keyed = {name for name, pool in pools.items() if pool.keyed}
         whole = search.best

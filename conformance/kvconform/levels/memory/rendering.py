@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from kvcheck import Checker
 from kvcheck import Finding as Broken
-from kvcheck.moments import moment
 from kvcheck.races import used
 from kvcheck.state import HOLE, PageState, PoolState, State
 from kvcheck.words import describe
@@ -124,11 +123,14 @@ def _cell(page: PageState, named: bool, wrong: bool, uses: str) -> Cell:
 
 
 def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
-    """What operations that the host has not seen complete do with a page."""
+    """What operations that their host has not seen complete do with a page."""
     page, words = pool.seen(number), set[tuple[bool, str]]()
-    for flight in state.clocks.flights.values():
-        state.clocks.sort(flight)
-        read = moment(state.clocks.host.clock, flight.queue.index) >= flight.moment - 1
+    clocks = state.clocks
+    for flight in clocks.flying:
+        if clocks.has_seen(flight.event.host, flight):
+            continue
+        clocks.sort(flight)
+        read = clocks.has_seen(flight.event.host, flight, "reads")
         words |= {(writes, flight.stream) for _, _, writes in used(flight, pool, number, page) if writes or not read}
     return [f"being {'written' if writes else 'read'} on {stream}" for writes, stream in sorted(words)]
 

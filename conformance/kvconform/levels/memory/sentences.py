@@ -17,7 +17,8 @@ _FEW = 8
 def sentence(event: MemoryEvent) -> str:
     """One event in words."""
     place = "" if event.at is None else f" ({event.at})"
-    return f"{_told(event)}{place}."
+    host = "" if event.host is None else f"{event.host}: "
+    return f"{host}{_told(event)}{place}."
 
 
 def part_of(event: MemoryEvent, holder: str, tables: Mapping[str, str]) -> str:
@@ -83,6 +84,11 @@ def _told(event: MemoryEvent) -> str:
             what = "has read all that it reads" if event.part == "reads" else "is seen complete"
             not_written = f"; not written: {', '.join(map(use_of, event.unwritten))}" if event.unwritten else ""
             return f"Operation {event.id} {what}{not_written}"
+        case e.Send():
+            after = f", when operations {_few(list(map(str, event.after)))} are complete" if event.after else ""
+            return f"Message {event.id} is sent{after}"
+        case e.Receive():
+            return f"Message {event.id} is received"
         case e.Deliver():
             return f"What operation {event.id} computed for {event.holder} leaves the engine"
         case e.Unify():
