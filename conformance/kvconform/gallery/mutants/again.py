@@ -4,7 +4,7 @@ from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import SessionSlot
 from kvref.session_cache import SessionCache
 from kvspec.events import Config, Done, Refusal, ReleaseAnswer
-from kvspec.tokens import Element
+from kvspec.tokens import Element, Tokens
 
 
 class _RetractedTurnKeepsTheMark(Engine):
@@ -42,6 +42,37 @@ class _RefusedSubmitKeepsTheName(Engine):
             if refusal.refused.rule == "LEN-1":
                 self._refused.add(req)
             raise
+
+
+class _RetractDropsTheOutput(Engine):
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._prompts: dict[str, list[Element]] = {}
+
+    def submit(self, req: str, tokens: list[Element], session: str | None = None) -> Done:
+        done = super().submit(req, tokens, session)
+        self._prompts[req] = tokens
+        return done
+
+    def retract(self, req: str) -> ReleaseAnswer:
+        run = self.running.get(req)
+        answer = super().retract(req)
+        prompt = Tokens(self.config.page_size, self._prompts[req])
+        if run is not None and run.request.slot is not None and run.kv.cache_protected_len < len(prompt):
+            run.request.tokens = prompt
+        return answer
+
+
+class _HistoryNotCompared(Engine):
+    def submit(self, req: str, tokens: list[Element], session: str | None = None) -> Done:
+        slot = None if session is None else self.session_cache.slots.get(session)
+        if slot is None or slot.closing or slot.turn is not None or req in self.requests:
+            return super().submit(req, tokens, session)
+        history, slot.history = slot.history, Tokens(self.config.page_size)
+        try:
+            return super().submit(req, tokens, session)
+        finally:
+            slot.history = history
 
 
 class _LosesTheClose(SessionCache):
@@ -92,6 +123,26 @@ BUGS = (
         rule="OP-1",
         symptom="A client that tries again with a shorter prompt gets the answer that its request is there already.",
         factory=_RefusedSubmitKeepsTheName,
+        traffic=False,
+        synthetic=True,
+    ),
+    Bug(
+        name="retract-drops-the-output",
+        title="A retracted turn waits again with its prompt alone: the tokens that it had sampled are gone.",
+        source=("994",),
+        rule="OP-1",
+        symptom="The client gets a second, different continuation behind the tokens that it has already.",
+        factory=_RetractDropsTheOutput,
+        also=("SESS-2",),
+        synthetic=True,
+    ),
+    Bug(
+        name="history-not-compared",
+        title="A turn is accepted whose tokens do not begin with its session's history.",
+        source=("22862",),
+        rule="SESS-6",
+        symptom="The turn goes on from the KV of other tokens than its own.",
+        factory=_HistoryNotCompared,
         traffic=False,
         synthetic=True,
     ),

@@ -4,6 +4,7 @@ from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import KvRecord, Run, SessionSlot
 from kvref.session_cache import SessionCache, SessionMatch
 from kvspec import lengths
+from kvspec.events import DecodeAnswer
 
 
 class _UnalignedProtected(SessionCache):
@@ -43,6 +44,17 @@ class _TailFreedFromInsideAPage(Engine):
     session_class = _FreesPartialPage
 
 
+class _FreesTheLastPage(SessionCache):
+    def _orphaned(self, kv: KvRecord, prefix_len: int) -> range:
+        orphaned = super()._orphaned(kv, prefix_len)
+        first = max(orphaned.start - 1, kv.cache_protected_len // self.inner.page_size)
+        return orphaned if orphaned or not prefix_len % self.inner.page_size else range(first, orphaned.stop)
+
+
+class _TailFreedWithoutAGap(Engine):
+    session_class = _FreesTheLastPage
+
+
 class _ReservesTwice(SessionCache):
     def _lend(self, slot: SessionSlot, kv: KvRecord, key_len: int) -> SessionMatch:
         return super()._lend(slot, kv, max(key_len - 1, kv.cache_protected_len))
@@ -70,6 +82,15 @@ class _SavesOvershoot(SessionCache):
 
 class _OvershootSaved(Engine):
     session_class = _SavesOvershoot
+
+
+class _PlainStepOverAllocates(Engine):
+    def decode(self, reqs: list[str], n: int = 1) -> DecodeAnswer:
+        answer = super().decode(reqs, n)
+        for kv in (self.running[req].kv for req in reqs if n == 1):
+            room = len(self.pool.req_to_token[kv.req_pool_idx]) * self.config.page_size
+            kv.kv_allocated_len = min(kv.kv_allocated_len + 1, room)
+        return answer
 
 
 BUGS = (
@@ -110,6 +131,15 @@ BUGS = (
         factory=_TailFreedFromInsideAPage,
     ),
     Bug(
+        name="tail-freed-without-a-gap",
+        title="A resume frees its slot's last page if that is not full, though nothing is allocated past the prefix.",
+        source=("22862",),
+        rule="TAIL-2",
+        symptom="The common turn, without drafts and retracts, loses the page in which its conversation ended.",
+        factory=_TailFreedWithoutAGap,
+        synthetic=True,
+    ),
+    Bug(
         name="prefix-shortened-twice",
         title="A resume keeps one more token back for the logits, though the key was shortened for them already.",
         source=("22862",),
@@ -125,6 +155,16 @@ BUGS = (
         symptom="The turn writes its first position into a page of the prefix store: requests that have locked that "
         "prefix read it. Since the fix the engine asserts that this does not happen.",
         factory=_ResumedBelowProtected,
+    ),
+    Bug(
+        name="plain-step-over-allocates",
+        title="A decode step of one token allocates two positions of its page.",
+        source=("994",),
+        rule="LEN-1",
+        symptom="A request that speculates nothing leaves with more allocated than committed, which engines assert "
+        "cannot be.",
+        factory=_PlainStepOverAllocates,
+        synthetic=True,
     ),
     Bug(
         name="overshoot-saved",

@@ -95,6 +95,13 @@ class _OneRowBrought(Engine):
         return super()._alloc_rows(batch)
 
 
+class _TwoRowsBrought(Engine):
+    def _alloc_rows(self, batch: list[Prefill]) -> list[int]:
+        if sum(prefill.row is not None for prefill in batch) > 2:
+            raise Refusal("BATCH-1", "more than two requests bring a row")
+        return super()._alloc_rows(batch)
+
+
 class _TakesTwoAlong(ReqToTokenPool):
     def alloc(self, brought: Sequence[int | None]) -> list[int] | None:
         rows = super().alloc(brought)
@@ -296,6 +303,17 @@ BUGS = (
         also=("BATCH-1",),
         symptom="Sessions that become ready together wait for each other, or an assertion ends the engine.",
         factory=_OneRowBrought,
+        synthetic=True,
+    ),
+    Bug(
+        name="third-row-refused",
+        title="An assertion that a batch has at most two chunked requests counts every request that brings a row.",
+        source=("994",),
+        rule="OP-1",
+        also=("BATCH-1",),
+        symptom="Three sessions become ready together, and the assertion ends the engine.",
+        factory=_TwoRowsBrought,
+        traffic=False,
         synthetic=True,
     ),
     Bug(

@@ -38,6 +38,14 @@ class _LastSlotKept(Engine):
         super()._release(kv)
 
 
+class _RetractPublishes(Engine):
+    def retract(self, req: str) -> ReleaseAnswer:
+        run = self.running.get(req)
+        if run is not None and run.request.slot is None and not run.mid_prefill:
+            self.tree_cache.cache_finished_req(run.kv, run.tokens, min(run.launched_len, len(run.tokens)))
+        return super().retract(req)
+
+
 class _OverrunSlotFreedTwice(Engine):
     def finish(self, req: str) -> ReleaseAnswer:
         run = self.running.get(req)
@@ -67,6 +75,15 @@ BUGS = (
         symptom="The slot of the end-of-sequence token leaks whenever it has a page to itself; with page_size 1, "
         "at every request.",
         factory=_LastSlotKept,
+    ),
+    Bug(
+        name="retract-publishes",
+        title="A retract publishes what the request has committed, as its finish does.",
+        source=("994",),
+        rule="PAGE-1",
+        symptom="A retract gives back less than was counted on: its pages are cached, and the step is short again.",
+        factory=_RetractPublishes,
+        synthetic=True,
     ),
     Bug(
         name="overrun-slot-freed-twice",

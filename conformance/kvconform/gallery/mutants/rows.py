@@ -1,10 +1,13 @@
 """Defects of the rows of `req_to_token`: freed too early, kept too long, given out by halves."""
 
+from collections.abc import Sequence
+
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.manager.prefill import Prefill
 from kvref.req_to_token_pool import ReqToTokenPool
-from kvref.request import KvRecord, Run
-from kvspec.events import Refusal
+from kvref.request import KvRecord, Request, Run
+from kvref.session_cache import SessionCache, SessionMatch
+from kvspec.events import Refusal, ReleaseAnswer
 from kvspec.lengths import Lengths
 
 
@@ -45,6 +48,36 @@ class _FreesReadRows(ReqToTokenPool):
 
 class _RowFreedWhileRead(Engine):
     pool_class = _FreesReadRows
+
+
+class _RowFreedTwice(Engine):
+    def finish(self, req: str) -> ReleaseAnswer:
+        run = self.running.get(req)
+        answer = super().finish(req)
+        if run is not None and run.request.slot is None:
+            self.pool.free(run.kv.req_pool_idx)
+        return answer
+
+
+class _LendsNothing(SessionCache):
+    def match_prefix(self, request: Request) -> SessionMatch:
+        slot = request.slot
+        if slot is not None and slot.kv is not None and len(request.tokens) == 1:
+            return self._lend(slot, slot.kv, 0)
+        return super().match_prefix(request)
+
+
+class _EmptySlotKeepsItsRow(Engine):
+    session_class = _LendsNothing
+
+
+class _CountsBroughtRows(ReqToTokenPool):
+    def rows_short(self, brought: Sequence[int | None]) -> int:
+        return max(0, len(brought) - len(self._free))
+
+
+class _BroughtRowsCounted(Engine):
+    pool_class = _CountsBroughtRows
 
 
 class _ForgetsWithheldRows(ReqToTokenPool):
@@ -93,6 +126,36 @@ BUGS = (
         rule="ROW-4",
         symptom="The next release of the same request frees a row that has been handed to another request by then.",
         factory=_StaleRowIndex,
+    ),
+    Bug(
+        name="row-freed-twice",
+        title="The row of a finished request is freed with its tokens' publication, and again at the end.",
+        source=("17850",),
+        rule="ROW-1",
+        symptom="The row is in the free list twice: two requests of one batch write the same block table.",
+        factory=_RowFreedTwice,
+        synthetic=True,
+    ),
+    Bug(
+        name="empty-slot-keeps-its-row",
+        title="A turn that keeps no position of its session's slot is lent the slot's row all the same.",
+        source=("17850",),
+        rule="ROW-4",
+        symptom="A request without KV brings a row to its batch, which the allocator's assertion does not expect.",
+        factory=_EmptySlotKeepsItsRow,
+        also=("ROW-3",),
+        traffic=False,
+        synthetic=True,
+    ),
+    Bug(
+        name="brought-rows-counted",
+        title="A batch is refused unless there is a free row for each request, for those too that bring one.",
+        source=("17850",),
+        rule="CAP-1",
+        symptom="With all rows taken, a chunked request waits for a row although it has one.",
+        factory=_BroughtRowsCounted,
+        also=("ROW-3",),
+        synthetic=True,
     ),
     Bug(
         name="row-freed-while-read",

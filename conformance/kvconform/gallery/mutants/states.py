@@ -10,7 +10,7 @@ from kvref.manager.prefill import Prefill
 from kvref.radix_cache import CachedState, MatchResult, RadixCache
 from kvref.request import KvRecord, Request
 from kvref.tree_node import TreeNode
-from kvspec.events import Figures, ReleaseAnswer
+from kvspec.events import Figures, MatchAnswer, ReleaseAnswer
 from kvspec.tokens import Page, Tokens
 
 Mode = Literal["idle", "busy"]
@@ -35,6 +35,20 @@ class _ForgetsEarlyStates(TrustingStatePool):
 
 class _StateOfTheRejectedLeaked(StateEngine):
     states_class = _ForgetsEarlyStates
+
+
+class _SecondLendLosesTheBorders(StateEngine):
+    def match_prefix(self, req: str) -> MatchAnswer:
+        request = self.requests.get(req)
+        slot = None if request is None else request.slot
+        lent = slot.kv if slot is not None and slot.lent else None
+        answer = super().match_prefix(req)
+        if lent is not None:
+            self.pool.states.free(lent.states[1:])
+            self.pool.states.drain_freed()
+            del lent.states[1:]
+            lent.tracked.clear()
+        return answer
 
 
 class _MatchesBeyondStates(MambaRadixCache):
@@ -166,6 +180,16 @@ BUGS = (
         symptom="Under load the state slots become fewer until nothing is admitted.",
         factory=_StateOfTheRejectedLeaked,
         also=("MAMBA-1", "ACC-3"),
+        pool="recurrent_states",
+    ),
+    Bug(
+        name="second-lend-loses-the-borders",
+        title="The first lend takes the states of page borders from the slot, and a turn that is put off loses them.",
+        source=("20476",),
+        rule="MAMBA-1",
+        symptom="A turn that is matched again has fewer state slots than its session had, and goes on from none.",
+        factory=_SecondLendLosesTheBorders,
+        also=("SESS-2",),
         pool="recurrent_states",
     ),
     Bug(
