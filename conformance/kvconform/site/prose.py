@@ -73,6 +73,7 @@ ORDER = (
     "trace-format.md",
     "interpreting-the-vectors.md",
     "how-to-conform.md",
+    "behaviours.md",
 )
 """The chapters, as they are to be read."""
 

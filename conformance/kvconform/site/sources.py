@@ -39,7 +39,12 @@ def sources_page() -> Page:
     for vector in read_vectors():
         for number in (vector.header.source or "").split(", "):
             known[number]["vectors"].append(f"[{vector.name}](vectors/{vector.name}.md)")
-    lines = ["# Sources", "", "The pull requests that rules, defects and vectors come from."]
+    lines = [
+        "# Sources",
+        "",
+        "The pull requests that rules, defects and vectors come from.",
+        "[Behaviours](behaviours.md) goes through them statement by statement.",
+    ]
     for number in sorted(filter(None, known), key=int):
         lines += ["", f"## {named(number)}", "", f"{pull_request(number)}. {SAYS[number]}", ""]
         lines += [f"- {kind}: {folded(what, kind)}" for kind, what in known[number].items()]
