@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from itertools import chain, islice, pairwise
 from typing import Any
 
-import msgspec
-
 from kvcheck import groups
 from kvcheck.finding import OWNERS_SHOWN, SHOWN, Finding, Malformed, Owners
 from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
@@ -106,11 +104,8 @@ def _transfer(state: State, pool: PoolState, number: Page, event: events.Transfe
         pin = event.old not in page.holders
         if _unrefer(state, pool, number, page, event.old, "MEM-RELEASE/transfer"):
             _refer(state, pool, number, page, event.new, pin=pin)
-    if event.old not in page.holders and any(promise.writer == event.old for promise in page.keys.values()):
-        page.keys = {
-            key: msgspec.structs.replace(promise, writer=event.new) if promise.writer == event.old else promise
-            for key, promise in page.keys.items()
-        }
+    if event.old not in page.holders:
+        page.hand_on(event.old, event.new)
 
 
 def publish(state: State, event: events.Publish) -> None:
@@ -137,23 +132,27 @@ def publish(state: State, event: events.Publish) -> None:
             meant: tuple[Content, ...] = (Content(0, slots, labels[index] if labels else None),)
         else:
             meant = (*pool.meant(labels and labels[index * each : (index + 1) * each], 0, slots),)
-        promise = Promise(meant, planned, writer)
+        promise = Promise(meant)
         found = pool.found(key)
         if not found:
             names[key] = number
         else:
             twin = next(iter(found))
             old = pool.page(twin).keys[key]
-            if not old.planned and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
+            if old.plan is None and any(state.agree(a, b) is False for a in old.meant for b in promise.meant):
                 found_twin = state.find("MEM-NAME/ambiguous", pool, number)
                 found_twin.key, found_twin.pages = key, (twin,)
             if number not in found:
                 found[number] = None
                 names[key] = found
-        if page.keys:
-            page.keys[key] = promise
-        else:
+        if not page.keys:
             page.keys = {key: promise}
+        else:
+            if key in page.keys:
+                page.unplan(key)
+            page.keys[key] = promise
+        if planned:
+            page.plan(writer, [key])
         left = held if writer is None else writer in page.holders
         if not (planned and (pool.keyed or left)):
             check_promise(state, pool, number, page, key)
@@ -331,11 +330,10 @@ def check_plans(state: State, pool: PoolState, number: Page, page: PageState, go
 
     Where it is not told who writes, whoever refers to the page may.
     """
-    for key, promise in page.keys.items():
-        if promise.planned and (
-            promise.writer == gone if promise.writer is not None else not (page.holders or page.pins)
-        ):
-            check_promise(state, pool, number, page, key)
+    plans = page.plans or NOTHING
+    left = [None] * (not (page.holders or page.pins)) + [gone] * (gone is not None)
+    for key in [key for writer in left if writer in plans for key in plans[writer].keys]:
+        check_promise(state, pool, number, page, key)
 
 
 def owners(page: PageState) -> Owners:
@@ -393,6 +391,7 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
 
 def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> None:
     for key in keys:
+        page.unplan(key)
         del page.keys[key]
         found = pool.found(key)
         del found[number]

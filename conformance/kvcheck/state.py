@@ -5,7 +5,7 @@ A free page that nothing uses is not remembered, so the state is as large as wha
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from operator import attrgetter
 from typing import Any, cast
@@ -62,12 +62,18 @@ class Content(msgspec.Struct, order=True, gc=False):
         return Content(self.start + by, self.stop + by, self.label, self.offset, self.failed)
 
 
-class Promise(msgspec.Struct, frozen=True, gc=False):
-    """What a name promises of a page: what its first slots hold, whether that is still to be written, and by whom."""
+class Plan(msgspec.Struct, gc=False):
+    """Names that promise what one holder is still to write in a page; `None`: whoever holds it."""
+
+    writer: str | None
+    keys: dict[str, None] = {}
+
+
+class Promise(msgspec.Struct, gc=False):
+    """What a name promises of a page: what its first slots hold, and the plan of it if that is still to be written."""
 
     meant: tuple[Content, ...]
-    planned: bool
-    writer: str | None = None
+    plan: Plan | None = None
 
 
 Mark = tuple[str, str | None, Page | None, str | None]
@@ -105,6 +111,8 @@ class PageState(msgspec.Struct, gc=False):
     """Holder -> how many references."""
     pins: dict[str, int] = {}
     keys: dict[str, Promise] = {}
+    plans: dict[str | None, Plan] | None = None
+    """By writer; `None`: nothing was ever planned."""
     tables: dict[str, Link] = {}
     """Tables that name it."""
     left: tuple[tuple[str, int, int, int], ...] = ()
@@ -119,6 +127,29 @@ class PageState(msgspec.Struct, gc=False):
     def kind(self) -> str:
         """Whether it counts as held, as cached (a name finds it) or as free."""
         return "held" if self.holders or self.pins else "cached" if self.keys else "free"
+
+    def plan(self, writer: str | None, keys: Iterable[str]) -> None:
+        """Somebody is to write what names promise."""
+        self.plans = self.plans or {}
+        for key in keys:
+            plan = self.keys[key].plan = self.plans.setdefault(writer, Plan(writer))
+            plan.keys[key] = None
+
+    def unplan(self, key: str) -> None:
+        """Nobody is to write what a name promises."""
+        plan, self.keys[key].plan = self.keys[key].plan, None
+        if plan is not None and self.plans is not None:
+            del plan.keys[key]
+            if not plan.keys:
+                del self.plans[plan.writer]
+
+    def hand_on(self, old: str, new: str) -> None:
+        """One holder is to write what another was to: the fewer names join the more."""
+        if self.plans and old in self.plans:
+            plans = self.plans.pop(old), self.plans.pop(new, Plan(new))
+            fewer, self.plans[new] = sorted(plans, key=lambda plan: len(plan.keys))
+            self.plans[new].writer = new
+            self.plan(new, fewer.keys)
 
     def pieces(self, start: int, stop: int) -> Iterator[Content | int]:
         """The content of slots `start` to `stop`, in order; a number is the first of slots that were never written."""
@@ -219,7 +250,7 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
         content = tuple(Content(unit * index, unit * index + unit, label) for index, label in enumerate(labels))
         return PageState(
             {**self.holders},
-            keys={self.named[number]: Promise(content, planned=False)} if self.named else NOTHING,
+            keys={self.named[number]: Promise(content)} if self.named else NOTHING,
             tables={name: Link(stretch.index_of(number), stretch.since) for name, stretch in self.tables.items()},
             left=tuple((name, run.index_of(number), run.since, until) for name, run, until in self.left),
             content=content,

@@ -26,7 +26,6 @@ from kvcheck.state import (
     Link,
     PageState,
     PoolState,
-    Promise,
     State,
     Table,
     Tail,
@@ -545,16 +544,15 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
     """
     pool, number, start, stop, *_ = part
     state.judged["MEM-OVERWRITE"] += 1
-    promised = [(want, promise.planned) for promise in page.keys.values() for want in promise.meant]
-    shared = (len(page.holders) > 1 or pool.keyed) and not any(promise.planned for promise in page.keys.values())
+    shared = (len(page.holders) > 1 or pool.keyed) and not page.plans
     for piece in page.pieces(start, stop):
-        if not isinstance(piece, Content):
+        if not isinstance(piece, Content) or not any(state.agree(piece, content) is False for content in new):
             continue
         guarded = [piece] if shared else []
-        for want, planned in promised:
+        for want, plan in [(want, promise.plan) for promise in page.keys.values() for want in promise.meant]:
             alike = state.alike(piece, want)
             cut = piece.cut(want.start, want.stop if alike is None else alike)
-            if cut.start < cut.stop and not (alike is None and planned):
+            if cut.start < cut.stop and not (alike is None and plan):
                 guarded.append(cut)
         if any(state.agree(old, content) is False for old in guarded for content in new):
             found = state.find("MEM-OVERWRITE/content", pool, number)
@@ -623,7 +621,7 @@ def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
 def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page, start: int, stop: int) -> None:
     """A copy brings nothing to some slots, as nothing was written where it comes from."""
     page = pool.page(number)
-    guarded = len(page.holders) > 1 or not all(promise.planned for promise in page.keys.values())
+    guarded = len(page.holders) > 1 or any(promise.plan is None for promise in page.keys.values())
     if guarded and any(isinstance(piece, Content) for piece in page.pieces(start, stop)):
         found = state.find("MEM-OVERWRITE/unwritten", pool, number)
         found.operation, found.slot = flight.event.id, start
@@ -710,6 +708,8 @@ def _fail(state: State, event: events.End, queued: int) -> None:
             continue
         for slots in gap.content:
             page.erase(slots.start, slots.stop)
-        page.keys = {key: Promise(promise.meant, planned=True) for key, promise in page.keys.items()}
+        for key in page.keys:
+            page.unplan(key)
+        page.plan(None, page.keys)
         state.changed(page)
         check_plans(state, pool, number, page)

@@ -45,6 +45,10 @@ def check_pool(pool: PoolState) -> None:
     assert {} not in pool.names.values() and all(pool.told.values())
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
+        plans = page.plans or {}
+        planned = {key: promise.plan for key, promise in page.keys.items() if promise.plan is not None}
+        assert planned == {key: plan for plan in plans.values() for key in plan.keys}
+        assert all(plan.keys and plan.writer == writer for writer, plan in plans.items())
         at = 0
         for content in page.content:
             assert at <= content.start < content.stop <= pool.size

@@ -37,10 +37,7 @@ ABOVE = {
 """Shapes that grow up to a limit, and are refused beyond it."""
 
 FASTER = {
-    "a_page_changes_hands_that_has_many_names",
-    "a_plan_with_many_names_loses_its_holder_again_and_again",
     "counts_of_many_pages",
-    "many_keys_on_one_page_that_is_written",
     "many_rivals_use_one_page_apart",
     "many_tables_on_one_page_that_is_written",
     "one_table_changes_hands_again_and_again",
