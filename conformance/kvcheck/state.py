@@ -22,6 +22,8 @@ from kvspec.rules import rule_of
 MARKS = 10_000
 """Places of findings from which later ones can be told to follow; the oldest are forgotten first."""
 
+VIEWS = 64
+"""Streams of which it is remembered what they have checked of a table: further ones check it again."""
 
 ABOUT = dict.fromkeys(("MEM-TAKE", "MEM-SHARE", "MEM-RELEASE", "MEM-USE", "MEM-LEAK", "MEM-COUNT"), OWNERS)
 ABOUT |= dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), CONTENT)
@@ -96,7 +98,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
 _START = attrgetter("start")
 _FEW = 4
-"""Pieces of a page's content that are looked at one by one."""
+"""Pieces of a page's content, or tables that name it, that are looked at one by one."""
 
 
 class PageState(msgspec.Struct, gc=False):
@@ -115,6 +117,8 @@ class PageState(msgspec.Struct, gc=False):
     """By writer; `None`: nothing was ever planned."""
     tables: dict[str, Link] = {}
     """Tables that name it."""
+    looked: dict[str, None] | None = None
+    """Those through which it may have been looked at since it changed last; `None`: any."""
     left: tuple[tuple[str, int, int, int], ...] = ()
     """Tables that named it: the page index, and how many operations had begun when that began and ended."""
     content: tuple[Content, ...] | list[Content] = ()
@@ -428,9 +432,11 @@ class Table:
         self.labels[first : first + len(labels)] = labels
 
     def look(self, stream: str, position: int) -> View:
-        """A stream begins to look at the table."""
+        """A stream begins to look at the table; of too many the first is forgotten, and will look again."""
         self.tail = None
         view = self.views[stream] = View(position)
+        if len(self.views) > VIEWS:
+            del self.views[next(iter(self.views))]
         return view
 
     def changed(self, index: int, stream: str | None = None) -> None:
@@ -555,10 +561,15 @@ class State:
 
         Not, though, the table through which a stream changed it, for that stream.
         """
-        for name, link in page.tables.items():
-            table = self.tables[name]
-            if holder is None or table.holder == holder:
+        names = page.tables if page.looked is None else page.looked
+        if holder is not None and len(names) > len(own := self.tables_of.get(holder, NOTHING)):
+            names = own
+        for name in names:
+            table, link = self.tables.get(name), page.tables.get(name)
+            if table is not None and link is not None and holder in (None, table.holder):
                 table.changed(link.index, stream if table is by else None)
+        if holder is None and (page.looked is not None or len(page.tables) > _FEW):
+            page.looked = {} if by is None else {by.name: None}
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
         """A free page that no table names, or named while an operation in flight read it, need not be remembered."""

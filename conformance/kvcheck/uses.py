@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -33,7 +33,7 @@ from kvcheck.state import (
 from kvspec.memory import events
 from kvspec.memory.events import Begin, Label, Page, Use
 
-_START = attrgetter("start")
+_START, _UNTIL = attrgetter("start"), itemgetter(-1)
 _REMEMBERED = 10_000
 """Operations with worthless results that may still be delivered."""
 
@@ -131,10 +131,12 @@ def _unlink(state: State, table: Table, start: int, stop: int) -> None:
             continue
         if len(page.tables) > 1:
             del page.tables[name]
+            if len(page.tables) == 1:
+                page.looked = None
         else:
             page.tables = NOTHING
         if page.left:
-            page.left = tuple(stay for stay in page.left if stay[-1] >= oldest)
+            page.left = page.left[bisect_left(page.left, oldest, key=_UNTIL) :]
         if begun >= oldest:
             page.left += ((name, index, link.since, begun),)
         if not (page.holders or page.keys):
@@ -296,7 +298,7 @@ def _reads(state: State, flight: Flight, uses: list[Use]) -> None:
         room = 0 if table is None else len(table.pages) * table.pool.size
         if table is None or use.labels is not None or stop > room:
             for part in _parts(state, use):
-                _read_part(state, flight, part, note=table is None)
+                _read_part(state, flight, part, table)
         else:
             _look(state, flight, table, start, stop or room)
 
@@ -316,11 +318,13 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
     for first, last in parts:
         for left in groups.read(state, flight, table, first, last) if first < last else ():
             for part in _parts(state, Use(table.name, start=left.start, stop=left.stop)):
-                if _read_part(state, flight, part):
+                if _read_part(state, flight, part, table):
                     view.changed.add(part[4] // size)
 
 
-def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, carried: bool = False) -> bool:
+def _read_part(
+    state: State, flight: Flight, part: Part, through: Table | None = None, *, carried: bool = False
+) -> bool:
     """Judge the read of slots of one page; whether they hold what was computed from what failed.
 
     A copy that does not say what it means to find may have `carried` slots along that were never written. What is read
@@ -339,8 +343,10 @@ def _read_part(state: State, flight: Flight, part: Part, *, note: bool = False, 
     clash = flight.rivals and unordered(state.clocks, flight, pool, number, start, stop, reads=False)
     if clash:
         _find_race(state, "MEM-RACE/read", part, id, clash)
-    if note:
+    if through is None:
         flight.uses.append(((pool.name, number), start, stop, False))
+    elif page.looked is not None:
+        page.looked[through.name] = None
     spoilt = other = False
     missing = not pool.writes_reported or (carried and meant[0].label is None and not pool.keyed)
     for piece in page.pieces(start, stop):
@@ -587,7 +593,7 @@ def _gather(state: State, flight: Flight, source: Use) -> _Carried:
     complete = len(state.findings) == found_before
     for part in parts:
         pool, number, start, stop, *_ = part
-        _read_part(state, flight, part, note=True, carried=True)
+        _read_part(state, flight, part, carried=True)
         pieces = pool.page(number).pieces(start, stop)
         carried += [piece.shifted(length - start) for piece in pieces if isinstance(piece, Content)]
         length += stop - start

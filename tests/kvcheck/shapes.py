@@ -436,6 +436,19 @@ def many_tables_on_one_page(n: int) -> Iterator[MemoryEvent]:
         yield Unmap(f"t{k}")
 
 
+@shape(KV)
+def holders_of_one_page_leave_with_their_tables(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    yield Begin("w", "host", writes=[page(1)])
+    for k in range(n):
+        yield Share(f"h{k}", "kv", [1])
+        yield Map(f"t{k}", f"h{k}", "kv", 0, [1])
+        yield Begin(k, "s", reads=[Use(f"t{k}")])
+    for k in range(n):
+        yield Release(f"h{k}", "kv", [1])
+        yield Unmap(f"t{k}")
+
+
 @shape(LONG)
 def many_tables_on_one_page_that_is_written(n: int) -> Iterator[MemoryEvent]:
     yield Take("a", "kv", [1])

@@ -39,9 +39,7 @@ ABOVE = {
 FASTER = {
     "counts_of_many_pages",
     "many_rivals_use_one_page_apart",
-    "many_tables_on_one_page_that_is_written",
     "one_table_changes_hands_again_and_again",
-    "one_table_is_read_by_many_streams",
     "operations_fail_while_many_are_in_flight",
     "two_streams_use_one_page_apart",
 }

@@ -166,6 +166,15 @@ def test_the_fast_law_finds_what_the_plain_one_finds_where_hosts_are_apart() -> 
     assert not missed, missed
 
 
+@pytest.mark.parametrize("walks", [Walk, Decoding])
+def test_the_same_is_found_where_many_tables_name_a_page_and_many_streams_read_one(
+    walks: type[Walk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvcheck.state._FEW", 1)
+    monkeypatch.setattr("kvcheck.state.VIEWS", 1)
+    assert shortest(walks, range(1000, 1150), 50)[0] == []
+
+
 def test_decode_steps_are_judged_as_if_every_slot_were_looked_at() -> None:
     trace, reached = shortest(Decoding, range(200), 60)
     assert trace == []
