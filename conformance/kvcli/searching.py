@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from kvconform.errors import like
 
 if TYPE_CHECKING:
     from kvconform.fuzzing.fuzz import Budget
+    from kvconform.traffic.soak import Soaked
 
 BUG_OPERATIONS = 300_000
 """Operations that are drawn for a defect at most: unlike a time they are the same on a busy machine."""
@@ -86,12 +88,15 @@ def soak(
     record: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a trace of each run, for 'kvspec check'.")
     ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the shortest trace of a finding is written.")] = Path(
+        "kvspec-failure.jsonl"
+    ),
     ray: Ray = None,
 ) -> None:
     """Run traffic through the scheduler in every combination of its modes, and check every answer.
 
     Memories are small, a snapshot is compared after every operation, and a scheduler that gets nowhere is noticed
-    (LIVE-1). Ends at the first broken rule, or when the time is up.
+    (LIVE-1). Ends at the first broken rule, shown by its shortest trace, or when the time is up.
 
         kvspec soak --minutes 5 --seed 3
 
@@ -107,13 +112,17 @@ def soak(
         raise typer.BadParameter("--record and --ray exclude each other")
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
+
+    def show(endless: Iterator["Soaked"]) -> bool:
+        return soaking.soak(console, progress_bar(), endless, factory, impl, budget, out)
+
     if ray is None:
-        conforms = soaking.soak(console, progress_bar(), soaking.soaked(factory, seed, record), impl, budget)
+        conforms = show(soaking.soaked(factory, seed, record))
     else:
         from kvconform.fleet.fuzzing import soaked
 
         with connected(ray, code=not is_own(impl)) as cluster:
-            conforms = soaking.soak(console, progress_bar(), soaked(cluster, impl, seed), impl, budget)
+            conforms = show(soaked(cluster, factory, impl, seed))
     raise typer.Exit(CONFORMS if conforms else BROKEN)
 
 

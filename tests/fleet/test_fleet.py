@@ -129,10 +129,11 @@ def test_a_part_knows_what_the_parts_before_it_have_reached(cluster: Cluster) ->
     assert set(last.reached) == set(last.runs)
 
 
-def test_soaking_ends_at_its_budget(cluster: Cluster) -> None:
-    out = Console(width=120)
+def test_soaking_ends_at_its_budget(cluster: Cluster, tmp_path: Path) -> None:
+    out, factory, budget = Console(width=120), load("reference"), Budget(operations=3000)
+    endless = soaked(cluster, factory, "reference", 3)
     with out.capture() as printed:
-        assert soak(out, progress_bar(), soaked(cluster, "reference", 3), "reference", Budget(operations=3000))
+        assert soak(out, progress_bar(), endless, factory, "reference", budget, tmp_path / "none.jsonl")
     assert "reference: no rule was broken." in printed.get()
 
 

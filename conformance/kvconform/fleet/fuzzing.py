@@ -76,18 +76,22 @@ def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: 
             return
 
 
-def soak_part(number: int, impl: str, seed: int) -> list[Soaked]:
-    """Some runs of traffic, as many as there are up to a finding."""
+def soak_part(number: int, impl: str, seed: int) -> tuple[list[Soaked], int | None]:
+    """Some runs of traffic, as many as there are before a finding, and the number of the one that has it."""
     factory = load(impl)
     soaked: list[Soaked] = []
     for one in range(number * RUNS, (number + 1) * RUNS):
-        soaked.append(soak_run(factory, seed, one))
-        if soaked[-1].finding is not None:
-            break
-    return soaked
+        done = soak_run(factory, seed, one)
+        if done.failure is not None:
+            return soaked, one
+        soaked.append(done)
+    return soaked, None
 
 
-def soaked(cluster: Cluster, impl: str, seed: int) -> Iterator[Soaked]:
-    """Endless runs of traffic, as they are done."""
+def soaked(cluster: Cluster, factory: Factory, impl: str, seed: int) -> Iterator[Soaked]:
+    """Endless runs of traffic, as they are done. One with a finding is carried out here once more, to get it."""
     for done in cluster.as_done(partial(soak_part, impl=impl, seed=seed), count()):
-        yield from done.result
+        whole, failed = done.result
+        yield from whole
+        if failed is not None:
+            yield soak_run(factory, seed, failed)

@@ -32,6 +32,10 @@ CHOICE = 4
 
 SHRINK_SECONDS = 20.0
 
+NOT_REPEATABLE = (
+    "It did not show again when the same operations were tried again: the implementation is not repeatable."
+)
+
 
 class Kind:
     """Failures of the same kind: the same rule or exception, at the same operation."""
@@ -153,9 +157,12 @@ def shortest(failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS
 
 
 def finding_from(
-    failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS
+    failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS, unrepeated: str = NOT_REPEATABLE
 ) -> tuple[Finding, Sequence[Operation[Any]]]:
-    """The finding of a run that failed, and the shortest operations that show it found within `seconds`."""
+    """The finding of a run that failed, and the shortest operations that show it found within `seconds`.
+
+    `unrepeated` says why the same operations alone may not show it.
+    """
     shrunk, interrupted = None, True
     with until_interrupted():
         shrunk = shortest(failure, factory, seconds)
@@ -168,7 +175,7 @@ def finding_from(
     elif interrupted:
         note = "It was interrupted before fewer operations were looked for."
     else:
-        note = "It did not show again when the same operations were tried again: the implementation is not repeatable."
+        note = unrepeated
     found = Shortest(None if shrunk is None else shown, note)
     place = place_of(failure.finding, "a drawn run")
     finding = finding_of(shown.finding, failure.config, place, found, enumerate(shown.operations, start=2))

@@ -17,13 +17,13 @@ from kvconform.findings.formats import write
 from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.summary import show_baseline
 from kvconform.findings.text import show_finding
-from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, Kind, finding_from, fuzz_on
+from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, finding_from, fuzz_on
 from kvconform.fuzzing.reach import missed
 from kvconform.fuzzing.run import Tally
 from kvconform.signals import caught
 from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Factory
-from kvspec.events import Operation
+from kvspec.events import Config, Operation
 from kvspec.rules import RULES
 from kvtrace.header import VERSION
 from kvtrace.operations import Header
@@ -67,10 +67,10 @@ def fuzz_and_show(
         path = out if number == 1 else _numbered(out, number)
         left = (deadline - time.monotonic()) / (len(fuzzed.kinds) - number + 1)
         seconds = 0.0 if caught() else max(0.0, min(SHRINK_SECONDS, left))
-        finding, operations = _shortened(kind, factory, path, seconds)
+        finding, operations = finding_from(kind.failure, factory, seconds)
+        finding.count = kind.count
         report.findings.append(finding)
-        show_finding(console, finding)
-        console.print(Text(f"{impl}: does not conform. {_written(path, impl, kind, operations)}"), soft_wrap=True)
+        show_and_write(console, finding, operations, kind.failure.config, impl, path)
     write(report, html=html)
     show_baseline(console, baseline)
     if not fuzzed.kinds:
@@ -104,20 +104,17 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
     )
 
 
-def _written(out: Path, impl: str, kind: Kind, operations: Sequence[Operation[Any]]) -> str:
-    """Write the trace of a failure, and return a sentence that names the file, or the error."""
+def show_and_write(
+    console: Console, finding: Finding, operations: Sequence[Operation[Any]], config: Config, impl: str, out: Path
+) -> None:
+    """Print a finding, and write the operations that show it to `out`, the place that it names."""
+    finding.place = Place(str(out), len(operations) + 1, len(operations), finding.place.operation)
+    show_finding(console, finding)
+    written = f"The trace is in {out}."
     try:
-        with TraceWriter(out, Header(VERSION, impl, kind.failure.config)) as writer:
+        with TraceWriter(out, Header(VERSION, impl, config)) as writer:
             for op in operations:
                 writer.write(op)
     except OSError as error:
-        return f"The trace could not be written: {out}: {error.strerror}."
-    return f"The trace is in {out}."
-
-
-def _shortened(kind: Kind, factory: Factory, out: Path, seconds: float) -> tuple[Finding, Sequence[Operation[Any]]]:
-    """The finding, which will be written to `out`, and the shortest operations that show it."""
-    finding, operations = finding_from(kind.failure, factory, seconds)
-    finding.place = Place(str(out), len(operations) + 1, len(operations), finding.place.operation)
-    finding.count = kind.count
-    return finding, operations
+        written = f"The trace could not be written: {out}: {error.strerror}."
+    console.print(Text(f"{impl}: does not conform. {written}"), soft_wrap=True)

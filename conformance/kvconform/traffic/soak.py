@@ -16,7 +16,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kvconform.features import lacks, needs_of_config, under
-from kvconform.fuzzing.fuzz import Budget
+from kvconform.fuzzing.fuzz import Budget, finding_from
+from kvconform.fuzzing.run import Failure
+from kvconform.fuzzing.summary import show_and_write
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
 from kvconform.signals import until_interrupted
@@ -37,6 +39,8 @@ SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
     "aborts and closes": ({}, {"abort_interval": 5, "close_interval": 7}),
 }
 """The scheduler's modes, each with the settings that it is tried with; `{}` is off."""
+
+WITHOUT_SCHEDULER = "The same operations did not show it again without the scheduler."
 
 PAGE_SIZES = (1, 4, 16, 64)
 POOLS: tuple[Pool, ...] = ("", "sliding_window", "recurrent_states")
@@ -71,7 +75,7 @@ class Soaked(NamedTuple):
     config: Config
     operations: Counter[str]
     """Carried out and checked; none if the implementation lacks a feature that the run needs."""
-    finding: str | None
+    failure: Failure | None
 
 
 def run_of(seed: int, number: int) -> tuple[Combination, Run]:
@@ -111,7 +115,8 @@ def soak_run(factory: Factory, seed: int, number: int, folder: Path | None = Non
             for op in done:
                 writer.write(op)
     operations = Counter(str(op.__struct_config__.tag) for op in done)
-    return Soaked(combination, run.config, operations, None if finding is None else str(finding))
+    failure = None if finding is None else Failure(run.config, done, finding)
+    return Soaked(combination, run.config, operations, failure)
 
 
 def soaked(factory: Factory, seed: int, folder: Path | None = None) -> Iterator[Soaked]:
@@ -119,10 +124,22 @@ def soaked(factory: Factory, seed: int, folder: Path | None = None) -> Iterator[
     return (soak_run(factory, seed, number, folder) for number in count())
 
 
-def soak(console: Console, progress: Progress, endless: Iterator[Soaked], impl: str, budget: Budget) -> bool:
-    """Take runs of traffic up to the budget or the first finding, and print the results; whether none was found."""
+def soak(
+    console: Console,
+    progress: Progress,
+    endless: Iterator[Soaked],
+    factory: Factory,
+    impl: str,
+    budget: Budget,
+    out: Path,
+) -> bool:
+    """Take runs of traffic up to the budget or the first finding, and print the results; whether none was found.
+
+    The shortest trace of a finding is printed, and written to `out`.
+    """
     start = time.monotonic()
     elapsed = 0.0
+    failed: Soaked | None = None
     operations: Counter[str] = Counter()
     tried: Counter[Combination] = Counter()
     with progress:
@@ -131,20 +148,23 @@ def soak(console: Console, progress: Progress, endless: Iterator[Soaked], impl: 
             while elapsed < budget.seconds and operations.total() < budget.operations:
                 one = next(endless)
                 elapsed = time.monotonic() - start
-                if not one.operations and one.finding is None:
+                if not one.operations and one.failure is None:
                     continue
                 operations.update(one.operations)
                 tried[one.combination] += 1
                 spent = max(elapsed / budget.seconds, operations.total() / budget.operations)
                 progress.update(task, completed=spent, description=f"{operations.total():,} operations")
-                if one.finding is not None:
-                    _show(console, operations, tried, elapsed)
-                    console.print(f"{one.combination}: {one.config}", highlight=False, soft_wrap=True)
-                    console.print(f"{impl}: does not conform: {one.finding}", highlight=False, soft_wrap=True)
-                    return False
+                if one.failure is not None:
+                    failed = one
+                    break
     _show(console, operations, tried, elapsed)
-    console.print(f"{impl}: no rule was broken.", highlight=False)
-    return True
+    if failed is None or failed.failure is None:
+        console.print(f"{impl}: no rule was broken.", highlight=False)
+        return True
+    console.print(f"{failed.combination}: {failed.config}", highlight=False, soft_wrap=True)
+    finding, shortest = finding_from(failed.failure, factory, unrepeated=WITHOUT_SCHEDULER)
+    show_and_write(console, finding, shortest, failed.config, impl, out)
+    return False
 
 
 def _show(console: Console, operations: Counter[str], tried: Counter[Combination], seconds: float) -> None:

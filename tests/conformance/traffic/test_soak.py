@@ -1,11 +1,25 @@
 """Traffic in every combination of modes."""
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kvcli.main import run_command
-from kvconform.traffic.soak import combinations
+from kvconform.console import progress_bar
+from kvconform.fleet.fuzzing import soaked
+from kvconform.fuzzing.fuzz import Budget
+from kvconform.fuzzing.run import Failure
+from kvconform.implementations import load
+from kvconform.proxy import RuleBroken
+from kvconform.traffic.soak import WITHOUT_SCHEDULER, combinations, run_of, soak
+from kvconform.traffic.soak import soaked as soaked_here
+from kvref.manager import Manager
+from kvspec.events import MatchPrefix
+from kvspec.rules import Violation
 
 
 def test_every_mode_meets_every_other() -> None:
@@ -22,9 +36,42 @@ def test_the_reference_survives_a_short_soak(capsys: pytest.CaptureFixture[str])
     assert "reference: no rule was broken." in capsys.readouterr().out
 
 
-def test_a_defect_ends_a_soak(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["soak", "--impl", "bug:stale-row-index", "--minutes", "1"]) == 1
-    assert "does not conform: ROW-4" in capsys.readouterr().out
+def test_a_defect_ends_a_soak_and_is_shown_by_its_shortest_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "shortest.jsonl"
+    assert run_command(["soak", "--impl", "bug:stale-row-index", "--minutes", "1", "--out", str(trace)]) == 1
+    out = capsys.readouterr().out
+    assert f"ROW-4 is broken at {trace}:{len(trace.read_text().splitlines())}, snapshot" in out
+    assert "what happens" in out and "is finished" in out
+    assert out.endswith(f"bug:stale-row-index: does not conform. The trace is in {trace}.\n")
+    assert run_command(["run", str(trace), "--impl", "bug:stale-row-index"]) == 1
+    assert "ROW-4 is broken" in capsys.readouterr().out
+
+
+class _Here:
+    """A cluster of this process."""
+
+    def as_done(self, work: Callable[[int], Any], sent: Iterable[int]) -> Iterator[SimpleNamespace]:
+        return (SimpleNamespace(result=work(number)) for number in sent)
+
+
+def test_a_finding_of_a_worker_is_carried_out_here_once_more() -> None:
+    bug = "bug:stale-row-index"
+    failed = next(one for one in soaked(_Here(), load(bug), bug, 0) if one.failure is not None)  # type: ignore[arg-type]
+    assert failed.failure is not None and isinstance(failed.failure.finding, RuleBroken)
+    assert failed.failure.finding.rule.id == "ROW-4" and failed.failure.operations
+
+
+def test_a_finding_that_needs_the_scheduler_says_so(tmp_path: Path) -> None:
+    _, run = run_of(0, 0)
+    done = next(iter(soaked_here(Manager, 0)))
+    stuck = Failure(run.config, [MatchPrefix("r")], RuleBroken(Violation("LIVE-1", "no progress"), 1, MatchPrefix("r")))
+    out = Console(width=120)
+    with out.capture() as printed:
+        endless = iter([done._replace(failure=stuck)])
+        assert not soak(out, progress_bar(), endless, Manager, "mine", Budget(60), tmp_path / "trace.jsonl")
+    assert "LIVE-1 is broken" in printed.get() and WITHOUT_SCHEDULER in printed.get()
 
 
 def test_each_run_is_recorded_for_check(tmp_path: Path) -> None:
