@@ -139,10 +139,11 @@ clean: ## Remove .venv, build outputs and caches
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# What the device implementation and real engines need besides: torch, triton and what SGLang's classes import.
+# What the device implementation, real engines and the node in Go need besides: torch, triton, what SGLang's classes
+# import, and a compiler.
 .venv/.engines.stamp: .venv/.stamp
-	@echo "Installing torch and what real engines need into .venv"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines]'
+	@echo "Installing torch, Go and what real engines need into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines,nodes]'
 	@touch $@
 
 # What spreads work over a cluster.

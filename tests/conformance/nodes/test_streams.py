@@ -10,8 +10,8 @@ import pytest
 
 from kvconform.subprocesses import python
 from tests.conformance.helpers import lines
+from tests.conformance.nodes.golang import EXAMPLES, go, needs_go
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "conformance/examples"
 STRICT = ["-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 COMPILERS = {"gcc": ["-std=c99", "-D_POSIX_C_SOURCE=200809L"], "g++": ["-std=c++11", "-x", "c++"]}
 HEADER = {"kvspec": 2, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 8}}}
@@ -52,13 +52,16 @@ def written_by(tool: str, folder: Path) -> list[str | Path]:
     """The command that writes the example of a language."""
     if tool == "node":
         return [tool, EXAMPLES / "events.mjs"]
+    if tool == "go":
+        go("build", "-o", folder / "events", "events.go", cwd=EXAMPLES)
+        return [folder / "events"]
     subprocess.run([tool, "-D", "warnings", "-o", folder / "events", EXAMPLES / "events.rs"], check=True)
     return [folder / "events"]
 
 
-@pytest.mark.parametrize("tool", ["rustc", "node"])
+@pytest.mark.parametrize("tool", ["rustc", "node", pytest.param("go", marks=needs_go)])
 def test_an_example_in_another_language_conforms(tool: str, tmp_path: Path) -> None:
-    if shutil.which(tool) is None:
+    if tool != "go" and shutil.which(tool) is None:
         pytest.skip(f"there is no {tool}")
     with subprocess.Popen(written_by(tool, tmp_path), stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None

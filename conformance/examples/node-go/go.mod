@@ -1,0 +1,3 @@
+module kvspec.example/node
+
+go 1.23
