@@ -73,7 +73,7 @@ def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Ite
             pool.apart[run[0]] = PageState({holder: 1}, NOTHING, NOTHING, NOTHING)
         else:
             _set(pool, run, Alike({holder: 1}, left=() if one is None else one.left))
-        pool.held += stop - start
+        pool.count(run, held=1)
         state.held(holder, pool).update(dict.fromkeys(run))
 
 
@@ -91,8 +91,7 @@ def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys:
             yield range(start, stop)
             continue
         if not one.holders:
-            pool.held += stop - start
-            pool.cached -= stop - start
+            pool.count(run, held=1, cached=-1)
         _become(state, pool, run, replace(one, holders={**one.holders, holder: 1}))
         state.held(holder, pool).update(dict.fromkeys(run))
 
@@ -112,8 +111,7 @@ def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> 
         holders = {**one.holders}
         del holders[holder]
         if not holders:
-            pool.held -= len(run)
-            pool.cached += bool(one.named) * len(run)
+            pool.count(run, held=-1, cached=bool(one.named))
         _become(state, pool, run, replace(one, holders=holders or NOTHING))
 
 
@@ -177,7 +175,7 @@ def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | N
         for key in named:
             del pool.names[key]
         if not one.holders:
-            pool.cached -= len(run)
+            pool.count(run, cached=-1)
         _become(state, pool, run, replace(one, named=NOTHING))
 
 

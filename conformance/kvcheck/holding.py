@@ -125,7 +125,7 @@ def publish(state: State, event: events.Publish) -> None:
         page = pages.get(number) or pool.page(number)
         held = bool(page.holders or page.pins)
         if not (held or page.keys):
-            pool.cached += 1
+            pool.count([number], cached=1)
             if not pool.keyed:
                 state.find("MEM-NAME/free", pool, number).key = key
         if each == 1:
@@ -206,7 +206,7 @@ def count(state: State, event: events.Count) -> None:
     free = None if pool.total is None else pool.total - pool.held - pool.cached
     figures = ("free", event.free, free), ("cached", event.cached, pool.cached), ("held", event.held, pool.held)
     for kind, told, due in figures:
-        runs = [] if told is None or isinstance(told, int) else _runs(told)
+        runs = _runs(pool, told) if isinstance(told, list) else []
         right = number = told if isinstance(told, int) else sum(length for _, length in runs)
         before = [int(figure.removeprefix(f"{kind} ")) for figure in pool.told if figure.startswith(f"{kind} ")]
         again = Counter(dict.fromkeys((one for one in before if _listed(runs, one)), 0))
@@ -257,8 +257,9 @@ def _find_once(
     return state.find(code, pool, number) if difference not in (0, before) else None
 
 
-def _runs(pages: Pages) -> list[tuple[int, int]]:
+def _runs(pool: PoolState, pages: Pages) -> list[tuple[int, int]]:
     """Page numbers as runs in order."""
+    pool.expect({int if isinstance(one, tuple) else type(one) for one in pages})
     return sorted(run if isinstance(run, tuple) else (run, 1) for run in pages if not isinstance(run, str))
 
 
@@ -269,16 +270,15 @@ def _listed(runs: list[tuple[int, int]], number: Page) -> bool:
 
 
 def _to_look_at(state: State, pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> list[Page]:
-    """The pages in use that a list may name wrongly, or did; the others are checked with that."""
-    numbers: list[Any] = [*pool.apart, *pool.alike]
-    ordered, before = sorted(numbers), f"in {kind} "
+    """The pages in use that a list names wrongly, or did; the others are checked with that."""
+    before = f"in {kind} "
     told = {int(figure.removeprefix(before)) for figure in pool.told if figure.startswith(before)}
-    found = told.intersection(numbers)
-    for first, length in runs:
-        found.update(ordered[bisect_left(ordered, first) : bisect_left(ordered, first + length)])
-    state.judged["MEM-COUNT"] += len(numbers) - len(found)
-    place = dict(zip(numbers, range(len(numbers)), strict=True)) if found else NOTHING
-    return sorted(found, key=place.__getitem__)
+    found: set[Any] = {number for number in told if number in pool.apart or number in pool.alike}
+    for ordered in [pool.of_kind(other) for other in ("held", "cached") if other != kind]:
+        for first, length in runs if ordered else ():
+            found.update(ordered[bisect_left(ordered, first) : bisect_left(ordered, first + length)])
+    state.judged["MEM-COUNT"] += len(pool.apart) + len(pool.alike) - len(found)
+    return sorted(found)
 
 
 def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterator[Page]:
@@ -344,8 +344,7 @@ def owners(page: PageState) -> Owners:
 
 def _refer(state: State, pool: PoolState, number: Page, page: PageState, holder: str, *, pin: bool = False) -> None:
     if not (page.holders or page.pins):
-        pool.held += 1
-        pool.cached -= bool(page.keys)
+        pool.count([number], held=1, cached=-bool(page.keys))
     references = page.pins if pin else page.holders
     if len(references) > 1:
         references[holder] = references.get(holder, 0) + 1
@@ -382,8 +381,7 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
             if not held:
                 del state.holdings[holder]
     if not (page.holders or page.pins):
-        pool.held -= 1
-        pool.cached += bool(page.keys)
+        pool.count([number], held=-1, cached=bool(page.keys))
     if page.tables:
         state.changed(page, holder=holder)
     return True
@@ -397,8 +395,8 @@ def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> 
         del found[number]
         if not found:
             del pool.names[key]
-    if keys and not page.keys:
-        pool.cached -= not (page.holders or page.pins)
+    if keys and not (page.keys or page.holders or page.pins):
+        pool.count([number], cached=-1)
 
 
 def _check_reserved(state: State, pool: PoolState) -> None:

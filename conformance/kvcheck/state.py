@@ -206,6 +206,12 @@ def _overlap(content: Sequence[Content], start: int, stop: int) -> slice:
     return slice(first, max(first, bisect_left(content, stop, key=_START)))
 
 
+_ANEW = 8
+"""Pages of a kind are put in order anew, if more than one in so many may have moved."""
+_FREE = PageState()
+"""A page of which nothing is known."""
+
+
 class Stretch(msgspec.Struct, eq=False, gc=False):
     """That a table names pages, one after the other."""
 
@@ -302,6 +308,10 @@ class PoolState:
         """The others in use: what they have in common with some."""
         self.held = self.cached = 0
         """Pages of these kinds."""
+        self._of_kind: dict[str, list[Any]] = {"held": [], "cached": []}
+        """The same in order, but for what `_moved`."""
+        self._moved: dict[Page, None] | None = None
+        """Pages whose kind may have changed since somebody asked for those of a kind; `None`: nobody has."""
         self.names: dict[str, Page | dict[Page, None]] = {}
         """Key -> the page that it finds, or pages."""
         self.reserved: dict[str, int] = {}
@@ -328,9 +338,13 @@ class PoolState:
                 else:
                     out.append(run)
             kinds = {*map(type, out)}
+        self.expect(kinds)
+        return out
+
+    def expect(self, kinds: set[type]) -> None:
+        """Refuse keys where pages have numbers, and numbers where they have keys."""
         if kinds - {str if self.keyed else int}:
             raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.keyed else 'numbers'}")
-        return out
 
     def named(self, page: Page) -> str:
         """A page in words: that of a storage is a key."""
@@ -360,6 +374,27 @@ class PoolState:
     def pages(self) -> dict[Page, PageState]:
         """All that is known of any page, for who only looks."""
         return {number: self.seen(number) for number in (*self.apart, *self.alike)}
+
+    def count(self, numbers: list[Page], *, held: int = 0, cached: int = 0) -> None:
+        """Pages become held or cached, or are so no longer."""
+        self.held += held * len(numbers)
+        self.cached += cached * len(numbers)
+        if self._moved is not None:
+            self._moved.update(dict.fromkeys(numbers))
+
+    def of_kind(self, kind: str) -> list[Any]:
+        """The pages that are held or cached, in order: at the cost of those that have become so since the last time."""
+        if self._moved is None or _ANEW * len(self._moved) > self.held + self.cached:
+            ordered = sorted(self.kinds())
+            self._of_kind = {kind: [number for number, one in ordered if one == kind] for kind in self._of_kind}
+        else:
+            for number in self._moved:
+                now = (self.alike.get(number) or self.apart.get(number, _FREE)).kind
+                for one, numbers in self._of_kind.items():
+                    place = bisect_left(numbers, number)
+                    numbers[place : place + (numbers[place : place + 1] == [number])] = [number] * (one == now)
+        self._moved = {}
+        return self._of_kind[kind]
 
     def kinds(self) -> Iterator[tuple[Page, str]]:
         """The pages in use, and what each counts as."""

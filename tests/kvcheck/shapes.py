@@ -247,6 +247,13 @@ def one_table_changes_hands_again_and_again(n: int) -> Iterator[MemoryEvent]:
 
 
 @shape(KV)
+def a_run_is_taken_and_given_back_again_and_again(n: int) -> Iterator[MemoryEvent]:
+    for _ in range(n):
+        yield Take("a", "kv", [(1, n)])
+        yield Release("a", "kv", [(1, n)])
+
+
+@shape(KV)
 def pages_change_hands_one_by_one(n: int) -> Iterator[MemoryEvent]:
     yield Take("a", "kv", [(1, n)])
     for k in range(n):
@@ -345,6 +352,16 @@ def counts_of_many_pages(n: int) -> Iterator[MemoryEvent]:
     for k in range(n):
         yield Take(f"h{k % 3}", "kv", [1 + k])
     for _ in range(n):
+        yield Count("kv", held=[(1, n)])
+
+
+@shape(KV)
+def pages_are_counted_each_time_that_one_changes_hands(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    for k in range(n):
+        yield Release("a", "kv", [1 + k])
+        yield Count("kv", free=[1 + k, (n + 1, MANY - n)], held=[(1, k), (2 + k, n - k - 1)])
+        yield Take("b", "kv", [1 + k])
         yield Count("kv", held=[(1, n)])
 
 

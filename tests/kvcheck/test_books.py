@@ -40,6 +40,8 @@ def check_pool(pool: PoolState) -> None:
     """Kinds, names, and the content of each page."""
     kinds = Counter(page.kind for page in pool.pages.values() if page.kind != "free")
     assert (pool.held, pool.cached) == (kinds["held"], kinds["cached"])
+    for kind in ("held", "cached"):
+        assert pool.of_kind(kind) == sorted(number for number, page in pool.pages.items() if page.kind == kind)
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key in pool.names for number in pool.found(key)} == names
     assert {} not in pool.names.values() and all(pool.told.values())
@@ -105,7 +107,8 @@ def check_clocks(clocks: Clocks) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("walks", [Walk, Decoding, Together])
-def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk]) -> None:
+def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcheck.state._ANEW", 0)
     for seed in range(90):
         random = Random(seed)
         sizes = pools(random, walks.pages)

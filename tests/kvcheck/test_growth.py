@@ -36,10 +36,11 @@ ABOVE = {
 }
 """Shapes that grow up to a limit, and are refused beyond it."""
 
+BY_PAGE = {"a_run_is_taken_and_given_back_again_and_again", "one_table_changes_hands_again_and_again"}
+"""Shapes in which each event handles all pages: it costs what it handles, and twice the pages are twice that."""
+
 FASTER = {
-    "counts_of_many_pages",
     "many_rivals_use_one_page_apart",
-    "one_table_changes_hands_again_and_again",
     "operations_fail_while_many_are_in_flight",
     "two_streams_use_one_page_apart",
 }
@@ -86,7 +87,8 @@ def peak(name: str, size: int) -> int:
 @pytest.mark.parametrize("name", [name for name in SHAPES if name not in ABOVE])
 def test_twice_the_size_is_no_more_than_twice_the_work_and_somewhat(name: str) -> None:
     once, twice = lines(name, SIZE), lines(name, 2 * SIZE)
-    assert (twice <= MOST * once) == (name not in FASTER), (once, twice)
+    handled = 2 if name in BY_PAGE else 1
+    assert (twice <= MOST * handled * once) == (name not in FASTER), (once, twice)
     less, more = peak(name, SIZE), peak(name, 2 * SIZE)
     assert more <= MOST * less + LITTLE, (less, more)
 

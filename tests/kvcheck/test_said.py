@@ -247,6 +247,8 @@ BAD: list[tuple[list[Event], str]] = [
     ([Begin(1, "s", writes=[Use(None, "rows", [1], 3, 9, ["x", "y"])])], "2 labels for slots 3 to 9, 4 each"),
     ([Take("a", "disk", ["k"])], "pool disk is a storage: nobody takes its pages"),
     ([Begin(1, "s", writes=[Use(None, "disk", [1])])], "pool disk: pages are named by keys"),
+    ([Count("disk", held=[1])], "pool disk: pages are named by keys"),
+    ([Count("kv", held=["k"])], "pool kv: pages are named by numbers"),
     ([Publish("rows", [1, 2], ["k", "l"], ["x"] * 3, slots=5)], "3 labels for 2 pages with 2 each"),
     ([Share("a", "kv", [1, 2], ["k"])], "1 keys for 2 pages"),
 ]
