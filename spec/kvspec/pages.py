@@ -4,7 +4,9 @@ A *position* is an index into a request's tokens. A *page* holds `page_size` slo
 Pages are numbered from 1; page 0 is the padding page, which is never allocated or freed.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
+from operator import ne
 
 from kvspec.contracts import ensure, require
 
@@ -62,17 +64,17 @@ def slot_index(page: int, position: int, page_size: int) -> int:
 
 def slots_of(table: Sequence[int], length: int, page_size: int) -> list[int | tuple[int, int]]:
     """The slots of positions `[0, length)` of a row with pages `table` (PAGE-3); 0 for each where that is no page."""
-    runs: list[tuple[int, int]] = []
-    for start in range(0, length, page_size):
-        begin = slot_index(max(0, table[start // page_size]), start, page_size)
-        size = min(page_size, length - start)
-        if not begin:
-            runs += [(0, 1)] * size
-        elif runs and runs[-1][0] and begin == sum(runs[-1]):
-            runs[-1] = runs[-1][0], runs[-1][1] + size
-        else:
-            runs.append((begin, size))
-    return [first if number == 1 else (first, number) for first, number in runs]
+    pages = table[: ceil_pages(length, page_size)]
+    breaks = itertools.compress(range(1, len(pages)), map(ne, pages[1:], map((1).__add__, pages)))
+    slots: list[int | tuple[int, int]] = []
+    for first, last in itertools.pairwise(sorted({0, *breaks, len(pages)})):
+        missing = min(max(0, 1 - pages[first]), last - first)
+        start, stop = (first + missing) * page_size, min(last * page_size, length)
+        slots += [0] * (min(start, stop) - first * page_size)
+        if start < stop:
+            begin = slot_index(pages[first + missing], start, page_size)
+            slots.append(begin if stop - start == 1 else (begin, stop - start))
+    return slots
 
 
 def none_empty(runs: Runs) -> bool:
