@@ -27,7 +27,7 @@ LIVE ?= sglang==0.5.23 vllm==0.32.0
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test quick prove explore soak mutation engines engines-from found docs lint typecheck clean
-.PHONY: browser walks fleet live causes mutation-cuda gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: browser walks fleet live causes mutation-cuda node-mutants gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ mutation: .venv/.mutation.stamp ## Mutate kvspec, what judges answers, kvcheck, 
 
 mutation-cuda: .venv/.engines.stamp ## Put 77 defects into kvcuda, one at a time, and see what notices each (half an hour)
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)
+
+node-mutants: .venv/.stamp ## Put 20 mistakes into the Rust node, one at a time, and see what finds each (rustc; 15 minutes)
+	@PYTHONPATH=. $(BIN)/python -m tests.mutation.node $(ONLY)
 
 causes: .venv/.engines.stamp ## Plant 32 causes in traces of 100,000 events, and see each named in the first lines (two minutes)
 	@KVSPEC_CAUSES_EVENTS=100000 $(BIN)/pytest -q -n auto --dist worksteal tests/conformance/levels/memory/test_causes.py

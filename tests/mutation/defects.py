@@ -1,4 +1,4 @@
-"""Puts a defect of a table (`kvref_mutants.py`, `kvcuda_mutants.py`) into the module that it is written for."""
+"""Puts a defect of a table, such as `kvref_mutants.py`, into the module that it is written for."""
 
 from pathlib import Path
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 ROOT = Path(__file__).resolve().parents[2]
 KVREF = ROOT / "reference" / "kvref"
 KVCUDA = ROOT / "cuda_impl" / "kvcuda"
+NODE = ROOT / "conformance" / "examples" / "node"
 
 
 class Defect(Protocol):
