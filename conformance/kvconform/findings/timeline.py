@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Iterator
 from html import escape
 
+import msgspec
+
 from kvconform.findings.finding import FREE, KINDS, Cell, Moment, Trace, by_number, spans
 from kvconform.findings.folding import Fold, folded
 from kvconform.findings.wording import counted
@@ -103,19 +105,24 @@ def _numbers(numbers: list[str]) -> str:
 
 
 def _strip(numbers: list[str], cells: list[Cell], hues: dict[str, int]) -> str:
-    parts = []
+    """Parts of one holder and use are one path, so that pages with many parts stay small; marks lie above them."""
+    outlines: dict[Cell, str] = {}
+    marks: list[str] = []
     for (x, width, _), cell in zip(_places(numbers), cells, strict=True):
-        title = escape(", ".join(filter(None, (cell.holder or cell.kind, cell.used))))
-        parts.append(
-            f'<rect x="{x + 2}" y="2" width="{width - 4}" height="{SIZE - 4}" rx="2" class="kv-{_kind(cell, hues)}"'
-            f"{_whose(cell)}><title>{title}</title></rect>"
-        )
+        kind = msgspec.structs.replace(cell, named=False, wrong=False)
+        outlines[kind] = f"{outlines.get(kind, '')}M{x + 2} 2h{width - 4}v{SIZE - 4}h{4 - width}z"
         if cell.used:
-            parts.append(f'<circle cx="{x + width / 2}" cy="{SIZE / 2}" r="3" class="kv-used"/>')
+            marks.append(f'<circle cx="{x + width / 2}" cy="{SIZE / 2}" r="3" class="kv-used"/>')
         if cell.named or cell.wrong:
             mark = "kv-wrong" if cell.wrong else "kv-named"
-            parts.append(f'<rect x="{x + 1}" y="1" width="{width - 2}" height="{SIZE - 2}" rx="3" class="{mark}"/>')
-    return f'<svg class="kv-strip" width="{sum(map(_width, numbers))}" height="{SIZE}">{"".join(parts)}</svg>'
+            marks.append(f'<rect x="{x + 1}" y="1" width="{width - 2}" height="{SIZE - 2}" rx="3" class="{mark}"/>')
+    paths = [
+        f'<path d="{outline}" class="kv-{_kind(cell, hues)}"{_whose(cell)}>'
+        f"<title>{escape(', '.join(filter(None, (cell.holder or cell.kind, cell.used))))}</title></path>"
+        for cell, outline in outlines.items()
+    ]
+    drawing = "".join([*paths, *marks])
+    return f'<svg class="kv-strip" width="{sum(map(_width, numbers))}" height="{SIZE}">{drawing}</svg>'
 
 
 def _whose(cell: Cell) -> str:

@@ -26,7 +26,7 @@ from kvspec.rules import ALL_RULES
 
 _vectors = cache(read_vectors)
 
-SHORTENED = 4
+SHORTENED = 2
 """Vectors, of those that find a defect, whose finding is shortened."""
 
 
