@@ -19,7 +19,7 @@ from kvspec.rules import ALL_RULES, NAMES
 def run(
     vectors: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="VECTOR", help="Files, or names of kvspec's own; without any, all."),
+        typer.Argument(metavar="VECTOR", help="Files, folders of them, or names of kvspec's own; without any, all."),
     ] = None,
     impl: Impl = "reference",
     record: Annotated[

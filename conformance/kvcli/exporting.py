@@ -1,6 +1,8 @@
 """`kvspec vectors`: the vectors as files for other languages."""
 
+import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +18,18 @@ class Size(StrEnum):
 
     small = "small"
     standard = "standard"
+    full = "full"
 
 
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; a new or an empty folder.")],
     size: Annotated[
-        Size, typer.Option(help="small: for each rule the shortest vector that exercises it. standard: all.")
+        Size,
+        typer.Option(
+            help="small: for each rule the shortest vector that exercises it. standard: all. full: walks, too, that "
+            "cover each transition of small systems (two minutes, 120 MB)."
+        ),
     ] = Size.standard,
 ) -> None:
     """Write the vectors of both levels, an answer key for each, and a manifest.
@@ -33,5 +40,5 @@ def export(
     """
     from kvconform.runs.exporting import export as export_to
 
-    manifest = export_to(folder, size.value)
+    manifest = export_to(folder, size.value, partial(print, "kvspec:", file=sys.stderr, flush=True))
     Output().print(f"{len(manifest.vectors)} vectors in {folder}, digest {manifest.digest}", soft_wrap=True)

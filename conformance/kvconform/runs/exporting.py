@@ -1,6 +1,6 @@
 """`kvspec vectors export`: the vectors of both levels as files for players in any language, with their answer keys."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -8,13 +8,14 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import asdict, replace
 
-from kvcheck import Checker
 from kvconform.errors import InputError
+from kvconform.exploring.covering import COVERS, Cover, walks_of
+from kvconform.exploring.scope import scope_named
 from kvconform.features import FEATURES, needs
 from kvconform.implementations import load
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import OracleProxy
-from kvconform.traces.codec import Vector, read_vector
+from kvconform.traces.codec import Vector, VectorStep, read_vector
 from kvconform.traces.expect import Expect, ExpectedAnswer
 from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import MEMORY, memory_vector_files, vector_files
@@ -23,10 +24,19 @@ from kvspec import __version__
 from kvspec.events import Operation
 from kvspec.model import looking
 from kvspec.pages import count
+from kvspec.rules import RULES
 from kvtrace.header import VERSION, encode
+from kvtrace.operations import Header
 
-Size = Literal["small", "standard"]
-"""Small: for each rule the shortest vector that exercises it. Standard: all."""
+Size = Literal["small", "standard", "full"]
+"""Small: for each rule the shortest vector that exercises it. Standard: all. Full: walks through small systems, too."""
+
+WALKS = "walks"
+"""The chapter of walks among the vectors of the request level."""
+TOLD_EVERY = 500
+"""Walks after which `Progress` is told."""
+
+Progress = Callable[[str], object]
 
 
 class Listed(msgspec.Struct):
@@ -37,8 +47,8 @@ class Listed(msgspec.Struct):
     file: str
     """The vector, below the folder."""
     answers: str
-    """Its answer key, below the folder: the same vector with an `expect` line after every operation; of the memory
-    level the vector itself."""
+    """Its answer key, below the folder: the same vector with an `expect` line after every operation; of a walk, and of
+    the memory level, the vector itself."""
     description: str
     rules: list[str]
     """The rules that it exercises."""
@@ -63,8 +73,10 @@ class Manifest(msgspec.Struct):
     vectors: list[Listed]
 
 
-def export(folder: Path, size: Size) -> Manifest:
+def export(folder: Path, size: Size, progress: Progress = lambda _: None) -> Manifest:
     """Write vectors, answer keys and `manifest.json` to a folder, which is new or empty; the same bytes each time.
+
+    `progress` is told now and then, in words, how far the walks of the full size are.
 
     Raises:
         InputError: the folder has files.
@@ -75,6 +87,9 @@ def export(folder: Path, size: Size) -> Manifest:
     exported = [_request(path) for path in vector_files()] + [_memory(path) for path in memory_vector_files()]
     if size == "small":
         exported = _smallest(exported)
+    if size == "full":
+        for cover in COVERS:
+            exported += _walks(cover, progress)
     files = {name: text for _, written in exported for name, text in written.items()}
     digest = sha256()
     for name in sorted(files):
@@ -95,30 +110,57 @@ Exported = tuple[Listed, dict[str, bytes]]
 
 def _request(path: Path) -> Exported:
     vector = read_vector(path)
-    header, name = replace(vector.header, needs=sorted(needs(vector))), f"{path.parent.name}/{vector.name}.jsonl"
+    name = f"{path.parent.name}/{vector.name}.jsonl"
+    header, (key, _) = replace(vector.header, needs=sorted(needs(vector))), _answer_key(vector)
+    files = {
+        f"request/{name}": _lines(header, (part for step in vector.steps for part in (step.op, step.expect))),
+        f"answers/{name}": _with_answers(header, vector, key),
+    }
+    return _listed(header, vector, *files), files
+
+
+def _walks(cover: Cover, progress: Progress) -> Iterator[Exported]:
+    """The walks of a cover: vectors that are their own answer keys."""
+    progress(f"{cover.name}: looking for walks")
+    config, found = scope_named(cover.scope, cover.without).config, walks_of(cover)
+    for number, operations in enumerate(found, start=1):
+        if number % TOLD_EVERY == 0:
+            progress(f"{cover.name}: {number:,} of {len(found):,} walks done")
+        file = f"request/{WALKS}/{cover.name}_{number:04}.jsonl"
+        steps = [VectorStep(line, unanswered(op), None) for line, op in enumerate(operations, start=2)]
+        vector = Vector(Path(file), Header(VERSION, "kvspec", config), steps)
+        key, judged = _answer_key(vector)
+        header = replace(
+            vector.header,
+            description=f"Walk {number:,} of {len(found):,} that cover {cover.what}.",
+            rules=[rule for rule in RULES if judged[rule]],
+            needs=sorted(needs(vector)),
+        )
+        yield _listed(header, vector, file, file), {file: _with_answers(header, vector, key)}
+
+
+def _listed(header: Header, vector: Vector, file: str, answers: str) -> Listed:
     config = header.config
     has = {"rows": config.num_rows, "window": config.num_window_pages, "states": config.num_states}
-    listed = Listed(
+    return Listed(
         vector.name,
         "request",
-        f"request/{name}",
-        f"answers/{name}",
+        file,
+        answers,
         header.description or "",
         header.rules,
         header.needs,
         ["pages", *(pool for pool, numbers in has.items() if numbers)],
         len(vector.steps),
     )
-    keyed = zip(vector.steps, _answer_key(vector), strict=True)
-    files = {
-        listed.file: _lines(header, (part for step in vector.steps for part in (step.op, step.expect))),
-        listed.answers: _lines(header, (part for step, expect in keyed for part in (step.op, expect))),
-    }
-    return listed, files
 
 
 def _lines(header: msgspec.Struct, parts: Iterable[msgspec.Struct | None]) -> bytes:
     return b"".join(encode(part) + b"\n" for part in (header, *parts) if part not in (None, Expect()))
+
+
+def _with_answers(header: Header, vector: Vector, key: list[Expect]) -> bytes:
+    return _lines(header, (part for step, expect in zip(vector.steps, key, strict=True) for part in (step.op, expect)))
 
 
 def _memory(path: Path) -> Exported:
@@ -149,9 +191,12 @@ def _smallest(exported: Sequence[Exported]) -> list[Exported]:
     return [one for one in exported if one[0].file in names]
 
 
-def _answer_key(vector: Vector) -> list[Expect]:
-    """What holds after each operation: its answer or refusal, the lengths of all holders, and the figures."""
-    model = QuickModel(vector.header.config, checker=Checker)
+def _answer_key(vector: Vector) -> tuple[list[Expect], Mapping[str, int]]:
+    """What holds after each operation, and how often each rule was checked.
+
+    That is its answer or refusal, the lengths of all holders, and the figures.
+    """
+    model = QuickModel(vector.header.config)
     proxy = OracleProxy(load("reference")(vector.header.config), model)
     key = []
     for step in vector.steps:
@@ -172,7 +217,7 @@ def _answer_key(vector: Vector) -> list[Expect]:
                 expect.pages_short, expect.rows_short = op.refused.pages_short, op.refused.rows_short
                 expect.window_short, expect.states_short = op.refused.window_short, op.refused.states_short
         key.append(expect)
-    return key
+    return key, model.state.judged
 
 
 _LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")

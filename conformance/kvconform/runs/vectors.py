@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.console import BROKEN, CONFORMS, Forms, progress_bar
-from kvconform.errors import LoadError
+from kvconform.errors import InputError, LoadError
 from kvconform.features import UnknownFeatureError, lacks, needs, vector_under, why_not
 from kvconform.findings.baseline import Baseline, read_baseline
 from kvconform.findings.finding import Finding
@@ -81,7 +81,7 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     """
     # Vectors of the memory level ask no implementation.
     own = [*vector_files(), *(memory_vector_files() if task.impl == "reference" else ())]
-    paths = [_found(path) for path in task.vectors or ()] or own
+    paths = [file for path in task.vectors or () for file in _found(path)] or own
     if not paths:
         raise LoadError(f"there are no vectors in {FOLDER}")
     by_law = [path for path in paths if level_of_file(path) == "memory"]
@@ -118,9 +118,13 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     return CONFORMS if report.conforms and not card.broken else BROKEN
 
 
-def _found(path: Path) -> Path:
-    """The file, or where there is none kvspec's own vector of that name."""
-    return path if path.exists() or path.name != str(path) or path.suffix else vector_file(path.name)
+def _found(path: Path) -> list[Path]:
+    """The files of a folder, the file, or where there is none kvspec's own vector of that name."""
+    if path.is_dir():
+        if not (files := vector_files(path)):
+            raise InputError(path, 0, "there are no vectors in this folder")
+        return files
+    return [path if path.exists() or path.name != str(path) or path.suffix else vector_file(path.name)]
 
 
 def _wanted(vector: Vector | MemoryVector, task: Task) -> bool:

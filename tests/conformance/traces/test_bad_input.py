@@ -327,8 +327,15 @@ def test_a_zstandard_frame_cut_off_at_a_line_end_is_noticed(tmp_path: Path) -> N
         list(trace)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("none.jsonl", "No such file or directory"), (".", "Is a directory")])
-@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("command", "name", "reason"),
+    [
+        ("run", "none.jsonl", "No such file or directory"),
+        ("check", "none.jsonl", "No such file or directory"),
+        ("run", ".", "there are no vectors in this folder"),
+        ("check", ".", "Is a directory"),
+    ],
+)
 def test_what_is_no_file_is_told(
     command: str, name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,179 @@
+"""Walks through the states of a scope that cover each transition, or each two that follow each other.
+
+A walk begins in an empty system. Where something is left to be covered it is next; elsewhere the walk goes the shortest
+way to the nearest place where something is, and it ends when there is none. So its last step is in no other walk: the
+ones before it did not cover it, and none after it comes to where it leads. The fewest operations are those of a rural
+postman on one-way streets who may begin anew; this greedy way takes somewhat more.
+
+A transition is an operation that the scope allows in a state, whether it is carried out or must be refused. Left out is
+what no vector can ask for, since the implementation chooses: the eviction of one of several pages that may leave, a
+cursor that moves less far than it may, a state that the store takes from its holder.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from kvconform.exploring.canonical import key
+from kvconform.exploring.expanding import carry_out
+from kvconform.exploring.moves import Move, Node, choices, evictions
+from kvconform.exploring.scope import SCOPES, Scope, scope_named
+from kvconform.oracle import Model
+from kvspec.events import CacheUnfinished, Evict, Operation, Refusal, SwaEvict
+from kvspec.model.hybrid import furthest_cursor
+from kvspec.model.state import State
+
+Targets = list[list[int]]
+"""For each place, where its steps lead. Walks begin in the first one."""
+
+
+class Cover(NamedTuple):
+    """What walks are to cover."""
+
+    scope: str
+    without: tuple[str, ...] = ()
+    """Optional operations of the scope that do not happen."""
+    pairs: bool = False
+    """Each two transitions of which one follows the other, and not only each one."""
+
+    @property
+    def name(self) -> str:
+        """The name of its walks, before their number."""
+        return self.scope.replace("-", "_") + ("_pairs" if self.pairs else "")
+
+    @property
+    def what(self) -> str:
+        """The same in words."""
+        what = "each two transitions of which one follows the other" if self.pairs else "each transition"
+        without = f", without {', '.join(self.without)}" if self.without else ""
+        return f"{what} in the scope {self.scope} ({SCOPES[self.scope].about}{without})"
+
+
+COVERS = (
+    Cover("tiny"),
+    Cover("speculative", ("close_session", "give_back")),
+    Cover("chunks", ("abort", "retract")),
+    Cover("hold-and-wait", ("evict", "retract")),
+    Cover("three-in-flight", ("abort", "close_session", "preempt")),
+    Cover("sliding-window", ("abort", "preempt", "retract")),
+    Cover("recurrent-states", ("abort", "preempt", "retract")),
+    Cover("tiny", ("cache_unfinished", "evict", "preempt", "retract"), pairs=True),
+    Cover("speculative", ("abort", "close_session", "give_back", "preempt"), pairs=True),
+    Cover("chunks", ("abort", "cache_unfinished", "evict", "retract"), pairs=True),
+    Cover("recurrent-states", ("abort", "cache_unfinished", "evict", "preempt", "retract"), pairs=True),
+)
+"""Covered in at most 100,000 operations each, and pairs in 10,000; what is left out of a scope makes it fit."""
+
+
+class Graph(NamedTuple):
+    """The states of a scope by number, the empty one first."""
+
+    moves: list[list[Move]]
+    """What may be asked for in each state."""
+    targets: Targets
+
+
+def walks_of(cover: Cover) -> list[list[Operation[Any]]]:
+    """The operations of each walk."""
+    moves, targets = graph(scope_named(cover.scope, cover.without))
+    made = []
+    for walk in walks(in_pairs(targets) if cover.pairs else targets):
+        place, operations = 0, list[Operation[Any]]()
+        for step in walk:
+            operations += moves[place][step]
+            place = targets[place][step]
+        made.append(operations)
+    return made
+
+
+def graph(scope: Scope) -> Graph:
+    """All states of a scope, breadth-first."""
+    model, root = Model(scope.config), Node(State(scope.config), frozenset())
+    numbers, unseen, found = {key(root): 0}, deque([root]), Graph([], [])
+    while unseen:
+        node, here = unseen.popleft(), len(found.targets)
+        steps: list[tuple[int, Move]] = []
+        for move, came, _ in choices(scope, node):
+            if not all(_can_be_asked(node.state, op) for op in move):
+                continue
+            state = node.state.copy()
+            try:
+                carry_out(model, state, move)
+            except Refusal:
+                steps.append((here, move))
+                continue
+            after = Node(state, node.came if came is None else node.came | {came})
+            name = key(after)
+            if name not in numbers:
+                numbers[name] = len(numbers)
+                unseen.append(after)
+            steps.append((numbers[name], move))
+        steps.sort(key=lambda step: step[0] != here)  # what changes nothing costs one operation, here and now
+        found.moves.append([move for _, move in steps])
+        found.targets.append([target for target, _ in steps])
+    return found
+
+
+def _can_be_asked(state: State, op: Operation[Any]) -> bool:
+    """Whether an implementation that does just what it is asked answers as this operation is answered."""
+    match op:
+        case Evict():
+            asked = op.n, op.window, op.states
+            return max(asked) > 1 or sum((one.n, one.window, one.states) == asked for one in _evictions(state)) == 1
+        case SwaEvict():
+            return op.obs is None or op.obs.evicted_len == furthest_cursor(state, *state.running(op.req))
+        case CacheUnfinished():
+            return op.obs is None
+    return True
+
+
+def _evictions(state: State) -> Iterator[Evict]:
+    return (op for move in evictions(state) for op in move if isinstance(op, Evict))
+
+
+def in_pairs(targets: Targets) -> Targets:
+    """The same walks between other places: those that have the same last step are one, after the first."""
+    numbers: dict[tuple[int, int], int] = {}
+    for place, leading in enumerate(targets):
+        for step in range(len(leading)):
+            numbers[place, step] = len(numbers) + 1
+    ends = [0, *(targets[place][step] for place, step in numbers)]
+    return [[numbers[end, step] for step in range(len(targets[end]))] for end in ends]
+
+
+def walks(targets: Targets) -> Iterator[list[int]]:
+    """Walks that take all steps of all places; which step each takes of its place, one after the other."""
+    left = [[*range(len(leading))][::-1] for leading in targets]
+    spent: set[int] = set()
+    """Places from which nothing that is left can be reached."""
+    while (way := _nearest(targets, left, spent, 0)) is not None:
+        place, walk = 0, list[int]()
+        while way is not None:
+            for step in way:
+                place = targets[place][step]
+            walk += way
+            while left[place]:
+                walk.append(left[place].pop())
+                place = targets[place][walk[-1]]
+            way = _nearest(targets, left, spent, place)
+        yield walk
+
+
+def _nearest(targets: Targets, left: list[list[int]], spent: set[int], place: int) -> list[int] | None:
+    """The shortest way from a place to one where a step is left; if there is none, what was searched is spent."""
+    came: dict[int, tuple[int, int] | None] = {place: None}
+    unseen = deque([place])
+    while unseen:
+        place = unseen.popleft()
+        if left[place]:
+            way = []
+            while (before := came[place]) is not None:
+                place, step = before
+                way.append(step)
+            return way[::-1]
+        for step, target in enumerate(targets[place]):
+            if target not in came and target not in spent:
+                came[target] = place, step
+                unseen.append(target)
+    spent.update(came)
+    return None
