@@ -1,5 +1,6 @@
 """Walks cover each transition of a scope, none of them can be left out, and they are vectors."""
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from kvcli.main import run_command
 from kvconform.exploring import exhaust
 from kvconform.exploring.canonical import key
-from kvconform.exploring.covering import Cover, Targets, graph, in_pairs, walks
+from kvconform.exploring.covering import COVERS, Cover, Targets, graph, in_pairs, walks
 from kvconform.exploring.moves import Node
 from kvconform.oracle import Model
 from kvconform.runs import exporting
@@ -19,6 +20,7 @@ from tests.conformance.exploring.small import SMALL
 
 pytestmark = pytest.mark.slow
 
+CHAPTER = Path(__file__).parents[3] / "spec/docs/interpreting-the-vectors.md"
 SCOPE = SMALL._replace(operations=frozenset(("retract",)))
 LITTLE = Cover("tiny", ("abort", "cache_unfinished", "close_session", "evict", "give_back", "preempt", "retract"))
 
@@ -91,3 +93,9 @@ def test_walks_are_vectors_with_answers_that_hold_and_always_the_same(
     assert run_command(["run", str(tmp_path / "once/request"), "-q"]) == 0
     assert f": {len(manifest.vectors)} passed;" in capsys.readouterr().out
     assert exporting.export(tmp_path / "again", "full").digest == manifest.digest
+
+
+@pytest.mark.parametrize("cover", COVERS, ids=lambda cover: cover.name)
+def test_the_chapter_says_of_each_system_what_is_left_out(cover: Cover) -> None:
+    (row,) = re.findall(rf"^\| {cover.name} \| .*", CHAPTER.read_text(encoding="utf-8"), re.MULTILINE)
+    assert row.split("|")[3].strip() == ", ".join(f"`{operation}`" for operation in cover.without)
