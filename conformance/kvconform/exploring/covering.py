@@ -28,7 +28,7 @@ Targets = list[list[int]]
 
 
 class Cover(NamedTuple):
-    """What walks are to cover."""
+    """A scope, and the steps in it that walks are to cover."""
 
     scope: str
     without: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Graph(NamedTuple):
     """The states of a scope by number, the empty one first."""
 
     moves: list[list[Move]]
-    """What may be asked for in each state."""
+    """The moves that are possible in each state."""
     targets: Targets
 
 
