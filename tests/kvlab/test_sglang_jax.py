@@ -73,7 +73,7 @@ def test_what_a_pull_request_mends_explains_nothing_where_it_is_there() -> None:
 
 
 def test_what_a_finding_has_to_show_to_be_explained() -> None:
-    says = "STORE-5: page 3 was freed, but it still holds committed positions of request r3, from 4 on"
+    says = "STORE-5: page 3 was freed, but it is no duplicate"
     freed = Found(
         "STORE-5", "finish", says, "a random walk", ["extend", "launch", "complete", "decode", "launch", "finish"]
     )

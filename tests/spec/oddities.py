@@ -69,19 +69,33 @@ CHOICE = re.compile(
     r"|a token for each that it sampled for"
 )
 OFTEN_JUDGED = {
-    "snapshot": {"DATA-2", "LEN-1", "MAMBA-1", "ROW-1", "ROW-2", "ROW-4", "SPEC-2", "SWA-2"},
+    "snapshot": {
+        *("DATA-2", "LEN-1", "MAMBA-1", "ROW-1", "ROW-2", "ROW-4", "SESS-2", "SPEC-2", "STORE-2", "SWA-2", "TAIL-1"),
+    },
     "cache_unfinished": {"DATA-1", "STORE-5"},
     "close_session": {"SESS-4"},
     "extend": {"ROW-1"},
     "finish": {"DATA-1"},
-    "match_prefix": {"SESS-2"},
+    "match_prefix": {"MAMBA-3", "SESS-2", "STORE-4", "SWA-4"},
 }
 """What one operation may be judged by several times, where it is on one request."""
 OF_A_STATE = re.compile(r"no state|the state after \d+ tokens")
 
 OFTEN = {("reached", "tombstone left"), ("chosen", "some of several evicted")}
 """What one operation on one request may count several times: it has several pages, or evicts from two pools."""
-NOTHING_TOLD = {"ACC-1", "ACC-2", "ACC-3", "LEN-1", "ROW-1", "SESS-2", "SESS-4", "STORE-5"}
+NOTHING_TOLD = {
+    "ACC-1",
+    "ACC-2",
+    "ACC-3",
+    "LEN-1",
+    "MAMBA-3",
+    "ROW-1",
+    "SESS-2",
+    "SESS-4",
+    "STORE-4",
+    "STORE-5",
+    "SWA-4",
+}
 """What may be unjudged several times where nothing is told."""
 
 

@@ -203,7 +203,7 @@ def test_what_is_said_to_be_reached_happened() -> None:
 
 JUDGED_BY = {
     "abort": "MAMBA-2 PAGE-1 SESS-5 SWA-1 SWA-3 TAIL-2",
-    "cache_unfinished": "DATA-1 MAMBA-1 MAMBA-4 SESS-6 STORE-5 SWA-1 SWA-6 TAIL-2",
+    "cache_unfinished": "DATA-1 LEN-2 MAMBA-1 MAMBA-4 SESS-6 STORE-5 SWA-1 SWA-6 TAIL-2",
     "close_session": "MAMBA-2 PAGE-1 SESS-4 SWA-3 TAIL-2",
     "complete": "CHUNK-1 LAUNCH-1",
     "decode": "PAGE-1 PAGE-2 SPEC-2 SWA-1",
@@ -212,13 +212,14 @@ JUDGED_BY = {
     "finish": "DATA-1 DATA-2 MAMBA-2 MAMBA-4 PAGE-1 SESS-4 SWA-1 SWA-3 SWA-6 TAIL-2",
     "free_state": "MAMBA-2",
     "launch": "",
-    "match_prefix": "LEN-2 LEN-3 MAMBA-1 MAMBA-2 MAMBA-3 PAGE-1 SESS-2 STORE-4 SWA-1 SWA-4 TAIL-1 TAIL-2",
+    "match_prefix": "LEN-2 LEN-3 MAMBA-1 MAMBA-2 MAMBA-3 PAGE-1 SESS-2 STORE-2 STORE-4 SWA-1 SWA-4 TAIL-1 TAIL-2",
     "open_session": "",
     "preempt": "MAMBA-2 PAGE-1 SWA-3 TAIL-2",
     "report": "ACC-1 ACC-2 ACC-3 SESS-3 STORE-2",
     "retract": "MAMBA-2 PAGE-1 SWA-1 SWA-3 TAIL-2",
     "snapshot": (
-        "DATA-2 LEN-1 MAMBA-1 MAMBA-4 MAMBA-5 PAGE-1 PAGE-3 RACE-1 ROW-1 ROW-2 ROW-4 STORE-1 STORE-2 SWA-2 SWA-3 SWA-5"
+        "DATA-2 LEN-1 MAMBA-1 MAMBA-4 MAMBA-5 PAGE-1 PAGE-3 RACE-1 ROW-1 ROW-2 ROW-4 SESS-2 STORE-1 STORE-2 SWA-2 SWA-3"
+        " SWA-5 TAIL-1"
     ),
     "submit": "SESS-1 SESS-6",
     "swa_evict": "SWA-2 SWA-3",
@@ -242,7 +243,8 @@ def test_each_operation_is_judged_by_its_rules() -> None:
     assert judged == {tag: {"OP-1", *rules.split()} for tag, rules in JUDGED_BY.items()}
 
 
-COMPANIONS = {"DATA-2", "LEN-3", "PAGE-2", "ROW-2", "ROW-3", "ROW-4", "SESS-3", "STORE-2", "SWA-2", "SWA-6", "TAIL-2"}
+COMPANIONS = {"DATA-2", "LEN-3", "PAGE-2", "ROW-2", "ROW-3", "ROW-4", "SESS-2", "SESS-3", "SPEC-1", "STORE-2", "SWA-2"}
+COMPANIONS |= {"SWA-6", "TAIL-1", "TAIL-2"}
 """Rules that are judged by the way, where another is judged that is said to be unjudged otherwise."""
 
 

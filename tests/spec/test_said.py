@@ -216,7 +216,7 @@ def test_a_state_slot_that_the_store_takes_is_the_request_s() -> None:
     assert said(STATES, *prompt, finish) == ("MAMBA-4", what, [1, 2, 3], 6)
 
 
-@pytest.mark.parametrize(("again", "rule"), [(False, "LEN-2"), (True, "SESS-2")])
+@pytest.mark.parametrize(("again", "rule"), [(False, "STORE-2"), (True, "SESS-2")])
 def test_what_is_protected_of_a_slot_that_is_lent(again: bool, rule: str) -> None:
     turn = [events.OpenSession("s"), *running("t", 1, PROMPT, "s"), events.CacheUnfinished("t"), events.Finish("t")]
     ops: list[events.Event] = [*turn, events.Submit("u", [*PROMPT, 50, 6], "s"), *[events.MatchPrefix("u")] * again]

@@ -21,8 +21,6 @@ from kvspec.tokens import PrefixKey
 
 _MORE = 64
 """So many numbers more than were due are written out, for the report."""
-_TELLING = ("SESS-4", "STORE-5")
-"""Rules of operations that free nothing of one's own, or only duplicates: a page too many breaks just these."""
 _GIVEN = {"pages": "pages", "window": "window_pages", "states": "states"}
 _FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
@@ -60,23 +58,22 @@ class Observed:
             return otherwise
         return getattr(self._obs, part)
 
-    def carried_out(self, rule: str = "OP-1", /) -> None:
-        """The operation is due by `rule`, and fits: it must not have been refused."""
+    def carried_out(self, rule: str = "OP-1", /, *others: str) -> None:
+        """The operation is due by `rule`, or that of the `others` that a refusal names, and fits: it is carried out."""
         told = self._op.refused
         if told is not None:
             short = told.pages_short or told.rows_short or told.window_short or told.states_short
-            broken = "CAP-1" if short or told.rule == "CAP-1" else rule
+            broken = "CAP-1" if short else told.rule if told.rule in ("CAP-1", *others) else rule
             what = f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way"
             raise Violation(broken, what, expected="carried out", observed="refused")
         self._state.judged["OP-1"] += 1
 
     def length(self, part: str, rule: str, due: int, /) -> None:
-        """A length, in tokens."""
+        """A length, in tokens; a protected one is whole pages (LEN-2)."""
         told = self._told(part, due)
-        if told == due:
-            self._state.judged[rule] += 1
-        else:
-            judge_length(self._state, rule, part, due, told)
+        rules = (rule, "LEN-2") if part == "protected_len" else (rule,)
+        for one in reversed(rules) if (told or 0) % self._state.config.page_size else rules:
+            judge_length(self._state, one, part, due, told)
 
     def choice(self, part: str, otherwise: int, /) -> int:
         """A number that is free to choose."""
@@ -156,9 +153,10 @@ class Observed:
         states: Collection[int] = (),
         states_rule: str = "MAMBA-2",
         staying: Mapping[int, str] | None = None,
+        unpublished: Collection[int] = (),
     ) -> None:
         """Compare what went back with `pages`, the window sides behind them, `states`; no state goes to the store."""
-        self.freed("pages", rule, pages, staying)
+        self.freed("pages", rule, pages, staying, unpublished)
         if self._state.config.hybrid:
             self.freed("window", window_rule, self._state.window_sides(pages))
             self.freed("states", states_rule, states)
@@ -166,12 +164,19 @@ class Observed:
             self.cached(cached, ())
 
     def freed(
-        self, pool: PoolName, rule: str, due: Collection[int], staying: Mapping[int, str] | None = None, /
+        self,
+        pool: PoolName,
+        rule: str,
+        due: Collection[int],
+        staying: Mapping[int, str] | None = None,
+        unpublished: Collection[int] = (),
+        /,
     ) -> None:
         """Compare what went back to a pool with what was due, in any order; `rule` is what a number left behind breaks.
 
-        `staying` are numbers of which a rule of the operation itself says that they stay. Where the numbers of some
-        that are due were never told (negative ones), whatever seems to be free may be one of them.
+        `staying` are numbers of which a rule of the operation itself says that they stay, and `unpublished` are pages
+        of a session that the store does not get: if just these are left behind, it has (SESS-6). Where the numbers of
+        some that are due were never told (negative ones), whatever seems to be free may be one of them.
         """
         if pool != "pages" and pool_of(self._state, pool) is None:
             return
@@ -189,6 +194,8 @@ class Observed:
         if pool == "pages" and freed:
             self._state.judged["TAIL-2"] += 1
         if freed != expected:
+            if freed and unpublished and set(expected) - set(freed) == set(unpublished):
+                rule = "SESS-6"
             _judge_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
     def revived(self, tombstones: Collection[int], /) -> None:
@@ -348,8 +355,9 @@ def _judge_freed(
             )
         if number not in due:
             broken, whose = pool.use(state, number)
-            if of_pages:
-                broken = rule if rule in _TELLING else staying.get(number, broken)
+            if number in staying:
+                broken = staying[number]
+                whose = "is no duplicate" if broken == "STORE-5" and not whose.endswith(STORE) else whose
             if not (untold and whose == FREE):
                 raise Violation(broken, f"{pool.kind} {number} was freed, but it {whose}", expected=due, observed=freed)
         seen.add(number)
@@ -391,7 +399,7 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
     if holder is not None:
         read = holder == WITHHELD
         whose = "a launch in flight still reads" if read else f"belongs to {record_name(state, holder)}"
-        rule = "RACE-1" if read else "ROW-1"
+        rule = "RACE-1" if read else "ROW-4" if state.let_go.get(req) == row else "ROW-1"
         what = f"{what}, which {whose}"
         raise Violation(rule, what, expected="a free row", observed=row, wrong={"rows": [row]})
     state.judged["ROW-1"] += 1

@@ -1,8 +1,35 @@
-"""One length, or what one state slot has, held against what is due."""
+"""One length, one set of numbers, or what one state slot has, held against what is due."""
 
+from kvconform.oracle.runs import merged, without
 from kvspec.model.recurrent import has_state, slot_keeping
 from kvspec.model.state import State
+from kvspec.pages import Runs, count, expand
 from kvspec.rules import Violation, Wrong
+
+WORDS = {
+    "store_pages": "the store's pages",
+    "free_pages": "the free pages",
+    "locks": "locks on page",
+    "window_sides": "window side of page",
+    "window_locks": "locks on window page",
+    "state_locks": "locks on state slot",
+    "store_states": "the store's states",
+    "free_states": "the free state slots",
+    "free_rows": "the free rows",
+    "withheld_rows": "the withheld rows",
+}
+"""What the fields of a snapshot are about."""
+
+POOLS = {
+    "window_locks": "window pages",
+    "state_locks": "state slots",
+    "store_states": "state slots",
+    "free_states": "state slots",
+    "states": "state slots",
+    "free_rows": "rows",
+    "withheld_rows": "rows",
+}
+"""The pools whose numbers they tell, where these are no pages."""
 
 
 def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
@@ -22,6 +49,25 @@ def judge_length(
         raise Violation(rule, f"{name} is wrong", expected=expected, observed=observed, wrong=wrong)
     else:
         state.judged[rule] += 1
+
+
+def judge_set(
+    state: State, rule: str, field: str, expected: Runs | None, observed: Runs | None, name: str = ""
+) -> None:
+    """Compare a set of numbers of a pool, by its field in a snapshot; `name` is what it is called."""
+    name, expected = name or WORDS[field], expected or ()
+    if observed is None or state.virtual_page:
+        not_reported(state, rule, field if observed is None else "pages")
+        return
+    state.judged[rule] += 1
+    lacking, strange = without(expected, observed), without(observed, expected)
+    if lacking or strange:
+        due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))
+        wrong = {POOLS.get(field, "pages"): [*expand(lacking), *expand(strange)]}
+        raise Violation(rule, f"{name} differ", expected=due, observed=told, wrong=wrong)
+    if count(observed) != sum(length for _, length in merged(observed)):
+        in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
+        raise Violation(rule, f"{name}: some are there twice", observed=in_order)
 
 
 def judge_content(state: State, record: int, slot: int, length: int, what: str) -> None:

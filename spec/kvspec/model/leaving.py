@@ -1,5 +1,7 @@
 """Operations by which memory moves to the prefix store, to a session slot, or back to the free pages."""
 
+from collections.abc import Collection
+
 from kvspec import lengths, ownership
 from kvspec.events import Abort, CacheUnfinished, CloseSession, Evict, Finish, Preempt, Refusal, Retract
 from kvspec.model import hybrid, recurrent
@@ -124,7 +126,8 @@ def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
     told.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
     if plan.revived:
         told.revived([tombstone for tombstone, _ in plan.revived])
-    told.freed("pages", "STORE-5", tombstones + own)
+    of_others = dict.fromkeys([*state.tables[record], *plan.shared], "STORE-5")
+    told.freed("pages", "STORE-5", tombstones + own, of_others)
     told.freed("window", "SWA-1", left + sides)
     state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
     recurrent.publish_copy(state, op, told, record, key if state.free_states else None, plan.length)
@@ -205,7 +208,8 @@ def _finish_turn(state: State, op: Finish, told: Told, request: Request, record:
     assert request.session is not None
     session = state.sessions[request.session]
     if session.closing:
-        _release(state, told, record, "SESS-4")
+        _, unpublished = _whole_pages(state, request, record)
+        _release(state, told, record, "SESS-4", unpublished)
         return _close_late(state, request.session)
     _hand_to_slot(state, op, told, request, record)
     lease = ownership.save(ownership.Lease(session.record or 0, record))
@@ -228,19 +232,30 @@ def _hand_to_slot(state: State, op: Finish | Retract, told: Told, request: Reque
     """
     returned, page_size = len(request.tokens), state.config.page_size
     before = state.lengths[record]
+    duplicates, _ = _whole_pages(state, request, record) if op.obs is not None and op.obs.freed else ((), ())
+    staying = dict.fromkeys(duplicates, "SESS-6")
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
     if op.obs is not None and op.obs.freed and returned < before.allocated:
         tail = lengths.tail(returned, before.allocated, page_size)
-        told.let_go(state.tables[record][tail.start : tail.stop], "PAGE-1")
+        told.let_go(state.tables[record][tail.start : tail.stop], "PAGE-1", staying=staying)
         state.cut_table(record, tail.start)
         state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
     else:
-        told.let_go([], "PAGE-1")
+        told.let_go([], "PAGE-1", staying=staying)
         state.lengths[record] = trimmed
     state.transfer(record)
 
 
-def _release(state: State, told: Told, record: int | None, rule: str) -> None:
+def _whole_pages(state: State, request: Request, record: int) -> tuple[list[int], list[int]]:
+    """A turn's pages that a publication would take: those that the store has already, and the others (SESS-6)."""
+    page_size, (protected, committed, _) = state.config.page_size, state.lengths[record]
+    first, last = protected // page_size, min(committed, len(request.tokens)) // page_size
+    pages = zip(request.tokens.keys(first, last), state.tables[record][first:last], strict=True)
+    duplicates = [page for key, page in pages if key in state.store.pages]
+    return duplicates, state.tables[record][first + len(duplicates) : last]
+
+
+def _release(state: State, told: Told, record: int | None, rule: str, unpublished: Collection[int] = ()) -> None:
     """Release all that a record has; `rule` is what a page left behind breaks. Its holder must forget it.
 
     [0, protected)               the store's: unlocked
@@ -248,7 +263,7 @@ def _release(state: State, told: Told, record: int | None, rule: str) -> None:
     the state slots              freed
     """
     freed, states = ([], ()) if record is None else (state.private(record), state.records[record].states)
-    told.let_go(freed, rule, window_rule="SWA-3", states=states)
+    told.let_go(freed, rule, window_rule="SWA-3", states=states, unpublished=unpublished)
     if record is not None:
         state.forget_record(record)
 
@@ -256,6 +271,7 @@ def _release(state: State, told: Told, record: int | None, rule: str) -> None:
 def retract(state: State, op: Retract, told: Told) -> None:
     """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
     request, record = state.running(op.req)
+    row = state.records[record].row
     told.carried_out()
     if request.session is not None:
         _hand_to_slot(state, op, told, request, record)
@@ -267,6 +283,7 @@ def retract(state: State, op: Retract, told: Told) -> None:
         _release(state, told, record, "PAGE-1")
         state.reached["request retracted"] += 1
     state.drop_prepared(op.req)
+    state.let_go[op.req] = row
     state.requests[op.req] = request._replace(running=False, record=None, prefix_len=None, resumed=False)
 
 
@@ -305,7 +322,9 @@ def close_session(state: State, op: CloseSession, told: Told) -> None:
         raise Refusal("OP-1", f"session {op.session} is closing already")
     told.carried_out()
     if session.turn is not None:
-        told.let_go([], "SESS-4", window_rule="SESS-4", states_rule="SESS-4")
+        record = state.requests[session.turn].record or session.record
+        staying = {} if record is None else dict.fromkeys(state.private(record), "SESS-4")
+        told.let_go([], "SESS-4", window_rule="SESS-4", states_rule="SESS-4", staying=staying)
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
         return

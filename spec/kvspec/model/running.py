@@ -312,7 +312,7 @@ def complete(state: State, op: Complete, told: Told) -> None:
         due = {passage.req for passage in passages if passage.samples}
         stranger = next((req for req in tokens_of if req not in due), "a request that left")
         raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
-    told.carried_out()
+    told.carried_out("OP-1", "CHUNK-1")
     state.chosen["tokens sampled by the engine"] += tokens_of is not op.tokens and tokens_of != op.tokens
 
     state.judged["LAUNCH-1"] += 1
@@ -367,6 +367,7 @@ def verify(state: State, op: Verify, told: Told) -> None:
 
     state.judged["SPEC-1"] += 1
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
+    state.verified.add(op.req)
     for token in op.tokens:
         request.tokens.append(token)
     if len(op.tokens) < op.accepted:

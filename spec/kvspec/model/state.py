@@ -89,6 +89,8 @@ class State:
         """Row -> how many positions of it each launch in flight reads, oldest first."""
         self.speculating: dict[str, tuple[Speculation, ...]] = {}
         """Request -> its speculative steps that are launched and not verified, oldest first: one, or two (SPEC-2)."""
+        self.verified: set[str] = set()
+        """Running requests whose committed length a verify has moved."""
         self.mid_prefill: set[str] = set()
 
         self.written: dict[int, int] = {}
@@ -100,6 +102,10 @@ class State:
         """The last invented page: pages that no answer named are negative."""
         self.virtual_row = 0
         """The last invented row, negative too."""
+        self.let_go: dict[str, int] = {}
+        """Request that waits since a retract -> the row that it had: to bring that again is not lawful (ROW-4)."""
+        self.batch_refused = False
+        """Whether a prefill batch was refused since the free rows were last told: those that it has kept (ROW-3)."""
         self.judged = defaultdict[str, int](int)
         self.unjudged = defaultdict[str, int](int)
         self.unreported = set[tuple[str, str]]()
@@ -259,6 +265,8 @@ class State:
         """Forget what a request was about to do."""
         self.prepared.pop(req, None)
         self.speculating.pop(req, None)
+        self.let_go.pop(req, None)
+        self.verified.discard(req)
         self.mid_prefill.discard(req)
 
     def copy(self, *, tokens: bool = True) -> "State":

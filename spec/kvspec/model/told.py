@@ -26,8 +26,11 @@ class Told(Protocol):
     def chooses(self) -> bool:
         """Whether nothing was answered, so that all that is free to choose is chosen here."""
 
-    def carried_out(self, rule: str = "OP-1", /) -> None:
-        """The operation is due by `rule`, and fits: it must not have been refused."""
+    def carried_out(self, rule: str = "OP-1", /, *others: str) -> None:
+        """The operation is due by `rule`, and fits: it must not have been refused.
+
+        If it was, by one of the `others`, that one is broken: what it asks for is there.
+        """
 
     def length(self, part: str, rule: str, due: int, /) -> None:
         """A length, in tokens."""
@@ -45,11 +48,18 @@ class Told(Protocol):
         """The row of each request: what it brings, or a free one (ROW-1, ROW-2)."""
 
     def freed(
-        self, pool: PoolName, rule: str, due: Collection[int], staying: Mapping[int, str] | None = None, /
+        self,
+        pool: PoolName,
+        rule: str,
+        due: Collection[int],
+        staying: Mapping[int, str] | None = None,
+        unpublished: Collection[int] = (),
+        /,
     ) -> None:
         """What went back to a pool, in any order; what is left behind breaks `rule`.
 
-        `staying` are numbers of which a rule of the operation itself says that they stay.
+        `staying` are numbers of which a rule of the operation itself says that they stay; `unpublished` are pages of a
+        session that the store does not get (SESS-6).
         """
 
     def let_go(
@@ -61,6 +71,7 @@ class Told(Protocol):
         states: Collection[int] = (),
         states_rule: str = "MAMBA-2",
         staying: Mapping[int, str] | None = None,
+        unpublished: Collection[int] = (),
     ) -> None:
         """What went back to all pools: `pages`, the window sides behind them, and `states`; none went to the store."""
 

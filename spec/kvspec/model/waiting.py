@@ -40,16 +40,10 @@ def submit(state: State, op: Submit, told: Told) -> None:
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
         state.judged["SESS-1"] += 1
         state.judged["SESS-6"] += 1
-    told.carried_out("OP-1" if session is None else _rule_of_a_turn(op))
+    told.carried_out(*(("OP-1",) if session is None else ("SESS-1", "SESS-6", "OP-1")))
     if op.session is not None and session is not None:
         state.sessions[op.session] = session._replace(turn=op.req)
     state.requests[op.req] = Request(tokens, op.session)
-
-
-def _rule_of_a_turn(op: Submit) -> str:
-    """The rule by which a session accepts a turn: if it was refused, another turn or other tokens are in its way."""
-    told = None if op.refused is None else op.refused.rule
-    return told if told in ("OP-1", "SESS-6") else "SESS-1"
 
 
 def match_prefix(state: State, op: MatchPrefix, told: Told) -> None:
@@ -88,7 +82,7 @@ def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: i
         rule = "LEN-3"
     told.length("prefix_len", rule, after.committed)
     again = request.record is not None
-    told.length("protected_len", "SESS-2" if again else "LEN-2", after.protected)
+    told.length("protected_len", "SESS-2" if again else "STORE-2", after.protected)
     told.let_go(freed, "TAIL-1", states_rule="MAMBA-1")
     state.judged["LEN-3"] += 1
 
@@ -131,6 +125,6 @@ def _match_store(
     prefix_len = pages * state.config.page_size
     told.let_go(freed, "TAIL-1" if freed else "PAGE-1", states=states)
     told.length("prefix_len", rule, prefix_len)
-    told.length("protected_len", "LEN-2", prefix_len)
+    told.length("protected_len", rule, prefix_len)
     state.reached["prefix matched"] += bool(prefix_len)
     state.requests[op.req] = request._replace(prefix_len=prefix_len)

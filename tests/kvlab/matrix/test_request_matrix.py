@@ -65,7 +65,7 @@ def test_a_window_that_goes_back_with_its_page_is_explained_where_it_is_known() 
     assert explaining(finished, "0.5.23") == "window-branch"
     finished.trace.remove("submit")
     assert explaining(finished, "0.5.23") is None
-    kept = "STORE-5: page 1 was freed, but it still holds committed positions of request r, from 0 on"
+    kept = "STORE-5: page 1 was freed, but it is no duplicate"
     given = found("STORE-5", "finish", ["swa_evict", "finish"], kept)
     given.pool = "window"
     assert explaining(given, "0.5.22") == "window-within-page"

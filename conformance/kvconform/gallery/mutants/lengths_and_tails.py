@@ -102,6 +102,7 @@ BUGS = (
         symptom="Streaming sessions crash on models with page_size > 1: the protected length is no whole number of "
         "pages, and the partial page belongs to the store and to the session.",
         factory=_ProtectedFromUnalignedPrefix,
+        also=("STORE-2",),
     ),
     Bug(
         name="speculative-tail-orphaned",

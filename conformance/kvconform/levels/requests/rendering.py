@@ -31,7 +31,7 @@ from kvconform.levels.requests.description import known, ledger, memory_in_words
 from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.recovery import Mending
 from kvconform.oracle import Model, owner_name, record_name
-from kvconform.oracle.inspection import held
+from kvconform.oracle.holders import held
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.vectors.runner import ExpectationFailed, Failure, names_in
 from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer

@@ -1,0 +1,179 @@
+"""The holders of a snapshot: who has a row, with which lengths and state slots, held against what is due."""
+
+from collections.abc import Mapping
+
+from kvconform.oracle.parts import judge_content, judge_length, judge_set, not_reported
+from kvconform.oracle.runs import without
+from kvspec.events import Held, HolderView, SnapshotAnswer
+from kvspec.lengths import Lengths
+from kvspec.model.records import Request, Session
+from kvspec.model.recurrent import has_state, slot_keeping
+from kvspec.model.state import WITHHELD, State
+from kvspec.pages import ceil_pages
+from kvspec.rules import Violation, Wrong
+
+
+def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
+    """What each request has, and each session slot that has not lent it."""
+
+    def views(holders: Mapping[str, Request | Session]) -> dict[str, Held]:
+        return {name: _view(state, one.record) for name, one in holders.items() if one.record is not None}
+
+    return views(state.requests), views(state.sessions)
+
+
+def _view(state: State, record: int) -> Held:
+    row, _, states, _ = state.records[record]
+    lengths = state.lengths[record]
+    cursor = max(lengths.protected, state.cursor[record]) if state.config.sliding_window else None
+    if not state.config.num_states:
+        return Held(row, *lengths, cursor)
+    return Held(row, *lengths, cursor, sorted(states), *_roles(state, record))
+
+
+def judge_holders(
+    state: State, kind: str, expected: dict[str, Held], observed: dict[str, HolderView] | None, whole: SnapshotAnswer
+) -> None:
+    """Compare who holds a row, and what is told of each; `whole` says which rows nobody holds."""
+    if observed is None:
+        not_reported(state, "LEN-1", f"{kind}s")
+        return
+    for rule in ("ROW-1", "ROW-4"):
+        state.judged[rule] += 1
+    for name in expected | observed:
+        if name not in observed:
+            # Of a session that waits for its turn to be released: released too early, unless its row is only lost.
+            row = expected[name].row
+            lost = whole.free_rows is not None and row >= 0 and not _is_loose(whole, row)
+            rule = "SESS-4" if kind == "session" and state.sessions[name].closing and not lost else "ROW-1"
+            raise Violation(
+                rule, f"{kind} {name} should hold a row", expected=expected[name], wrong=_row(expected[name])
+            )
+        if name not in expected:
+            rule = _blame_row(state, kind, name, observed[name], whole)
+            raise Violation(
+                rule, f"{kind} {name} should hold no row", observed=observed[name], wrong=_row(observed[name])
+            )
+        _judge_holder(state, kind, name, expected[name], observed[name])
+
+
+def _row(view: Held | HolderView) -> Wrong:
+    return {"rows": [] if view.row is None else [view.row]}
+
+
+def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
+    """Compare one holder. What is not told of it is not judged."""
+    who = f"{kind} {name}"
+    if found.row is None or wanted.row < 0:
+        not_reported(state, "ROW-2", "row" if found.row is None else "rows")
+    elif found.row != wanted.row:
+        wrong = {"rows": [wanted.row, found.row]}
+        raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row, wrong=wrong)
+    else:
+        state.judged["ROW-2"] += 1
+    due = Lengths(wanted.protected_len, wanted.committed_len, wanted.allocated_len)
+    lengths = found.protected_len, found.committed_len, found.allocated_len
+    told = Lengths(*(one if one is not None else other for one, other in zip(lengths, due, strict=True)))
+    rules = _rules_of_lengths(state, kind, name, due, told)
+    judge_length(state, rules[0], f"protected_len of {who}", due.protected, found.protected_len, _row(wanted))
+    judge_length(state, rules[1], f"committed_len of {who}", due.committed, found.committed_len, _row(wanted))
+    if kind == "request" or not same_pages(state, due.allocated, told.allocated):
+        judge_length(state, rules[2], f"allocated_len of {who}", due.allocated, found.allocated_len)
+    if wanted.swa_evicted_len is not None:
+        judge_length(state, "SWA-2", f"swa_evicted_len of {who}", wanted.swa_evicted_len, found.swa_evicted_len)
+    if wanted.states is not None:
+        judge_set(state, "MAMBA-1", "states", wanted.states, found.states, f"the state slots of {who}")
+        holder = state.requests[name] if kind == "request" else state.sessions[name]
+        assert holder.record is not None, "it holds a row"
+        _judge_roles(state, who, holder.record, found)
+
+
+def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, told: Lengths) -> tuple[str, str, str]:
+    """The rule that each of three lengths breaks if it is wrong: LEN-1, unless that holds and another says what is due.
+
+    A protected length is what is locked (STORE-2), and only a publication moves it: none of a session's (SESS-6).
+    Beyond its tokens, a holder vouches for content that it does not have (DATA-1). A turn begins where its slot's
+    committed positions end (SESS-2), with nothing past them (TAIL-1).
+    """
+    if not 0 <= told.protected <= told.committed <= told.allocated <= state.config.max_context_len:
+        return "LEN-1", "LEN-1", "LEN-1"
+    request = state.requests[name] if kind == "request" else None
+    of_a_session = request is None or request.session is not None
+    protected = "SESS-6" if of_a_session and told.protected > due.protected else "STORE-2"
+    if told.protected % state.config.page_size:
+        protected = "LEN-2"
+    if request is not None and state.speculates_ahead(name):
+        return protected, "SPEC-2", "SPEC-2"
+    if request is not None and name in state.verified:
+        return protected, "SPEC-1", "LEN-1"
+    rests = request is None or not request.running
+    committed = "DATA-1" if told.committed > due.committed else "SESS-2" if rests else "LEN-1"
+    return protected, committed, "TAIL-1" if rests and request is not None else "LEN-1"
+
+
+def _is_loose(whole: SnapshotAnswer, row: int | None) -> bool:
+    """Whether a row is told among those that nobody holds."""
+    return row is not None and not without([row], [*(whole.free_rows or ()), *(whole.withheld_rows or ())])
+
+
+def _blame_row(state: State, kind: str, name: str, found: HolderView, whole: SnapshotAnswer) -> str:
+    """The rule that one with a row too many breaks.
+
+    A number of what is free or another's by now was not forgotten (ROW-4). A row that nobody else has is one that a
+    request brings without committed KV, as a refused batch leaves it (ROW-3), or was never let go (ROW-1).
+    """
+    elsewhere = {row for row, record in state.rows.items() if record != WITHHELD} if kind == "request" else ()
+    stale = found.row in elsewhere or _is_loose(whole, found.row)
+    if kind == "request" and name in state.requests and not (stale or found.committed_len):
+        return "ROW-3"
+    return "ROW-4" if stale or whole.free_rows is None else "ROW-1"
+
+
+def same_pages(state: State, length: int, other: int) -> bool:
+    """Whether two allocated lengths are the same pages.
+
+    A slot may forget the slots past its tokens in a page that it keeps (SGLang from 0.5.11 on does): the next match
+    overwrites them anyway.
+    """
+    return ceil_pages(length, state.config.page_size) == ceil_pages(other, state.config.page_size)
+
+
+def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
+    """Hold what the slots of a record are used for, where that is told, against what they have (rule DATA-2).
+
+    What no earlier answer told is learned here.
+    """
+    held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
+    if view.computing is None or any(slot < 0 for slot in held.states):
+        not_reported(state, "DATA-2", "computing" if view.computing is None else "states")
+        return
+    if view.computing not in ((held.computing,) if held.computing else held.states):
+        what = f"{who} computes in state slot {view.computing}, where its state is not"
+        raise Violation("DATA-2", what, expected=held.computing or held.states, observed=view.computing)
+    if not held.computing:
+        state.records[record] = held = held._replace(computing=view.computing)
+        content[view.computing] = record, state.written[record]
+    state.judged["DATA-2"] += 1
+    due = [border for border in state.borders[record] if border >= protected]
+    if view.tracking is None:
+        not_reported(state, "DATA-2", "tracking", bool(due))
+        return
+    told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
+    if list(told) != due:
+        what = f"the page borders whose states {who} has kept are wrong"
+        raise Violation("MAMBA-3", what, expected=due, observed=list(told))
+    for border, slot in told.items():
+        if has_state(state, record, slot, border) is not None:
+            judge_content(state, record, slot, border, f"{who} keeps in")
+        tracking = [own for own in held.states if own != held.computing]
+        if slot not in tracking:
+            what = f"{who} keeps a state in slot {slot}, which is no tracking slot of its own"
+            raise Violation("DATA-2", what, expected=tracking, observed=slot)
+        content[slot] = record, border
+
+
+def _roles(state: State, record: int) -> tuple[int | None, dict[int, int] | None]:
+    """The slot that a record computes in, and the one that keeps each border; `None` where no answer told."""
+    kept = {border: slot_keeping(state, record, border) for border in state.borders[record]}
+    told = {border: slot for border, slot in kept.items() if slot is not None}
+    return state.records[record].computing or None, told if len(told) == len(kept) else None
