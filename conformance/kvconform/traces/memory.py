@@ -34,7 +34,7 @@ from kvspec.memory.events import (
     Unify,
     Unmap,
 )
-from kvspec.rules import MEMORY_RULES
+from kvspec.rules import CODES, MEMORY_RULES, rule_of
 from kvtrace.header import MemoryHeader
 
 
@@ -44,6 +44,10 @@ class ExpectFinding(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown
     rule: str
     page: Page | None = None
     """The page of the first finding of that rule; `None`: any, or none."""
+    code: str | None = None
+    """The case of the rule that it is, like `MEM-NAME/unwritten`; `None`: any."""
+    holder: str | None = None
+    """The holder that it speaks of; `None`: any, or none."""
 
 
 class MemoryStep(NamedTuple):
@@ -170,6 +174,8 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
                 raise InputError(path, number, "an expect line follows an event, not the header")
             elif read.rule not in MEMORY_RULES:
                 raise InputError(path, number, f"unknown rule {read.rule!r}")
+            elif read.code is not None and (read.code not in CODES or rule_of(read.code) != read.rule):
+                raise InputError(path, number, f"{read.rule} has no case {read.code!r}")
             else:
                 steps[-1].expects.append(read)
     if not steps:

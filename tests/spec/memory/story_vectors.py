@@ -28,9 +28,9 @@ def vectors() -> Iterator[tuple[str, bytes]]:
     """Each story's file name and content."""
     for title, (events, (code, number)) in BROKEN.items():
         rule, checker = code.partition("/")[0], Checker(POOLS)
-        (page,) = [finding.page for event in events for finding in checker.step(event)]
+        (found,) = [finding for event in events for finding in checker.step(event)]
         lines: list[Event | ExpectFinding] = [*events]
-        lines.insert(number, ExpectFinding(rule, page))
+        lines.insert(number, ExpectFinding(rule, found.page, found.code, found.holder))
         yield _written("broken", title, [rule], lines)
     for title, right in RIGHT.items():
         checker = Checker(POOLS)

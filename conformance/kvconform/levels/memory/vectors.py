@@ -48,23 +48,29 @@ def run_memory_vector(vector: MemoryVector) -> Result:
         except Malformed as error:
             raise InputError(vector.path, step.line, str(error)) from error
         found.update(finding.rule for finding in findings)
-        mismatch = _mismatch(step, findings)
+        mismatch = mismatch_of(step, findings)
         if mismatch is not None:
             return Result(number, frozenset(found), mismatch, watching.judged)
     return Result(len(vector.steps), frozenset(found), None, watching.judged)
 
 
-def _mismatch(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
+def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
+    """What the findings of an event are that its vector does not expect; `None` if they are as they should be."""
     expected = {expect.rule for expect in step.expects}
     for finding in findings:
         if finding.rule not in expected:
             return f"{finding.rule} is not expected to be broken: {describe(finding)}"
     for expect in step.expects:
-        pages = [finding.page for finding in findings if finding.rule == expect.rule]
-        if not pages:
+        first = next((finding for finding in findings if finding.rule == expect.rule), None)
+        if first is None:
             return f"{expect.rule} is expected to be broken, and is not"
-        if expect.page is not None and pages[0] != expect.page:
-            return f"{expect.rule} is expected to be broken at page {expect.page}, not {pages[0]}"
+        for due, found, where in (
+            (expect.page, first.page, "at page"),
+            (expect.code, first.code, "as"),
+            (expect.holder, first.holder, "by holder"),
+        ):
+            if due is not None and found != due:
+                return f"{expect.rule} is expected to be broken {where} {due}, not {found}"
     return None
 
 
