@@ -1,9 +1,9 @@
 """The law, fast: intervals and vector clocks in place of slots and a graph.
 
-It finds what the law of `kvspec.memory` finds, at a cost that follows what changed. Read in this order: `clocks` (what
-orders two uses), `labels` (when two contents are the same), `state` (what is remembered), `holding` (who refers to
-pages), `races` (what else uses some slots) and `uses` (what operations do to slots); `appending` counts decode steps
-in place of judging each.
+It finds what the law of `kvspec.memory` finds, at a cost that follows what changed. Read in this order: `flights` (what
+operations in flight use), `clocks` (what orders two uses), `labels` (when two contents are the same), `state` (what is
+remembered), `holding` (who refers to pages), `races` (what else uses some slots) and `uses` (what operations do to
+slots); `appending` counts decode steps in place of judging each.
 
 `Law.step` takes one event and returns what it breaks. It never stops: after a finding the state is mended in the way
 that hides least, and what may be a consequence says so.

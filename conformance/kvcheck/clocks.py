@@ -8,16 +8,14 @@ clock has of each stream the last moment that lies before.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
 from functools import reduce
 from heapq import merge
 from operator import attrgetter
-from typing import Any, Literal
 
-from kvcheck.finding import Writer
+from kvcheck.flights import Flight, Stream, Users
 from kvcheck.moments import START, Clock, after, join, later, meet, moment
-from kvspec.memory.events import Begin, End, OpId, Page, Receive, Send, Wait
+from kvspec.memory.events import Begin, End, OpId, Receive, Send, Wait
 
 HOST = "host"
 """A host's own stream: what is done there is done at once."""
@@ -27,79 +25,6 @@ _REMEMBERED = 10_000
 """Operations that every host knows to be complete and one has not been told to have ended; messages."""
 
 _NUMBER, _MOMENT = attrgetter("number"), attrgetter("moment")
-
-
-class Stream:
-    """A stream: what was queued there, and what the next operation there comes after."""
-
-    __slots__ = ("clock", "host", "index", "is_host", "lane", "last", "name", "ordered")
-
-    def __init__(self, name: str, index: int, *, is_host: bool = False) -> None:
-        """Nothing is queued, and it comes after nothing."""
-        self.name, self.index, self.is_host = name, index, is_host
-        self.last = 0
-        """The moment at which its last operation is done."""
-        self.clock = START
-        """What it comes after of other streams."""
-        self.host = START
-        """The clock of a host that it has joined last."""
-        self.lane: deque[Flight] = deque()
-        """Its operations in flight, oldest first."""
-        self.ordered = 1
-        """Each operation in flight with a smaller number is its own, or one that it comes after."""
-
-
-class Flight:
-    """An operation that is queued, and what it uses."""
-
-    __slots__ = (
-        "by",
-        "clock",
-        "delivered",
-        "ended",
-        "event",
-        "moment",
-        "number",
-        "ordered",
-        "queue",
-        "rivals",
-        "seen",
-        "spans",
-        "stream",
-        "uses",
-        "written",
-    )
-
-    def __init__(self, event: Begin, queue: Stream, number: int, *, rivals: bool) -> None:
-        """The operation `number`, the last one on its stream; with `rivals` not ordered after all that is in flight."""
-        self.event, self.queue, self.number, self.rivals = event, queue, number, rivals
-        self.stream = queue.name
-        self.clock, self.ordered = queue.clock, queue.ordered
-        """What it comes after of other streams, as of its own stream."""
-        self.seen = queue.clock is queue.host
-        """Whether its host has seen all of this."""
-        self.ended: tuple[str | None, ...] = ()
-        """Hosts that were told of its end, or are not to be told."""
-        self.by: Writer = event.id, 0
-        """Its name, and the number of the event that queued it."""
-        self.delivered: str | None = None
-        """For whom what it computed left the engine, when it was not known yet whether its end would be told."""
-        self.moment = queue.last
-        """When it is done; it has read at the moment before."""
-        self.written: defaultdict[tuple[str, Page], list[Any]] | None = None
-        """What its writes are told to leave in each page, once two of them differ."""
-        self.uses: list[tuple[Hashable, int, int, bool]] = []
-        """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
-        self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
-        """Its uses by table or page, once an operation that has rivals has asked (`Clocks.sort`)."""
-
-    def known(self, queue: Stream) -> int:
-        """The last moment of a stream that lies before it."""
-        return self.moment - 2 if queue is self.queue else moment(self.clock, queue.index)
-
-    def is_after(self, earlier: "Flight", part: Literal["all", "reads"] = "all") -> bool:
-        """Whether it comes after an earlier operation, or after its reads."""
-        return self.known(earlier.queue) >= earlier.moment - (part == "reads")
 
 
 class Clocks:
@@ -125,9 +50,9 @@ class Clocks:
         """The operations in flight, oldest first."""
         self._sorted = 0
         """The uses of operations up to this number are sorted."""
-        self.users: dict[Hashable, dict[str, list[Flight]]] = {}
-        """Table, or page -> stream -> its operations in flight that use it, oldest first, of those that are sorted."""
-        self.writers: dict[Hashable, dict[str, list[Flight]]] = {}
+        self.users: dict[Hashable, Users] = {}
+        """Table, or page -> the operations in flight that use it, of those that are sorted."""
+        self.writers: dict[Hashable, Users] = {}
         """The same for those that write there."""
         self.told: set[str | None] = set()
         """Streams of which it is told when their operations end; operations without one count as one."""
@@ -260,15 +185,15 @@ class Clocks:
         for place, first, last, writes in flight.uses:
             flight.spans.setdefault(place, {})[first, last, writes] = None
             for index in (self.users, self.writers) if writes else (self.users,):
-                users = index.setdefault(place, {}).setdefault(flight.queue.name, [])
-                if not (users and users[-1] is flight):
-                    users.append(flight)
+                if place not in index:
+                    index[place] = Users(place, writing=index is self.writers)
+                index[place].add(flight, (first, last))
         flight.uses.clear()
 
-    def rivals_at(self, flight: Flight, place: Hashable, *, writing: bool) -> Iterable[Flight]:
-        """The rivals of an operation that use a table or page, or that write there; the oldest first."""
-        found = []
-        for users in (self.writers if writing else self.users).get(place, {}).values():
+    def rivals_at(self, flight: Flight, place: Hashable, first: int, last: int, *, writing: bool) -> Iterable[Flight]:
+        """Rivals of an operation that use a table or page, or write there, the oldest first: all that do in a span."""
+        found, there = [], (self.writers if writing else self.users).get(place)
+        for users in there.near(first, last) if there else ():
             stream = users[-1].queue
             if stream is not flight.queue and users[-1].moment > (known := flight.known(stream)):
                 found.append(self._since(users, known))
@@ -351,10 +276,8 @@ class Clocks:
             self._free.append(flight.queue)
         for place in flight.spans:
             for index in (self.users, self.writers):
-                users = index.get(place, {}).get(flight.queue.name)
-                if users is not None and users[0] is flight:
-                    del users[0]
-                    if not users:
-                        del index[place][flight.queue.name]
-                        if not index[place]:
-                            del index[place]
+                users = index.get(place)
+                if users is not None:
+                    users.remove(flight)
+                    if not users.lanes:
+                        del index[place]

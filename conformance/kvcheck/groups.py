@@ -10,7 +10,7 @@ from itertools import groupby, takewhile
 
 from msgspec.structs import replace
 
-from kvcheck.clocks import Flight
+from kvcheck.flights import Flight
 from kvcheck.state import NOTHING, Alike, PageState, PoolState, State, Stretch, Table
 from kvspec.memory.events import Label, Page, Use
 

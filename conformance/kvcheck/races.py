@@ -2,7 +2,8 @@
 
 from collections.abc import Hashable, Iterator
 
-from kvcheck.clocks import Clocks, Flight
+from kvcheck.clocks import Clocks
+from kvcheck.flights import Flight
 from kvcheck.state import PageState, PoolState
 from kvspec.memory.events import Page
 
@@ -42,7 +43,8 @@ def unordered(
     Earlier writes count, and with `reads` earlier reads do.
     """
     for place in _places(pool, number, pool.page(number)):
-        for rival in clocks.rivals_at(flight, place[0], writing=not reads):
+        base = place[1] * pool.size
+        for rival in clocks.rivals_at(flight, place[0], base + start, base + stop, writing=not reads):
             read = flight.is_after(rival, "reads")
             for first, last, writes in _used(rival, pool, place):
                 if first < stop and start < last and (writes or (reads and not read)):

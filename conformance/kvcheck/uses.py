@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from kvcheck import groups
-from kvcheck.clocks import Flight
 from kvcheck.finding import Malformed
+from kvcheck.flights import Flight
 from kvcheck.holding import check_plans, owners
 from kvcheck.races import unordered
 from kvcheck.state import (

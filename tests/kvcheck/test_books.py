@@ -98,17 +98,22 @@ def check_clocks(clocks: Clocks) -> None:
             for place, uses in flight.spans.items()
             if not writing or any(writes for _, _, writes in uses)
         }
-        listed = [(place, flight) for place, at in index.items() for users in at.values() for flight in users]
+        listed = [(place, flight) for place, at in index.items() for lane in at.lanes.values() for flight in lane]
         assert sorted(listed, key=repr) == sorted(spans, key=repr)
-        assert all(index.values()) and all(all(at.values()) for at in index.values())
-        for at in index.values():
-            assert all(users == sorted(users, key=lambda flight: flight.number) for users in at.values())
+        assert all(at.lanes and all(at.lanes.values()) for at in index.values())
+        for place, at in index.items():
+            assert all(lane == sorted(lane, key=lambda flight: flight.number) for lane in at.lanes.values())
+            for here, flight in spans:
+                for first, last, writes in flight.spans[place] if here == place else ():
+                    near = [one for lane in at.near(first, first + 1) for one in lane]
+                    assert flight in near or first == last or (writing and not writes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("walks", [Walk, Decoding, Together])
 def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcheck.state._ANEW", 0)
+    monkeypatch.setattr("kvcheck.flights._MANY", 2)
     for seed in range(90):
         random = Random(seed)
         sizes = pools(random, walks.pages)

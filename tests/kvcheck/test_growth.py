@@ -40,9 +40,7 @@ BY_PAGE = {"a_run_is_taken_and_given_back_again_and_again", "one_table_changes_h
 """Shapes in which each event handles all pages: it costs what it handles, and twice the pages are twice that."""
 
 FASTER = {
-    "many_rivals_use_one_page_apart",
     "operations_fail_while_many_are_in_flight",
-    "two_streams_use_one_page_apart",
 }
 """Shapes that still cost more than their size: each is to leave this list, and none may join it."""
 

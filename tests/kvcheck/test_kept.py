@@ -1,6 +1,7 @@
 """What the law keeps of a trace, and what it forgets."""
 
 from itertools import product
+from random import Random
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_only_rivals_that_use_the_same_slots_are_looked_at() -> None:
     last = checker.state.clocks.flights[100]
     assert last.rivals
     near = [
-        [*checker.state.clocks.rivals_at(last, ("kv", page), writing=writing)]
+        [*checker.state.clocks.rivals_at(last, ("kv", page), 0, 1, writing=writing)]
         for page in (7, 200)
         for writing in (False, True)
     ]
@@ -83,6 +84,29 @@ def test_only_rivals_that_use_the_same_slots_are_looked_at() -> None:
     for number in range(1, 101):
         checker.step(End(number))
     assert (checker.state.clocks.users, checker.state.clocks.writers) == ({}, {})
+
+
+def test_of_many_rivals_on_one_page_those_that_use_the_same_slots_are_looked_at() -> None:
+    """Each writes a span of its own; half of them are complete then, and their spans are forgotten."""
+    checker, random = Checker({"kv": Pool(page_size=1000, num_pages=2)}), Random(1)
+    checker.step(Take("a", "kv", [1]))
+    spans = dict[int, tuple[int, int]]()
+    for number in range(1, 101):
+        start = random.randrange(1000)
+        spans[number] = start, min(1000, start + random.choice([1, 3, 30]))
+        use = Use(pool="kv", pages=[1], start=spans[number][0], stop=spans[number][1], holder="a")
+        checker.step(Begin(number, f"s{number}", writes=[use]))
+    clocks = checker.state.clocks
+    clocks.begin(Begin(0, "s"))
+    for flight in clocks.flying:
+        clocks.sort(flight)
+    for ended in (0, 50):
+        for number in range(1, ended + 1):
+            checker.step(End(number))
+        for at in range(1000):
+            rivals = clocks.rivals_at(clocks.flights[0], ("kv", 1), at, at + 1, writing=True)
+            due = [number for number, (start, stop) in spans.items() if number > ended and start <= at < stop]
+            assert [rival.number for rival in rivals] == due
 
 
 def test_what_an_operation_in_flight_uses_of_a_page_is_known_by_number_and_by_table() -> None:

@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvcheck import Checker, moments
-from kvcheck.clocks import Clocks, Stream
+from kvcheck.clocks import Clocks
+from kvcheck.flights import Stream
 from kvcheck.labels import Labels
 from kvcheck.state import Content, PageState
 from kvspec.memory import Pool

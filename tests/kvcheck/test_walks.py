@@ -167,11 +167,12 @@ def test_the_fast_law_finds_what_the_plain_one_finds_where_hosts_are_apart() -> 
 
 
 @pytest.mark.parametrize("walks", [Walk, Decoding])
-def test_the_same_is_found_where_many_tables_name_a_page_and_many_streams_read_one(
+def test_the_same_is_found_where_many_tables_streams_and_operations_have_to_do_with_a_page(
     walks: type[Walk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvcheck.state._FEW", 1)
     monkeypatch.setattr("kvcheck.state.VIEWS", 1)
+    monkeypatch.setattr("kvcheck.flights._MANY", 2)
     assert shortest(walks, range(1000, 1150), 50)[0] == []
 
 
