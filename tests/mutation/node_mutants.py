@@ -70,12 +70,6 @@ MUTANTS = [
     ),
     # Requests and sessions that wait
     Mutant(
-        "manager/waiting.rs",
-        "session.turn.is_some()",
-        "session.turn.replace(req.into()).is_some()",
-        "replace sets the turn before it is known whether the session is free.",
-    ),
-    Mutant(
         "manager.rs",
         'op.get("session").text_or_none()',
         "Some(session).filter(|name| !name.is_empty())",
@@ -121,22 +115,28 @@ MUTANTS = [
     ),
     Mutant(
         "manager/running.rs",
-        "self.kept.pop_first()",
-        "self.kept.pop_last()",
-        "The newest border gives its slot up, not the oldest one.",
+        "std::mem::take(&mut run.prepared)",
+        "run.prepared",
+        "What is prepared is copied and not taken: it can be launched again.",
     ),
-    # Publication and eviction
+    Mutant(
+        "manager/running.rs",
+        "run.unverified.pop_front();",
+        "run.unverified.pop_back();",
+        "A verify removes the newest speculative step, not the oldest one.",
+    ),
+    Mutant(
+        "manager/prefill.rs",
+        "read > prefix_len",
+        "read >= prefix_len",
+        "A launch that reads up to where an extend begins is taken to read what it writes.",
+    ),
+    # Publication
     Mutant(
         "manager/release.rs",
         "self.unknown_token += 1;",
         "",
         "All tokens past a stop are the same, so pages of them are duplicates.",
-    ),
-    Mutant(
-        "manager/release.rs",
-        "if n.min(window).min(states) < 0 || n.max(window).max(states) < 1 {",
-        "if n.max(window).max(states) < 1 {",
-        "A negative number becomes a huge one in usize, and all is evicted.",
     ),
     # Lines
     Mutant(
