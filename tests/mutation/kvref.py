@@ -1,6 +1,6 @@
-"""Puts the defects of `kvref_mutants.py` into kvref, one at a time, and prints what of vectors and fuzzer finds each.
+"""Puts the defects of `kvref_mutants.py` or `kvref_rare.py` into kvref, one at a time, and prints what finds each.
 
-    python -m tests.mutation.kvref [TEXT] [--operations 20000] [--seed 0] [--processes 1]
+    python -m tests.mutation.kvref [TEXT] [--rare] [--operations 20000] [--seed 0] [--processes 1]
 
 Each defect is in a process of its own, whose kvref is changed as it is imported. Exit status 1 where one of the two
 finds nothing.
@@ -14,6 +14,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 
 from tests.mutation.defects import KVREF, ROOT, changed
 from tests.mutation.kvref_mutants import MUTANTS, Mutant
+from tests.mutation.kvref_rare import RARE
 
 
 class Changing(PathFinder):
@@ -68,19 +69,21 @@ def main() -> int:
     """Try all mutants, or those with a text in them; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?", default="")
+    parser.add_argument("--rare", action="store_true", help="those that show only under a rare condition")
     parser.add_argument("--operations", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     told = parser.parse_args()
+    mutants = RARE if told.rare else MUTANTS
     if told.one is not None:
-        attempt(MUTANTS[told.one], told.operations, told.seed)
+        attempt(mutants[told.one], told.operations, told.seed)
         return 0
-    chosen = [i for i, mutant in enumerate(MUTANTS) if told.text in mutant.what + mutant.module + mutant.new]
+    chosen = [i for i, mutant in enumerate(mutants) if told.text in mutant.what + mutant.module + mutant.new]
 
     def one(i: int) -> str:
         command = [sys.executable, "-m", "tests.mutation.kvref", "--one", str(i), "--operations", str(told.operations)]
-        command += ["--seed", str(told.seed)]
+        command += ["--seed", str(told.seed), *["--rare"] * told.rare]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         return done.stdout.strip() if done.returncode == 0 else f"no verdict: {done.stderr.strip()[-400:]}"
 
@@ -88,7 +91,7 @@ def main() -> int:
     with ThreadPoolExecutor(told.processes) as pool:
         for i, verdict in zip(chosen, pool.map(one, chosen), strict=True):
             missed += verdict.startswith("no v") or "; not in" in verdict
-            print(f"{MUTANTS[i].what}\n    {verdict}", flush=True)
+            print(f"{mutants[i].what}\n    {verdict}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} are found by a vector and by the fuzzer")
     return int(missed > 0)
 
