@@ -12,14 +12,17 @@ cursor that moves less far than it may, a state that the store takes from its ho
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from kvconform.exploring.canonical import key
 from kvconform.exploring.expanding import carry_out
 from kvconform.exploring.moves import Move, Node, choices, evictions
 from kvconform.exploring.scope import SCOPES, Scope, scope_named
 from kvconform.oracle import Model
-from kvspec.events import CacheUnfinished, Evict, Operation, Refusal, SwaEvict
+from kvspec.events import CacheUnfinished, Complete, Evict, Launch, Operation, Refusal, SwaEvict
 from kvspec.model.hybrid import furthest_cursor
 from kvspec.model.state import State
 
@@ -78,12 +81,28 @@ def walks_of(cover: Cover) -> list[list[Operation[Any]]]:
     moves, targets = graph(scope_named(cover.scope, cover.without))
     made = []
     for walk in walks(in_pairs(targets) if cover.pairs else targets):
-        place, operations = 0, list[Operation[Any]]()
+        place, operations, flights = 0, list[Operation[Any]](), list[int]()
         for step in walk:
-            operations += moves[place][step]
-            place = targets[place][step]
+            before, place = place, targets[place][step]
+            operations += (_numbered(op, flights, refused=place == before) for op in moves[before][step])
         made.append(operations)
     return made
+
+
+def _numbered(op: Operation[Any], flights: list[int], *, refused: bool) -> Operation[Any]:
+    """A launch with the smallest number that is free on this walk, as the oldest that completes has it.
+
+    States that differ in those numbers only are one, so the operation may have been found under others.
+    """
+    if isinstance(op, Launch):
+        free = next(number for number in count(1) if number not in flights)
+        flights += [] if refused else [free]
+        return replace(op, launch=free)
+    if isinstance(op, Complete):
+        oldest = flights[0]
+        del flights[: not refused]
+        return replace(op, launch=oldest)
+    return op
 
 
 def graph(scope: Scope) -> Graph:
