@@ -80,7 +80,7 @@ def _beside(path: Path, pool: str, page: int) -> tuple[Trace, list[str]]:
             return Trace("memory", {}, "", 0, []), []
         pools = trace.header.pools
         wanted = pool if pool in pools else next(iter(pools))
-        teller = Teller(pools, lambda _, event, state: (wanted, page) in set(named_in(event, state)))
+        teller = Teller(pools, lambda _, event, state, *__: (wanted, page) in set(named_in(event, state)))
         known = []
         try:
             for line, event in trace:

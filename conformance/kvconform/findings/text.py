@@ -48,6 +48,10 @@ def _show_shown(console: Console, finding: Finding) -> None:
     console.print()
     show_trace(console, finding.trace, LISTED)
     _show_facts(console, _details(finding))
+    holders = [entry.holder for entry in finding.ledger if entry.holder]
+    if holders and finding.trace.level == "memory":  # on one line, to be pasted
+        command = f"kvspec show {shlex.quote(finding.place.file)} --request {shlex.quote(holders[-1])}"
+        console.print(Text(printable(f"  more       {command}")), soft_wrap=True)
 
 
 def _headline(finding: Finding, number: int) -> Text:
@@ -73,9 +77,6 @@ def _details(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "state", holder
     for fact in finding.known:
         yield "history", fact
-    holders = [entry.holder for entry in finding.ledger if entry.holder]
-    if holders and finding.trace.level == "memory":
-        yield "more", f"kvspec show FILE --request {shlex.quote(holders[-1])}"
 
 
 def _show_ledger(console: Console, finding: Finding) -> None:

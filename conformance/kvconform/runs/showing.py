@@ -252,8 +252,8 @@ class _Memory:
     def told(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
         part = wanted.part()
 
-        def chosen(number: int, event: MemoryEvent, state: checker.State) -> bool:
-            if wanted.request is not None and wanted.request not in memory.holders_of(event, state):
+        def chosen(number: int, event: MemoryEvent, state: checker.State, about: list[str]) -> bool:
+            if wanted.request is not None and wanted.request not in about:
                 return False
             if (
                 part is not None

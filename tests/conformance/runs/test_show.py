@@ -199,9 +199,13 @@ def test_of_a_batch_a_requests_own_part_is_described(tmp_path: Path, capsys: pyt
         *({"op": "take", "holder": f"h{one}", "pool": "kv", "pages": [one]} for one in (1, 2, 3)),
         *({"op": "map", "table": f"t{one}", "holder": f"h{one}", "pool": "kv", "pages": [one]} for one in (1, 2)),
         begin,
+        {"op": "end", "id": 1},
+        {"op": "unmap", "table": "t2"},
+        {"op": "unmap", "table": "t1"},
     ]
     path = write(tmp_path / "m.jsonl", MEMORY, *memory)
     out = " ".join(shown(capsys, path, "--request", "h2").split())
+    assert "Operation 1 is seen complete." in out and "t2 is emptied" in out and "t1 is emptied" not in out
     assert "Operation 1 is queued on stream f: reads positions 0..2 of table t2 (and 2 others)." in out
 
 

@@ -25,7 +25,7 @@ from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
 from kvconform.signals import caught
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, MemoryEvent, Page, Use
+from kvspec.memory.events import Begin, End, MemoryEvent, Page, Unmap, Use
 from kvspec.rules import MEMORY_RULES
 
 TOLD = 20
@@ -35,8 +35,8 @@ SAID = 8
 _HELD = 12
 """Pages of a pool that are listed as those of a holder."""
 
-Chosen = Callable[[int, MemoryEvent, State], bool]
-"""Whether the moment after an event is told: its number, the event, and what the law knows then."""
+Chosen = Callable[[int, MemoryEvent, State, list[str]], bool]
+"""Whether the moment after an event is shown: its number, the event, the checker's state then, and its holders."""
 
 
 class _Seen(NamedTuple):
@@ -63,16 +63,16 @@ class Teller:
             Malformed: no engine can mean this.
         """
         self._events += 1
-        found = self.checker.step(event)
         state = self.checker.state
-        if self._chosen(self._events, event, state):
+        about = list(dict.fromkeys(concerned(event, state)))
+        found = self.checker.step(event)
+        if self._chosen(self._events, event, state, about):
             wrong = {(one.pool, one.page) for one in found}
             named = set(named_in(event, state))
             cells = {name: _cells(state, name, named, wrong) for name in state.pools}
             says = "; ".join(f"{one.rule}: {short(describe(one))}" for one in found[:SAID])
             beyond = len(found) - SAID + sum(one.more for one in found)
             says += f"; and {beyond:,} more" if beyond > 0 else ""
-            about = list(dict.fromkeys(holders_of(event, state)))
             moment = Moment(self._events, line, builtins(event), self._sentence(event), about=about, breaks=says)
             self._seen.append(_Seen(moment, cells))
         return found
@@ -161,6 +161,19 @@ def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
         for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
             if use.table is not None and use.table in state.tables:
                 yield state.tables[use.table].holder
+
+
+def concerned(event: MemoryEvent, state: State) -> Iterator[str]:
+    """The holders that an event is about: also of the table that it ends, and of the operation in flight that it ends.
+
+    `state` is that before the event.
+    """
+    yield from holders_of(event, state)
+    if isinstance(event, Unmap) and event.table in state.tables:
+        yield state.tables[event.table].holder
+    flight = state.clocks.in_flight(event.id, event.host) if isinstance(event, End) else None
+    if flight is not None:
+        yield from holders_of(flight.event, state)
 
 
 def tell_judged(
