@@ -55,7 +55,7 @@ SHORTEST = {
     "published-before-launch": ("tiny", "LAUNCH-1", 4),
     "verified-in-flight": ("speculative", "SPEC-1", 8),
     "row-withheld-for-one-launch": ("three-in-flight", "RACE-1", 8),
-    "forgotten-by-the-oldest": ("three-in-flight", "OP-1", 9),
+    "forgotten-by-the-oldest": ("three-in-flight", "CHUNK-1", 9),
 }
 """Where a defect is found, by which rule, and after how many operations."""
 

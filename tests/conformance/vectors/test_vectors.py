@@ -163,6 +163,7 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
         "context_limit_after_retract",
         "context_limit_with_a_step_ahead",
         "discipline_without_memory",
+        "four_pages_in_one_step",
         "history_grows_with_each_turn",
         "last_chunk_beside_first_chunk",
         "launch_number_in_flight",
