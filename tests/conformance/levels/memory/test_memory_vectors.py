@@ -100,5 +100,5 @@ def test_what_is_not_as_expected_fails(
     path.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
     assert run_command(["run", str(path)]) == 1
     out = capsys.readouterr().out
-    assert told in out and f"{path}:" in out
+    assert told in " ".join(out.split()) and f"{path}:" in out, "wherever the line of a long path is wrapped"
     assert "the memory checker: 1 failed, 0 passed" in out
