@@ -27,6 +27,8 @@ LACKING = {
     "turn_counted_as_its_session",
     "overshoot_published",
     "room_is_estimated",
+    "overshoot_published_twice",
+    "swa_turn_counts_for_its_session",
 }
 """Vectors of policies that kvcuda does not have: its launches read rows until they complete, a session's first turn
 publishes once, what a turn has counts as its own, tokens past a stop are not published, and nothing is estimated."""
