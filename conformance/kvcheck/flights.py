@@ -25,7 +25,7 @@ class Stream:
         self.last = 0
         """The moment at which its last operation is done."""
         self.clock = START
-        """What it comes after of other streams."""
+        """The moments of other streams that lie before its next operation."""
         self.host = START
         """The clock of a host that it has joined last."""
         self.lane: deque[Flight] = deque()
@@ -60,7 +60,7 @@ class Flight:
         self.event, self.queue, self.number, self.rivals = event, queue, number, rivals
         self.stream = queue.name
         self.clock, self.ordered = queue.clock, queue.ordered
-        """What it comes after of other streams, as of its own stream."""
+        """The moments of other streams that lie before it, and before what its own stream has queued."""
         self.seen = queue.clock is queue.host
         """Whether its host has seen all of this."""
         self.ended: tuple[str | None, ...] = ()
@@ -72,7 +72,7 @@ class Flight:
         self.moment = queue.last
         """When it is done; it has read at the moment before."""
         self.written: defaultdict[tuple[str, Page], list[Any]] | None = None
-        """What its writes are told to leave in each page, once two of them differ."""
+        """The content that its writes leave in each page, once two of them differ."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
         """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}

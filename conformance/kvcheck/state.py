@@ -72,7 +72,7 @@ class Plan(msgspec.Struct, gc=False):
 
 
 class Promise(msgspec.Struct, gc=False):
-    """What a name promises of a page: what its first slots hold, and the plan of it if that is still to be written."""
+    """The content that a name promises of a page's first slots, and the plan of it if that is still to be written."""
 
     meant: tuple[Content, ...]
     plan: Plan | None = None

@@ -29,14 +29,14 @@ SEED = 1
 
 
 class Found(NamedTuple):
-    """What finds a mutant."""
+    """The vectors and the random operations that find a mutant."""
 
     vectors: Counter[str]
     """How many vectors, by what they blame."""
     operations: int
     """Random operations until something broke."""
     rule: str
-    """What broke then; empty if nothing did."""
+    """The rule that broke then; empty if none did."""
 
 
 def built(source: Path, node: Path) -> str:
@@ -53,7 +53,7 @@ def mistaken(mutant: Mutant, folder: Path) -> str:
 
 
 def by_vectors(node: str, vectors: list[Vector]) -> Counter[str]:
-    """What the vectors that find something blame: a rule, or how the node failed."""
+    """The rules or failures that vectors blame, each with their number."""
     factory = load(node)
     findings = [run_vector(vector_under(factory, vector), factory).finding for vector in vectors]
     return Counter(_blamed(finding) for finding in findings if finding is not None)

@@ -14,7 +14,7 @@ from kvspec.rules import Violation, Wrong
 
 
 def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
-    """What each request has, and each session slot that has not lent it."""
+    """The holdings of each request, and of each session slot that has not lent them."""
 
     def views(holders: Mapping[str, Request | Session]) -> dict[str, Held]:
         return {name: _view(state, one.record) for name, one in holders.items() if one.record is not None}
@@ -62,7 +62,7 @@ def _row(view: Held | HolderView) -> Wrong:
 
 
 def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
-    """Compare one holder. What is not told of it is not judged."""
+    """Compare one holder; a part that is not reported is not checked."""
     who = f"{kind} {name}"
     if found.row is None or wanted.row < 0:
         not_reported(state, "ROW-2", "row" if found.row is None else "rows")
@@ -141,7 +141,7 @@ def same_pages(state: State, length: int, other: int) -> bool:
 def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
     """Hold what the slots of a record are used for, where that is told, against what they have (rule DATA-2).
 
-    What no earlier answer told is learned here.
+    A role that no earlier answer told is learned here.
     """
     held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
     if view.computing is None or any(slot < 0 for slot in held.states):

@@ -141,7 +141,7 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     """Compare the rows without a holder.
 
     One that is free though a launch in flight reads it breaks RACE-1; one that is withheld with no launch in flight is
-    lost, since no completion will free it (ROW-1). What is lost since a batch was refused, that batch has kept (ROW-3).
+    lost, since no completion will free it (ROW-1). A row that is lost since a batch was refused was kept by it (ROW-3).
     """
     if state.virtual_row:
         return

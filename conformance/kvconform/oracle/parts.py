@@ -18,7 +18,7 @@ WORDS = {
     "free_rows": "the free rows",
     "withheld_rows": "the withheld rows",
 }
-"""What the fields of a snapshot are about."""
+"""The subjects of a snapshot's fields, in words."""
 
 POOLS = {
     "window_locks": "window pages",

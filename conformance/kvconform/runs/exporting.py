@@ -192,9 +192,9 @@ def _smallest(exported: Sequence[Exported]) -> list[Exported]:
 
 
 def _answer_key(vector: Vector) -> tuple[list[Expect], Mapping[str, int]]:
-    """What holds after each operation, and how often each rule was checked.
+    """The answer key, an entry for each operation, and how often each rule was checked.
 
-    That is its answer or refusal, the lengths of all holders, and the figures.
+    An entry has the answer or refusal, the lengths of all holders, and the figures.
     """
     model = QuickModel(vector.header.config)
     proxy = OracleProxy(load("reference")(vector.header.config), model)

@@ -55,7 +55,7 @@ def run_memory_vector(vector: MemoryVector) -> Result:
 
 
 def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
-    """What the findings of an event are that its vector does not expect; `None` if they are as they should be."""
+    """The difference of an event's findings from those that its vector expects, in words; `None` if there is none."""
     expected = {expect.rule for expect in step.expects}
     for finding in findings:
         if finding.rule not in expected:
