@@ -131,8 +131,7 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
         "judged": OFTEN_JUDGED.get(outcome.op.partition("(")[0], ()),
         "unjudged": NOTHING_TOLD if outcome.change == "nothing told" else (),
     }
-    # A batch of many requests is written as their number.
-    of_several_requests = re.search(r"[\[{].*'.*'.*'|^extend\(\d+ tokens\)", outcome.op)
+    of_several_requests = re.search(r"[\[{].*'.*'.*'", outcome.op)
     for (counter, what), times in outcome.counted.items():
         if what not in {"judged": RULES, "unjudged": RULES, "chosen": CHOICES}.get(counter, (what,)):
             yield f"{outcome.op}: {counter} {what} is counted, and unknown"
