@@ -120,7 +120,7 @@ def lacks(factory: object) -> frozenset[str]:
     declared |= set() if "rows" in declared else {"rowless"}
     unknown = declared - FEATURES.keys()
     if unknown:
-        raise UnknownFeatureError(f"lacks names no such feature: {', '.join(sorted(unknown))}")
+        raise UnknownFeatureError(f"no feature {', '.join(sorted(unknown))!r}; there are {', '.join(FEATURES)}")
     if not isinstance(factory, type):
         return declared
     return declared | {feature for feature, method in _HYBRID.items() if not callable(getattr(factory, method, None))}

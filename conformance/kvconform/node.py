@@ -114,7 +114,7 @@ class Process:
         unsent, received = self._send(memoryview(sent)), bytearray()
         while not received.endswith(b"\n"):
             if time.monotonic() > deadline:
-                raise NodeFault(f"no answer to {about} in time ({SECONDS} says how long)", late=True)
+                raise NodeFault(f"no answer to {about} in time ({SECONDS}); is it flushed?", late=True)
             received += self._read(about)
             unsent = self._send(unsent)
             if len(received) > LONGEST:

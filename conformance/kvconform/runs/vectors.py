@@ -163,7 +163,8 @@ def _run_all(read: list[Vector], factory: Factory, task: Task, baseline: Baselin
                 if task.first:
                     break
     if not ran.results and task.rule is None:
-        raise LoadError(f"implementation {task.impl!r} supports none of these vectors")
+        missing = frozenset[str]().union(*(lacking for _, lacking in ran.unsupported))
+        raise LoadError(f"implementation {task.impl!r} supports none of these vectors: {why_not(missing)}")
     return ran
 
 

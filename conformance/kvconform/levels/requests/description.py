@@ -211,7 +211,8 @@ def _asked(op: Operation[Any]) -> str:
         case events.Evict():
             wanted = (_count(op.n, "page"), _count(op.window, "window page"), _count(op.states, "state"))
             asked = [text for text, count in zip(wanted, (op.n, op.window, op.states), strict=True) if count]
-            return f"{_and(asked)} of the prefix store are to be evicted"
+            of_it = f"{_and(asked)} of the prefix store are" if asked else "Nothing of the prefix store is"
+            return f"{of_it} to be evicted"
         case events.Report():
             return f"The figures are asked for ({op.mode})"
     return "A look at the whole state"
