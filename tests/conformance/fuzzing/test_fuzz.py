@@ -125,9 +125,7 @@ def test_the_command_writes_a_trace_that_run_and_check_accept(
 ) -> None:
     trace, start = str(tmp_path / "failure.jsonl.zst"), time.monotonic()
     assert run_command(["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", trace]) == 1
-    assert time.monotonic() - start < 12, (
-        "the shortest trace is looked for within the budget: without one it takes 30 s"
-    )
+    assert time.monotonic() - start < 3.3, "the shortest trace is looked for within the budget"
     assert f"does not conform. The trace is in {trace}." in capsys.readouterr().out
     assert run_command(["run", trace, "--impl", KEEPS]) == 1
     assert "PAGE-1 is broken" in capsys.readouterr().out
