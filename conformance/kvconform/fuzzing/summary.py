@@ -66,7 +66,7 @@ def fuzz_and_show(
     for number, kind in enumerate(fuzzed.kinds, start=1):
         path = out if number == 1 else _numbered(out, number)
         left = (deadline - time.monotonic()) / (len(fuzzed.kinds) - number + 1)
-        seconds = 0.0 if caught() else max(0.0, min(SHRINK_SECONDS, left / 2))  # the rest is for telling it
+        seconds = 0.0 if caught() else max(0.0, min(SHRINK_SECONDS, left / 2))  # the rest is for rendering it
         finding, operations = finding_from(kind.failure, factory, seconds)
         finding.count = kind.count
         report.findings.append(finding)
