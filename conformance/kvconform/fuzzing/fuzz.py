@@ -16,7 +16,8 @@ from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import supported
-from kvconform.levels.requests.minimise import Shortest, Shrunk, kind, shrink
+from kvconform.levels.minimising import Effort
+from kvconform.levels.requests.minimise import SECONDS, Shortest, kind, shortest_by
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.node import shown_stderr
 from kvconform.proxy import ImplementationFailed, RuleBroken
@@ -29,8 +30,6 @@ STEPS = (80, 160, 320)
 
 CHOICE = 4
 """Runs that are drawn if the coverage so far is known; one of them is carried out."""
-
-SHRINK_SECONDS = 20.0
 
 NOT_REPEATABLE = (
     "It did not show again when the same operations were tried again: the implementation is not repeatable."
@@ -108,7 +107,7 @@ def fuzz_on(
                 known.count += known.failure is not tally.failure
             tally.failure = None
             # The failures are shortened within the same time.
-            if elapsed >= budget.seconds - min(len(kinds) * SHRINK_SECONDS, budget.seconds / 4):
+            if elapsed >= budget.seconds - min(len(kinds) * SECONDS, budget.seconds / 4):
                 break
     return Fuzzed(tally, elapsed, list(kinds.values()))
 
@@ -149,34 +148,22 @@ def runs(
             return
 
 
-def shortest(failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS) -> Shrunk | None:
-    """The fewest operations that still fail in the same way; `None` if the failure does not show again."""
-    operations = [op for op in failure.operations if not isinstance(op, Snapshot)]
-    attempt = partial(_try_supported, config=failure.config, factory=factory, lacking=lacks(factory))
-    return shrink(operations, attempt, kind, seconds, keep=True)
-
-
-def finding_from(
-    failure: Failure, factory: Factory, seconds: float = SHRINK_SECONDS, unrepeated: str = NOT_REPEATABLE
-) -> tuple[Finding, Sequence[Operation[Any]]]:
-    """The finding of a run that failed, and the shortest operations that show it found within `seconds`.
+def shortest(failure: Failure, factory: Factory, effort: Effort, unrepeated: str = NOT_REPEATABLE) -> Shortest:
+    """The fewest operations that still fail in the same way.
 
     `unrepeated` says why the same operations alone may not show it.
     """
-    shrunk, interrupted = None, True
+    operations = [op for op in failure.operations if not isinstance(op, Snapshot)]
+    attempt = partial(_try_supported, config=failure.config, factory=factory, lacking=lacks(factory))
+    found = Shortest(None, "It was interrupted before fewer operations were looked for.")
     with until_interrupted():
-        shrunk = shortest(failure, factory, seconds)
-        interrupted = False
-    shown = Counterexample(failure.operations, failure.finding) if shrunk is None else shrunk.counterexample
-    if shrunk is not None and shrunk.complete:
-        note = f"The shortest operations that still show it ({shrunk.size})."
-    elif shrunk is not None:
-        note = f"Fewer operations that still show it ({shrunk.size}); the search was stopped."
-    elif interrupted:
-        note = "It was interrupted before fewer operations were looked for."
-    else:
-        note = unrepeated
-    found = Shortest(None if shrunk is None else shown, note)
+        found = shortest_by(operations, attempt, kind, effort, unrepeated=unrepeated)
+    return found
+
+
+def finding_from(failure: Failure, factory: Factory, found: Shortest) -> tuple[Finding, Sequence[Operation[Any]]]:
+    """The finding of a run that failed, and the shortest operations that were found to show it."""
+    shown = found.counterexample or Counterexample(failure.operations, failure.finding)
     place = place_of(failure.finding, "a drawn run")
     finding = finding_of(shown.finding, failure.config, place, found, enumerate(shown.operations, start=2))
     finding.raised = finding.raised or shown_stderr(factory)

@@ -31,10 +31,11 @@ from hypothesis.stateful import (
 from kvconform.features import lacks, needs_of_config, under
 from kvconform.findings.formats import as_text
 from kvconform.fuzzing import generate
-from kvconform.fuzzing.fuzz import finding_from
+from kvconform.fuzzing.fuzz import finding_from, shortest
 from kvconform.fuzzing.run import First, Run, Tally
 from kvconform.fuzzing.style import Draw, T, prompt
 from kvconform.fuzzing.swarm import swarm
+from kvconform.levels.requests.minimise import effort_for_one
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.vectors.runner import Factory
 from kvspec.events import (
@@ -415,7 +416,8 @@ def _test_case(made: type[KVCacheMachine]) -> type[unittest.TestCase]:
                 if made.tally.failure is None:
                     raise
             if made.tally.failure is not None:
-                finding, _ = finding_from(made.tally.failure, made.factory)
+                found = shortest(made.tally.failure, made.factory, effort_for_one())
+                finding, _ = finding_from(made.tally.failure, made.factory, found)
                 raise DoesNotConform(f"\n\n{as_text(finding)}")
 
     MachineTestCase.__name__ = MachineTestCase.__qualname__ = usual.__qualname__

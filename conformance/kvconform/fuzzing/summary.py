@@ -17,9 +17,10 @@ from kvconform.findings.formats import write
 from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.summary import show_baseline
 from kvconform.findings.text import show_finding
-from kvconform.fuzzing.fuzz import SHRINK_SECONDS, Budget, Fuzzed, finding_from, fuzz_on
+from kvconform.fuzzing.fuzz import Budget, Fuzzed, finding_from, fuzz_on, shortest
 from kvconform.fuzzing.reach import missed
 from kvconform.fuzzing.run import Tally
+from kvconform.levels.requests.minimise import SECONDS, effort_for_one
 from kvconform.signals import caught
 from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Factory
@@ -66,8 +67,9 @@ def fuzz_and_show(
     for number, kind in enumerate(fuzzed.kinds, start=1):
         path = out if number == 1 else _numbered(out, number)
         left = (deadline - time.monotonic()) / (len(fuzzed.kinds) - number + 1)
-        seconds = 0.0 if caught() else max(0.0, min(SHRINK_SECONDS, left / 2))  # the rest is for rendering it
-        finding, operations = finding_from(kind.failure, factory, seconds)
+        seconds = 0.0 if caught() else max(0.0, min(SECONDS, left / 2))  # the rest is for rendering it
+        found = shortest(kind.failure, factory, effort_for_one(seconds))
+        finding, operations = finding_from(kind.failure, factory, found)
         finding.count = kind.count
         report.findings.append(finding)
         show_and_write(console, finding, operations, kind.failure.config, impl, path)

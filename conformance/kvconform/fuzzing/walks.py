@@ -16,7 +16,7 @@ from kvconform.fuzzing import generate
 from kvconform.fuzzing.generate import GENERATORS, Generator
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import memory
-from kvconform.levels.requests.minimise import kind, shrink
+from kvconform.levels.requests.minimise import effort_for_one, kind, shrink
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
 from kvconform.vectors.runner import Counterexample, Evidence, Factory, carry_out, try_out, unanswered
@@ -28,8 +28,6 @@ STEPS = 80
 
 LEFT_OUT = 0.25
 """How likely a walk leaves a kind of operation out."""
-
-SHRINK_SECONDS = 3.0
 
 
 class Walker:
@@ -124,7 +122,7 @@ def shortest(
 ) -> Counterexample | None:
     """The fewest operations that still show the finding of `operations`, none of which needs a lacking feature."""
     attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks, figures=figures)
-    found = shrink(operations, attempt, kind, SHRINK_SECONDS)
+    found = shrink(operations, attempt, kind, effort_for_one())
     return None if found is None else found.counterexample
 
 

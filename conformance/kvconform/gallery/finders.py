@@ -19,7 +19,7 @@ from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.gallery import memory_alone
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import Replayed, replay, shortest_loop
-from kvconform.levels.requests.minimise import Shortest, kind, shrink
+from kvconform.levels.requests.minimise import Shortest, effort_for_one, kind, shrink
 from kvconform.levels.requests.rendering import finding_of, place_of, tag
 from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted, caught, until_interrupted
@@ -32,8 +32,6 @@ REPLAY_RUNS = 100
 """Runs of replayed traffic for one defect."""
 SYNTHETIC_MARK = " *"
 """Stands behind the name of a synthetic defect in the table."""
-SHRINK_SECONDS = 5.0
-"""Time spent on shortening one finding."""
 SHRUNK_VECTORS = 3
 """Vectors, of those that find a defect, whose finding is shortened."""
 
@@ -155,7 +153,7 @@ def shorten(bug: Bug, found: FoundByVector) -> Shown | None:
     """The shortest part of a vector that shows the defect."""
     config = found.vector.header.config
     operations = [step.op for step in islice(found.vector.steps, found.operations)]
-    shrunk = shrink(operations, partial(try_out, config=config, factory=bug.factory), kind, SHRINK_SECONDS)
+    shrunk = shrink(operations, partial(try_out, config=config, factory=bug.factory), kind, effort_for_one())
     return None if shrunk is None else Shown(config, shrunk.counterexample, _place_in(found))
 
 
@@ -168,10 +166,9 @@ def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
     """Fuzz a defect, and shorten the finding."""
     fuzzed = fuzz(bug.factory, budget, seed, lambda *_: None)
     failure = fuzzed.failure
-    shrunk = None if failure is None else shortest(failure, bug.factory)
     shown = None
-    if failure is not None and shrunk is not None:
-        shown = Shown(failure.config, shrunk.counterexample, place_of(failure.finding, "fuzzing"))
+    if failure is not None and (found := shortest(failure, bug.factory, effort_for_one()).counterexample) is not None:
+        shown = Shown(failure.config, found, place_of(failure.finding, "fuzzing"))
     if caught():
         raise Interrupted
     return FoundByFuzzing(fuzzed.seconds, fuzzed.tally.steps, shown)

@@ -15,8 +15,9 @@ from kvcheck import Checker, Finding
 from kvcheck.words import describe
 from kvconform.gallery.tiers import TIER_BUGS, TierBug
 from kvconform.levels.memory.grouping import Group
-from kvconform.levels.memory.minimise import Cut, Effort, Step, cut
+from kvconform.levels.memory.minimise import LEAST, Cut, Step, cut
 from kvconform.levels.memory.vectors import run_memory_vector
+from kvconform.levels.minimising import Effort
 from kvconform.signals import until_interrupted
 from kvconform.traces.memory import read_memory_vector
 from kvconform.vectors.files import memory_vector_files
@@ -34,10 +35,8 @@ WALKS_A_RUN = 9
 """Walks between two runs of the scheduler."""
 WALKS = 2_000
 """Walks after which a mutant counts as not found."""
-LINE = 100
-"""Bytes of an event in a trace, about: the effort that a walk allows for the search of its shortest part."""
 SECONDS = 10.0
-"""Time spent at most, on a slow machine, on that search."""
+"""Time spent at most, on a slow machine, on the search for the shortest part of a walk."""
 
 
 class Walk(NamedTuple):
@@ -103,7 +102,7 @@ def shortest(one: Walk, rules: Sequence[str]) -> Cut | None:
     steps = [Step(line, event) for line, event in enumerate(one.events, start=2)]
     identities = {finding.identity for finding in one.findings}
     group = Group(finding, "", len(steps) + 1, None)
-    return cut(one.pools, steps, group, identities, Effort(LINE * len(steps), SECONDS))
+    return cut(one.pools, steps, group, identities, Effort(LEAST, SECONDS))
 
 
 def soak(console: Console, progress: Progress, minutes: float, seed: int) -> bool:

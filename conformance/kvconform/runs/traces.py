@@ -23,12 +23,12 @@ from kvconform.findings.summary import merged, show_baseline, show_check, show_k
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.levels.memory import checking as memory
-from kvconform.levels.requests.minimise import SECONDS, Shortest, shortest_of_trace
+from kvconform.levels.minimising import Effort
+from kvconform.levels.requests.minimise import SECONDS, UNITS, Shortest, effort_for, shortest_of_trace
 from kvconform.levels.requests.recovery import Found, Whole, judge_later, judge_whole
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.runs.side_by_side import side_by_side
 from kvconform.signals import caught, forgive
-from kvconform.traces.bounds import search_seconds
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.lines import Ended
 from kvconform.traces.memory import MemoryReader, open_trace
@@ -193,9 +193,9 @@ def _check_requests(
             raise whole.problem
         complain(str(whole.problem))
     show_check(out, path, whole.evidence, told.verbose)
-    last_moment = time.monotonic() + (search_seconds(path.stat().st_size) if path.is_file() else 0)
+    effort = effort_for(path)
     for one in whole.found[:TOLD]:
-        finding = _told(path, config, whole, one, told.described, min(SECONDS, last_moment - time.monotonic()))
+        finding = _told(path, config, whole, one, told.described, effort.part(UNITS // 2, SECONDS))
         show_finding(out, finding)
         report.findings.append(finding)
     for one in whole.found[TOLD:]:
@@ -212,13 +212,13 @@ def _check_requests(
     told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
 
 
-def _told(path: Path, config: Config, whole: Whole, one: Found, described: Described, seconds: float) -> Finding:
+def _told(path: Path, config: Config, whole: Whole, one: Found, described: Described, effort: Effort) -> Finding:
     first = one.finding is whole.first
     place = place_of(one.finding, path, one.line)
     if described == "none":
         return finding_of(one.finding, config, place, Shortest(None, ""), [(one.line, one.finding.op)])
     judge = check_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
-    shortest = shortest_of_trace(path, one.finding.step, judge, seconds)
+    shortest = shortest_of_trace(path, one.finding.step, effort, judge)
     finding = finding_of(one.finding, config, place, shortest, _original(path, one))
     finding.count = one.count
     if not first:

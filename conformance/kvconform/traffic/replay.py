@@ -16,7 +16,7 @@ from rich.table import Table
 from kvcheck import Checker
 from kvconform.errors import LoadError
 from kvconform.findings.text import show_finding
-from kvconform.levels.requests.minimise import SECONDS, Shortest, kind, shrink
+from kvconform.levels.requests.minimise import Shortest, effort_for_one, kind, shortest_by
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
@@ -313,10 +313,5 @@ def _shortest(replay: Replay, factory: Factory) -> Shortest:
         return Shortest(
             None, f"{count:,} operations are too many to look for fewer that show it; --record writes them to a trace."
         )
-    shrunk = shrink(
-        replay.beginning, partial(try_out, config=replay.memory, factory=factory, snapshot_every=0), kind, SECONDS
-    )
-    if shrunk is None:
-        return Shortest(None, "It did not show again when the same operations were tried again.")
-    note = f"The shortest operations that were found to show it ({shrunk.size})."
-    return Shortest(shrunk.counterexample, note)
+    attempt = partial(try_out, config=replay.memory, factory=factory, snapshot_every=0)
+    return shortest_by(replay.beginning, attempt, kind, effort_for_one(), keep=False)

@@ -16,11 +16,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kvconform.features import lacks, needs_of_config, under
-from kvconform.fuzzing.fuzz import Budget, finding_from
+from kvconform.fuzzing.fuzz import Budget, finding_from, shortest
 from kvconform.fuzzing.run import Failure
 from kvconform.fuzzing.summary import show_and_write
 from kvconform.gallery.mutants.bug import Pool
 from kvconform.gallery.replaying import Run, carry_out, sizes, traffic, with_pool
+from kvconform.levels.requests.minimise import effort_for_one
 from kvconform.signals import until_interrupted
 from kvconform.traces.codec import TraceWriter
 from kvconform.vectors.runner import Factory
@@ -162,8 +163,9 @@ def soak(
         console.print(f"{impl}: no rule was broken.", highlight=False)
         return True
     console.print(f"{failed.combination}: {failed.config}", highlight=False, soft_wrap=True)
-    finding, shortest = finding_from(failed.failure, factory, unrepeated=WITHOUT_SCHEDULER)
-    show_and_write(console, finding, shortest, failed.config, impl, out)
+    found = shortest(failed.failure, factory, effort_for_one(), WITHOUT_SCHEDULER)
+    finding, fewest = finding_from(failed.failure, factory, found)
+    show_and_write(console, finding, fewest, failed.config, impl, out)
     return False
 
 

@@ -21,7 +21,7 @@ from kvconform.implementations import load
 from kvconform.levels.memory.grouping import Judge
 from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import tell_judged
-from kvconform.levels.requests.minimise import Shortest, shortest_of_trace
+from kvconform.levels.requests.minimise import Shortest, effort_for, shortest_of_trace
 from kvconform.levels.requests.recovery import judge_whole
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.oracle import Model
@@ -152,7 +152,8 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
     with TraceReader(path) as trace:
         (found,) = judge_whole(trace.header.config, trace, Baseline()).found
         config = trace.header.config
-    finding = finding_of(found.finding, config, place_of(found.finding, path, found.line), shortest_of_trace(path, 8))
+    shortest = shortest_of_trace(path, 8, effort_for(path))
+    finding = finding_of(found.finding, config, place_of(found.finding, path, found.line), shortest)
     again = check_again(operations(finding), config)
     assert again is not None and len(again.operations) == finding.trace.total < 8
     assert (again.finding.what, again.finding.expected) == (finding.what, finding.expected)  # type: ignore[union-attr]

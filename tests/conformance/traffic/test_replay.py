@@ -147,7 +147,7 @@ def test_the_law_judges_a_replay_on_request(
     assert run_command(arguments) == 0
     assert run_command([*arguments, "--memory-model"]) == 1
     out = capsys.readouterr().out
-    assert "MEM-TAKE is broken" in out and "The shortest operations that were found to show it" in out
+    assert "MEM-TAKE is broken" in out and "The shortest operations that still show it" in out
 
 
 HERE = "tests.conformance.traffic.test_replay"
@@ -159,7 +159,7 @@ def test_a_broken_implementation_ends_with_1_and_the_rule(trace: str, capsys: py
     assert "1, where it stopped" in out
     assert "PAGE-1 is broken" in out
     assert "was evicted twice" in out
-    assert "The shortest operations that were found to show it (6 of " in out
+    assert "The shortest operations that still show it (6 of " in out
 
 
 def test_an_implementation_that_cannot_be_made_ends_with_1(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ something back: what stands of the page before the last event was brought about 
 If nobody had the page there, nobody has had it since the same event.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,7 +27,7 @@ from kvconform.levels.memory.reductions import (
     standing,
 )
 from kvconform.levels.memory.slicing import LOOKS, slices, uses_in
-from kvconform.levels.requests.minimise import minimize
+from kvconform.levels.minimising import Effort, minimize
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.memory import MemoryReader, open_trace
@@ -89,36 +88,17 @@ class Cut(NamedTuple):
 Identities = set[tuple[object, ...]]
 
 
-class Effort:
-    """What a search may still cost: so many events judged, so that the same trace is told in the same way anywhere."""
-
-    def __init__(self, size: int, seconds: float) -> None:
-        """For the findings of a file of `size` bytes; a machine on which these `seconds` are not enough stops there."""
-        self._left = LEAST + size
-        self._seconds = seconds
-        self._last_moment = time.monotonic() + MACHINE * search_seconds(size)
-        self._own, self._deadline = self._left, self._last_moment
-
-    def next(self) -> None:
-        """The search for the next finding begins: one takes no more than a part of what is left."""
-        self._own = max(LEAST // 2, self._left // 4)
-        self._deadline = min(time.monotonic() + self._seconds, self._last_moment)
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether nothing more can be tried."""
-        return min(self._own, self._left) <= 0 or time.monotonic() > self._deadline
-
-    def spend(self, steps: Sequence[Step], share: int = 1) -> None:
-        """These events are judged, or only looked at: a `share`th of the cost."""
-        cost = sum(map(_cost, steps)) // share
-        self._own -= cost
-        self._left -= cost
+def effort_for(size: int) -> Effort:
+    """What the findings of a file of `size` bytes may cost together."""
+    return Effort(LEAST + size, MACHINE * search_seconds(size))
 
 
-def _cost(step: Step) -> int:
+def _cost(steps: Sequence[Step]) -> int:
+    return sum(_units(step.event) for step in steps)
+
+
+def _units(event: MemoryEvent) -> int:
     """What judging an event costs, compared with the simplest."""
-    event = step.event
     if isinstance(event, Begin):
         uses = [*uses_in(event)]
         return 1 + (sum(_numbers(use.pages) + len(use.labels or ()) // 2 for use in uses) + 4 * len(uses)) // 8
@@ -141,20 +121,21 @@ def shortest_cuts(path: Path, groups: Sequence[Group], identities: Identities, s
     cuts: dict[int, Cut] = {}
     with until_interrupted():
         if not caught():
-            _find_cuts(path, groups, identities, Effort(path.stat().st_size, seconds), cuts)
+            _find_cuts(path, groups, identities, seconds, cuts)
     return [cuts.get(id(group)) for group in groups]
 
 
 def _find_cuts(
-    path: Path, groups: Sequence[Group], identities: Identities, effort: Effort, cuts: dict[int, Cut]
+    path: Path, groups: Sequence[Group], identities: Identities, seconds: float, cuts: dict[int, Cut]
 ) -> None:
+    whole = effort_for(path.stat().st_size)
     with open_trace(path) as trace:
         assert isinstance(trace, MemoryReader)
         pools = trace.header.pools
     short = [group for group in groups if group.finding.event <= LONGEST]
     steps = list(_read(path, max((group.finding.event for group in short), default=0)))
     for group in short:
-        effort.next()
+        effort = whole.part(LEAST // 2, seconds)
         found = cut(pools, steps[: group.finding.event], group, identities, effort)
         if found is not None:
             cuts[id(group)] = found
@@ -171,8 +152,7 @@ def _find_cuts(
             for near in left:
                 near.keep(step)
         for near in left:
-            effort.next()
-            found = near.cut(identities, effort)
+            found = near.cut(identities, whole.part(LEAST // 2, seconds))
             if found is not None:
                 cuts[id(near.group)] = found
         left = [near for near in left if id(near.group) not in cuts]
@@ -228,7 +208,7 @@ class _Search:
     def begins(self, whole: Sequence[Step]) -> bool:
         """Whether a slice of the whole shows it."""
         for numbered in slices(whole, self._finding, self._pools):
-            self._effort.spend(whole, share=4)
+            self._effort.spend(_cost(whole) // 4)  # only looked at
             if not numbered or numbered[-1][0] != whole[-1].line:
                 continue
             slice_ = {line: Step(line, event) for line, event in numbered}
@@ -247,7 +227,7 @@ class _Search:
         """
         if self._effort.is_spent:
             raise TimeoutError
-        self._effort.spend(steps)
+        self._effort.spend(_cost(steps))
         kept = self._has_ledger(steps) and self._standing(steps) <= self._stands
         if not (kept and self._is_released(steps) and self._judged(steps)):
             return False

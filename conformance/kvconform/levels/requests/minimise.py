@@ -1,6 +1,5 @@
 """The shortest list of operations that still shows a finding."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -9,8 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from kvconform.levels.minimising import Effort, minimize
 from kvconform.proxy import RuleBroken
 from kvconform.signals import Interrupted, caught
+from kvconform.traces.bounds import search_seconds
 from kvconform.traces.codec import TraceReader, Vector
 from kvconform.vectors.runner import (
     Counterexample,
@@ -37,8 +38,14 @@ from kvspec.events import (
 LONGEST = 20_000
 """With more operations than this nothing is tried, because each attempt carries all of them out again."""
 
-SECONDS = 5.0
-"""Time spent on one finding."""
+UNITS = 20_000
+"""Operations that are carried out again for one finding, before the search ends."""
+SECONDS = 20.0
+"""Time after which it ends on a slow machine, or with a slow implementation."""
+BYTES = 5
+"""The findings of a trace have one operation more for so many bytes of it."""
+MACHINE = 4
+"""So many times slower than usual a machine may be before time ends the searches of a trace."""
 
 Operations = Sequence[Operation[Any]]
 Attempt = Callable[[Operations], Counterexample | None]
@@ -64,15 +71,26 @@ def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Short
         return Shortest(None, "No operation was carried out.")
     operations = [step.op for step in vector.steps[: outcome.operations]]
     attempt = partial(try_out, config=vector.header.config, factory=factory)
-    return _shortest(operations, attempt, kind, SECONDS)
+    return shortest_by(operations, attempt, kind, effort_for_one(), keep=False)
+
+
+def effort_for_one(seconds: float = SECONDS) -> Effort:
+    """What a single finding may cost."""
+    return Effort(UNITS, seconds)
+
+
+def effort_for(path: Path) -> Effort:
+    """What the findings of a trace may cost together; each is a `part` of it."""
+    size = path.stat().st_size if path.is_file() else 0
+    return Effort(UNITS + size // BYTES, MACHINE * search_seconds(size))
 
 
 def shortest_of_trace(
-    path: Path, count: int, judge: Callable[..., Counterexample | None] = check_again, seconds: float = SECONDS
+    path: Path, count: int, effort: Effort, judge: Callable[..., Counterexample | None] = check_again
 ) -> Shortest:
     """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
 
-    `judge(operations, config=...)` says what operations show; it is asked again and again, for so many seconds.
+    `judge(operations, config=...)` says what operations show; it is asked again and again, until the effort is spent.
     """
     if caught():
         return Shortest(None, "It was interrupted before a shorter list of operations was looked for.")
@@ -80,26 +98,35 @@ def shortest_of_trace(
         return _too_long(count)
     if not path.is_file():
         return Shortest(None, "The input cannot be read a second time to look for a shorter list of operations.")
-    if seconds <= 0:
-        return Shortest(None, "The time to look for a shorter list of operations was up with the findings before it.")
+    if effort.is_spent:
+        return Shortest(
+            None, "The effort to look for a shorter list of operations was spent on the findings before it."
+        )
     with TraceReader(path) as trace:
         operations = [op for _, op in islice(trace, count)]
         config = trace.header.config
-    return _shortest(operations, partial(judge, config=config), words, seconds, keep=True)
+    return shortest_by(operations, partial(judge, config=config), words, effort)
 
 
-def _shortest(
-    operations: Operations, attempt: Attempt, essence: Essence, seconds: float, *, keep: bool = False
+def shortest_by(
+    operations: Operations,
+    attempt: Attempt,
+    essence: Essence,
+    effort: Effort,
+    unrepeated: str = "It did not show again when the same operations were tried again.",
+    *,
+    keep: bool = True,
 ) -> Shortest:
+    """The fewest operations that `shrink` finds, and the sentence about them; `unrepeated` is that about none."""
     if len(operations) > LONGEST:
         return _too_long(len(operations))
-    shrunk = shrink(operations, attempt, essence, seconds, keep=keep)
+    shrunk = shrink(operations, attempt, essence, effort, keep=keep)
     if shrunk is None:
-        return Shortest(None, "It did not show again when the same operations were tried again.")
+        return Shortest(None, unrepeated)
     if shrunk.complete:
         note = f"The shortest operations that still show it ({shrunk.size})."
     else:
-        note = f"Fewer operations that still show it ({shrunk.size}); the search stopped after {round(seconds, 1):g} s."
+        note = f"Fewer operations that still show it ({shrunk.size}); the search was stopped."
     return Shortest(shrunk.counterexample, note)
 
 
@@ -114,7 +141,7 @@ class Shrunk(NamedTuple):
 
     counterexample: Counterexample
     complete: bool
-    """Whether leaving out any one operation more would lose the finding; else the time was up."""
+    """Whether leaving out any one operation more would lose the finding; else the effort was spent."""
     total: int
     """Operations that showed it at first. The look at the end that shows it, if one does, counts here and there."""
 
@@ -125,18 +152,19 @@ class Shrunk(NamedTuple):
 
 
 def shrink(
-    operations: Operations, attempt: Attempt, essence: Essence, seconds: float, *, keep: bool = False
+    operations: Operations, attempt: Attempt, essence: Essence, effort: Effort, *, keep: bool = False
 ) -> Shrunk | None:
     """Leave out what is not needed: whole requests and sessions, then single operations.
 
-    `attempt` tries operations out, and what it shows must keep its `essence`. Stops after `seconds`, when the attempt
-    that is under way has ended. `None` if nothing shows when all operations are tried again. With `keep` an
-    interruption is an end like that of the time.
+    `attempt` tries operations out, and what it shows must keep its `essence`. The search stops when the effort is
+    spent, and the attempt that is under way has ended. `None` if nothing shows when all operations are tried again.
+    With `keep` an interruption is an end like that of the effort.
     """
     first = attempt(operations)
     if first is None:
         return None
-    search = _Search(first, attempt, essence, time.monotonic() + seconds)
+    effort.spend(len(operations))
+    search = _Search(first, attempt, essence, effort)
     try:
         # Looks at the whole state change nothing, and none would be right any more with a request less.
         search.shows([op for op in operations[:-1] if not isinstance(op, (Report, Snapshot))] + [*operations[-1:]])
@@ -173,43 +201,27 @@ def words(shown: Counterexample) -> object:
 class _Search:
     """The best counterexample so far."""
 
-    def __init__(self, first: Counterexample, attempt: Attempt, essence: Essence, deadline: float) -> None:
+    def __init__(self, first: Counterexample, attempt: Attempt, essence: Essence, effort: Effort) -> None:
         self.best = first
         self._attempt = attempt
         self._essence = essence
         self._wanted = essence(first)
-        self._deadline = deadline
+        self._effort = effort
 
     def shows(self, operations: Operations) -> bool:
         """Whether these operations still show it; if so they are the best so far, since only shorter ones are tried.
 
         Raises:
-            TimeoutError: the time was up before.
+            TimeoutError: the effort was spent before.
         """
-        if time.monotonic() > self._deadline:
+        if self._effort.is_spent:
             raise TimeoutError
+        self._effort.spend(len(operations))
         shown = self._attempt(operations)
         if shown is None or self._essence(shown) != self._wanted:
             return False
         self.best = shown
         return True
-
-
-def minimize(items: list[T], still: Callable[[list[T]], bool]) -> None:
-    """Leave out ever smaller parts of `items` while `still` holds, until no single one can be left out."""
-    size = max(1, len(items) // 2)
-    while True:
-        before, start = len(items), 0
-        while start < len(items):
-            fewer = items[:start] + items[start + size :]
-            if still(fewer):
-                items = fewer
-            else:
-                start += size
-        if size > 1:
-            size //= 2
-        elif len(items) == before:
-            return
 
 
 def _names(operations: Operations) -> list[str]:

@@ -21,6 +21,7 @@ from kvcheck import Checker, Finding
 from kvcli.main import run_command
 from kvconform.console import FAULTY
 from kvconform.findings.baseline import Baseline
+from kvconform.levels import minimising
 from kvconform.levels.memory import minimise as shrink
 from kvconform.levels.memory import rendering as telling
 from kvconform.levels.memory.grouping import Group, Judge
@@ -498,7 +499,7 @@ def test_the_search_ends_by_what_it_tried_and_not_by_the_clock(
 
     def told(seconds: float) -> str:
         moments = count(step=seconds)
-        monkeypatch.setattr(shrink, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+        monkeypatch.setattr(minimising, "time", SimpleNamespace(monotonic=lambda: next(moments)))
         assert run_command(["check", str(path)]) == 1
         return capsys.readouterr().out
 
@@ -513,7 +514,7 @@ def test_the_search_ends_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest
     path = trace(tmp_path / "t.jsonl", *life("r", 1), *RACE)
     (group,) = groups_of(path)
     moments = count(step=0.1)
-    monkeypatch.setattr(shrink, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(minimising, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     assert shortest(path, group, seconds=-1) is None, "there is no time to try the whole"
     cut = shortest(path, group, seconds=0.3)
     assert cut is not None and not cut.complete

@@ -8,8 +8,18 @@ from typing import Any, Literal
 import pytest
 
 from kvconform.gallery.mutants import BUGS
+from kvconform.levels.minimising import Effort
 from kvconform.levels.requests import minimise as shrink_module
-from kvconform.levels.requests.minimise import about, kind, shortest_of_run, shortest_of_trace, shrink, words
+from kvconform.levels.requests.minimise import (
+    about,
+    effort_for,
+    effort_for_one,
+    kind,
+    shortest_of_run,
+    shortest_of_trace,
+    shrink,
+    words,
+)
 from kvconform.oracle import Model
 from kvconform.proxy import OracleProxy
 from kvconform.traces.codec import TraceReader, read_vector
@@ -82,7 +92,7 @@ def tags(shown: Counterexample) -> list[str]:
 
 def test_a_planted_failure_shrinks_to_its_known_minimum() -> None:
     operations = [*busy(), Report(), OpenSession("t")]
-    shrunk = shrink(operations, partial(try_out, config=CONFIG, factory=KeepsTheRow), kind, 60)
+    shrunk = shrink(operations, partial(try_out, config=CONFIG, factory=KeepsTheRow), kind, effort_for_one())
     assert shrunk is not None and shrunk.complete
     # A retract needs a request that was extended, and nothing else.
     assert tags(shrunk.counterexample) == ["submit", "match_prefix", "extend", "retract", "report"]
@@ -100,7 +110,7 @@ def test_a_failure_of_the_whole_state_shrinks_too() -> None:
             state.store_pages = []
             return state
 
-    shrunk = shrink(busy(), partial(try_out, config=CONFIG, factory=LosesTheStore), kind, 60)
+    shrunk = shrink(busy(), partial(try_out, config=CONFIG, factory=LosesTheStore), kind, effort_for_one())
     assert shrunk is not None and shrunk.complete
     # The first publish is that of the turn `a`, so its session is needed as well.
     assert tags(shrunk.counterexample) == [
@@ -117,7 +127,7 @@ def test_a_failure_of_the_whole_state_shrinks_too() -> None:
 
 def test_an_exception_shrinks_to_a_case_that_should_have_worked() -> None:
     """Launching nothing raises as well, but there the implementation was only asked for nonsense."""
-    shrunk = shrink(busy(), partial(try_out, config=CONFIG, factory=RaisesAtLaunch), kind, 60)
+    shrunk = shrink(busy(), partial(try_out, config=CONFIG, factory=RaisesAtLaunch), kind, effort_for_one())
     assert shrunk is not None and shrunk.complete
     assert tags(shrunk.counterexample) == ["submit", "match_prefix", "extend", "launch"]
 
@@ -140,7 +150,7 @@ def test_recorded_answers_shrink_to_those_that_explain_the_finding() -> None:
     operations = operations[: operations.index(decode) + 1]
     whole = check_again(operations, CONFIG)
     assert whole is not None
-    shrunk = shrink(operations, partial(check_again, config=CONFIG), words, 60)
+    shrunk = shrink(operations, partial(check_again, config=CONFIG), words, effort_for_one())
     assert shrunk is not None and shrunk.complete
     assert words(shrunk.counterexample) == words(whole)
     batches = [op.reqs for op in shrunk.counterexample.operations if isinstance(op, Extend)]
@@ -154,7 +164,7 @@ def test_recorded_answers_do_not_shrink_to_another_finding() -> None:
     assert isinstance(matched, MatchPrefix) and matched.obs is not None
     assert matched.obs.prefix_len == 4
     matched.obs.prefix_len = 8
-    shrunk = shrink(operations, partial(check_again, config=CONFIG), words, 60)
+    shrunk = shrink(operations, partial(check_again, config=CONFIG), words, effort_for_one())
     assert shrunk is not None
     finding = shrunk.counterexample.finding
     assert getattr(finding, "expected", None) == 4
@@ -166,7 +176,7 @@ def test_what_can_go_only_once_something_later_has_gone_goes_too() -> None:
     report = operations[-2]
     assert isinstance(report, Report) and report.obs is not None
     report.obs.rows_requests = 7
-    shrunk = shrink(operations[:-1], partial(check_again, config=CONFIG), words, 60)
+    shrunk = shrink(operations[:-1], partial(check_again, config=CONFIG), words, effort_for_one())
     assert shrunk is not None and shrunk.complete
     assert "launch" not in tags(shrunk.counterexample)
 
@@ -186,16 +196,33 @@ def test_requests_can_be_left_out_of_a_trace_that_conforms(names: set[str]) -> N
 
 
 def test_what_does_not_show_again_is_told() -> None:
-    assert shrink(busy(), partial(try_out, config=CONFIG, factory=Manager), kind, 60) is None
+    assert shrink(busy(), partial(try_out, config=CONFIG, factory=Manager), kind, effort_for_one()) is None
 
 
-def test_shrinking_ends_when_its_time_is_up() -> None:
+def test_the_search_ends_when_its_effort_is_spent_and_however_slow_the_machine_is() -> None:
+    def shown(seconds: float) -> list[str]:
+        tried = list[int]()
+
+        def attempt(operations: Any) -> Counterexample | None:
+            tried.append(len(operations))
+            time.sleep(seconds)
+            return try_out(operations, CONFIG, KeepsTheRow)
+
+        shrunk = shrink([*busy(), Report()], attempt, kind, Effort(80, 60))
+        assert sum(tried[:-1]) < 80 <= sum(tried)
+        assert shrunk is not None and not shrunk.complete and len(tags(shrunk.counterexample)) > 5
+        return tags(shrunk.counterexample)
+
+    assert shown(0) == shown(0.01)
+
+
+def test_the_search_ends_when_its_time_is_up() -> None:
     def slow(operations: Any) -> Counterexample | None:
         time.sleep(0.05)
         return try_out(operations, CONFIG, KeepsTheRow)
 
     started = time.monotonic()
-    shrunk = shrink([*busy(), Report()], slow, kind, 0.2)
+    shrunk = shrink([*busy(), Report()], slow, kind, effort_for_one(0.2))
     assert time.monotonic() - started < 2
     assert shrunk is not None and not shrunk.complete
     assert shrunk.counterexample.finding.op is not None
@@ -208,9 +235,9 @@ def test_the_note_says_how_short_and_whether_the_search_was_complete(
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, noise, *LIFE))
     shortest = shortest_of_run(vector, run_vector(vector, KeepsPages), KeepsPages)
     assert shortest.note == "The shortest operations that still show it (5 of 7)."
-    monkeypatch.setattr(shrink_module, "SECONDS", 0)
+    monkeypatch.setattr(shrink_module, "UNITS", 0)
     shortest = shortest_of_run(vector, run_vector(vector, Raises), Raises)
-    assert shortest.note == "Fewer operations that still show it (7 of 7); the search stopped after 0 s."
+    assert shortest.note == "Fewer operations that still show it (7 of 7); the search was stopped."
     monkeypatch.setattr(shrink_module, "LONGEST", 6)
     shortest = shortest_of_run(vector, run_vector(vector, Raises), Raises)
     assert shortest == (None, "7 operations are too many to look for fewer that show it (6 at most).")
@@ -230,14 +257,14 @@ def test_a_trace_is_read_again_up_to_the_finding(tmp_path: Path, monkeypatch: py
     path.write_bytes(path.read_bytes() + b"{")
     with TraceReader(path) as trace:
         outcome = check_trace(trace, lambda: None)
-    shortest = shortest_of_trace(path, outcome.operations)
+    shortest = shortest_of_trace(path, outcome.operations, effort_for(path))
     assert shortest.counterexample is not None
     assert tags(shortest.counterexample)[-1] == "finish"
     monkeypatch.setattr(shrink_module, "LONGEST", 5)
-    assert shortest_of_trace(path, outcome.operations).counterexample is None
+    assert shortest_of_trace(path, outcome.operations, effort_for(path)).counterexample is None
     path.unlink()
     monkeypatch.setattr(shrink_module, "LONGEST", 6)
-    assert "cannot be read a second time" in shortest_of_trace(path, outcome.operations).note
+    assert "cannot be read a second time" in shortest_of_trace(path, outcome.operations, effort_for(path)).note
 
 
 def test_what_fails_before_the_first_operation_has_none(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""The search for the shortest part that still shows a finding, the same for both levels."""
+
+import time
+from collections.abc import Callable
+from typing import Optional, TypeVar
+
+T = TypeVar("T")
+
+
+class Effort:
+    """What a search may still cost, so that the same finding is shown by the same part on every machine.
+
+    A unit is one operation that is carried out again, or one event that is judged again. Seconds end a search only on
+    a machine, or with an implementation, that is much slower than usual.
+    """
+
+    def __init__(self, units: int, seconds: float, whole: Optional["Effort"] = None) -> None:
+        """So many units and seconds, of those that are left of `whole`."""
+        self._left = units
+        self._whole = whole
+        self._deadline: float = min(time.monotonic() + seconds, float("inf") if whole is None else whole._deadline)
+
+    def part(self, least: int, seconds: float) -> "Effort":
+        """What one of several searches may cost: a quarter of what is left, `least` units at least."""
+        return Effort(max(least, self._left // 4), seconds, self)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more can be tried."""
+        left = self._left if self._whole is None else min(self._left, self._whole._left)
+        return left <= 0 or time.monotonic() > self._deadline
+
+    def spend(self, units: int) -> None:
+        """So much is tried."""
+        self._left -= units
+        if self._whole is not None:
+            self._whole.spend(units)
+
+
+def minimize(items: list[T], still: Callable[[list[T]], bool]) -> None:
+    """Leave out ever smaller parts of `items` while `still` holds, until no single one can be left out."""
+    size = max(1, len(items) // 2)
+    while True:
+        before, start = len(items), 0
+        while start < len(items):
+            fewer = items[:start] + items[start + size :]
+            if still(fewer):
+                items = fewer
+            else:
+                start += size
+        if size > 1:
+            size //= 2
+        elif len(items) == before:
+            return
