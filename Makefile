@@ -55,7 +55,7 @@ soak: .venv/.stamp ## Run traffic in every combination of modes, every answer ch
 mutation: .venv/.mutation.stamp ## Mutate kvspec, what judges answers, kvcheck, the quick model and kvref, and see what the tests notice (half an hour each)
 	@for package in kvspec answers kvcheck quick kvref; do $(BIN)/python tests/mutation/run.py $$package --minutes $(MINUTES) || exit 1; done
 
-mutation-cuda: .venv/.engines.stamp ## Put 77 defects into kvcuda, one at a time, and see what notices each (half an hour)
+mutation-cuda: .venv/.engines.stamp ## Put 81 defects into kvcuda, one at a time, and see what notices each (half an hour)
 	@PYTHONPATH=. $(BIN)/python tests/mutation/kvcuda.py $(ONLY)
 
 node-mutants: .venv/.stamp ## Put 20 mistakes into the Rust node, one at a time, and see what finds each (rustc; 15 minutes)

@@ -153,7 +153,6 @@ def extend_kernel(
     num_window_pages: tl.tensor,
     max_context_len: tl.tensor,
     P: tl.constexpr,
-    JOB_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     DEBUG: tl.constexpr,
 ) -> None:
@@ -180,10 +179,8 @@ def extend_kernel(
             held = (start + P - 1) // P
             cut = start % P != 0
             cut_slot = tl.load(table + start // P * P, mask=cut, other=0)
-            column = words + FIELDS
-            taken = sum_before(column + 3, job, JOB_BLOCK)
             fresh = live & (index >= held)
-            at = taken + index - held
+            at = tl.load(entry + 3) + index - held
             page = tl.load(ring + ring_slot(tl.load(words) + at, num_pages), mask=fresh, other=0)
             first_slot = fresh & (offset == 0)
             if DEBUG:
@@ -203,8 +200,7 @@ def extend_kernel(
                     DEBUG,
                 )
             slot = tl.where(fresh, page * P, cut_slot) + offset
-            written = sum_before(column + 2, job, JOB_BLOCK) - sum_before(column + 1, job, JOB_BLOCK)
-            out = out_cache_loc + tl.load(words + 3) + written
+            out = out_cache_loc + tl.load(words + 3) + tl.load(entry + 4)
             tl.store(out + position - start, slot, mask=live)
         else:
             known = tl.load(arena + tl.load(entry + 3) + index - start // P, mask=live, other=0)
@@ -352,10 +348,15 @@ def move_kernel(
                     DEBUG,
                 )
         if (kind == REPLACE) | (kind == REVIVE):
-            tl.debug_barrier()  # every thread has read its page from the row before it is overwritten
-            kept = tl.load(listed, mask=live, other=0) * P
-            for offset in range(0, P):
-                tl.store(table + position + offset, kept + offset, mask=live)
+            tl.debug_barrier()  # every thread has read its pages from the row before they are overwritten
+            slots = tl.minimum(count - first, BLOCK) * P
+            run = arena + tl.load(entry + 5) + first
+            start = table + (tl.load(entry + 2) + first) * P
+            # Neighbouring threads write neighbouring slots.
+            for written in range(0, slots, BLOCK):
+                slot = written + tl.arange(0, BLOCK)
+                kept = tl.load(run + slot // P, mask=slot < slots, other=0)
+                tl.store(start + slot, kept * P + slot % P, mask=slot < slots)
 
 
 @triton.jit

@@ -109,7 +109,8 @@ class DeviceMemory(PageMoves):
         entries[:, 0] = rows
         entries[:, 1] = starts
         entries[:, 2] = ends
-        entries[:, 3] = pages
+        entries[:, 3] = pages.cumsum() - pages
+        entries[:, 4] = lengths.cumsum() - lengths
         longest = int(lengths.max())
         if copies:
             words[1 + batch : 1 + jobs, :4] = copies
@@ -137,7 +138,6 @@ class DeviceMemory(PageMoves):
                 self.windows.size,
                 config.max_context_len,
                 P=config.page_size,
-                JOB_BLOCK=JOB_BLOCK,
                 BLOCK=EXTEND_BLOCK,
                 DEBUG=self.debug,
             )

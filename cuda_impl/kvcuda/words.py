@@ -5,13 +5,14 @@ replays with new words, and Triton never compiles a second variant because an ar
 
     entry    word 0      word 1     word 2       word 3       word 4        word 5       word 6  word 7
     header   ring index  jobs       extends / n  out index    window index
-    extend   row         start      end          pages
+    extend   row         start      end          pages        tokens
     copy     row         start      end          arena index
     decode   row         committed  allocated    pages
     move     kind        row        first page   pages        ring index    arena index  bare    window index
 
 Ring indices point into the ring of free pages, window indices into that of free window pages, arena indices into the
 prefix store's list of pages, `out index` into `out_cache_loc`. The first `bare` pages of a move have no window side.
+An extend job has the pages and tokens of all extend jobs before it, a decode job the pages that it takes itself.
 Positions and lengths are in tokens.
 """
 

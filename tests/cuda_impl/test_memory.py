@@ -47,11 +47,11 @@ def contents(memory: DeviceMemory) -> list[Any]:
 @pytest.mark.usefixtures("small_blocks")
 def test_batch_larger_than_several_blocks_of_jobs() -> None:
     batch = 9
-    memory = make(Config(2, 2 * batch + 7, batch, 8))
+    memory = make(Config(2, 3 * batch, batch, 8))
     rows = ints(list(range(batch)))
     out = memory.extend(rows, rows * 0, rows * 0 + 1 + rows % 3)
     lengths = [1 + row % 3 for row in range(batch)]
-    table = iter(range(1, 2 * batch + 8))
+    table = iter(range(1, 3 * batch + 1))
     pages = [[next(table) for _ in range(ceil_pages(length, 2))] for length in lengths]
     for row in range(batch):
         assert memory.req_to_token[row, : lengths[row]].tolist() == [
@@ -68,6 +68,15 @@ def test_batch_larger_than_several_blocks_of_jobs() -> None:
         last = memory.req_to_token[row, lengths[row]].item()
         assert last == slot_index(pages[row][lengths[row] // 2], lengths[row], 2)
         assert last == memory.out_cache_loc[out + row].item()
+    starts = 2 + rows % 3
+    out = memory.extend(rows, starts, starts + 2)
+    for row in range(batch):
+        start = lengths[row] + 1
+        if len(pages[row]) * 2 < start + 2:
+            pages[row].append(next(table))
+        slots = [slot_index(pages[row][i // 2], i, 2) for i in range(start, start + 2)]
+        assert memory.req_to_token[row, start : start + 2].tolist() == slots
+        assert memory.out_cache_loc[out + 2 * row : out + 2 * row + 2].tolist() == slots
 
 
 @pytest.mark.slow
@@ -150,6 +159,22 @@ def test_matched_pages_are_copied_and_duplicates_replaced() -> None:
     memory.evict([Run(10, 1)])
     memory.flush()
     assert free_pages(memory)[-1] == 3
+    memory.check()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_duplicates_of_several_blocks_are_replaced_slot_by_slot() -> None:
+    memory = make(Config(3, 12, 2, 18))
+    prefill(memory, 0, 0, 18)
+    prefill(memory, 1, 0, 18)
+    memory.publish(0, 1, [Run(7, 3)])  # pages 2 3 4
+    memory.flush()
+    memory.replace(1, 2, [Run(7, 3)])
+    memory.flush()
+    own, kept = range(7, 13), range(2, 5)
+    listed = [*own[:2], *kept, own[5]]
+    assert memory.req_to_token[1].tolist() == [3 * page + offset for page in listed for offset in range(3)]
+    assert free_pages(memory) == [*own[2:5]]
     memory.check()
 
 

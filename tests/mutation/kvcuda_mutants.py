@@ -58,7 +58,7 @@ MUTANTS = [
         "kernels.py",
         "mask=offsets < job, other=0))\n    for",
         "mask=offsets <= job, other=0))\n    for",
-        first="memory::test_rows_ring_and_out_follow_the_arithmetic_in_small_blocks",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
         "kernels.py",
@@ -118,8 +118,8 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "written = sum_before(column + 2, job, JOB_BLOCK) - sum_before(column + 1, job, JOB_BLOCK)",
-        "written = sum_before(column + 2, job, JOB_BLOCK)",
+        "tl.load(words + 3) + tl.load(entry + 4)",
+        "tl.load(words + 3)",
         first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
@@ -148,19 +148,19 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "kept = tl.load(listed, mask=live, other=0) * P",
-        "kept = page * P",
+        "kept = tl.load(run + slot // P, mask=slot < slots, other=0)",
+        "kept = tl.load(run, mask=slot < slots, other=0)",
         first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
     Mutant(
         "kernels.py",
-        "for offset in range(0, P):\n                tl.store(table + position + offset, kept + offset, mask=live)",
-        "for offset in range(0, 1):\n                tl.store(table + position + offset, kept + offset, mask=live)",
-        first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
+        "for written in range(0, slots, BLOCK):",
+        "for written in range(0, BLOCK, BLOCK):",
+        first="memory::test_duplicates_of_several_blocks_are_replaced_slot_by_slot",
     ),
     Mutant(
         "kernels.py",
-        "            tl.debug_barrier()  # every thread has read its page from the row before it is overwritten\n",
+        "            tl.debug_barrier()  # every thread has read its pages from the row before they are overwritten\n",
         "",
         unseen="the interpreter runs a statement for all elements before the next; racecheck on a GPU is for this",
         unread="in the interpreter as above",
@@ -204,6 +204,30 @@ MUTANTS = [
         first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
     ),
     # The host's arithmetic of what a launch gets
+    Mutant(
+        "memory.py",
+        "entries[:, 3] = pages.cumsum() - pages",
+        "entries[:, 3] = pages.cumsum()",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
+    ),
+    Mutant(
+        "memory.py",
+        "entries[:, 4] = lengths.cumsum() - lengths",
+        "entries[:, 4] = ends.cumsum() - ends",
+        first="memory::test_batch_larger_than_several_blocks_of_jobs",
+    ),
+    Mutant(
+        "kernels.py",
+        "start = table + (tl.load(entry + 2) + first) * P",
+        "start = table + tl.load(entry + 2) * P",
+        first="memory::test_duplicates_of_several_blocks_are_replaced_slot_by_slot",
+    ),
+    Mutant(
+        "kernels.py",
+        "run = arena + tl.load(entry + 5) + first",
+        "run = arena + tl.load(entry + 5)",
+        first="memory::test_duplicates_of_several_blocks_are_replaced_slot_by_slot",
+    ),
     Mutant(
         "memory.py",
         "grid = (jobs, -(-longest // EXTEND_BLOCK))",
