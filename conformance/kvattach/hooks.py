@@ -1,6 +1,7 @@
 """What all attachments share: hooks that never disturb the engine, and the trace that they tell."""
 
 import logging
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -13,6 +14,11 @@ _log = logging.getLogger(__name__)
 
 class RuleBroken(AssertionError):
     """A rule was broken in an engine that is to be stopped then; the one error that reaches it."""
+
+
+def is_error(error: BaseException) -> bool:
+    """Whether it is an error, and no end of a process or of a run; a panic of Rust code is no `Exception`."""
+    return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
 
 
 class Trace(Protocol):
@@ -29,7 +35,8 @@ class Hooks:
     """Functions of an engine with something before and after them.
 
     An error in a hook, or in what is told, ends the telling, and never reaches the engine, unless it is to be stopped
-    at the first finding; an error of the engine goes on as it would.
+    at the first finding; an error of the engine goes on as it would. Hooks may be called in several threads: events are
+    told one at a time, in the order in which the threads get there.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -40,10 +47,13 @@ class Hooks:
         self.events = 0
         """Events so far."""
         self._patches = Patches()
+        self._telling = threading.RLock()
 
     def tell(self, event: MemoryEvent) -> None:
         """Tell an event, within a hook or not; one that no engine can mean is a problem, and never the engine's."""
-        if self.problem is None:
+        with self._telling:
+            if self.problem is not None:
+                return
             self.events += 1
             try:
                 self.trace.tell(event)
@@ -90,13 +100,14 @@ class Hooks:
                 return original(*args, **kwargs)
             except RuleBroken:
                 raise
-            except Exception as error:
-                self.gave_up(name, error)
+            except BaseException as error:
+                if is_error(error):
+                    self.gave_up(name, error)
                 raise
 
         self._patches.set(owner, name, watched)
 
-    def gave_up(self, name: str, error: Exception) -> None:
+    def gave_up(self, name: str, error: BaseException) -> None:
         """Tell that the engine raised this in a function of that name."""
         line, function = _raised_at(error)
         self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
@@ -109,11 +120,13 @@ class Hooks:
             return do(*args, **kwargs)
         except RuleBroken:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not is_error(error):
+                raise
             self._fails(getattr(do, "__qualname__", str(do)), error)
             return None
 
-    def _fails(self, where: str, error: Exception) -> None:
+    def _fails(self, where: str, error: BaseException) -> None:
         self.problem = f"{where}: {type(error).__name__}: {error}"
         _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True, stack_info=True)
 

@@ -2,13 +2,14 @@
 
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvattach.hooks import Hooks, RuleBroken, Trace
+from kvattach.hooks import Hooks, RuleBroken, Trace, is_error
 from kvattach.patches import Patches
 from kvcheck import Checker, Finding
 from kvlab.injection import Defect, NotPlanted, plant
@@ -16,8 +17,10 @@ from kvlab.issues import Issue
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
-RUN_SECONDS = 600.0
-"""Seconds that a run with a planted defect may take: a defect may make an engine go round for ever."""
+RUN_SECONDS = 60.0
+"""Seconds of processor time that a run with a planted defect may take, which may make an engine go round for ever."""
+ASLEEP = 10
+"""So many times as long a run may take by the clock: on a busy machine, or asleep."""
 
 
 @dataclass
@@ -27,6 +30,8 @@ class Judge:
     events: int = 0
     found: list[tuple[int, Finding]] = field(default_factory=list)
     """Each finding, with the number of events until then, over all memories."""
+    uncalled: set[str] = field(default_factory=set)
+    """The functions of the planted defect that no run has called: nothing of it can be found."""
     _checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
@@ -87,7 +92,7 @@ def judged(
 ) -> Judge:
     """Drive the engine up to `runs` times, or until there are `events`; with a defect, until something is found.
 
-    A run with a defect that takes longer than `seconds` is ended, and told as one that is stuck.
+    A run with a defect that takes longer than `seconds` of processor time is ended, and told as one that is stuck.
 
     Raises:
         NotPlanted: the defect is for another version of the engine.
@@ -96,7 +101,7 @@ def judged(
     patches, judge = Patches(), Judge()
     try:
         if defect is not None:
-            plant(defect, patches)
+            judge.uncalled = plant(defect, patches)
         if mended and trial.mend is not None:
             # A release may be without the lines that are mended in another one.
             with suppress(NotPlanted):
@@ -113,8 +118,8 @@ def judged(
                     hooks.tell(Failed("stuck", f"the run of seed {seed} has not ended in {seconds:g} s"))
                 except RuleBroken:
                     raise
-                except Exception as error:
-                    if defect is None:
+                except BaseException as error:
+                    if defect is None or not is_error(error):
                         raise
                     hooks.gave_up(f"the run of seed {seed}", error)
                 if defect is not None and judge.found:
@@ -134,16 +139,21 @@ class _TooLong(BaseException):
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """End what is done here after so many seconds; 0: never, nor outside of the main thread, which has the signals."""
+    """End what is done here after so many seconds of processor time; 0: never.
 
-    def end(*_: object) -> None:
-        raise _TooLong
+    Nor is anything ended outside of the main thread, which has the signals.
+    """
+    begun, used = time.monotonic(), time.process_time()
+
+    def look(*_: object) -> None:
+        if time.process_time() - used >= seconds or time.monotonic() - begun >= ASLEEP * seconds:
+            raise _TooLong
 
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    handler = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds / ASLEEP)
     try:
         yield
     finally:

@@ -55,13 +55,18 @@ def inject(console: Console, trial: Trial, runs: int, *, without_known: bool) ->
     missed = 0
     for defect in trial.defects:
         try:
-            first = judged(trial, runs, defect=defect, mended=without_known).first
+            judge = judged(trial, runs, defect=defect, mended=without_known)
         except NotPlanted as error:
             console.print(f"  {error}", markup=False)
             missed += 1
             continue
-        missed += first is None
-        words = "not found" if first is None else f"{first[1].code} at event {first[0]:,}: {describe(first[1])}"
+        missed += judge.first is None
+        words = "not found"
+        if judge.first is not None:
+            event, finding = judge.first
+            words = f"{finding.code} at event {event:,}: {describe(finding)}"
+        elif judge.uncalled:
+            words = f"not found: no run has called {', '.join(sorted(judge.uncalled))}"
         console.print(f"  {defect.name}: {words}", markup=False, soft_wrap=True)
     console.print(f"{trial.name}: {len(trial.defects) - missed} of {len(trial.defects)} injected faults found")
     return 1 if missed else 0

@@ -1,9 +1,16 @@
 """Hooks never disturb the engine, and defects are planted where they are said to be."""
 
+import math
 import re
 import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kvattach.hooks import Hooks, RuleBroken, Trace
 from kvattach.patches import Patches
@@ -11,8 +18,9 @@ from kvattach.residency import Run
 from kvcheck.words import describe
 from kvlab.drives import Judge, Trial, judged
 from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.trial import inject
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, Idle, Take, Unify, Use
+from kvspec.memory.events import Begin, Idle, MemoryEvent, Take, Unify, Use
 
 
 class Engine:
@@ -120,8 +128,23 @@ def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
     defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
     first = judged(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
     assert first is not None
-    assert (first[1].rule, describe(first[1])) == ("MEM-FAILED", "stuck: the run of seed 0 has not ended in 0.1 s")
+    assert (first[1].rule, describe(first[1])) == (
+        "MEM-FAILED",
+        "stuck: the run of seed 0 has not ended in 0.1 s",
+    )
     assert Engine().free(1) == 2 and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_run_that_sleeps_is_ended_and_one_on_a_busy_machine_is_not() -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        return Hooks(trace)
+
+    defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
+    ends = Trial("test", attach, lambda _: time.sleep(0.3), [defect])
+    assert not judged(ends, 1, defect=defect, seconds=0.1).found
+    sleeps = Trial("test", attach, lambda _: time.sleep(30), [defect])
+    assert judged(sleeps, 1, defect=defect, seconds=0.02).found
 
 
 def test_a_planted_defect_can_be_taken_out_again() -> None:
@@ -163,6 +186,133 @@ def test_of_a_defect_that_is_indented_otherwise_it_is_told_how_it_stands_there()
     old, there = "if not page:\n    raise AssertionError", "    if not page:\n        raise AssertionError"
     with pytest.raises(NotPlanted, match=re.escape(told.format(repr(old), repr(there)))):
         plant(Defect("indented", "", ((Engine, "hand_out", old, "pass"),)), Patches())
+
+
+class Base:
+    def count(self) -> int:
+        return 1
+
+
+class Derived(Base):
+    def count(self) -> int:
+        """A function that needs what its class knows."""
+        return super().count() + self.__more() + 1
+
+    def __more(self) -> int:
+        return 10
+
+    @property
+    def doubled(self) -> int:
+        return 2 * self.count()
+
+
+def adder(number: int) -> Callable[[int], int]:
+    def add(other: int) -> int:
+        return other + number
+
+    return add
+
+
+def test_a_defect_sees_what_its_function_sees() -> None:
+    """`super()`, private names and variables around it: else each such defect were found by its own error."""
+    patches, closed = Patches(), SimpleNamespace(add=adder(5))
+    places = (
+        (Derived, "count", "+ 1", "+ 2"),
+        (Derived, "_Derived__more", "return 10", "return 20"),
+        (closed, "add", "other + number", "other - number"),
+    )
+    uncalled = plant(Defect("off by one", "", places), patches)
+    assert uncalled == {"count", "_Derived__more", "add"}
+    assert Derived().count() == 1 + 20 + 2
+    assert uncalled == {"add"}
+    assert closed.add(8) == 3
+    assert not uncalled
+    patches.undo()
+    assert Derived().count() == 12 and closed.add(8) == 13
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "reason"),
+    [
+        (Derived, "doubled", "is a property"),
+        (math, "sqrt", "has no source"),
+        (Derived, "absent", "has no absent of its own"),
+    ],
+)
+def test_a_defect_in_no_function_with_a_source_is_not_planted(owner: Any, name: str, reason: str) -> None:
+    with pytest.raises(NotPlanted, match=f"^nowhere: .*{reason}"):
+        plant(Defect("nowhere", "", ((owner, name, "1", "2"),)), Patches())
+
+
+def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        return Hooks(trace)
+
+    def mend(patches: Patches) -> None:
+        plant(Defect("mended", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+
+    never = Defect("never", "", ((Engine, "free", "page + 1", "page + 2"),))
+    called = Defect("called", "", ((Engine, "hand_out", "if not page", "if page < 0"),))
+
+    def run(_: int) -> None:
+        Engine().hand_out(3)
+
+    trial = Trial("test", attach, run, [never, called], mend)
+    assert inject(Console(), trial, 2, without_known=True) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines[:2]] == ["never: not found: no run has called free", "called: not found"]
+
+
+class PanicException(BaseException):
+    """What Rust code raises through pyo3 when it panics."""
+
+
+PanicException.__module__ = "pyo3_runtime"
+
+
+def test_a_panic_is_an_error_of_the_engine(judge: Judge) -> None:
+    class Panics:
+        def step(self) -> None:
+            raise PanicException("index out of bounds")
+
+    hooks = Hooks(judge)
+    hooks.watch(Panics, "step")
+    with pytest.raises(PanicException):
+        Panics().step()
+    hooks.detach()
+    assert judge.first is not None and "PanicException: index out of bounds" in describe(judge.first[1])
+    hooks = Hooks(judge)
+    assert hooks.guarded(Panics().step) is None
+    assert hooks.problem is not None and "PanicException" in hooks.problem
+
+
+def test_events_of_several_threads_are_told_one_at_a_time() -> None:
+    class Telling:
+        inside = most = told = 0
+
+        def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
+
+        def tell(self, event: MemoryEvent) -> None:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            time.sleep(0)
+            self.told += 1
+            self.inside -= 1
+
+    trace = Telling()
+    hooks = Hooks(trace)
+
+    def tell() -> None:
+        for page in range(1000):
+            hooks.tell(Take("a", "kv", [page]))
+
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (trace.most, trace.told, hooks.events) == (1, 4000, 4000)
 
 
 def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> None:

@@ -11,10 +11,15 @@ import pytest
 GUIDE = Path(__file__).parents[2] / "conformance/docs/attach.md"
 
 
-@pytest.fixture(params=["## Hooks for an engine of your own", "### An allocator with a prefix cache"])
+SECTIONS = ["## Hooks for an engine of your own", "### An allocator with a prefix cache", "### An engine with streams"]
+
+
+@pytest.fixture(params=SECTIONS)
 def section(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A section with an engine and its hooks, which are in files now."""
     text = re.split(r"\n##+ ", GUIDE.read_text().split(f"{request.param}\n")[1])[0]
+    if "torch" in text:
+        pytest.importorskip("torch")
     engine, hooks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (name,) = re.findall(r"`(my_\w+\.py)`", text)
     (tmp_path / name).write_text(engine)
@@ -29,6 +34,7 @@ def test_the_guides_engines_are_attached_and_their_defects_are_found(section: st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("section", SECTIONS[:2], indirect=True)
 def test_own_hooks_do_what_the_variable_says(section: str, tmp_path: Path) -> None:
     (tmp_path / "live.py").write_text(
         "import attached\n"
