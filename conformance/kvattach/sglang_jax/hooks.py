@@ -1,8 +1,9 @@
 """Hooks into sglang-jax: its free lists, rows, radix tree's locks and launches, in the law's events.
 
 Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
-each page on its path. What was allocated for a batch goes to its requests when their rows name it. A launch has copied
-the rows when it is queued: the host reads them then, and the launch uses the pages that they named.
+each page on its path. What was allocated for a batch goes to its requests when their rows name it. The host reads rows
+when a batch is made, and writes what they name into an array for the launch. If that array is the buffer into which
+every batch is written, the launch reads the buffer; if it is the rows themselves, the launch reads them.
 """
 
 from collections import Counter
@@ -33,6 +34,10 @@ from kvspec.memory.events import (
 
 KV = "kv"
 ROWS = "rows"
+BUFFER = "cache_loc"
+"""The buffer on the host into which `_merge_cache_loc` writes what the rows of a batch name."""
+BUFFER_HOLDER = "ReqToTokenPool"
+"""Who holds the buffer, for good."""
 NEW = "admission"
 """Who holds what was allocated for a batch, until a row names it."""
 TREE = "tree"
@@ -101,7 +106,7 @@ class Attached:
         hooks.hook(batch, "get_model_worker_batch", after=lambda _, made, of, *__, **___: self._launched(made, of))
         for name in ("process_batch_result_prefill", "process_batch_result_decode"):
             hooks.hook(scheduler, name, before=self._ended, after=self._settled)
-        hooks.hook(scheduler, "check_memory", before=lambda _: hooks.tell(Idle()))
+        hooks.hook(scheduler, "check_memory", before=lambda _: hooks.tell(Idle(self._keepers)))
         for name in ("event_loop_normal", "event_loop_overlap"):
             hooks.watch(scheduler, name)
 
@@ -113,6 +118,8 @@ class Attached:
         )
         self._size = scheduler.page_size
         self._table = rows.req_to_token
+        self._buffer = getattr(rows, "cache_loc_host_buf", None)
+        self._keepers = [] if self._buffer is None else [BUFFER_HOLDER]
         for kept in (self._runs, self._row_of, self._named, self._owner, self._keys, self._launches, self._flying):
             kept.clear()
         self._who, self._deep = [NEW], 0
@@ -120,7 +127,12 @@ class Attached:
             page_size=self._size, num_pages=self._allocator.size // self._size, label_size=self._size, padding=[0]
         )
         table = Pool(page_size=self._table.shape[1], num_pages=rows.size, first_page=0, label_size=1)
-        self.hooks.trace.header("sglang-jax", {KV: kv, ROWS: table})
+        pools = {KV: kv, ROWS: table}
+        if self._buffer is not None:
+            pools[BUFFER] = Pool(page_size=len(self._buffer), num_pages=1, first_page=0, label_size=1)
+        self.hooks.trace.header("sglang-jax", pools)
+        if self._buffer is not None:
+            self.hooks.tell(Take(BUFFER_HOLDER, BUFFER, [0]))
 
     # Who acts
 
@@ -313,7 +325,7 @@ class Attached:
     # Launches
 
     def _launched(self, made: Any, batch: Any) -> None:
-        reads, writes, rows, worked = [], [], [], []
+        reads, writes, rows, worked, places = [], [], [], [], 0
         extends = batch.forward_mode.is_extend()
         for info in batch.reqs_info:
             for at, req in enumerate(info.reqs or ()):
@@ -326,12 +338,23 @@ class Attached:
                 if start < stop:
                     writes.append(Use(table=run.name, start=start, stop=stop))
                 rows.append(self._row_use(run, row, 0, min(stop, self._table.shape[1])))
+                places += -(-stop // self._size) * self._size
                 worked.append(run)
                 self._flying[run.name] += 1
-        self._host(rows, [], "get_model_worker_batch")
+        buffer = [Use(pool=BUFFER, pages=[0], stop=places, holder=BUFFER_HOLDER)]
+        if self._is_in(made.cache_loc, self._table):
+            reads += rows
+        elif self._is_in(made.cache_loc, self._buffer):
+            self._host(rows, buffer, "_merge_cache_loc")
+            reads += buffer
+        else:
+            self._host(rows, [], "_merge_cache_loc")
         launch = self._next("launch")
         self.hooks.tell(Begin(launch, "device", reads, writes, at="forward_batch_generation"))
         self._launches[made.bid] = launch, worked
+
+    def _is_in(self, array: Any, memory: Any) -> bool:
+        return memory is not None and bool(self._engine.numpy.may_share_memory(array, memory))
 
     def _ended(self, scheduler: Any, batch: Any, result: Any, *_: Any) -> dict[str, int]:
         launch, worked = self._launches[result.bid]

@@ -67,6 +67,14 @@ _HAS_ROOM = """self._engine_paused = False
 _AT_ITS_PREFIX = "old_prefix_len = len(req.prefix_indices)"
 _AT_ITS_TREE = "old_prefix_len = req.last_matched_prefix_len"
 
+_THE_BUFFER = """return cache_loc_cpu.copy()
+    return cache_loc_cpu
+"""
+
+_A_COPY = """return cache_loc_cpu.copy()
+    return cache_loc_cpu.copy()
+"""
+
 
 def _mends(engine: Engine) -> list[Defect]:
     """Each by the name of the defect that it takes away."""
@@ -127,6 +135,11 @@ def _mends(engine: Engine) -> list[Defect]:
             "pause-stays-full",
             "after a pause the batch is not taken for full",
             ((scheduler, "continue_generation", _GOES_ON, _HAS_ROOM),),
+        ),
+        Defect(
+            "cache-loc-reused",
+            "a launch gets a copy of the buffer that the next batch overwrites",
+            ((engine.batch.ScheduleBatch, "_merge_cache_loc", _THE_BUFFER, _A_COPY),),
         ),
     ]
 
