@@ -69,8 +69,8 @@ def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> Non
     checkout = folder("sglang-jax")
     if "def release_kv_cache" not in (checkout / "python/sgl_jax/srt/mem_cache/common.py").read_text():
         pytest.skip("the checkout is older than pull request 994, whose lines the defects are for")
-    done = trial("sglang-jax", checkout, "--runs", "30", command="inject")
-    assert "10 of 10 injected faults found" in done.stdout, done.stdout + done.stderr
+    done = trial("sglang-jax", checkout, "--runs", "30", "--without-known", command="inject")
+    assert "13 of 13 injected faults found" in done.stdout, done.stdout + done.stderr
 
 
 def test_sglang_with_its_fences_conforms() -> None:

@@ -75,7 +75,7 @@ class _Worker(Worker):
 
     def __init__(self, engine: Engine, shape: Shape, rng: random.Random) -> None:
         size = shape.pages * shape.page_size
-        super().__init__(engine, rows=shape.running + 1, context=size, pages=shape.pages, page_size=shape.page_size)
+        super().__init__(engine, rows=shape.running, context=size, pages=shape.pages, page_size=shape.page_size)
         self._engine, self._shape, self._rng = engine, shape, rng
         self._context = size
         self._results: deque[list[int]] = deque()

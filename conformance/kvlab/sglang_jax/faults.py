@@ -5,10 +5,13 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Ten of them, for the lines after pull request 994."""
+    """Thirteen of them, for the lines after pull request 994."""
     tree = engine.radix.RadixCache
     token = engine.allocator.TokenToKVPoolAllocator
     batch, rows = engine.batch.ScheduleBatch, engine.pool.ReqToTokenPool
+    next_chunk = ".init_next_round_input()"
+    row_freed = "self.req_to_token_pool.free_slots.append(self.chunked_reqs[dp_rank].req_pool_idx)"
+    written = "(req_pool_indices[i], slice(prefix_lens[i], seq_lens[i]))"
     taken = "self.free_slots[dp_rank] = slots[need_size:]"
     locked = "self.dec_lock_ref(req.last_node)"
     moved = "out_cache_loc[pt : pt + extend_lens[i]]"
@@ -69,5 +72,27 @@ def defects(engine: Engine) -> list[Defect]:
             "row names another slot",
             "a chunk's row names its slots one place too late",
             ((batch, "prepare_for_extend", moved, "out_cache_loc[max(pt - 1, 0) :][: extend_lens[i]]"),),
+        ),
+        Defect(
+            "row handed on between chunks",
+            "the row of a prompt that is cut may be given to another request between two chunks",
+            ((engine.scheduler.Scheduler, "get_new_batch_prefill", next_chunk, f"{next_chunk}; {row_freed}"),),
+        ),
+        Defect(
+            "row of another request",
+            "each prompt of a batch is written to the row of the first one",
+            ((batch, "prepare_for_extend", written, written.replace("[i]", "[0]", 1)),),
+        ),
+        Defect(
+            "rows where they lie",
+            "a launch gets the rows themselves, and no copy of what they name",
+            (
+                (
+                    batch,
+                    "get_model_worker_batch",
+                    "cache_loc=cache_loc_cpu,",
+                    "cache_loc=self.req_to_token_pool.req_to_token,",
+                ),
+            ),
         ),
     ]
