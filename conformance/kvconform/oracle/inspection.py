@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from kvconform.oracle.holders import held, judge_holders, same_pages
 from kvconform.oracle.parts import POOLS, WORDS, judge_set, not_reported
-from kvconform.oracle.runs import alongside, merged, runs_of, without
+from kvconform.oracle.runs import alongside, both, merged, runs_of, without
 from kvspec.events import Figures, Held, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
 from kvspec.model.state import WITHHELD, State
@@ -147,11 +147,11 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
         return
     expected = _with_withheld(state, expected, observed)
     # those of the free ones that are withheld
-    early = without(observed.free_rows or (), without(observed.free_rows or (), expected.withheld_rows or ()))
+    early = both(observed.free_rows or (), expected.withheld_rows or ())
     if early:
         what = "rows are free that a launch in flight still reads"
         raise Violation("RACE-1", what, observed=early, wrong={"rows": expand(early)})
-    unread = without(observed.withheld_rows or (), without(observed.withheld_rows or (), expected.free_rows or ()))
+    unread = both(observed.withheld_rows or (), expected.free_rows or ())
     rule = "ROW-1" if unread else "RACE-1"
     judge_set(state, rule, "withheld_rows", expected.withheld_rows, observed.withheld_rows)
     lost = state.batch_refused and not without(observed.free_rows or (), expected.free_rows or ())

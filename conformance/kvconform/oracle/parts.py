@@ -60,6 +60,8 @@ def judge_set(
         not_reported(state, rule, field if observed is None else "pages")
         return
     state.judged[rule] += 1
+    if observed == expected:
+        return
     lacking, strange = without(expected, observed), without(observed, expected)
     if lacking or strange:
         due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))

@@ -27,12 +27,17 @@ def runs_of(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
 def merged(runs: Runs) -> list[tuple[int, int]]:
     """The same numbers as runs in order, none of which touch."""
     found: list[tuple[int, int]] = []
-    for first, count in sorted((run, 1) if isinstance(run, int) else run for run in runs):
+    for first, count in sorted([(run, 1) if isinstance(run, int) else run for run in runs]):
         if found and first <= found[-1][0] + found[-1][1]:
             found[-1] = found[-1][0], max(found[-1][1], first + count - found[-1][0])
         else:
             found.append((first, count))
     return found
+
+
+def both(runs: Runs, others: Runs) -> list[int | tuple[int, int]]:
+    """The numbers of `runs` that are among `others`, too."""
+    return without(runs, without(runs, others)) if runs and others else []
 
 
 def without(runs: Runs, others: Runs) -> list[int | tuple[int, int]]:
