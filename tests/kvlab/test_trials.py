@@ -79,7 +79,7 @@ def test_sglang_with_its_fences_conforms() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("version", "places"), [("0.5.22", ["backup"]), ("0.5.10", ["backup", "load"])])
+@pytest.mark.parametrize(("version", "places"), [("0.5.22", ["backup"]), ("0.5.10", ["backup", "load", "rows"])])
 def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
     done = trial("sglang", folder("sglang", version), "--runs", "15")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -92,7 +92,7 @@ def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
     [
         ("nano-vllm", None, (), 10),
         ("mini-sglang", None, ("--without-known",), 10),
-        ("sglang", "0.5.23", ("--without-known",), 42),
+        ("sglang", "0.5.23", ("--without-known",), 46),
     ],
 )
 def test_planted_defects_are_found(engine: str, version: str | None, options: tuple[str, ...], planted: int) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 from kvattach.hooks import Trace
 from kvattach.sglang.release import Release
-from kvattach.sglang.residency import Lock, Stays
+from kvattach.sglang.residency import Lock
+from kvattach.sglang.rows import Rows
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, NEW, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvattach.sglang.view import HOST, KV, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -30,7 +31,7 @@ from kvspec.memory.events import (
 from kvspec.memory.events import Release as Released
 
 
-class Attached(Stays):
+class Attached(Rows):
     """Tells what one memory does, from the moment it is complete."""
 
     def __init__(
@@ -73,6 +74,7 @@ class Attached(Stays):
             pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, padding=[0])
             for pool, made in self._allocators.items()
         }
+        pools[ROWS] = self._pool_of_rows(memory.rows)
         states = getattr(memory.rows, "mamba_allocator", None)
         if states is not None:
             self._allocators[STATES] = states
@@ -88,7 +90,7 @@ class Attached(Stays):
 
     def _install(self) -> None:
         hooks, release, cache = self.hooks, self._release, self._release.cache_class
-        hooks.hook(cache, "insert", after=lambda _, answer, __, params: self._inserted(answer, params))
+        hooks.hook(cache, "insert", after=self._inserted)
         hooks.hook(cache, "reset", before=self._emptied)
         hooks.hook(cache, "check_hicache_events", after=lambda *_: self.looked())
         self._acting(release.batches.ScheduleBatch, "_evict_swa", lambda _, req, *__, **___: self._request(req))
@@ -123,7 +125,7 @@ class Attached(Stays):
         hooks = self.hooks
         self._lock_hooks(cache)
         self._acting(cache, "cache_unfinished_req", lambda _, req, *__, **___: self._request(req), after=self._settled)
-        self._acting(cache, "cache_finished_req", lambda _, req, *__, **___: self._request(req))
+        self._acting(cache, "cache_finished_req", lambda _, req, *__, **___: self._request(req), after=self._finished)
         for name in ("evict", "_evict_backuped", "_evict_regular"):
             self._acting(cache, name, lambda *_, **__: TREE)
         self._acting(self._release.controller_class, "evict_host", lambda *_, **__: TREE)
@@ -226,8 +228,10 @@ class Attached(Stays):
             self.hooks.tell(Drop(pool, [*keys]))
             keys.clear()
 
-    def _inserted(self, answer: Any, params: Any) -> None:
-        self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), params.key))
+    def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
+        """A key was inserted; in the oldest releases it is what is asked, and not part of it."""
+        key = getattr(asked, "key", asked)
+        self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), key))
 
     def _path(self, named: Any) -> list[tuple[Any, str, int, Ids]]:
         """Before the locks on a path change: what they are, for each node and pool, and on which pages."""
@@ -297,6 +301,15 @@ class Attached(Stays):
 
     # Requests
 
+    def reads_rows(self, reqs: list[Any], stops: list[int]) -> None:
+        """A forward pass that is about to be queued reads the rows of its requests, on the current stream."""
+        reads = []
+        for req, stop in zip(reqs, stops, strict=True):
+            stay = self._reader(req)
+            if stay is not None:
+                reads.append(self._entries(stay.row, 0, stop))
+        self._streams.begin("forward_batch_generation rows", reads, [])
+
     def launch(
         self,
         reqs: list[Any],
@@ -305,14 +318,14 @@ class Attached(Stays):
         kept: list[Kept | None] | None = None,
         drafts: int = 0,
     ) -> None:
-        """A forward pass was queued on the current stream: what it waits for, it has asked for by now.
+        """A forward pass was queued on the current stream, after `reads_rows`: what it waits for, it has asked for.
 
         `kept` are the states that it keeps. It computes `drafts` tokens from each start on, of which those from the
         stop on are rejected.
         """
         reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
-            stay = self._stays.get(req.rid) or self._begins(req)
+            stay = self._stays.get(req.rid)
             if stay is None:
                 continue
             self._request(req)
@@ -348,6 +361,7 @@ class Attached(Stays):
             self._lent(before, stay, req)
         elif not self._release.unified:
             self._adopt_path(req, stay.name)
+        self._row_begins(stay, fresh=before is None)
         return stay
 
     def _rejected(self, stay: Stay, start: int, stop: int) -> list[Use]:
@@ -413,6 +427,7 @@ class Attached(Stays):
             # A tree that is switched off has nothing to say.
             books = self._tree.books(pool, without=loading) if pool in self._tree.pools else {}
             self.hooks.tell(Count(pool, free=[*free], **books))
+        self.hooks.tell(Count(ROWS, free=[*self._to_token.free_slots]))
         if self._host is None:
             return
         parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]

@@ -42,7 +42,7 @@ def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: A
     attached = Attached(release, trace, device.Stream, device.Event, COUNT_EVERY, device)
     live = _Live(scheduler, attached)
     worker = type(scheduler.tp_worker)
-    attached.hooks.hook(worker, "forward_batch_generation", after=live.launched)
+    attached.hooks.hook(worker, "forward_batch_generation", before=live.launches, after=live.launched)
     attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
     attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
     attached.watch(
@@ -76,12 +76,20 @@ class _Live:
         self._events = 0
         """Events when the scheduler was idle last."""
 
+    def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:
+        """A forward pass is about to be queued; an event that it records once it has read its rows comes after this."""
+        if batch is not None:
+            self._attached.reads_rows(batch.reqs, spans(batch)[1])
+
     def launched(self, _: None, __: Any, ___: Any, batch: Any = None, *____: Any, **_____: Any) -> None:
         """A forward pass was queued; in a release with a host cache its layers' waits are queued by now."""
         if batch is None:
             return
         starts, stops = spans(batch)
         self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
+        if self._scheduler.device == "cpu":
+            # There it is over: streams of a CPU queue nothing, and nobody waits for them.
+            self._attached.synchronized()
 
     def processed(self, *_: Any, **__: Any) -> None:
         """The scheduler reads a result; without overlap that waits for the forward pass."""

@@ -1,6 +1,7 @@
 """The modules of one SGLang release, whichever way it came to be importable."""
 
 import importlib
+import inspect
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ class Release:
 
     def __init__(self, root: Path) -> None:
         """Import them."""
+        self.root = root
+        """Its folder."""
         self.torch = importlib.import_module("torch")
         self.unified = not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
         """Whether the tree is `UnifiedRadixCache` and transfers are those of `L2TransferEngine`."""
@@ -51,6 +54,12 @@ class Release:
         self.batches = importlib.import_module("sglang.srt.managers.schedule_batch")
         transfers = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
         self.transfer = importlib.import_module(f"{memory}.l2_transfer") if transfers else None
+        self.writes_rows: Any = self.common
+        """The module of what writes rows for a batch."""
+        if not hasattr(self.common, "write_cache_indices"):
+            self.writes_rows = importlib.import_module(f"{memory}.allocation")
+        self.rows_by_number = "need_size" in inspect.signature(self.pools.ReqToTokenPool.alloc).parameters
+        """Whether rows are given out and back by their numbers, and not to requests: before 0.5.9."""
         self.sessions: Any = None
         """The module of streaming sessions; `None` in older releases, in which they are not driven."""
         self.session_slots: Any = None

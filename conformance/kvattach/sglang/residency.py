@@ -10,8 +10,9 @@ from typing import Any
 from kvattach.hooks import Trace
 from kvattach.sglang.release import Release
 from kvattach.sglang.states import States
-from kvattach.sglang.view import NEW, Stay
+from kvattach.sglang.view import NEW, ROWS, Stay
 from kvspec.memory.events import EndHolder, Transfer, Unify, Unmap
+from kvspec.memory.events import Release as Released
 
 
 @dataclass
@@ -81,15 +82,30 @@ class Stays(States):
         if lock is not None:
             lock.kvspec_owner = new
 
-    def _left(self, req: Any) -> None:
-        """A request or a session's slot gives its row back."""
-        row = self._row_of(req)
-        stay = None if row is None else self._rows.pop(row, None)
+    def _left(self, freed: Any) -> None:
+        """A request or a session's slot gives its row back; in the oldest releases rows are given back by number."""
+        if self._release.rows_by_number:
+            for row in [freed] if isinstance(freed, int) else freed:
+                self._row_left(row)
+            return
+        row = self._row_of(freed)
+        stay = None if row is None else self._row_left(row)
         if stay is not None:
             self._stays.pop(stay.rid, None)
             if self._who[-1] != stay.name:
                 self._gone(stay)
             # Else its session closes, and gives its states back last.
+
+    def _row_left(self, row: int) -> Stay | None:
+        """A row is free again; whose it was, if a launch has shown it."""
+        self.hooks.tell(Released(self._of_row(row), ROWS, [row]))
+        return self._rows.pop(row, None)
+
+    def _finished(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
+        """A request has ended; in later releases it gives its row back last."""
+        stay = self._stays.pop(req.rid, None) if self._release.rows_by_number else None
+        if stay is not None:
+            self._gone(stay)
 
     def _gone(self, stay: Stay) -> None:
         for pool in stay.pages:

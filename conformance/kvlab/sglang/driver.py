@@ -340,17 +340,26 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
     )
     traffic = _Traffic(release, shape, rng, seen)
 
+    drafts = shape.steps + 1 if shape.steps else 0
+
+    def reads_rows(batch: Any) -> None:
+        if attached is not None:
+            _, stops = spans(batch)
+            attached.reads_rows(
+                batch.reqs, [stop + (0 if batch.forward_mode.is_extend() else drafts) for stop in stops]
+            )
+
     def launched(batch: Any, verified: list[int] | None) -> None:
         starts, stops = spans(batch, verified)
         seen.drafted += verified is not None
         traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
         if attached is not None:
-            attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), shape.steps + 1 if verified else 0)
+            attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), drafts if verified else 0)
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
-        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap, shape.steps and shape.steps + 1)
-        worker.launched = launched
+        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap, drafts)
+        worker.reads_rows, worker.launched = reads_rows, launched
         # The scheduler's own wiring, in the releases that have it.
         for fence in ("load_fence_stream", "write_fence_stream"):
             if hasattr(memory.controller, fence):

@@ -10,8 +10,8 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Forty-two of them; without those of sessions and drafts where these are not driven."""
-    in_server = _in_scheduler(release) + in_host_cache(release) + in_pools(release)
+    """Forty-six of them; without those of sessions and drafts where these are not driven."""
+    in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release) + in_pools(release)
     return in_server if release.sessions is None else in_server + in_sessions(release) + in_drafts(release)
 
 
@@ -107,6 +107,40 @@ def _in_scheduler(release: Release) -> list[Defect]:
             "admitted without a lock",
             "a request is admitted without a lock on what it found",
             ((adder, "_commit_prefill_admission", "req.lock = self.tree_cache.lock(req.last_node)", "pass"),),
+        ),
+    ]
+
+
+def _in_rows(release: Release) -> list[Defect]:
+    rows, scheduler = release.pools.ReqToTokenPool, release.scheduler.Scheduler
+    return [
+        Defect(
+            "row rewritten under a launch",
+            "nothing orders what is written into rows after the launch in flight that reads them",
+            ((scheduler, "_apply_war_barrier", "not self._war_barrier_enabled", "True"),),
+        ),
+        Defect(
+            "row given out twice",
+            "a row that is given out stays in the list of free ones",
+            ((rows, "alloc_rows", "del self.free_slots[-need_size:]", "pass"),),
+        ),
+        Defect(
+            "row kept",
+            "a request that ends forgets its row, which is never free again",
+            ((rows, "free", "self.free_rows([req.kv.req_pool_idx])", "pass"),),
+        ),
+        Defect(
+            "row written short",
+            "the last slot of a prompt is not written into its row",
+            (
+                (
+                    release.writes_rows,
+                    "write_cache_indices",
+                    "slice(prefix_len, seq_len)",
+                    "slice(prefix_len, seq_len - 1)",
+                ),
+                (release.writes_rows, "write_cache_indices", "pt : pt + extend_len", "pt : pt + extend_len - 1"),
+            ),
         ),
     ]
 

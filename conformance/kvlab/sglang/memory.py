@@ -122,7 +122,8 @@ class Memory:
         need = (last - first) * size
         short = need - self.allocator.available_size()
         if short > 0:
-            self.cache.evict(self.release.base.EvictParams(num_tokens=short))
+            asks = getattr(self.release.base, "EvictParams", None)
+            self.cache.evict(short if asks is None else asks(num_tokens=short))
         slots = self.allocator.alloc(need)
         if slots is None:
             return False
@@ -244,6 +245,8 @@ class UnifiedMemory(Memory):
         req.extend_end = upto
         self.release.common.checkpoint_kv_cache(req, self.cache)
 
+    next_chunk = publish
+
     def let_go(self, req: Any, *, publish: bool) -> None:
         """A request finishes, or is retracted."""
         if publish:
@@ -347,14 +350,11 @@ class RadixMemory(Memory):
         pinned = req.last_node
         cache.inc_lock_ref(pinned)
         if req.host_hit_length > 0:
-            found, req.last_node = cache.init_load_back(
-                self.release.base.InitLoadBackParams(
-                    # Its name differs: the node on the host that was matched last, or best.
-                    getattr(self._found, "best_match_node", req.last_host_node),
-                    host_hit_length=req.host_hit_length,
-                    req=req,
-                )
-            )
+            # Its name differs: the node on the host that was matched last, or best.
+            node = getattr(self._found, "best_match_node", req.last_host_node)
+            asks = getattr(self.release.base, "InitLoadBackParams", None)
+            told = (node, req.host_hit_length) if asks is None else (asks(node, req.host_hit_length, req=req),)
+            found, req.last_node = cache.init_load_back(*told)
             req.prefix_indices = self.release.torch.cat([req.prefix_indices, found])
             self._note(req, cache_protected_len=len(req.prefix_indices))
         cache.inc_lock_ref(req.last_node)
@@ -363,7 +363,10 @@ class RadixMemory(Memory):
 
     def start(self, req: Any) -> None:
         """A row for a request that was admitted, with the prefix that it found."""
-        self.rows.alloc([req])
+        if self.release.rows_by_number:
+            (req.req_pool_idx,) = self.rows.alloc(1)
+        else:
+            self.rows.alloc([req])
         prefix = req.prefix_indices
         self.rows.write((self.row(req), slice(0, len(prefix))), prefix.to(self.release.torch.int32))
         self._hold(req, len(prefix))
@@ -402,6 +405,13 @@ class RadixMemory(Memory):
         """Let the tree have what was computed, and go on with what it has."""
         self._fill(req, upto)
         self.cache.cache_unfinished_req(req)
+
+    def next_chunk(self, req: Any, upto: int) -> None:
+        """Publish a chunk; in the oldest releases the next one has another row."""
+        self.publish(req, upto)
+        if self.release.rows_by_number:
+            self.rows.free(req.req_pool_idx)
+            self.start(req)
 
     def let_go(self, req: Any, *, publish: bool) -> None:
         """A request finishes, or is retracted."""

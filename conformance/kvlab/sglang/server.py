@@ -124,6 +124,7 @@ class Worker:
         self._rows = memory.rows
         self._counter = None if memory.controller is None else memory.controller.layer_done_counter
         self.forward_stream = Stream()
+        self.reads_rows: Callable[[Any], None] = lambda *_: None
         self.launched: Callable[[Any, list[int] | None], None] = lambda *_: None
         self.model_runner = SimpleNamespace(
             attn_backend=SimpleNamespace(needs_cpu_seq_lens=True), prefill_aware_swa=False, canary_manager=None
@@ -133,8 +134,10 @@ class Worker:
 
     def forward_batch_generation(self, batch: Any, *_: Any, **more: Any) -> Any:
         """Queue one forward pass."""
-        if batch.forward_mode.is_decode() and self._rng.random() < 0.8:
+        graph = batch.forward_mode.is_decode() and self._rng.random() < 0.8
+        if graph:
             # A graph reads what it shares with the scheduler before its layers. Else later writes wait for all of it.
+            self.reads_rows(batch)
             read = Event()
             read.record()
             self.last_shared_read_runner.shared_read_done_event = read
@@ -145,6 +148,8 @@ class Worker:
             if self._counter is not None:
                 self._counter.wait_until(layer)
             Stream.current.queue()
+        if not graph:
+            self.reads_rows(batch)
         self._prepare_states(batch)
         verified = None
         if self._drafts and not batch.forward_mode.is_extend():

@@ -75,15 +75,29 @@ class Worker:
         """The forward stream of one memory."""
         self._counter = memory.controller.layer_done_counter
         self.forward_stream = Stream()
+        self.reads_rows: Callable[[list[Any], list[int]], None] = lambda *_: None
         self.launched: Callable[[list[Any], list[int], list[int]], None] = lambda *_: None
 
     def forward_batch_generation(self, batch: Batch) -> None:
         """Queue one forward pass."""
+        self.reads_rows(batch.reqs, batch.seq_lens)
         self._counter.set_consumer(batch.hicache_consumer_index)
         for layer in range(LAYERS):
             self._counter.wait_until(layer)
             Stream.current.queue()
         self.launched(batch.reqs, batch.prefix_lens, batch.seq_lens)
+
+
+def barrier(scheduler: str) -> str:
+    """Before what the overlapping loop of a scheduler, its source, waits for what the launch in flight reads.
+
+    "schedule": before it schedules; "results": before it takes in results, which is earlier; empty: before nothing.
+    """
+    loop = scheduler.partition("def event_loop_overlap")[2].partition("\n    def ")[0]
+    waits = max(loop.find("self._apply_war_barrier()"), loop.find("self.schedule_stream.wait_stream"))
+    if waits < 0:
+        return ""
+    return "schedule" if waits < loop.find("self.run_batch(") else "results"
 
 
 class Walk:
@@ -97,7 +111,7 @@ class Walk:
             page_size=page_size,
             pages=pages,
             host_pages=pages * 2 + rng.randint(0, 20),
-            rows=6,
+            rows=2 + pages % 5,
             context=pages * page_size + page_size,
             write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
         )
@@ -115,6 +129,7 @@ class Walk:
         for fence in ("load_fence_stream", "write_fence_stream"):
             if hasattr(self.memory.controller, fence):
                 setattr(self.memory.controller, fence, self.worker.forward_stream)
+        self._barrier = barrier((release.root / "srt" / "managers" / "scheduler.py").read_text(encoding="utf-8"))
         longest = pages * page_size // 2
         self._longest = longest
         self._stems = [[rng.randint(1, self._traffic.alphabet) for _ in range(longest)] for _ in range(4)]
@@ -136,9 +151,13 @@ class Walk:
             self.memory.cache.check_hicache_events()
             while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
                 self._arrive()
+            if self._barrier == "schedule":
+                Stream.current.wait_stream(self.worker.forward_stream)
             batch = self._schedule()
             if batch is not None:
                 self._launch(batch)
+                if self._barrier == "results":
+                    Stream.current.wait_stream(self.worker.forward_stream)
             while len(self._flying) > (1 if self._traffic.overlap and batch else 0):
                 self._take_in(*self._flying.popleft())
             advance(self._rng, 6)
@@ -171,10 +190,10 @@ class Walk:
         memory, batch = self.memory, Batch([], [], [], [])
         if self._chunked is not None:
             # The chunk before is published while its launch may still be in flight.
-            memory.publish(self._chunked.req, self._chunked.done)
+            memory.next_chunk(self._chunked.req, self._chunked.done)
             if not self._add(self._chunked, batch):
                 self._retract(self._chunked)
-        while self._waiting and self._chunked is None and len(self._running) + len(batch.turns) < self._shape.rows:
+        while self._waiting and self._chunked is None and len(self._running) < self._shape.rows:
             turn = self._waiting[0]
             found = memory.match(turn.req)
             need = memory.pages(len(turn.tokens)) * self._shape.page_size + self._shape.page_size * len(self._running)
@@ -288,7 +307,8 @@ def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
         walk = Walk(release, rng)
         if attached is not None:
             attached.watch(walk.memory)
-            walk.worker.launched, walk.idled = attached.launch, attached.idle
+            walk.worker.reads_rows, walk.worker.launched = attached.reads_rows, attached.launch
+            walk.idled = attached.idle
         try:
             with walk.memory.configured():
                 walk.run()

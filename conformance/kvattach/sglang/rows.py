@@ -1,0 +1,111 @@
+"""Hooks into SGLang's table of rows (`req_to_token`): who has a row, what is written into it, which launch reads it.
+
+A row is a page of its own pool, and each of its entries a slot. The scheduler writes rows on its own stream, a launch
+reads them on the stream of the launches.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kvattach.hooks import Trace
+from kvattach.sglang.release import Release
+from kvattach.sglang.residency import Stays
+from kvattach.sglang.view import NEW, ROWS, Ids, Stay
+from kvspec.memory.events import Map, Pool, Take, Transfer, Use
+
+
+class Rows(Stays):
+    """What becomes of rows and their entries."""
+
+    _width: int
+    """Entries of a row."""
+    _written = 0
+    """How often rows were written."""
+
+    def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
+        """Install the hooks. `stream` and `event` are the classes that the release uses."""
+        super().__init__(release, trace, stream, event)
+        hook, pool = self.hooks.hook, release.pools.ReqToTokenPool
+        if hasattr(pool, "alloc_rows"):
+            hook(pool, "alloc_rows", after=lambda _, rows, *__: self._rows_taken(set(), rows))
+        else:
+            hook(pool, "alloc", before=self._rows_of, after=lambda had, rows, *__: self._rows_taken(had, rows))
+        hook(pool, "write", before=lambda _, entries, *__: self._row_written(entries))
+        self._kernel(release.writes_rows, "write_cache_indices", self._prefilled)
+        if hasattr(release.writes_rows, "assign_req_to_token_pool_func"):
+            self._kernel(release.writes_rows, "assign_req_to_token_pool_func", self._assigned)
+
+    def _kernel(self, module: Any, name: str, uses: Callable[..., list[Use]]) -> None:
+        """Tell what a function writes by a kernel; what it writes one by one has told itself."""
+        self.hooks.hook(
+            module,
+            name,
+            before=lambda *_: self._written,
+            after=lambda before, _, *args: self._write(name, uses(*args)) if before == self._written else None,
+        )
+
+    def _pool_of_rows(self, rows: Any) -> Pool:
+        """The pool that a table is; in later releases its row 0 is for padding."""
+        first, self._width = len(rows.req_to_token) - rows.size, int(rows.req_to_token.shape[1])
+        return Pool(page_size=self._width, num_pages=rows.size, first_page=first)
+
+    def _rows_of(self, _: Any, asking: Any) -> set[int | None]:
+        """The rows that those who ask for one have."""
+        return set() if isinstance(asking, int) else {self._row_of(req) for req in asking}
+
+    def _rows_taken(self, had: set[int | None], rows: Ids | None) -> None:
+        taken = [row for row in rows or [] if row not in had]
+        if taken:
+            self.hooks.tell(Take(NEW, ROWS, [*taken]))
+
+    def _reader(self, req: Any) -> Stay | None:
+        """Who reads a row for a request; `None`: it has none."""
+        stay, row = self._stays.get(req.rid), self._row_of(req)
+        if stay is None:
+            return self._begins(req)
+        if row is not None and row not in self._rows:
+            # A prompt's next chunk, in the oldest releases.
+            self._rows[row], stay.row = stay, row
+            self._row_begins(stay, fresh=True)
+        return stay
+
+    def _begins(self, req: Any) -> Stay | None:
+        """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
+        raise NotImplementedError
+
+    def _row_begins(self, stay: Stay, fresh: bool) -> None:
+        """Somebody has a row from now on, one that was just given out or that of a session."""
+        if fresh:
+            self.hooks.tell(Transfer(NEW, stay.name, ROWS, [stay.row]))
+        stay.pages[ROWS] = [stay.row]
+        self.hooks.tell(Map(stay.table(ROWS), stay.name, ROWS, 0, [stay.row]))
+
+    def _entries(self, row: int, start: int, stop: int) -> Use:
+        stay = self._rows.get(row)
+        if stay is not None and ROWS in stay.pages:
+            return Use(table=stay.table(ROWS), start=start, stop=stop)
+        return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=self._of_row(row))
+
+    def _write(self, name: str, uses: list[Use]) -> None:
+        self._written += 1
+        written = [use for use in uses if use.start < use.stop]
+        if written:
+            self._streams.begin(name, [], written)
+
+    def _row_written(self, entries: tuple[Any, Any]) -> None:
+        rows, where = entries
+        if isinstance(where, slice):
+            uses = [self._entries(int(rows), *where.indices(self._width)[:2])]
+        else:
+            pairs = zip(rows.tolist(), where.tolist(), strict=True)
+            uses = [self._entries(row, at, at + 1) for row, at in pairs]
+        self._write("write", uses)
+
+    def _prefilled(self, *told: Any) -> list[Use]:
+        """The prefix that a request has found, and what it computes."""
+        rows, stops = told[2], told[6]
+        return [self._entries(row, 0, stop) for row, stop in zip(rows.tolist(), stops.tolist(), strict=True)]
+
+    def _assigned(self, rows: Any, _: Any, starts: Any, stops: Any, *__: Any) -> list[Use]:
+        """The room for drafts."""
+        return [self._entries(*entries) for entries in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True)]
