@@ -46,7 +46,6 @@ WAITING = (
     "spec/kvspec",
     "conformance/kvattach",
     "conformance/kvcheck",
-    "conformance/kvcli",
     "conformance/kvlab",
     "conformance/kvtrace/writer.py",
     "conformance/kvconform/findings",

@@ -21,7 +21,7 @@ def attach(
 ) -> None:
     """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm, an older SGLang.
 
-    Without an option what it does is judged in another process while it runs, and each kind of finding is logged in
+    Without an option its events are checked in another process while it runs, and each kind of finding is logged in
     one line with the place of the report. Everything after -- is the engine's own command line, which starts Python.
 
         kvspec attach -- python my_server.py

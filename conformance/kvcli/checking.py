@@ -1,4 +1,4 @@
-"""`kvspec run`, `check`, `rules` and `schema`: what is judged, by which rules, in which format."""
+"""`kvspec run`, `check`, `rules` and `schema`: what is checked, by which rules, in which format."""
 
 import json
 import os
@@ -49,9 +49,9 @@ def run(
     """Replay vectors against an implementation and check every answer.
 
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
-    fresh implementation, up to the first answer that is not allowed. What needs something that the implementation
-    declares to lack is skipped. Vectors of the memory level ask no implementation: the memory checker alone runs them,
-    without --impl.
+    fresh implementation, up to the first answer that is not allowed. A vector that needs a feature which the
+    implementation declares to lack is skipped. Vectors of the memory level ask no implementation: the memory checker
+    alone runs them, without --impl.
 
         kvspec run
 
@@ -86,8 +86,8 @@ def check(
 ) -> None:
     """Check recorded traces: what an engine did and answered, one operation or memory event a line.
 
-    Reads line by line, in memory that does not grow with the file. What the engine did not tell is not judged, and
-    the fields that were left out are named, with the rules that need them. Checking goes on after a finding.
+    Reads line by line, in memory that does not grow with the file. A field that the engine left out is not
+    checked: it is named, with the rules that need it. Checking goes on after a finding.
 
         kvspec check engine.jsonl yesterday.jsonl.zst
 
@@ -138,10 +138,10 @@ def show(
     ] = None,
     html: Html = None,
 ) -> None:
-    """Tell a trace as a story: what happens, line by line, and beside it who has which page and row.
+    """Describe a trace line by line: what happens, and beside it who has which page and row.
 
-    Whether it shows a finding or not. Of a long trace only a part is told: what leads to the first finding, or its
-    end. A vector is told with the answers that the model itself gives.
+    Whether it shows a finding or not. Of a long trace only a part is described: what leads to the first finding, or its
+    end. A vector is shown with the answers that the model itself gives.
 
         kvspec show kvspec-failure.jsonl
 
@@ -172,7 +172,7 @@ def rules(
 
 
 class Schema(StrEnum):
-    """What a schema describes."""
+    """The format that a schema describes."""
 
     trace = "trace"
     report = "report"
@@ -192,5 +192,5 @@ def schema(
     from kvconform.findings.outcome import schema as report_schema
     from kvconform.traces.schema import schema as format_schema
 
-    told = format_schema() if what is Schema.trace else report_schema()
-    Output().print(json.dumps(told, indent=2), markup=False, highlight=False, soft_wrap=True)
+    printed = format_schema() if what is Schema.trace else report_schema()
+    Output().print(json.dumps(printed, indent=2), markup=False, highlight=False, soft_wrap=True)

@@ -43,7 +43,7 @@ for _group in (app, replay.app, engines.app, exporting.app):
 _INTERRUPTED = 128 + signal.SIGINT
 """Typer's own answer to an interruption that no command has an answer to: the status, older versions exit with it."""
 
-# What typer raises for any wrong call: the public BadParameter's base, which older versions have from click, newer
+# Typer raises it for any wrong call: the public BadParameter's base, which older versions have from click, newer
 # ones from their own copy of it.
 _USAGE_ERROR: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
@@ -81,7 +81,7 @@ def main() -> NoReturn:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Carry out one command line and return its exit status; what is wrong with it is told in one line on stderr."""
+    """Carry out one command line and return its exit status; what is wrong with it is one line on stderr."""
     with shown():
         return _carried_out(arguments)
 

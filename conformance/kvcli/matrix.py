@@ -65,7 +65,7 @@ def matrix(
 ) -> None:
     """Check releases of a real engine, and print them in one table.
 
-    Each release runs in a process of its own, and is told of when it is done. Behind the protocol: all vectors that it
+    Each release runs in a process of its own, and is reported when it is done. Behind the protocol: all vectors that it
     supports, then random walks. As it runs: its own scheduler driven with hooks, first for each known defect, then at
     random. A version that is not there yet is fetched, as 'kvspec engines install' does. For each finding the shortest
     trace is written to DIR, and results are kept there: a second run does only what is new. A release that cannot be
@@ -122,7 +122,7 @@ def _levels(engine: str, level: Level) -> "list[OneLevel]":
 
 @contextmanager
 def _waiting(for_: str) -> Iterator[None]:
-    """Something that moves on standard error meanwhile, if anybody looks."""
+    """Something that moves on standard error meanwhile, if it is a terminal."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()

@@ -19,10 +19,10 @@ def flowing(docstring: str | None) -> str:
     text = inspect.cleandoc(docstring or "")
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     examples = [paragraph.strip() for paragraph in text.split("\n\n") if paragraph.lstrip().startswith("kvspec ")]
-    told = [paragraph for paragraph in paragraphs if not paragraph.startswith("kvspec ")]
+    prose = [paragraph for paragraph in paragraphs if not paragraph.startswith("kvspec ")]
     if examples:
-        told.append("\n".join(["[bold]Examples:[/bold]", *(f"  {one}" for one in examples)]))
-    return "\n\n".join(told)
+        prose.append("\n".join(["[bold]Examples:[/bold]", *(f"  {one}" for one in examples)]))
+    return "\n\n".join(prose)
 
 
 Impl = Annotated[
@@ -72,7 +72,7 @@ def _forms(
 
 
 def with_forms(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter `forms` is filled by options: in which forms it tells what came out."""
+    """A command whose parameter `forms` is filled by options: the forms in which it reports."""
     own, options = inspect.signature(command), inspect.signature(_forms).parameters
 
     @wraps(command)
@@ -83,7 +83,7 @@ def with_forms(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for name, each in own.parameters.items():
         parameters += options.values() if name == "forms" else [each]
-    # What typer reads.
+    # Typer reads these.
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     return called

@@ -70,7 +70,7 @@ def fuzz(
 
 
 def _budget(seconds: float | None, operations: int | None, usual_seconds: float = 60) -> "Budget":
-    """What was asked for; where nothing was, what is usual."""
+    """The budget that was asked for; the usual one where none was."""
     from kvconform.fuzzing.fuzz import Budget
 
     if seconds is None and operations is None:
@@ -133,7 +133,7 @@ def tiers(
     minutes: Annotated[float, typer.Option(min=0.01, help="How long to walk without mutants.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
 ) -> None:
-    """Walk the reference's host tier under the law of the memory model, clean or with its mutants.
+    """Walk the reference's host tier under the memory model, clean or with its mutants.
 
     A small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late or
     fail, requests leave at any moment. Now and then the reference scheduler drives it. Without mutants nothing may be
@@ -277,9 +277,9 @@ def bugs(
 ) -> None:
     """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
 
-    Each is a small mutant of the reference implementation. With a name, its story: what the code does, what happens
-    in the shortest trace that a vector shows, and why that is a contradiction. Without one, or with --fuzz, a table of
-    what finds each. Exit status 1 if something is not found.
+    Each is a small mutant of the reference implementation. With a name, its description: what the code does,
+    what happens in the shortest trace that a vector shows, and why that is a contradiction. Without one, or with
+    --fuzz, a table of what finds each. Exit status 1 if something is not found.
 
         kvspec bugs retract-tail-orphaned
 

@@ -22,7 +22,7 @@ NEXT = {
     Way.trace: "python toy_loop.py trace.jsonl; kvspec check trace.001.jsonl --html finding.html",
     Way.attach: "pytest  # of vLLM; hooks for another engine: conformance/docs/attach.md",
 }
-"""What to call then, in the folder."""
+"""The command to call then, in the folder."""
 
 
 def init(
