@@ -126,7 +126,7 @@ lint: .venv/.stamp ## Check style and formatting with ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-typecheck: .venv/.stamp ## Check the types of the whole tree with mypy --strict
+typecheck: .venv/.engines.stamp ## Check the types of the whole tree with mypy --strict, by torch's own
 	@$(BIN)/mypy
 
 clean: ## Remove .venv, build outputs and caches

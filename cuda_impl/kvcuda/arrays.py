@@ -1,4 +1,4 @@
-"""Types of the host's arrays. Tensors are `Any`: mypy skips torch and triton."""
+"""Types of the host's arrays."""
 
 from typing import TypeAlias
 

@@ -1,10 +1,7 @@
 """A decode step as one CUDA graph: allocate, write the rows, forward pass; captured once per batch size."""
 
-from typing import Any
-
 import torch
 
-from kvcuda import digest_kernels
 from kvcuda.backend import DEVICE
 from kvcuda.digest import FIELDS as MODEL_FIELDS
 from kvcuda.digest_step import DigestStep
@@ -26,10 +23,10 @@ class DecodeGraph:
         """Capture the step. Make it before any request runs: the capture computes position 0 of row 0 once."""
         self._step = step
         self._batch = batch
-        self._manager_words: Any = torch.zeros(padded((1 + batch) * FIELDS), dtype=torch.int32, device=DEVICE)
-        self._model_words: Any = torch.zeros(padded(batch * MODEL_FIELDS), dtype=torch.int32, device=DEVICE)
+        self._manager_words: torch.Tensor = torch.zeros(padded((1 + batch) * FIELDS), dtype=torch.int32, device=DEVICE)
+        self._model_words: torch.Tensor = torch.zeros(padded(batch * MODEL_FIELDS), dtype=torch.int32, device=DEVICE)
         self._out_cache_loc = step.manager.memory.out_cache_loc
-        self._graph: Any = None
+        self._graph: torch.cuda.CUDAGraph | None = None
         if DEVICE == "cuda":
             self._enqueue()  # compiles the kernels, which a capture cannot
             torch.cuda.synchronize()
@@ -41,7 +38,7 @@ class DecodeGraph:
         self._step.manager.memory.enqueue_decode(self._manager_words, self._batch)
         if self._step.model.layers.window:
             self._step.model.enqueue_look_up(self._model_words, self._batch)
-        self._step.model.enqueue(digest_kernels.decode_kernel, self._model_words, self._batch)
+        self._step.model.enqueue(self._model_words, self._batch, decode=True)
 
     def decode_and_launch(self, launch: int, reqs: list[str]) -> None:
         """`decode(reqs)` and `launch(launch, reqs)` in one replay.

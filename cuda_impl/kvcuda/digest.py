@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -63,23 +63,23 @@ class DigestModel:
         self._memory = memory
         self._max_words = max_words
         self.layers = layers_of(config)
-        self.kv: Any = _poisoned((config.num_pages + 1) * config.page_size)
+        self.kv: torch.Tensor = _poisoned((config.num_pages + 1) * config.page_size)
         """int64 [slots]: the "KV" of each slot. Poisoned, so that a read of an unwritten slot changes the samples."""
-        self.window_kv: Any = None
+        self.window_kv: torch.Tensor | None = None
         """int64 [window slots]: the "KV" of window layers, if there are any."""
-        self.window_loc: Any = None
+        self.window_loc: torch.Tensor | None = None
         """int32 [LOOKUP_BUFFERS * max_words]: the window slots of the last launches' positions."""
         if self.layers.window:
             self.window_kv = _poisoned((config.num_window_pages + 1) * config.page_size)
             self.window_loc = torch.zeros(LOOKUP_BUFFERS * max_words, dtype=torch.int32, device=DEVICE)
-        self.recurrent: Any = None
+        self.recurrent: torch.Tensor | None = None
         """int64 [num_states + 1]: the state in each slot, if there are any; slot 0 has the state of no tokens."""
         if self.layers.recurrent:
             self.recurrent = _poisoned(config.num_states + 1)
             self.recurrent[0] = 0
-        self.sampled: Any = torch.zeros(config.num_rows, dtype=torch.int32, device=DEVICE)
+        self.sampled: torch.Tensor = torch.zeros(config.num_rows, dtype=torch.int32, device=DEVICE)
         """int32 [num_rows]: the last token that each row sampled."""
-        self.samples: Any = torch.full((max_samples,), -1, dtype=torch.int32, device=DEVICE)
+        self.samples: torch.Tensor = torch.full((max_samples,), -1, dtype=torch.int32, device=DEVICE)
         """int32 [max_samples]: all sampled tokens, in the order of the forward passes."""
         self.num_samples = 0
         self._staging = Staging(max_words, DEVICE, memory.streams)
@@ -100,16 +100,13 @@ class DigestModel:
         begins = [0] * len(parts)
         decoding = [i for i, part in enumerate(parts) if part.samples == 1 and len(part.tokens or (0,)) == 1]
         prefilling = [i for i in range(len(parts)) if i not in set(decoding)]
-        for kernel, chosen in (
-            (digest_kernels.prefill_kernel, prefilling),
-            (digest_kernels.decode_kernel, decoding),
-        ):
+        for chosen in (prefilling, decoding):
             if chosen:
-                self._run_kernel(kernel, batch.only(chosen), [parts[i] for i in chosen], chosen, begins)
+                self._run_kernel(batch.only(chosen), [parts[i] for i in chosen], chosen, begins, chosen is decoding)
         return begins
 
     def _run_kernel(
-        self, kernel: Any, batch: ForwardBatch, parts: Sequence[Sampling], chosen: list[int], begins: list[int]
+        self, batch: ForwardBatch, parts: Sequence[Sampling], chosen: list[int], begins: list[int], decode: bool
     ) -> None:
         """Enqueue one kernel for the chosen requests of a batch; write where their samples begin to `begins`."""
         slot = self._staging.take()
@@ -128,7 +125,7 @@ class DigestModel:
 
         def work() -> None:
             slot.upload(used)
-            self.enqueue(kernel, slot.device, requests)
+            self.enqueue(slot.device, requests, decode=decode)
 
         stream = self._memory.streams.forward
         stream.run(work, self.uses(slot, batch))
@@ -214,8 +211,9 @@ class DigestModel:
         lengths = self._lookup_lengths(batch)
         entries[:, 7] = buffer * self._max_words + lengths.cumsum() - lengths
 
-    def enqueue_look_up(self, words: Any, batch: int) -> None:
+    def enqueue_look_up(self, words: torch.Tensor, batch: int) -> None:
         """Enqueue the look-up of a batch's window slots on the current stream; `words` is on the device."""
+        assert self.window_loc is not None, "only window layers look slots up"
         memory = self._memory
         digest_kernels.look_up_kernel[(batch,)](
             words,
@@ -228,9 +226,10 @@ class DigestModel:
             BLOCK=BLOCK,
         )
 
-    def enqueue(self, kernel: Any, words: Any, batch: int) -> None:
+    def enqueue(self, words: torch.Tensor, batch: int, *, decode: bool) -> None:
         """Enqueue one of the kernels on the current stream; `words` is on the device. A CUDA graph captures this."""
         memory = self._memory
+        kernel = digest_kernels.decode_kernel if decode else digest_kernels.prefill_kernel
         kernel[(batch,)](
             words,
             memory.req_to_token,
@@ -248,7 +247,7 @@ class DigestModel:
         )
 
 
-def _poisoned(slots: int) -> Any:
+def _poisoned(slots: int) -> torch.Tensor:
     return torch.full((slots,), -1, dtype=torch.int64, device=DEVICE)
 
 

@@ -28,9 +28,12 @@ the window index on.
 # backend decides how kernels are decorated, so it comes before triton.
 # isort: off
 from kvcuda import backend as _backend  # noqa: F401
+import torch
 import triton
 import triton.language as tl
 # isort: on
+
+from kvcuda.jit import kernel
 
 FIELDS_PER_JOB = 12
 """Words of a job."""
@@ -99,13 +102,13 @@ def read_window(
     return tl.where(live, contribute(value, position), 0)
 
 
-@triton.jit
+@kernel()
 def look_up_kernel(
-    words: tl.tensor,
-    req_to_token: tl.tensor,
-    window_of: tl.tensor,
-    window_loc: tl.tensor,
-    max_context_len: tl.tensor,
+    words: torch.Tensor,
+    req_to_token: torch.Tensor,
+    window_of: torch.Tensor,
+    window_loc: torch.Tensor,
+    max_context_len: int,
     P: tl.constexpr,
     WINDOW: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -123,18 +126,18 @@ def look_up_kernel(
         tl.store(noted + position, window_page * P + slot % P, mask=live)
 
 
-@triton.jit
+@kernel()
 def prefill_kernel(
-    words: tl.tensor,
-    req_to_token: tl.tensor,
-    out_cache_loc: tl.tensor,
-    kv: tl.tensor,
-    sampled: tl.tensor,
-    samples: tl.tensor,
-    window_loc: tl.tensor,
-    window_kv: tl.tensor,
-    recurrent: tl.tensor,
-    max_context_len: tl.tensor,
+    words: torch.Tensor,
+    req_to_token: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    kv: torch.Tensor,
+    sampled: torch.Tensor,
+    samples: torch.Tensor,
+    window_loc: torch.Tensor | None,
+    window_kv: torch.Tensor | None,
+    recurrent: torch.Tensor | None,
+    max_context_len: int,
     BLOCK: tl.constexpr,
     WINDOW: tl.constexpr,
     RECENT: tl.constexpr,
@@ -184,18 +187,18 @@ def prefill_kernel(
     tl.store(sampled + row, sample(behind))
 
 
-@triton.jit
+@kernel()
 def decode_kernel(
-    words: tl.tensor,
-    req_to_token: tl.tensor,
-    out_cache_loc: tl.tensor,
-    kv: tl.tensor,
-    sampled: tl.tensor,
-    samples: tl.tensor,
-    window_loc: tl.tensor,
-    window_kv: tl.tensor,
-    recurrent: tl.tensor,
-    max_context_len: tl.tensor,
+    words: torch.Tensor,
+    req_to_token: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    kv: torch.Tensor,
+    sampled: torch.Tensor,
+    samples: torch.Tensor,
+    window_loc: torch.Tensor | None,
+    window_kv: torch.Tensor | None,
+    recurrent: torch.Tensor | None,
+    max_context_len: int,
     BLOCK: tl.constexpr,
     WINDOW: tl.constexpr,
     RECENT: tl.constexpr,

@@ -47,7 +47,7 @@ class DigestStep:
 
     def __init__(
         self,
-        make_manager: Callable[..., DeviceManager],
+        make_manager: type[DeviceManager],
         config: Config,
         *,
         streams: Streams | None = None,

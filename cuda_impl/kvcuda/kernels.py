@@ -21,10 +21,12 @@ stay below, by the checks of `DeviceTensors`: slot indices, ring indices before 
 # backend decides how kernels are decorated, so it comes before triton.
 # isort: off
 from kvcuda import backend as _backend  # noqa: F401
+import torch
 import triton
 import triton.language as tl
 # isort: on
 
+from kvcuda.jit import kernel
 from kvcuda.words import FIELDS as _FIELDS
 from kvcuda.words import Fault, Move
 
@@ -137,21 +139,21 @@ def take_windows(
     tl.store(window_of + page, tl.zeros_like(page), mask=live)
 
 
-@triton.jit
+@kernel()
 def extend_kernel(
-    words: tl.tensor,
-    req_to_token: tl.tensor,
-    ring: tl.tensor,
-    arena: tl.tensor,
-    out_cache_loc: tl.tensor,
-    page_used: tl.tensor,
-    fault: tl.tensor,
-    window_of: tl.tensor,
-    window_ring: tl.tensor,
-    window_used: tl.tensor,
-    num_pages: tl.tensor,
-    num_window_pages: tl.tensor,
-    max_context_len: tl.tensor,
+    words: torch.Tensor,
+    req_to_token: torch.Tensor,
+    ring: torch.Tensor,
+    arena: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    page_used: torch.Tensor,
+    fault: torch.Tensor,
+    window_of: torch.Tensor | None,
+    window_ring: torch.Tensor | None,
+    window_used: torch.Tensor | None,
+    num_pages: int,
+    num_window_pages: int,
+    max_context_len: int,
     P: tl.constexpr,
     BLOCK: tl.constexpr,
     DEBUG: tl.constexpr,
@@ -208,20 +210,20 @@ def extend_kernel(
         tl.store(table + position, slot, mask=live)
 
 
-@triton.jit
+@kernel()
 def decode_kernel(
-    words: tl.tensor,
-    req_to_token: tl.tensor,
-    ring: tl.tensor,
-    out_cache_loc: tl.tensor,
-    page_used: tl.tensor,
-    fault: tl.tensor,
-    window_of: tl.tensor,
-    window_ring: tl.tensor,
-    window_used: tl.tensor,
-    num_pages: tl.tensor,
-    num_window_pages: tl.tensor,
-    max_context_len: tl.tensor,
+    words: torch.Tensor,
+    req_to_token: torch.Tensor,
+    ring: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+    page_used: torch.Tensor,
+    fault: torch.Tensor,
+    window_of: torch.Tensor | None,
+    window_ring: torch.Tensor | None,
+    window_used: torch.Tensor | None,
+    num_pages: int,
+    num_window_pages: int,
+    max_context_len: int,
     P: tl.constexpr,
     JOB_BLOCK: tl.constexpr,
     DEBUG: tl.constexpr,
@@ -278,20 +280,20 @@ def decode_kernel(
         tl.store(out + step, slot, mask=live)
 
 
-@triton.jit
+@kernel()
 def move_kernel(
-    words: tl.tensor,
-    req_to_token: tl.tensor,
-    ring: tl.tensor,
-    arena: tl.tensor,
-    page_used: tl.tensor,
-    fault: tl.tensor,
-    window_of: tl.tensor,
-    window_ring: tl.tensor,
-    window_used: tl.tensor,
-    num_pages: tl.tensor,
-    num_window_pages: tl.tensor,
-    max_context_len: tl.tensor,
+    words: torch.Tensor,
+    req_to_token: torch.Tensor,
+    ring: torch.Tensor,
+    arena: torch.Tensor,
+    page_used: torch.Tensor,
+    fault: torch.Tensor,
+    window_of: torch.Tensor | None,
+    window_ring: torch.Tensor | None,
+    window_used: torch.Tensor | None,
+    num_pages: int,
+    num_window_pages: int,
+    max_context_len: int,
     P: tl.constexpr,
     BLOCK: tl.constexpr,
     DEBUG: tl.constexpr,
@@ -359,6 +361,6 @@ def move_kernel(
                 tl.store(start + slot, kept * P + slot % P, mask=slot < slots)
 
 
-@triton.jit
-def empty_kernel(words: tl.tensor) -> None:
+@kernel()
+def empty_kernel(words: torch.Tensor) -> None:
     """Do nothing: the least cost of a launch."""

@@ -4,7 +4,9 @@
 kernels have run. All decisions are the `DeviceManager`'s, which never reads the device.
 """
 
-from typing import Any, TypeVar
+from typing import TypeVar
+
+import torch
 
 from kvcuda.device_manager import DeviceManager
 from kvcuda.memory import DeviceFault
@@ -212,7 +214,7 @@ class Manager(DeviceManager):
         return slots
 
 
-def _entries(ring: Any, first: int, count: int) -> list[int]:
+def _entries(ring: torch.Tensor, first: int, count: int) -> list[int]:
     """`count` entries of a ring, from entry `first` on, counted since the start."""
     first %= len(ring)
     end = min(first + count, len(ring))

@@ -5,7 +5,7 @@ before.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,12 +53,12 @@ class DeviceMemory(PageMoves):
         super().__init__(config, streams, debug=debug)
         self.batches = 0
         """Batches prepared since the start."""
-        self._outs: list[Any] = []
+        self._outs: list[torch.Tensor] = []
         self._make_out(min(out_tokens, config.num_pages * config.page_size))
 
     def _make_out(self, tokens: int) -> None:
         self.out_tokens = tokens
-        self.out_cache_loc: Any = torch.zeros(OUT_BUFFERS * tokens, dtype=torch.int32, device=DEVICE)
+        self.out_cache_loc: torch.Tensor = torch.zeros(OUT_BUFFERS * tokens, dtype=torch.int32, device=DEVICE)
         """int32 [OUT_BUFFERS * out_tokens]: slot index of each new token, a buffer for each of the last batches."""
         self._outs.append(self.out_cache_loc)  # for good: a forward pass may still read an outgrown one
         self._out_since = self.batches
@@ -189,7 +189,7 @@ class DeviceMemory(PageMoves):
         listener = self.streams.listener
         self._run(slot, work, None if listener is None else listener.decode(slot, self.out_cache_loc))
 
-    def enqueue_decode(self, words: Any, batch: int) -> None:
+    def enqueue_decode(self, words: torch.Tensor, batch: int) -> None:
         """Enqueue the decode kernel on the current stream; `words` is on the device. A CUDA graph captures this."""
         config = self.config
         kernels.decode_kernel[(-(-batch // JOB_BLOCK),)](

@@ -12,7 +12,7 @@ K/V pages have no events here: only forward passes use them, on one stream, and 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from kvcuda.arrays import Ints, Words
 from kvcuda.words import FIELDS, OF_ARENA, REWRITES, Move
@@ -36,6 +36,15 @@ def pools(config: Config) -> dict[str, Pool]:
         TENSORS: Pool(keyed=True, writes_reported=False),
         BUFFERS: Pool(_SLOTS, keyed=True),
     }
+
+
+class Staged(Protocol):
+    """Words that the host writes, and a copy of which the device reads."""
+
+    @property
+    def words(self) -> Words:
+        """The host's side."""
+        ...
 
 
 class Uses(NamedTuple):
@@ -103,18 +112,18 @@ class Listener:
         for emit in pending:
             emit()
 
-    def stage(self, slot: Any) -> None:
+    def stage(self, slot: Staged) -> None:
         """The host writes a staged slot's words."""
         self._staged += 1
         self.emit(Begin(f"staged {self._staged}", "host", writes=[self._buffer("words", slot)]))
 
     # Uses
 
-    def words(self, *slots: Any) -> Uses:
+    def words(self, *slots: Staged) -> Uses:
         """An operation reads the words of staged slots."""
         return Uses([self._buffer("words", slot) for slot in slots], [])
 
-    def extend(self, slot: Any, out_cache_loc: Any) -> Uses:
+    def extend(self, slot: Staged, out_cache_loc: object) -> Uses:
         """A prefill batch writes its rows: fresh ones from the arena, all of them from the ring."""
         header, *jobs = _entries(slot)
         _, count, extends, out = header[:4]
@@ -127,7 +136,7 @@ class Listener:
                 out += end - start
         return uses
 
-    def decode(self, slot: Any, out_cache_loc: Any) -> Uses:
+    def decode(self, slot: Staged, out_cache_loc: object) -> Uses:
         """A decode batch writes its rows past the allocated length, and the slots of all new positions to `out`."""
         header, *jobs = _entries(slot)
         _, count, n, out = header[:4]
@@ -143,7 +152,7 @@ class Listener:
                 uses.writes.append(self._row(row, max(committed, allocated), end))
         return uses
 
-    def moves(self, slot: Any, count: int) -> Uses:
+    def moves(self, slot: Staged, count: int) -> Uses:
         """Moves read rows, and write some of them."""
         uses = self.words(slot).joined(Uses([_TENSORS], [_TENSORS]))
         size = self._page_size
@@ -154,7 +163,7 @@ class Listener:
                 uses.writes.append(self._row(row, first * size, (first + pages) * size))
         return uses
 
-    def forward(self, rows: Ints, starts: Ints, ends: Ints, outs: Ints, out_cache_loc: Any) -> Uses:
+    def forward(self, rows: Ints, starts: Ints, ends: Ints, outs: Ints, out_cache_loc: object) -> Uses:
         """A forward pass reads rows up to where its requests end, and the slots of their new positions."""
         uses = Uses([], [])
         for row, start, end, out in zip(*map(_ints, (rows, starts, ends, outs)), strict=True):
@@ -162,12 +171,12 @@ class Listener:
             uses.reads.append(self._buffer("out", out_cache_loc, out, out + end - start))
         return uses
 
-    def noted(self, loc: Any, starts: Ints | Words, lengths: Ints) -> list[Use]:
+    def noted(self, loc: object, starts: Ints | Words, lengths: Ints) -> list[Use]:
         """Spans of a forward pass's own buffer, which keeps the window slots of its positions."""
         pairs = zip(_ints(starts), _ints(lengths), strict=True)
         return [self._buffer("window_loc", loc, start, start + length) for start, length in pairs if length]
 
-    def look_up(self, slot: Any, rows: Ints, ends: Ints, noted: list[Use]) -> Uses:
+    def look_up(self, slot: Staged, rows: Ints, ends: Ints, noted: list[Use]) -> Uses:
         """The window pages behind a forward pass's pages are looked up and written to `noted`."""
         reads = [self._row(row, 0, end) for row, end in zip(_ints(rows), _ints(ends), strict=True)]
         return self.words(slot).joined(Uses([_TENSORS, *reads], noted))
@@ -180,7 +189,7 @@ class Listener:
         first = position - position % self._page_size
         return [self._row(row, first, first + 1)] if first < position else []
 
-    def _buffer(self, kind: str, thing: Any, start: int = 0, stop: int = 0) -> Use:
+    def _buffer(self, kind: str, thing: object, start: int = 0, stop: int = 0) -> Use:
         """Slots of a buffer, all of them if none are given. Buffers are never freed, so each has one name."""
         name = self._names.setdefault(id(thing), f"{kind} {len(self._names) + 1}")
         return Use(None, BUFFERS, [name], start, stop)
@@ -191,6 +200,6 @@ def _ints(numbers: Ints | Words) -> list[int]:
     return listed
 
 
-def _entries(slot: Any) -> list[list[int]]:
+def _entries(slot: Staged) -> list[list[int]]:
     entries: list[list[int]] = slot.words.reshape(-1, FIELDS).tolist()
     return entries

@@ -1,7 +1,6 @@
 """Streams that emit memory events for their operations and waits, and for the completions that the host sees."""
 
 from collections.abc import Callable
-from typing import Any
 
 from kvcuda.memory_events import Emit, Listener, Uses
 from kvcuda.streams import Event, Stream, Streams
@@ -23,13 +22,15 @@ class ObservedStream:
         self._emit(events.Begin(self._id(self._begun), self._name, *(uses or Uses([], []))))
         self._stream.run(work)
 
-    def record(self, event: "ObservedEvent") -> None:
+    def record(self, event: Event) -> None:
         """The event comes after the operations so far."""
+        assert isinstance(event, ObservedEvent)
         event.stream, event.number = self, self._begun
         self._stream.record(event.event)
 
-    def wait(self, event: "ObservedEvent") -> None:
+    def wait(self, event: Event) -> None:
         """Operations appended from now on come after the event."""
+        assert isinstance(event, ObservedEvent)
         if event.stream is not None:
             self._emit(events.Wait(self._name, event.stream._id(event.number)))
         self._stream.wait(event.event)
@@ -81,7 +82,7 @@ class ObservedStreams:
         self.forward = ObservedStream("forward", streams.forward, emit)
         self.listener: Listener | None = Listener(config, emit)
 
-    def event(self) -> Any:
+    def event(self) -> Event:
         """A new event, recorded nowhere."""
         return ObservedEvent(self._streams.event())
 

@@ -1,11 +1,9 @@
 """The upload of words to the device: a ring of preallocated buffers, pinned if there is a GPU."""
 
-from typing import Any
-
 import torch
 
 from kvcuda.arrays import Words
-from kvcuda.streams import Streams
+from kvcuda.streams import Event, Streams
 
 
 def padded(used: int) -> int:
@@ -18,12 +16,12 @@ class Slot:
 
     __slots__ = ("_device", "_host", "device", "passed", "words")
 
-    def __init__(self, num_words: int, device: str, passed: Any) -> None:
+    def __init__(self, num_words: int, device: str, passed: Event) -> None:
         """Make both, zeroed; `num_words` is a power of two."""
         pinned = torch.zeros(num_words, dtype=torch.int32, pin_memory=device == "cuda")
         self.words: Words = pinned.numpy()
         """The host's side, int32 [num_words]."""
-        self.device: Any = torch.zeros(num_words, dtype=torch.int32, device=device)
+        self.device: torch.Tensor = torch.zeros(num_words, dtype=torch.int32, device=device)
         """The device's side, int32 [num_words]."""
         self.passed = passed
         """Passed once the kernels that read the slot are done."""
@@ -36,7 +34,7 @@ class Slot:
         size = (used - 1).bit_length()
         self._device[size].copy_(self._host[size], non_blocking=True)
 
-    def upload_to(self, device: Any, used: int) -> None:
+    def upload_to(self, device: torch.Tensor, used: int) -> None:
         """Enqueue the copy of the first `used` words to another tensor of at least `padded(used)` words."""
         size = (used - 1).bit_length()
         device[: 1 << size].copy_(self._host[size], non_blocking=True)

@@ -12,7 +12,7 @@ The last two are back-pressure: they happen only if the host is many steps ahead
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -38,11 +38,11 @@ class Stream(Protocol):
         """Append work, which may be carried out later. `uses`: the memory that it reads and writes, for a listener."""
         ...
 
-    def record(self, event: Any, /) -> None:
-        """Put an event behind all work so far."""
+    def record(self, event: Event, /) -> None:
+        """Put an event, which the same streams made, behind all work so far."""
         ...
 
-    def wait(self, event: Any, /) -> None:
+    def wait(self, event: Event, /) -> None:
         """Hold the stream until another one has passed the event."""
         ...
 
@@ -119,8 +119,8 @@ class EagerStreams:
 class CudaStream:
     """A CUDA stream."""
 
-    def __init__(self, stream: Any) -> None:
-        """Wrap a `torch.cuda.Stream`."""
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        """Wrap one of torch's."""
         self.stream = stream
 
     def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
@@ -128,12 +128,14 @@ class CudaStream:
         with torch.cuda.stream(self.stream):
             work()
 
-    def record(self, event: Any) -> None:
+    def record(self, event: Event) -> None:
         """Record on the stream."""
+        assert isinstance(event, torch.cuda.Event)
         event.record(self.stream)
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: Event) -> None:
         """Let the stream wait; the host goes on."""
+        assert isinstance(event, torch.cuda.Event)
         self.stream.wait_event(event)
 
 
@@ -155,7 +157,7 @@ class CudaStreams:
         self.scheduler = CurrentStream(torch.cuda.current_stream())
         self.forward = CudaStream(torch.cuda.Stream())
 
-    def event(self) -> Any:
+    def event(self) -> Event:
         """A CUDA event without timing."""
         return torch.cuda.Event()
 

@@ -5,7 +5,6 @@ knows their numbers.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,14 +71,14 @@ class DeviceTensors:
         self.pushed = 0
         """Pages that were put back on the ring since the start."""
 
-        self.req_to_token: Any = torch.zeros((num_rows, max_context_len), dtype=torch.int32, device=DEVICE)
+        self.req_to_token: torch.Tensor = torch.zeros((num_rows, max_context_len), dtype=torch.int32, device=DEVICE)
         """int32 [num_rows, max_context_len]: position -> slot index. Zeroed, so even a stray read finds a slot."""
-        self.ring: Any = torch.arange(1, num_pages + 1, dtype=torch.int32, device=DEVICE)
+        self.ring: torch.Tensor = torch.arange(1, num_pages + 1, dtype=torch.int32, device=DEVICE)
         """int32 [num_pages]: the free pages are the `available` ones from `popped % num_pages` on."""
-        self.arena: Any = torch.zeros(num_pages, dtype=torch.int32, device=DEVICE)
+        self.arena: torch.Tensor = torch.zeros(num_pages, dtype=torch.int32, device=DEVICE)
         """int32 [num_pages]: the prefix store's pages, at the places of the host's tree."""
-        self._page_used: Any = torch.zeros(num_pages + 1 if debug else 1, dtype=torch.int32, device=DEVICE)
-        self._fault: Any = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        self._page_used: torch.Tensor = torch.zeros(num_pages + 1 if debug else 1, dtype=torch.int32, device=DEVICE)
+        self._fault: torch.Tensor = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         self.windows = WindowPool(config, debug=debug)
         self._staging = Staging((1 + MAX_JOBS) * FIELDS, DEVICE, streams)
 

@@ -1,11 +1,14 @@
 """The second pool of a sliding window: each page of the first pool has a window page behind it, until that is freed."""
 
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
 from kvcuda.backend import DEVICE
 from kvspec.events import Config
+
+WindowTensors: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+"""`window_of`, the window ring, and the window pages in use, which only the debug mode needs."""
 
 
 class WindowPool:
@@ -25,25 +28,18 @@ class WindowPool:
         """Window pages that were taken off the ring since the start."""
         self.pushed = 0
         """Window pages that were put back on the ring since the start."""
-        self.window_of: Any = None
+        self.window_of = torch.zeros(config.num_pages + 1 if self.size else 0, dtype=torch.int32, device=DEVICE)
         """int32 [num_pages + 1]: the window page behind each page; 0 if there is none."""
-        self.ring: Any = None
+        self.ring = torch.arange(1, self.size + 1, dtype=torch.int32, device=DEVICE)
         """int32 [num_window_pages]: the free ones are the `available` ones from `popped % num_window_pages` on."""
-        self._used: Any = None
-        if self.size:
-            self.window_of = torch.zeros(config.num_pages + 1, dtype=torch.int32, device=DEVICE)
-            self.ring = torch.arange(1, self.size + 1, dtype=torch.int32, device=DEVICE)
-            self._used = torch.zeros(self.size + 1 if debug else 1, dtype=torch.int32, device=DEVICE)
+        used = torch.zeros(self.size + 1 if debug else 1, dtype=torch.int32, device=DEVICE)
+        self.tensors: WindowTensors = (self.window_of, self.ring, used) if self.size else (None, None, None)
+        """The arguments of each kernel for the window pool; without one, its code is not compiled."""
 
     @property
     def available(self) -> int:
         """Free window pages."""
         return self.size + self.pushed - self.popped
-
-    @property
-    def tensors(self) -> tuple[Any, Any, Any]:
-        """The arguments of each kernel for the window pool."""
-        return self.window_of, self.ring, self._used
 
     def short(self, needed: int) -> int:
         """The window pages that `needed` new pages lack."""

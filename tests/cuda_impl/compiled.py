@@ -13,6 +13,7 @@ from typing import Any
 from kvcuda import digest_kernels, kernels
 from kvcuda.canary import canary
 from kvcuda.canary import kernels as canary_kernels
+from kvcuda.jit import Kernel
 
 # kvcuda decides how kernels are decorated, so it comes before triton.
 import triton  # isort: skip
@@ -34,20 +35,21 @@ RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
-def compile(kernel: Any, variant: str, types: dict[str, str], warps: int = 4, **constants: Any) -> None:
+def compile(kernel: Kernel[...], variant: str, types: dict[str, str], **constants: Any) -> None:
     """Compile one variant for sm_90 and print its resources."""
-    names = kernel.arg_names
+    function: Any = kernel.compiled
+    names = function.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "*i32") for name in names}
     fixed = {(names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, signature, fixed)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    source = ASTSource(function, signature, fixed)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel.num_warps})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
         command = [str(TOOLS / "cuobjdump"), "--dump-resource-usage", file.name]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack, local = map(int, RESOURCES.findall(told)[0])
-    print(kernel.__name__, variant, registers, stack + local, sep=" | ", flush=True)
+    print(function.__name__, variant, registers, stack + local, sep=" | ", flush=True)
 
 
 def main() -> None:
@@ -66,7 +68,7 @@ def main() -> None:
     for pools, wide, real in ((1, True, False), (3, False, True)):
         variant = f"canary, pools={pools}{', bytes' if real else ''}"
         fixed: dict[str, Any] = {"POOLS": pools, "BLOCK": canary.BLOCK, "NEW_WIDE": wide}
-        compile(canary_kernels.watch_kernel, variant, CANARY, canary.WARPS, BYTES=real, **fixed)
+        compile(canary_kernels.watch_kernel, variant, CANARY, BYTES=real, **fixed)
         compile(canary_kernels.seal_kernel, variant, CANARY, **fixed)
     compile(canary_kernels.copy_kernel, "canary, copy", CANARY, BLOCK=canary.BLOCK)
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kvcuda.memory_events import Listener
+from kvcuda.streams import Event
 
 
 class Point:
@@ -45,11 +46,13 @@ class SimulatedStream:
     def run(self, work: Callable[[], object], uses: object = None) -> None:
         self._append(work)
 
-    def record(self, event: SimulatedEvent) -> None:
+    def record(self, event: Event) -> None:
+        assert isinstance(event, SimulatedEvent)
         event.point = point = Point(self)
         self._append(lambda: setattr(point, "passed", True))
 
-    def wait(self, event: SimulatedEvent) -> None:
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, SimulatedEvent)
         point = event.point
         if point is not None and not self._deaf:
             reached = SimulatedEvent()

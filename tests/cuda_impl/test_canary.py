@@ -489,6 +489,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="2 rows for 3"):
         Canary([ROWS], rows=2, max_requests=3)
     engine = started()
-    batch = Pass([], np.zeros(0, dtype=np.int64), None, None, [], {})
+    nothing = torch.zeros(0, dtype=torch.int32)
+    batch = Pass([], np.zeros(0, dtype=np.int64), nothing, nothing, [], {})
     with pytest.raises(ValueError, match="0 requests"):
         engine.canary.launch(batch)

@@ -115,7 +115,7 @@ def decoded(step: DigestStep) -> list[int]:
 def test_one_wrong_window_page_within_the_window_is_seen(position: int, seen: bool) -> None:
     """Six positions before the eighth: those from 2 on."""
     step = prefilled(Config(1, 16, 2, 32, sliding_window=6, num_window_pages=16), list(range(8)))
-    page = step.manager.memory.req_to_token[0, position].item()
+    page = int(step.manager.memory.req_to_token[0, position])
     step.manager.memory.windows.window_of[page] = 16
     assert decoded(step) == ([9] if seen else [])
 

@@ -180,8 +180,8 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@triton.jit\ndef extend_kernel",
-        "\n\n@triton.jit\ndef extend_kernel",
+        "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@kernel()\ndef extend_kernel",
+        "\n\n@kernel()\ndef extend_kernel",
         first="windows::test_publication_moves_sides_or_leaves_them",
         unread="nobody reads the side that a page had before it has another one",
     ),

@@ -4,7 +4,7 @@ Nothing here waits for the device, reads from it or allocates on it after the st
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ from kvcuda.streams import EagerStreams, Event, Stream, Streams
 
 BLOCK = 512
 """Positions that a program verifies together."""
-WARPS = 8
-"""Warps of a program: enough that no register is spilled."""
 PROGRAMS = 2048
 """Programs of a launch, about: they fill a GPU, and empty ones cost little."""
 NAMES = 1 << 16
@@ -42,21 +40,20 @@ class CallerStreams:
 
     def event(self) -> Event:
         """An event, recorded nowhere."""
-        made: Event = torch.cuda.Event() if DEVICE == "cuda" else EagerStreams().event()
-        return made
+        return torch.cuda.Event() if DEVICE == "cuda" else EagerStreams().event()
 
     def run(self, work: Callable[[], object], uses: Uses | None = None) -> None:
         """Enqueue work."""
         work()
 
-    def record(self, event: Any) -> None:
+    def record(self, event: Event) -> None:
         """Put an event behind all work so far."""
-        if DEVICE == "cuda":
+        if isinstance(event, torch.cuda.Event):
             event.record()
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: Event) -> None:
         """Hold the stream until the event has passed."""
-        if DEVICE == "cuda":
+        if isinstance(event, torch.cuda.Event):
             torch.cuda.current_stream().wait_event(event)
 
     def synchronize(self) -> None:
@@ -131,12 +128,12 @@ class Canary:
         self._rows = rows
         slots = sum(pool.slots for pool in self.pools)
 
-        def column(dtype: Any) -> Any:
+        def column(dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(slots, dtype=dtype, device=DEVICE)
 
         self.labels, self.writers, self.sealed = column(torch.int64), column(torch.int64), column(torch.int64)
         self.tokens, self.positions = column(torch.int32), column(torch.int32)
-        self._heads: Any = torch.zeros(self.passes * rows * layout.RECENT, dtype=torch.int64, device=DEVICE)
+        self._heads: torch.Tensor = torch.zeros(self.passes * rows * layout.RECENT, dtype=torch.int64, device=DEVICE)
         self.bases = [sum(pool.slots for pool in self.pools[:number]) for number in range(len(self.pools))]
         """Where each pool's slots begin in the columns."""
         self._statics, self._spans = self._described()
@@ -152,7 +149,7 @@ class Canary:
         self._numbers = 0
         self._last: tuple[list[str], Ints] = ([], np.zeros((0, 2), dtype=np.int64))
 
-    def _described(self) -> tuple[Any, Any]:
+    def _described(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The words that describe the pools to the kernels, and the pools' spans. They never change."""
         statics: list[list[int]] = []
         spans: list[list[int]] = []
@@ -213,7 +210,7 @@ class Canary:
         self.enqueue(staged)
         return self.launches
 
-    def fixed_words(self, requests: int) -> Any:
+    def fixed_words(self, requests: int) -> torch.Tensor:
         """Words on the device for a launch of `requests` requests in a CUDA graph. All of them are padding at first.
 
         Before each replay, stage a launch with as many requests and copy it there: `slot.upload_to(words, used)`.
@@ -278,7 +275,9 @@ class Canary:
         self._stream.run(work)
         self._stream.record(staged.slot.passed)
 
-    def run_kernel(self, words: Any, requests: int, programs: int, input_ids: Any, positions: Any) -> None:
+    def run_kernel(
+        self, words: torch.Tensor, requests: int, programs: int, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> None:
         """Enqueue the kernel on the current stream; `words` is on the device. A CUDA graph captures this."""
         kernels.watch_kernel[(requests, self.passes, 1 + programs)](
             words.view(torch.int64),
@@ -300,7 +299,6 @@ class Canary:
             BLOCK=BLOCK,
             NEW_WIDE=self._new_wide,
             BYTES=self._bytes,
-            num_warps=WARPS,
         )
 
     def seal(self, staged: Staged) -> None:
@@ -308,7 +306,7 @@ class Canary:
         self._stream.run(lambda: self.run_seal(staged.slot.device, staged.tokens))
         self._stream.record(staged.slot.passed)
 
-    def run_seal(self, words: Any, tokens: int) -> None:
+    def run_seal(self, words: torch.Tensor, tokens: int) -> None:
         """Enqueue its kernel on the current stream. A CUDA graph captures this."""
         kernels.seal_kernel[(-(-tokens // BLOCK), self.passes)](
             words.view(torch.int64),
@@ -320,7 +318,7 @@ class Canary:
             NEW_WIDE=self._new_wide,
         )
 
-    def copy(self, source: str, sources: Any, target: str, targets: Any) -> None:
+    def copy(self, source: str, sources: torch.Tensor, target: str, targets: torch.Tensor) -> None:
         """Copy labels and digests along with the content of slots, in a pool or between two.
 
         `sources` and `targets` are slot indices on the device, as many of either. Enqueues on the current stream, which

@@ -20,7 +20,7 @@ launch, and by its label in the next one.
 # backend decides how kernels are decorated, so it comes before triton.
 # isort: off
 from kvcuda import backend as _backend  # noqa: F401
-import triton
+import torch
 import triton.language as tl
 # isort: on
 
@@ -28,6 +28,7 @@ from kvcuda.canary import words as layout
 from kvcuda.canary.slots import RECENT, SPAN_WORDS, STATES, digest_bytes
 from kvcuda.canary.stamping import stamp
 from kvcuda.canary.verification import verify_last, verify_links
+from kvcuda.jit import kernel
 
 HEADER = tl.constexpr(layout.HEADER)
 POOL_WORDS = tl.constexpr(layout.POOL_WORDS)
@@ -36,23 +37,23 @@ PLACE_WORDS = tl.constexpr(layout.PLACE_WORDS)
 STATIC_WORDS = tl.constexpr(layout.STATIC_WORDS)
 
 
-@triton.jit
+@kernel(num_warps=8)  # enough that no register is spilled
 def watch_kernel(
-    words: tl.tensor,
-    statics: tl.tensor,
-    all_spans: tl.tensor,
-    all_labels: tl.tensor,
-    all_tokens: tl.tensor,
-    all_places: tl.tensor,
-    all_writers: tl.tensor,
-    all_sealed: tl.tensor,
-    heads: tl.tensor,
-    ring: tl.tensor,
-    count: tl.tensor,
-    input_ids: tl.tensor,
-    positions: tl.tensor,
-    capacity: tl.tensor,
-    num_rows: tl.tensor,
+    words: torch.Tensor,
+    statics: torch.Tensor,
+    all_spans: torch.Tensor,
+    all_labels: torch.Tensor,
+    all_tokens: torch.Tensor,
+    all_places: torch.Tensor,
+    all_writers: torch.Tensor,
+    all_sealed: torch.Tensor,
+    heads: torch.Tensor,
+    ring: torch.Tensor,
+    count: torch.Tensor,
+    input_ids: torch.Tensor,
+    positions: torch.Tensor,
+    capacity: int,
+    num_rows: int,
     POOLS: tl.constexpr,
     BLOCK: tl.constexpr,
     NEW_WIDE: tl.constexpr,
@@ -176,12 +177,12 @@ def watch_kernel(
             )
 
 
-@triton.jit
+@kernel()
 def seal_kernel(
-    words: tl.tensor,
-    statics: tl.tensor,
-    all_spans: tl.tensor,
-    all_sealed: tl.tensor,
+    words: torch.Tensor,
+    statics: torch.Tensor,
+    all_spans: torch.Tensor,
+    all_sealed: torch.Tensor,
     POOLS: tl.constexpr,
     BLOCK: tl.constexpr,
     NEW_WIDE: tl.constexpr,
@@ -205,20 +206,20 @@ def seal_kernel(
         tl.store(all_sealed + tl.load(static + 1) + slot, value, mask=live)
 
 
-@triton.jit
+@kernel()
 def copy_kernel(
-    sources: tl.tensor,
-    targets: tl.tensor,
-    labels: tl.tensor,
-    tokens: tl.tensor,
-    places: tl.tensor,
-    writers: tl.tensor,
-    sealed: tl.tensor,
-    from_base: tl.tensor,
-    from_slots: tl.tensor,
-    to_base: tl.tensor,
-    to_slots: tl.tensor,
-    num: tl.tensor,
+    sources: torch.Tensor,
+    targets: torch.Tensor,
+    labels: torch.Tensor,
+    tokens: torch.Tensor,
+    places: torch.Tensor,
+    writers: torch.Tensor,
+    sealed: torch.Tensor,
+    from_base: int,
+    from_slots: int,
+    to_base: int,
+    to_slots: int,
+    num: int,
     BLOCK: tl.constexpr,
 ) -> None:
     """Copy labels, stamps and digests of slots to other slots. Grid: (blocks,)."""

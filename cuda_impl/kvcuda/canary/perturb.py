@@ -7,7 +7,8 @@ not change.
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import Any
+
+import torch
 
 from kvcuda.canary.canary import Canary, Staged
 from kvcuda.canary.pools import Places
@@ -56,7 +57,7 @@ class PerturbedCanary(Canary):
         ):
             super().enqueue(staged)
 
-    def copy(self, source: str, sources: Any, target: str, targets: Any) -> None:
+    def copy(self, source: str, sources: torch.Tensor, target: str, targets: torch.Tensor) -> None:
         """As `Canary.copy`, with `COPY` to the next page."""
         if self.perturbation is Perturbation.COPY and not self.done_at and self.launches >= self.after:
             self.done_at = max(1, self.launches)
@@ -68,7 +69,7 @@ class PerturbedCanary(Canary):
         firsts = batch.counts.cumsum() - batch.counts
         return [int(batch.positions[first]) for first in firsts.tolist()]
 
-    def _entries(self, staged: Staged, request: int) -> tuple[Any, int, int]:
+    def _entries(self, staged: Staged, request: int) -> tuple[torch.Tensor, int, int]:
         """The first pool's table, the index of a request's entry for position 0, and the tokens of an entry."""
         places = staged.batch.places[0]
         if not isinstance(places, Places):
@@ -131,7 +132,7 @@ class PerturbedCanary(Canary):
         self._stream.run(lambda: self.labels[slot : slot + 1].fill_(self.launches))
 
 
-def _swap(table: Any, one: int, other: int) -> None:
+def _swap(table: torch.Tensor, one: int, other: int) -> None:
     before = table[one].clone()
     table[one] = table[other]
     table[other] = before

@@ -1,9 +1,10 @@
 """The canary's input: the pools of a memory, and for each pass the slots that it reads and writes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from kvcuda.arrays import Ints
 from kvcuda.canary.words import Kind
@@ -25,7 +26,7 @@ class Span(NamedTuple):
     words: int
 
 
-def spans_of(tensor: Any, *, page_dim: int, slot_dim: int | None = None, whole: bool = False) -> list[Span]:
+def spans_of(tensor: torch.Tensor, *, page_dim: int, slot_dim: int | None = None, whole: bool = False) -> list[Span]:
     """The bytes of each slot in one layer's K or V.
 
     `page_dim` numbers the pages, `slot_dim` the slots of a page; without it the former numbers slots. Of each slot the
@@ -72,7 +73,7 @@ class Pool(NamedTuple):
     kind: Kind = Kind.SLOTS
     window: int = 0
     """Positions before the first new one that a pass reads; 0 for all."""
-    translation: Any = None
+    translation: torch.Tensor | None = None
     """int64 [slots of another pool]: the slot in this pool for each slot of the table; `None` without translation."""
     spans: Sequence[Span] = ()
     """The real bytes that are digested."""
@@ -81,11 +82,11 @@ class Pool(NamedTuple):
 class Places(NamedTuple):
     """Where a pass finds its slots in one pool."""
 
-    table: Any
+    table: torch.Tensor
     """int32: rows of slot indices, or block tables. Read when the launch runs, not when it is queued."""
     offsets: Ints
     """int64 [requests]: the index in the table of each request's entry for position 0, whether it exists or not."""
-    new_slots: Any
+    new_slots: torch.Tensor
     """[new tokens]: the slot that each is written to, numbered as in the table; negative for none."""
 
 
@@ -120,9 +121,9 @@ class Pass(NamedTuple):
     names: Sequence[str]
     counts: Ints
     """int64 [requests]: new tokens of each."""
-    input_ids: Any
+    input_ids: torch.Tensor
     """[new tokens], int32 or int64."""
-    positions: Any
+    positions: torch.Tensor
     """[new tokens], int32 or int64."""
     places: Sequence[Places | States]
     """One for each pool that a pass uses, in the order of the pools."""

@@ -1,9 +1,10 @@
 """The canary's violations: a ring that the device writes and the host polls without waiting."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.canary.words import ENTRY_WORDS, LAUNCH_BITS, ViolationKind
 from kvcuda.digest import mix, signed
@@ -70,11 +71,11 @@ class Ring:
     def __init__(self, capacity: int = 1024) -> None:
         """An empty ring."""
         self.capacity = capacity
-        self.entries: Any = torch.zeros(capacity, ENTRY_WORDS, dtype=torch.int64, pin_memory=DEVICE == "cuda")
+        self.entries: torch.Tensor = torch.zeros(capacity, ENTRY_WORDS, dtype=torch.int64, pin_memory=DEVICE == "cuda")
         """int64 [capacity, ENTRY_WORDS]: written by the device."""
-        self.count: Any = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        self.count: torch.Tensor = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         """int64 [1], on the device: violations so far."""
-        self._seen: Any = self.entries.numpy()
+        self._seen: Ints = self.entries.numpy()
         self.taken = 0
         """Violations that the host has taken or missed."""
         self.lost = 0
