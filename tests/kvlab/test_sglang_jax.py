@@ -3,6 +3,7 @@
 They are folders of the one that KVSPEC_CHECKOUTS names, called by their commits: sglang-jax-24e19642 and so on.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,23 @@ def test_vectors_find_planted_defects() -> None:
     command = [sys.executable, "-m", "kvcli", "engines", "inject", "sglang-jax", str(folder), "--level", "request"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "vectors find 10 of 10 injected faults" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("commit", "between", "ends"), [("24e19642", r"[1-9]\d*", r"\d+"), ("00c60d51", "0", r"[1-9]\d*")]
+)
+def test_a_row_that_is_handed_on_between_chunks_races_with_a_launch_that_got_the_rows(
+    commit: str, between: str, ends: str
+) -> None:
+    try:
+        folder = checkout_of(f"sglang-jax-{commit}")
+    except EngineError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "tests.kvlab.jax_rows", str(folder), "40"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    expected = f"{between} rows handed on between chunks, {ends} at an end"
+    assert re.match(expected, done.stdout), done.stdout + done.stderr
 
 
 JAX = "sglang-jax"
