@@ -75,12 +75,15 @@ class Worker:
         """The forward stream of one memory."""
         self._counter = memory.controller.layer_done_counter
         self.forward_stream = Stream()
+        self.rows_read = Event()
+        """The last launch has read its rows: a walk waits for no more, so that transfers are close to launches."""
         self.reads_rows: Callable[[list[Any], list[int]], None] = lambda *_: None
         self.launched: Callable[[list[Any], list[int], list[int]], None] = lambda *_: None
 
     def forward_batch_generation(self, batch: Batch) -> None:
         """Queue one forward pass."""
         self.reads_rows(batch.reqs, batch.seq_lens)
+        self.rows_read.record()
         self._counter.set_consumer(batch.hicache_consumer_index)
         for layer in range(LAYERS):
             self._counter.wait_until(layer)
@@ -152,12 +155,12 @@ class Walk:
             while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
                 self._arrive()
             if self._barrier == "schedule":
-                Stream.current.wait_stream(self.worker.forward_stream)
+                Stream.current.wait_event(self.worker.rows_read)
             batch = self._schedule()
             if batch is not None:
                 self._launch(batch)
                 if self._barrier == "results":
-                    Stream.current.wait_stream(self.worker.forward_stream)
+                    Stream.current.wait_event(self.worker.rows_read)
             while len(self._flying) > (1 if self._traffic.overlap and batch else 0):
                 self._take_in(*self._flying.popleft())
             advance(self._rng, 6)
