@@ -171,6 +171,7 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
         "launches_complete_in_order",
         "no_state_to_take",
         "resumed_row_read_by_the_newest",
+        "resumed_row_read_by_the_oldest",
         "resumed_row_still_read",
         "row_capacity_miss",
         "session_discipline",
