@@ -92,8 +92,9 @@ def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, told: Le
     """The rule that each of three lengths breaks if it is wrong: LEN-1, unless that holds and another says what is due.
 
     A protected length is what is locked (STORE-2), and only a publication moves it: none of a session's (SESS-6).
-    Beyond its tokens, a holder vouches for content that it does not have (DATA-1). A turn begins where its slot's
-    committed positions end (SESS-2), with nothing past them (TAIL-1).
+    Beyond its tokens, a holder vouches for content that it does not have (DATA-1), a retracted turn beyond its launches
+    for what nobody has written (LAUNCH-1). A turn begins where its slot's committed positions end (SESS-2), with
+    nothing past them (TAIL-1).
     """
     if not 0 <= told.protected <= told.committed <= told.allocated <= state.config.max_context_len:
         return "LEN-1", "LEN-1", "LEN-1"
@@ -108,7 +109,17 @@ def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, told: Le
         return protected, "SPEC-1", "LEN-1"
     rests = request is None or not request.running
     committed = "DATA-1" if told.committed > due.committed else "SESS-2" if rests else "LEN-1"
+    if request is None and _is_unlaunched(state, state.sessions[name], told.committed):
+        committed = "LAUNCH-1"
     return protected, committed, "TAIL-1" if rests and request is not None else "LEN-1"
+
+
+def _is_unlaunched(state: State, session: Session, committed: int) -> bool:
+    """Whether a slot counts positions of a turn that was retracted between their extend and their launch."""
+    turn = state.requests.get(session.turn or "")
+    if turn is None or not turn.run or session.record is None:
+        return False
+    return state.written[session.record] < committed <= len(turn.tokens)
 
 
 def _is_loose(whole: SnapshotAnswer, row: int | None) -> bool:

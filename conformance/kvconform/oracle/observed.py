@@ -196,6 +196,8 @@ class Observed:
         if freed != expected:
             if freed and unpublished and set(expected) - set(freed) == set(unpublished):
                 rule = "SESS-6"
+            elif freed and rule in ("SESS-4", "SESS-5"):
+                rule = "PAGE-1"  # it let its memory go, when it was due, and lost a part
             _judge_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
     def revived(self, tombstones: Collection[int], /) -> None:

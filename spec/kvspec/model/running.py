@@ -30,7 +30,7 @@ def extend(state: State, op: Extend, told: Told) -> None:
     needed = _needed(state, op, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
     new_rows = [*kept.values()].count(None)
     check_room(state, needed, new_rows + _withheld_on(state, op, new_rows), sum(need for _, need in state_needs))
-    told.carried_out()
+    told.carried_out("OP-1", "BATCH-1", "BATCH-2")
 
     if rows is None:
         rows = told.rows(kept)

@@ -14,6 +14,7 @@ from kvref.manager.prefill import Prefill
 from kvref.request import KvRecord, Run, SessionSlot
 from kvref.session_cache import SessionCache
 from kvspec.events import (
+    Abort,
     CacheUnfinished,
     CloseSession,
     Complete,
@@ -215,8 +216,26 @@ def test_the_late_end_of_a_session_that_publishes() -> None:
     rule, op = in_the_end(_PublishesAtTheEnd, [*late, Finish("t1")])
     assert rule == "SESS-6" and isinstance(op, Finish)
     assert blamed(late, Finish("t1", obs=ReleaseAnswer([]))) == "SESS-4"
-    assert blamed(late, Finish("t1", obs=ReleaseAnswer([1]))) == "SESS-4"
+    assert blamed(late, Finish("t1", obs=ReleaseAnswer([1]))) == "PAGE-1"
     assert blamed([*KNOWN, *late], Finish("t1", obs=ReleaseAnswer([2, 1]))) == "PAGE-1"
+
+
+def test_an_abort_that_loses_a_part_of_what_it_lets_go() -> None:
+    """A turn's memory stays where it should be wiped (SESS-5), or a page of it is nobody's (PAGE-1)."""
+    assert blamed(SESSION, Abort("t1", obs=ReleaseAnswer([]))) == "SESS-5"
+    assert blamed(SESSION, Abort("t1", obs=ReleaseAnswer([1]))) == "PAGE-1"
+
+
+def test_a_slot_that_counts_what_was_never_launched() -> None:
+    """Of 6 tokens of a retracted turn 4 were launched."""
+    chunks: Operations = [OpenSession("s"), Submit("t1", [*range(6)], "s"), MatchPrefix("t1"), Prefilled([("t1", 4)])]
+    before: Operations = [*chunks, Launch(1, ["t1"]), Complete(1), Prefilled([("t1", 6)]), Retract("t1")]
+
+    def counting(committed: int) -> Snapshot:
+        return Snapshot(obs=SnapshotAnswer(sessions={"s": HolderView(0, 0, committed, 8)}))
+
+    assert blamed(before, counting(6)) == "LAUNCH-1"
+    assert blamed(before, counting(7)) == "DATA-1"
 
 
 def test_a_close_that_waits_frees_no_page_of_its_turn_nor_of_others() -> None:
@@ -351,6 +370,14 @@ def test_a_middle_chunk_that_is_sampled() -> None:
 def test_a_completion_that_is_refused(named: str | None, rule: str) -> None:
     before = runs("r", range(6))
     assert blamed(before[:-1], replace(before[-1], refused=Refused("no", named))) == rule
+
+
+@pytest.mark.parametrize(("named", "rule"), [("BATCH-1", "BATCH-1"), ("BATCH-2", "BATCH-2"), ("CHUNK-1", "OP-1")])
+def test_a_batch_that_is_refused(named: str, rule: str) -> None:
+    """The last chunk of one request goes with the first one of another."""
+    first: Operations = [Submit("a", [*range(6)]), MatchPrefix("a"), Prefilled([("a", 4)]), Launch(1, ["a"])]
+    before: Operations = [*first, Complete(1), Submit("b", [*range(1, 7)]), MatchPrefix("b")]
+    assert blamed(before, Prefilled([("a", 6), ("b", 4)], refused=Refused("no", named))) == rule
 
 
 def test_a_finish_that_frees_what_it_should_publish() -> None:

@@ -144,7 +144,7 @@ def test_an_extend_may_lack_a_row_that_is_withheld_longer(refused: Refused, allo
     if allowed:
         model.step(both)
         model.step(Complete(2, {"q": 5}))
-    with pytest.raises(Violation, match=r"CAP-1|OP-1"):
+    with pytest.raises(Violation, match=r"CAP-1|BATCH-1"):
         model.step(both)
 
 
