@@ -2,8 +2,8 @@
 
 It finds what the law of `kvspec.memory` finds, at a cost that follows what changed. Read in this order: `flights` (what
 operations in flight use), `clocks` (what orders two uses), `labels` (when two contents are the same), `state` (what is
-remembered), `holding` (who refers to pages), `races` (what else uses some slots) and `uses` (what operations do to
-slots); `appending` counts decode steps in place of judging each.
+remembered), `holding` (who refers to pages), `races` (what else uses some slots), `uses` (what operations do to slots)
+and `ending` (how they end); `appending` counts decode steps in place of judging each.
 
 `Law.step` takes one event and returns what it breaks. It never stops: after a finding the state is mended in the way
 that hides least, and what may be a consequence says so.
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvcheck import holding, uses
+from kvcheck import ending, holding, uses
 from kvcheck.finding import Finding, Malformed
 from kvcheck.state import State
 from kvspec.memory import events
@@ -39,8 +39,8 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Wait: uses.wait,
     events.Send: uses.send,
     events.Receive: uses.receive,
-    events.End: uses.end,
-    events.Deliver: uses.deliver,
+    events.End: ending.end,
+    events.Deliver: ending.deliver,
     events.Unify: uses.unify,
 }
 

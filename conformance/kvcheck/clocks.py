@@ -107,9 +107,7 @@ class Clocks:
         stream.last += 2
         rivals = self._has_rivals(stream)
         if rivals:
-            for flight in self.flying[bisect_right(self.flying, self._sorted, key=_NUMBER) :]:
-                self.sort(flight)
-            self._sorted = self.begun
+            self.sort_all()
         self.begun += 1
         if isinstance(event.id, int) and event.id > self.latest:
             self.latest = event.id
@@ -177,8 +175,14 @@ class Clocks:
         for one in self.hosts:
             self._seen.pop((one, id), None)
 
+    def sort_all(self) -> None:
+        """Sort the uses of operations in flight. It is done where one has rivals, or failed: most do neither."""
+        for flight in self.flying[bisect_right(self.flying, self._sorted, key=_NUMBER) :]:
+            self.sort(flight)
+        self._sorted = self.begun
+
     def sort(self, flight: Flight) -> None:
-        """Sort the uses of an operation. It is done only where an operation has rivals: most have none."""
+        """Sort the uses of an operation."""
         if not flight.spans:
             for uses, writes in ((flight.event.writes, True), (flight.event.reads, False)):
                 flight.uses += [(use.table, use.start, use.stop or _END, writes) for use in uses if use.table]

@@ -51,6 +51,7 @@ class Flight:
         "seen",
         "spans",
         "stream",
+        "touched",
         "uses",
         "written",
     )
@@ -77,6 +78,8 @@ class Flight:
         """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
         """Its uses by table or page, once an operation that has rivals has asked (`Clocks.sort`)."""
+        self.touched: Touched | None = None
+        """The same with holders, once one failed whose slots it uses."""
 
     def known(self, queue: Stream) -> int:
         """The last moment of a stream that lies before it."""
@@ -87,7 +90,30 @@ class Flight:
         return self.known(earlier.queue) >= earlier.moment - (part == "reads")
 
 
-Lanes = dict[str, list[Flight]]
+class Touched:
+    """What an operation uses: slots of pages and positions of tables."""
+
+    def __init__(self) -> None:
+        """Nothing."""
+        self.pages: dict[tuple[str, Page], list[tuple[int, int, str | None, bool]]] = {}
+        """Pool and page -> from, to, for whom, and whether it writes them."""
+        self.written: dict[str | None, list[tuple[tuple[str, Page], int, int]]] = {}
+        """Holder -> the pages that it writes for it, from, to."""
+        self.tables: dict[str, list[tuple[int, int, bool]]] = {}
+        """Table -> from, to, and whether it writes them."""
+
+
+class Lane(list[Flight]):
+    """Operations of one stream, oldest first, that use the same."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        super().__init__()
+        self.quiet: dict[int, int] = {}
+        """The number of one -> up to which number they only read it, for whom their results are worthless."""
+
+
+Lanes = dict[str, Lane]
 """Stream -> operations in flight there, oldest first."""
 Span = tuple[int, int]
 """Slots of a page, or positions of a table: from, to."""
@@ -134,7 +160,7 @@ class Users:
                 spans = self._by_size[(last - first).bit_length()]
                 del spans[bisect_left(spans, (first, last))]
 
-    def near(self, first: int, last: int) -> Iterable[list[Flight]]:
+    def near(self, first: int, last: int) -> Iterable[Lane]:
         """Operations, those of a stream together, among which are all that use slots from `first` to `last`."""
         if self._spans is None:
             return self.lanes.values()
@@ -150,7 +176,9 @@ class Users:
 
 
 def _enter(lanes: Lanes, flight: Flight) -> bool:
-    lane = lanes.setdefault(flight.queue.name, [])
+    lane = lanes.get(flight.queue.name)
+    if lane is None:
+        lane = lanes[flight.queue.name] = Lane()
     new = not (lane and lane[-1] is flight)
     if new:
         lane.append(flight)
@@ -162,6 +190,7 @@ def _leave(lanes: Lanes, flight: Flight) -> bool:
     if not (lane and lane[0] is flight):
         return False
     del lane[0]
+    lane.quiet.pop(flight.number, None)
     if not lane:
         del lanes[flight.queue.name]
     return True

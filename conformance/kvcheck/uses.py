@@ -1,4 +1,4 @@
-"""What operations do to slots: begin, wait, end, deliver, and the tables through which slots are named.
+"""What operations do to slots: begin, wait, and the tables through which slots are named.
 
 Each read is held against holders, writes before it, and content; each write against holders, names, and the reads and
 writes before it. What is read through a table is checked once a stream, and again only where something changed, so a
@@ -17,7 +17,7 @@ import msgspec
 from kvcheck import groups
 from kvcheck.finding import Malformed
 from kvcheck.flights import Flight
-from kvcheck.holding import check_plans, owners
+from kvcheck.holding import owners
 from kvcheck.races import unordered
 from kvcheck.state import (
     HOLE,
@@ -34,9 +34,6 @@ from kvspec.memory import events
 from kvspec.memory.events import Begin, Label, Page, Use
 
 _START, _UNTIL = attrgetter("start"), itemgetter(-1)
-_REMEMBERED = 10_000
-"""Operations with worthless results that may still be delivered."""
-
 
 Part = tuple[PoolState, Page, int, int, int, str | None, list[Content]]
 """The slots of one page that a use touches: pool, page, slots from, to; the position of slot 0 of the page, in the
@@ -206,41 +203,7 @@ def receive(state: State, event: events.Receive) -> None:
     state.clocks.receive(event)
 
 
-def end(state: State, event: events.End) -> None:
-    """A host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
-    state.judged["MEM-ORDER"] += 1
-    flight = state.clocks.in_flight(event.id, event.host)
-    if flight is not None and flight.delivered is not None:
-        state.find("MEM-DELIVER/incomplete", holder=flight.delivered).operation = event.id
-        flight.delivered = None
-    queued = state.clocks.end(event)
-    if queued is None:
-        state.find("MEM-ORDER/not-in-flight").operation = event.id
-    elif event.unwritten:
-        _fail(state, event, queued)
-    while len(state.spoilt) > _REMEMBERED:
-        del state.spoilt[next(iter(state.spoilt))]
-
-
-def deliver(state: State, event: events.Deliver) -> None:
-    """What an operation computed for a holder leaves the engine."""
-    state.judged["MEM-DELIVER"] += 1
-    flight = state.clocks.in_flight(event.id, event.host)
-    if isinstance(event.id, int) and event.id > state.clocks.latest:
-        state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id
-    elif flight is not None and flight.event.stream in state.clocks.told:
-        state.find("MEM-DELIVER/incomplete", holder=event.holder).operation = event.id
-    elif flight is not None:
-        flight.delivered = event.holder
-    causes = state.spoilt.get(event.id, NOTHING)
-    for holder in (event.holder, None):
-        if holder in causes:
-            found = state.find("MEM-DELIVER/tainted", holder=event.holder)
-            found.operation, found.cause = event.id, causes[holder]
-            return
-
-
-def _parts(state: State, use: Use, *, judge: bool = True) -> list[Part]:
+def parts_of(state: State, use: Use, *, judge: bool = True) -> list[Part]:
     """The slots of a use, page by page; a position that has no page is a finding."""
     table, labels, holder = None, use.labels, use.holder
     if use.table is not None:
@@ -297,7 +260,7 @@ def _reads(state: State, flight: Flight, uses: list[Use]) -> None:
             continue
         room = 0 if table is None else len(table.pages) * table.pool.size
         if table is None or use.labels is not None or stop > room:
-            for part in _parts(state, use):
+            for part in parts_of(state, use):
                 _read_part(state, flight, part, table)
         else:
             _look(state, flight, table, start, stop or room)
@@ -317,7 +280,7 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
         for left in groups.read(state, flight, table, first, last) if first < last else ():
-            for part in _parts(state, Use(table.name, start=left.start, stop=left.stop)):
+            for part in parts_of(state, Use(table.name, start=left.start, stop=left.stop)):
                 if _read_part(state, flight, part, table):
                     view.changed.add(part[4] // size)
 
@@ -354,11 +317,11 @@ def _read_part(
             if not missing:
                 found = state.find("MEM-WRITTEN/unwritten", pool, number, holder)
                 found.operation, found.slot = id, piece
-                _spoil(state, flight, holder, found.cause or found.event)
+                spoil(state, flight, holder, found.cause or found.event)
                 missing = True
             continue
         if piece.failed:
-            _spoil(state, flight, holder, state.cause(pool, number))
+            spoil(state, flight, holder, state.cause(pool, number))
             spoilt = True
         if piece.label is None or meant[0].label is None:
             pool.unjudged["MEM-CONTENT"] += 1
@@ -372,7 +335,7 @@ def _read_part(
             found.operation, found.slot, found.expected, found.found = id, place, wrong.label, piece.label
             found.offsets = wrong.offset + place - wrong.start, piece.offset + place - piece.start
             found.other, other = page.writer, True
-            _spoil(state, flight, holder, found.cause or found.event)
+            spoil(state, flight, holder, found.cause or found.event)
     return spoilt
 
 
@@ -435,7 +398,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
             table.tell(start // table.pool.unit, use.labels or ())
             state.judged["MEM-CONTENT"] += _view_own(flight, table, start, stop)
             return
-    parts = _parts(state, use)
+    parts = parts_of(state, use)
     for part in parts:
         new = [Content(part[2], part[3], None)] if use.at_most else part[-1]
         _write_part(state, flight, part, new, table)
@@ -589,7 +552,7 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
 def _gather(state: State, flight: Flight, source: Use) -> _Carried:
     """Read what a copy takes along: what is there slot by slot, and of how many slots."""
     found_before, carried, length = len(state.findings), list[Content](), 0
-    parts = _parts(state, source)
+    parts = parts_of(state, source)
     complete = len(state.findings) == found_before
     for part in parts:
         pool, number, start, stop, *_ = part
@@ -603,7 +566,7 @@ def _gather(state: State, flight: Flight, source: Use) -> _Carried:
 def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
     """Write what a copy took along, slot by slot; where nothing was written, nothing is in the target either."""
     found_before, done = len(state.findings), 0
-    written = _parts(state, target)
+    written = parts_of(state, target)
     if (room := sum(stop - start for _, _, start, stop, *_ in written)) != taken.length:
         if not taken.complete or len(state.findings) > found_before:
             return
@@ -634,7 +597,7 @@ def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page
     page.erase(start, stop)
 
 
-def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) -> None:
+def spoil(state: State, flight: Flight, holder: str | None, cause: int | None) -> None:
     """What an operation computes for a holder is worthless."""
     causes = state.spoilt.setdefault(flight.event.id, {})
     if causes.get(holder) is None:
@@ -644,7 +607,7 @@ def _spoil(state: State, flight: Flight, holder: str | None, cause: int | None) 
 def _uses(state: State, flight: Flight, uses: Iterable[Use]) -> Iterator[Part]:
     """The slots of an operation that is judged already, but for padding and pages that its tables named later."""
     for use in uses:
-        for part in _parts(state, use, judge=False):
+        for part in parts_of(state, use, judge=False):
             pool, number, *_ = part
             if number not in pool.padding:
                 link = pool.page(number).tables.get(use.table or "")
@@ -672,50 +635,3 @@ def _mark(state: State, flight: Flight) -> None:
             if isinstance(piece, Content) and failed is not None:
                 page.put([msgspec.structs.replace(piece, failed=failed)])
         state.changed(page)
-
-
-def _fail(state: State, event: events.End, queued: int) -> None:
-    """What an operation, `queued` by that event, was to write is missing where no later one wrote.
-
-    Names of it are plans again.
-    What operations in flight have read of it meanwhile is worthless. Which slots of a page an operation wrote is not
-    remembered once it is complete, or its table has other pages: where one wrote last, nothing is taken to be missing.
-    What an operation reads of its own writes is not followed.
-    """
-    wrote = set[tuple[str, Page, events.OpId]]()
-    missing = defaultdict[tuple[str, Page], PageState](PageState)
-    worthless = missing.copy()
-    for pool, number, start, stop, *_ in [part for use in event.unwritten for part in _parts(state, use)]:
-        missing[pool.name, number].put([Content(start, stop, None)])
-    for flight in [flight for flight in state.clocks.flying if flight.by[1] > queued]:
-        later, seen = flight.event, state.clocks.has_seen(event.host, flight)
-        for pool, number, start, stop, _, holder, _ in _uses(
-            state, flight, [*later.reads, *(one for one, _ in later.copies)]
-        ):
-            place = pool.name, number
-            pieces = (*missing[place].pieces(start, stop), *worthless[place].pieces(start, stop))
-            if not seen and any(isinstance(piece, Content) for piece in pieces):
-                _spoil(state, flight, holder, None)
-        for (pool, number, start, stop, *_), failed in _written(state, flight):
-            place = pool.name, number
-            wrote.add((*place, later.id))
-            missing[place].erase(start, stop)
-            worthless[place].erase(start, stop)
-            if failed:
-                worthless[place].put([Content(start, stop, None)])
-        _mark(state, flight)
-    for (name, number), gap in missing.items():
-        pool = state.pools[name]
-        known = number in pool.apart or number in pool.alike
-        if not (gap.content and known):  # written since, or nothing was ever known of it
-            continue
-        page = pool.page(number)
-        if page.writer is None or (page.writer != (event.id, queued) and (name, number, page.writer[0]) not in wrote):
-            continue
-        for slots in gap.content:
-            page.erase(slots.start, slots.stop)
-        for key in page.keys:
-            page.unplan(key)
-        page.plan(None, page.keys)
-        state.changed(page)
-        check_plans(state, pool, number, page)

@@ -593,6 +593,56 @@ def operations_fail_while_many_are_in_flight(n: int) -> Iterator[MemoryEvent]:
 
 
 @shape(KV)
+def operations_fail_of_which_each_reads_what_the_last_one_wrote(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    for k in range(n):
+        yield Begin(k, "s", reads=[page(k)] * (k > 0), writes=[page(1 + k)])
+    for k in range(n):
+        yield End(k, unwritten=[page(1 + k)])
+
+
+@shape(KV)
+def operations_fail_that_rewrite_one_page(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    for k in range(n):
+        yield Begin(k, "s", reads=[page(1)] * (k > 0), writes=[page(1)])
+    for k in range(n):
+        yield End(k, unwritten=[page(1)])
+
+
+@shape(KV)
+def operations_fail_whose_table_many_read(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    yield Map("t", "a", "kv", 0, [(1, n)])
+    for k in range(n):
+        yield Begin(k, "s", writes=[Use("t", start=k, stop=k + 1)])
+    for k in range(n):
+        yield Begin(n + k, "s", reads=[Use("t")])
+    for k in range(n):
+        yield End(k, unwritten=[page(1 + k)])
+
+
+@shape(KV)
+def operations_fail_of_which_one_batch_has_read(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, 2 * n)])
+    for k in range(n):
+        yield Begin(k, "s", writes=[page(1 + k)])
+    reads = [page(1 + k, holder=f"h{k}") for k in range(n)]
+    yield Begin("batch", "s", reads, [page(1 + n + k, holder=f"h{k}") for k in range(n)])
+    for k in range(n):
+        yield End(k, unwritten=[page(1 + k)])
+
+
+@shape(LONG)
+def operations_fail_that_write_one_page_apart(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    for k in range(n):
+        yield Begin(k, "s", writes=[page(1, k, k + 1)])
+    for k in range(n):
+        yield End(k, unwritten=[page(1, k, k + 1)])
+
+
+@shape(KV)
 def one_operation_fails_for_many_pages(n: int) -> Iterator[MemoryEvent]:
     yield Take("a", "kv", [(1, n)])
     yield Begin("w", "s", writes=[Use(pool="kv", pages=[(1, n)], holder="a")])

@@ -208,7 +208,7 @@ def test_labels_that_something_bears_are_kept(before: list[Event], after: list[E
 
 
 def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvcheck.uses._REMEMBERED", 5)
+    monkeypatch.setattr("kvcheck.ending._REMEMBERED", 5)
     checker = Checker(POOLS)
     checker.step(take("a", 1))
     for step in range(20):

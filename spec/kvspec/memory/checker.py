@@ -100,7 +100,7 @@ class Checker(Holding):
         parts = [part for use in unwritten for part in self._paged(use)]
         missing = {(failed, part.page, at) for part in parts for at in part.meant}
         for reader, page, at, writer in self.found:
-            if self.order.flies(reader[0], self.event.host) and (
+            if any(self.order.flies(reader[0], host) for host in self.order.hosts) and (
                 (writer[0], page, at) in missing or self._is_spoilt(writer)
             ):
                 self.spoilt.add(reader)

@@ -13,6 +13,7 @@ from kvspec.memory.events import (
     Publish,
     Release,
     Reserve,
+    Send,
     Share,
     Take,
     Transfer,
@@ -123,6 +124,14 @@ def test_worthless_results_are_delivered(found: Found) -> None:
     through = [Begin(3, "s", [Use("t")]), Deliver(3, "a"), Begin(4, "s", [Use("t")]), Deliver(4, "a")]
     assert found(*failed, table("t", "a", 2), *through) == [("MEM-DELIVER", 7), ("MEM-DELIVER", 9)]
     assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
+
+
+def test_a_result_is_worthless_as_long_as_a_host_takes_it_to_be_in_flight(found: Found) -> None:
+    """One host sees the load end behind the step, then that it failed; of the step another host knows nothing."""
+    load, step = Begin(1, "s", writes=[of("a", 1)]), Begin(2, "s", [of("a", 1)])
+    seen: list[Event] = [take("a", 1), load, step, End(2), End(1, unwritten=[of("a", 1)]), Deliver(2, "a")]
+    assert found(*seen) == []
+    assert found(Send("m", host="p"), *seen) == [("MEM-DELIVER", 7)]
 
 
 def test_padding_is_a_page_and_no_slot(checker: MakeLaw) -> None:

@@ -1,0 +1,257 @@
+"""How operations end: end, deliver, and what follows where one did not write what it meant to.
+
+Of the operations in flight only those are looked at that use slots in which something is missing, or worthless.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge
+from itertools import count
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from kvcheck.flights import Flight, Lane, Touched
+from kvcheck.holding import check_plans
+from kvcheck.state import HOLE, NOTHING, Content, PageState, State
+from kvcheck.uses import parts_of, spoil
+from kvspec.memory import events
+from kvspec.memory.events import Page
+
+_REMEMBERED = 10_000
+"""Operations with worthless results that may still be delivered."""
+_END = 1 << 62
+_NUMBER = attrgetter("number")
+
+Place = tuple[str, Page]
+"""A page: its pool, and its number there."""
+
+
+def end(state: State, event: events.End) -> None:
+    """A host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
+    state.judged["MEM-ORDER"] += 1
+    flight = state.clocks.in_flight(event.id, event.host)
+    if flight is not None and flight.delivered is not None:
+        state.find("MEM-DELIVER/incomplete", holder=flight.delivered).operation = event.id
+        flight.delivered = None
+    queued = state.clocks.end(event)
+    if queued is None:
+        state.find("MEM-ORDER/not-in-flight").operation = event.id
+    elif event.unwritten:
+        _Failure(state).judge(event, queued)
+    while len(state.spoilt) > _REMEMBERED:
+        del state.spoilt[next(iter(state.spoilt))]
+
+
+def deliver(state: State, event: events.Deliver) -> None:
+    """What an operation computed for a holder leaves the engine."""
+    state.judged["MEM-DELIVER"] += 1
+    flight = state.clocks.in_flight(event.id, event.host)
+    if isinstance(event.id, int) and event.id > state.clocks.latest:
+        state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id
+    elif flight is not None and flight.event.stream in state.clocks.told:
+        state.find("MEM-DELIVER/incomplete", holder=event.holder).operation = event.id
+    elif flight is not None:
+        flight.delivered = event.holder
+    causes = state.spoilt.get(event.id, NOTHING)
+    for holder in (event.holder, None):
+        if holder in causes:
+            found = state.find("MEM-DELIVER/tainted", holder=event.holder)
+            found.operation, found.cause = event.id, causes[holder]
+            return
+
+
+class _Failure:
+    """What is not there as an operation failed: slots that nobody wrote, and those that were computed from them."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._missing = defaultdict[Place, PageState](PageState)
+        self._worthless = defaultdict[Place, PageState](PageState)
+        """Slots of pages, as contents of nothing."""
+        self._wrote: set[tuple[Place, events.OpId]] = set()
+        self._followed: set[tuple[Place, int, int]] = set()
+        self._users: list[tuple[int, int, Flight, Iterator[Flight], tuple[Place, int, int]]] = []
+        """The next operation that uses followed slots, of each, the oldest first; and those after it."""
+        self._tie = count()
+
+    def judge(self, event: events.End, queued: int) -> None:
+        """What an operation, `queued` by that event, was to write is missing where no later one wrote.
+
+        Names of it are plans again.
+        What operations in flight have read of it meanwhile is worthless, and what they computed of that. Which slots
+        of a page an operation wrote is not remembered once it is complete, or its table has other pages: where one
+        wrote last, nothing is taken to be missing. What an operation reads of its own writes is not followed.
+        """
+        clocks = self._state.clocks
+        clocks.sort_all()
+        later = bisect_right(clocks.flying, queued, key=lambda flight: flight.by[1])
+        number = clocks.flying[later].number - 1 if later < len(clocks.flying) else _END
+        for pool, page, start, stop, *_ in [part for use in event.unwritten for part in parts_of(self._state, use)]:
+            self._lose(self._missing, (pool.name, page), start, stop, number)
+        while self._users:
+            due = [heappop(self._users)]
+            while self._users and self._users[0][0] == due[0][0]:
+                due.append(heappop(self._users))
+            self._look(due[0][2], {slots[0] for *_, slots in due})
+            for *_, users, slots in due:
+                self._go_on(users, slots)
+        self._mark()
+        self._leave_out(event.id, queued)
+
+    def _lose(self, gaps: dict[Place, PageState], place: Place, start: int, stop: int, number: int) -> None:
+        """Slots hold nothing, or nothing of worth: operations after `number` that use them are to be looked at."""
+        gaps[place].put([Content(start, stop, None)])
+        if (place, start, stop) not in self._followed:
+            self._followed.add((place, start, stop))
+            pool, index, users = self._state.pools[place[0]], self._state.clocks.users, list[Iterator[Flight]]()
+            named = pool.page(place[1]).tables.items() if place[1] in pool.apart or place[1] in pool.alike else ()
+            bases: dict[str | Place, int] = {place: 0} | {table: link.index * pool.size for table, link in named}
+            for where, base in bases.items():
+                for lane in index[where].near(base + start, base + stop) if where in index else ():
+                    users.append(self._later(lane, number, where))
+            self._go_on(merge(*users, key=_NUMBER), (place, start, stop))
+
+    def _later(self, lane: Lane, number: int, where: str | Place) -> Iterator[Flight]:
+        """Operations of a stream after a number, but for those of which nothing more can follow."""
+        passed, at = list[int](), bisect_right(lane, number, key=_NUMBER)
+        try:
+            while at < len(lane):
+                flight = lane[at]
+                if flight.number not in lane.quiet:
+                    yield flight
+                    if not self._is_quiet(flight, where):
+                        at += 1
+                        lane.quiet |= dict.fromkeys(passed, number)
+                        passed.clear()
+                        continue
+                passed.append(flight.number)
+                number = lane.quiet.get(flight.number, flight.number)
+                at = bisect_right(lane, number, key=_NUMBER)
+        finally:
+            lane.quiet |= dict.fromkeys(passed, number)
+
+    def _is_quiet(self, flight: Flight, where: str | Place) -> bool:
+        """Whether an operation only reads a page or table, for holders for whom its results are worthless."""
+        touched, causes = _touched(self._state, flight), self._state.spoilt.get(flight.event.id, NOTHING)
+        if isinstance(where, str):
+            uses = [(self._state.tables[where].holder, use[-1]) for use in touched.tables.get(where, ())]
+            return not any(writes or not (holder in causes or None in causes) for holder, writes in uses)
+        pages = touched.pages.get(where, ())
+        return not any(writes or not (holder in causes or None in causes) for *_, holder, writes in pages)
+
+    def _go_on(self, users: Iterator[Flight], slots: tuple[Place, int, int]) -> None:
+        """Note the next operation that uses slots, if anything is still missing there, or worthless."""
+        following = next(users, None) if self._is_lost(*slots) else None
+        if following is None:
+            self._followed.discard(slots)
+        else:
+            heappush(self._users, (following.number, next(self._tie), following, users, slots))
+
+    def _is_lost(self, place: Place, start: int, stop: int) -> bool:
+        """Whether something in these slots is missing or worthless."""
+        return any(
+            isinstance(piece, Content)
+            for gaps in (self._missing, self._worthless)
+            if place in gaps
+            for piece in gaps[place].pieces(start, stop)
+        )
+
+    def _look(self, flight: Flight, due: set[Place]) -> None:
+        """An operation reads and writes pages in which something is missing, or worthless."""
+        state, touched = self._state, _touched(self._state, flight)
+        causes, new = state.spoilt.get(flight.event.id, NOTHING), dict[str | None, None]()
+        uses = [(place, *use) for place in due for use in self._uses(flight, touched, place)]
+        for place, start, stop, holder, writes in uses:
+            if not (writes or holder in causes or None in causes) and self._is_lost(place, start, stop):
+                new[holder] = None
+        for place, start, stop, _, writes in uses:
+            if writes:
+                self._wrote.add((place, flight.event.id))
+                for gaps in (self._missing, self._worthless):
+                    if place in gaps:
+                        gaps[place].erase(start, stop)
+        for holder in new:
+            spoil(state, flight, holder, None)
+            for place, start, stop in self._written(flight, touched, holder):
+                self._lose(self._worthless, place, start, stop, flight.number)
+
+    def _uses(self, flight: Flight, touched: Touched, place: Place) -> Iterator[tuple[int, int, str | None, bool]]:
+        """The slots of a page, from and to, that an operation uses, for whom, and whether it writes them."""
+        yield from touched.pages.get(place, ())
+        pool, number = self._state.pools[place[0]], place[1]
+        names = pool.page(number).tables if number in pool.apart or number in pool.alike else NOTHING
+        for name in names if len(names) <= len(touched.tables) else touched.tables:
+            link = names.get(name)
+            if link is not None and link.since < flight.number:
+                base, holder = link.index * pool.size, self._state.tables[name].holder
+                for start, stop, writes in touched.tables.get(name, ()):
+                    if start < base + pool.size and base < stop:
+                        yield max(0, start - base), min(pool.size, stop - base), holder, writes
+
+    def _written(self, flight: Flight, touched: Touched, holder: str | None) -> Iterator[tuple[Place, int, int]]:
+        """The slots that an operation writes for a holder; `None`: for all."""
+        for one in touched.written if holder is None else (holder,):
+            yield from touched.written.get(one, ())
+        own = self._state.tables if holder is None else self._state.tables_of.get(holder, NOTHING)
+        for name in own if len(own) <= len(touched.tables) else touched.tables:
+            if name in own and name in touched.tables:
+                table = self._state.tables[name]
+                pool, size = table.pool, table.pool.size
+                for first, last in [(first, last) for first, last, writes in touched.tables[name] if writes]:
+                    for index in range(first // size, min(-(-last // size), len(table.pages))):
+                        number, base = table.pages[index], index * size
+                        link = None if number == HOLE else pool.page(number).tables.get(name)
+                        if link is not None and link.since < flight.number:
+                            yield (pool.name, number), max(0, first - base), min(size, last - base)
+
+    def _mark(self) -> None:
+        """What is in pages was computed from what is not there, where nobody wrote over it."""
+        for (name, number), gap in self._worthless.items():
+            pool = self._state.pools[name]
+            page = pool.page(number)
+            for slots in gap.content:
+                for piece in [*page.pieces(slots.start, slots.stop)]:
+                    if isinstance(piece, Content):
+                        page.put([replace(piece, failed=True)])
+            self._state.changed(page)
+
+    def _leave_out(self, id: events.OpId, queued: int) -> None:
+        """What is missing is in pages no longer, and names of it are plans again."""
+        for (name, number), gap in self._missing.items():
+            pool = self._state.pools[name]
+            known = number in pool.apart or number in pool.alike
+            if not (gap.content and known):  # written since, or nothing was ever known of it
+                continue
+            page = pool.page(number)
+            last = page.writer
+            if last is None or (last != (id, queued) and ((name, number), last[0]) not in self._wrote):
+                continue
+            for slots in gap.content:
+                page.erase(slots.start, slots.stop)
+            for key in page.keys:
+                page.unplan(key)
+            page.plan(None, page.keys)
+            self._state.changed(page)
+            check_plans(self._state, pool, number, page)
+
+
+def _touched(state: State, flight: Flight) -> Touched:
+    """The slots that an operation uses, sorted."""
+    touched = flight.touched
+    if touched is None:
+        touched = flight.touched = Touched()
+        event = flight.event
+        reads = [*event.reads, *(source for source, _ in event.copies)]
+        writes = [*event.writes, *(target for _, target in event.copies)]
+        for use, written in [*((use, False) for use in reads), *((use, True) for use in writes)]:
+            if use.table is not None:
+                touched.tables.setdefault(use.table, []).append((use.start, use.stop or _END, written))
+                continue
+            for pool, number, start, stop, _, holder, _ in parts_of(state, use, judge=False):
+                if number not in pool.padding:
+                    touched.pages.setdefault((pool.name, number), []).append((start, stop, holder, written))
+                    if written:
+                        touched.written.setdefault(holder, []).append(((pool.name, number), start, stop))
+    return touched
