@@ -2,8 +2,9 @@
 
 It finds what the law of `kvspec.memory` finds, at a cost that follows what changed. Read in this order: `flights` (what
 operations in flight use), `clocks` (what orders two uses), `labels` (when two contents are the same), `state` (what is
-remembered), `holding` (who refers to pages), `races` (what else uses some slots), `uses` (what operations do to slots)
-and `ending` (how they end); `appending` counts decode steps in place of judging each.
+remembered), `holding` (who refers to pages), `counting` (the engine's own figures), `races` (what else uses some
+slots), `uses` (what operations do to slots) and `ending` (how they end); `appending` counts decode steps in place of
+judging each.
 
 `Law.step` takes one event and returns what it breaks. It never stops: after a finding the state is mended in the way
 that hides least, and what may be a consequence says so.
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvcheck import ending, holding, uses
+from kvcheck import counting, ending, holding, uses
 from kvcheck.finding import Finding, Malformed
 from kvcheck.state import State
 from kvspec.memory import events
@@ -31,7 +32,7 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Reserve: holding.reserve,
     events.EndHolder: holding.end_holder,
     events.Idle: holding.idle,
-    events.Count: holding.count,
+    events.Count: counting.count,
     events.Failed: holding.failed,
     events.Map: uses.map_table,
     events.Unmap: uses.unmap,

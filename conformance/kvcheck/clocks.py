@@ -13,12 +13,15 @@ from functools import reduce
 from heapq import merge
 from operator import attrgetter
 
+from kvcheck.finding import Malformed
 from kvcheck.flights import Flight, Stream, Users
 from kvcheck.moments import START, Clock, after, join, later, meet, moment
 from kvspec.memory.events import Begin, End, OpId, Receive, Send, Wait
 
 HOST = "host"
 """A host's own stream: what is done there is done at once."""
+HOSTS = 256
+"""Hosts that a trace may have."""
 _END = 1 << 62
 """No position lies there: a use without an end goes up to it."""
 _REMEMBERED = 10_000
@@ -66,6 +69,8 @@ class Clocks:
         """The own stream of a host. A new one comes after all that every other one comes after."""
         host = self.hosts.get(name)
         if host is None:
+            if len(self.hosts) == HOSTS:
+                raise Malformed(f"a trace of more than {HOSTS} hosts")
             host = Stream(HOST if name is None else f"host of {name}", len(self._streams), is_host=True)
             host.clock = reduce(meet, [one.clock for one in self.hosts.values()] or [START])
             self.hosts[name] = host
@@ -151,14 +156,20 @@ class Clocks:
         """Whether an operation in flight is not ordered before what a stream queues."""
         flying = self.flying
         if len(flying) == len(stream.lane):
+            stream.ordered = self.begun + 1
             return False
+        if self._is_rival(stream, flying[-1]):
+            return True
         for place in range(bisect_left(flying, stream.ordered, key=_NUMBER), len(flying)):
-            other = flying[place]
-            if other.queue is not stream and other.moment > moment(stream.clock, other.queue.index):
-                stream.ordered = other.number
+            if self._is_rival(stream, flying[place]):
+                stream.ordered = flying[place].number
                 return True
         stream.ordered = self.begun + 1
         return False
+
+    def _is_rival(self, stream: Stream, other: Flight) -> bool:
+        """Whether nothing orders an operation before what a stream queues."""
+        return other.queue is not stream and other.moment > moment(stream.clock, other.queue.index)
 
     def pass_by(self, id: OpId, name: str) -> None:
         """An operation is queued and seen complete while nothing else is in flight: `begin` and `end`, in short."""

@@ -1,17 +1,16 @@
 """Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterator
-from itertools import chain, islice, pairwise
-from typing import Any
+from itertools import chain
 
 from kvcheck import groups
 from kvcheck.finding import OWNERS_SHOWN, SHOWN, Finding, Malformed, Owners
 from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
-from kvspec.memory.events import Page, Pages
+from kvspec.memory.events import Page
 from kvspec.rules import rule_of
+
+NAMES = 256
+"""Names that a page may have at once."""
 
 
 def take(state: State, event: events.Take) -> None:
@@ -38,7 +37,7 @@ def take(state: State, event: events.Take) -> None:
         if page.tables:
             state.changed(page)
     if event.holder in pool.reserved:
-        pool.reserved[event.holder] = max(0, pool.reserved[event.holder] - len(numbers))
+        pool.reserve(event.holder, max(0, pool.reserved[event.holder] - len(numbers)))
     _check_reserved(state, pool)
 
 
@@ -151,6 +150,8 @@ def publish(state: State, event: events.Publish) -> None:
             if key in page.keys:
                 page.unplan(key)
             page.keys[key] = promise
+            if len(page.keys) > NAMES:
+                raise Malformed(f"{pool.named(number)} of {pool.name} has more than {NAMES} names")
         if planned:
             page.plan(writer, [key])
         left = held if writer is None else writer in page.holders
@@ -182,7 +183,7 @@ def reserve(state: State, event: events.Reserve) -> None:
     if event.pages < 0:
         raise Malformed(f"{event.pages} pages are reserved")
     pool = state.pool(event.pool)
-    pool.reserved[event.holder] = event.pages
+    pool.reserve(event.holder, event.pages)
     _check_reserved(state, pool)
 
 
@@ -190,7 +191,7 @@ def end_holder(state: State, event: events.EndHolder) -> None:
     """A holder is gone: nothing of it may be left."""
     _check_left(state, event.holder, "MEM-LEAK/ended")
     for pool in state.pools.values():
-        pool.reserved.pop(event.holder, None)
+        pool.promised -= pool.reserved.pop(event.holder, 0)
 
 
 def idle(state: State, event: events.Idle) -> None:
@@ -200,98 +201,22 @@ def idle(state: State, event: events.Idle) -> None:
         _check_left(state, holder, "MEM-LEAK/idle")
 
 
-def count(state: State, event: events.Count) -> None:
-    """The engine's own figures, or its lists, against what its events add up to. Each difference is told once."""
-    pool = state.pool(event.pool)
-    free = None if pool.total is None else pool.total - pool.held - pool.cached
-    figures = ("free", event.free, free), ("cached", event.cached, pool.cached), ("held", event.held, pool.held)
-    for kind, told, due in figures:
-        runs = _runs(pool, told) if isinstance(told, list) else []
-        right = number = told if isinstance(told, int) else sum(length for _, length in runs)
-        before = [int(figure.removeprefix(f"{kind} ")) for figure in pool.told if figure.startswith(f"{kind} ")]
-        again = Counter(dict.fromkeys((one for one in before if _listed(runs, one)), 0))
-        for (first, length), (following, more) in pairwise(runs):
-            again[following] += max(0, min(first + length - following, more))
-        for following, times in again.items():
-            if found := _find_once(state, pool, "MEM-COUNT/twice", f"{kind} {following}", times, following):
-                found.figure = kind
-            right -= times
-        for page_number in _to_look_at(state, pool, kind, runs) if runs else ():
-            one = pool.alike.get(page_number) or pool.apart[page_number]
-            wrong = one.kind not in (kind, "free") and _listed(runs, page_number)
-            if found := _find_once(state, pool, "MEM-COUNT/listed", f"in {kind} {page_number}", wrong, page_number):
-                found.figure, found.owners = kind, owners(pool.seen(page_number))
-            right -= wrong
-        if told is not None and due is not None:
-            missing = [] if isinstance(told, int) or right >= due else [*islice(_missing(pool, kind, runs), SHOWN)]
-            code = "MEM-COUNT/missing" if missing else "MEM-COUNT/total"
-            if found := _find_once(state, pool, code, kind, right - due, next(iter(missing), None)):
-                found.figure, found.pages = kind, tuple(missing)
-                found.expected, found.found = due, right if missing else number
-    for page_number, references in (event.references or {}).items():
-        page = pool.page(page_number)
-        difference = references - sum(page.holders.values()) - sum(page.pins.values())
-        if found := _find_once(
-            state, pool, "MEM-COUNT/references", f"references {page_number}", difference, page_number
-        ):
-            found.found, found.owners = references, owners(page)
-        state.forget_if_free(pool, page_number, page)
-
-
 def failed(state: State, event: events.Failed) -> None:
     """The engine gave up."""
     state.judged["MEM-FAILED"] += 1
     state.find(f"MEM-FAILED/{event.kind}").message = event.what
 
 
-def _find_once(
-    state: State, pool: PoolState, code: str, figure: str, difference: int, number: Page | None = None
+def find_once(
+    state: State, pool: PoolState, code: str, figure: str, wrong: int, page: Page | None = None, *, each: bool = False
 ) -> Finding | None:
-    """A difference is a finding when it appears and when it changes."""
+    """A difference is a finding when it appears and when it changes; of a figure that `each` page has, its own."""
     state.judged[rule_of(code)] += 1
-    before = pool.told.get(figure, 0)
-    if difference:
-        pool.told[figure] = difference
-    else:
-        pool.told.pop(figure, None)
-    return state.find(code, pool, number) if difference not in (0, before) else None
-
-
-def _runs(pool: PoolState, pages: Pages) -> list[tuple[int, int]]:
-    """Page numbers as runs in order."""
-    pool.expect({int if isinstance(one, tuple) else type(one) for one in pages})
-    return sorted(run if isinstance(run, tuple) else (run, 1) for run in pages if not isinstance(run, str))
-
-
-def _listed(runs: list[tuple[int, int]], number: Page) -> bool:
-    assert isinstance(number, int)
-    first, length = runs[max(0, bisect_right(runs, (number, 1 << 62)) - 1)] if runs else (0, 0)
-    return first <= number < first + length
-
-
-def _to_look_at(state: State, pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> list[Page]:
-    """The pages in use that a list names wrongly, or did; the others are checked with that."""
-    before = f"in {kind} "
-    told = {int(figure.removeprefix(before)) for figure in pool.told if figure.startswith(before)}
-    found: set[Any] = {number for number in told if number in pool.apart or number in pool.alike}
-    for ordered in [pool.of_kind(other) for other in ("held", "cached") if other != kind]:
-        for first, length in runs if ordered else ():
-            found.update(ordered[bisect_left(ordered, first) : bisect_left(ordered, first + length)])
-    state.judged["MEM-COUNT"] += len(pool.apart) + len(pool.alike) - len(found)
-    return sorted(found)
-
-
-def _missing(pool: PoolState, kind: str, runs: list[tuple[int, int]]) -> Iterator[Page]:
-    """Pages of a kind that are in none of the runs: the free ones lie between these."""
-    if kind != "free":
-        yield from (number for number, one in pool.kinds() if one == kind and not _listed(runs, number))
-        return
-    start = pool.numbers.start
-    for first, length in [*runs, (pool.numbers.stop, 0)]:
-        for number in range(start, min(first, pool.numbers.stop)):
-            if number not in pool.padding and pool.seen(number).kind == "free":
-                yield number
-        start = max(start, first + length)
+    told, place = pool.told[figure], page if each else None
+    before = told.pop(place, 0)
+    if wrong:
+        told[place] = wrong
+    return state.find(code, pool, page) if wrong not in (0, before) else None
 
 
 def _check_left(state: State, holder: str, code: str) -> None:
@@ -402,8 +327,8 @@ def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> 
 def _check_reserved(state: State, pool: PoolState) -> None:
     """What is promised to holders is free or cached."""
     if pool.reserved and pool.total is not None:
-        promised, left = sum(pool.reserved.values()), pool.total - pool.held
-        if found := _find_once(state, pool, "MEM-RESERVE/exceeded", "reserved", max(0, promised - left)):
+        promised, left = pool.promised, pool.total - pool.held
+        if found := find_once(state, pool, "MEM-RESERVE/exceeded", "reserved", max(0, promised - left)):
             found.expected, found.found = left, promised
 
 

@@ -1,6 +1,6 @@
 """Races: which earlier operation uses some slots too, with nothing that orders the two."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 
 from kvcheck.clocks import Clocks
 from kvcheck.flights import Flight
@@ -15,15 +15,18 @@ Place = tuple[Hashable, int, int, int]
 from and to whose number it counts."""
 
 
-def _places(pool: PoolState, number: Page, page: PageState) -> list[Place]:
+def _places(pool: PoolState, number: Page, page: PageState, used: Collection[Hashable]) -> list[Place]:
+    """Those of a page, of which many are looked at only where they are `used`."""
+    tables = page.tables
+    names = tables if len(tables) <= len(used) else [name for name in used if name in tables]
     places: list[Place] = [((pool.name, number), 0, 0, _LAST), *page.left]
-    places += [(table, link.index, link.since, _LAST) for table, link in page.tables.items()]
+    places += [(name, tables[name].index, tables[name].since, _LAST) for name in names]
     return places
 
 
 def used(flight: Flight, pool: PoolState, number: Page, page: PageState) -> Iterator[tuple[int, int, bool]]:
     """The slots of a page, from and to, that an operation in flight uses, and whether it writes them."""
-    for place in _places(pool, number, page):
+    for place in _places(pool, number, page, flight.spans):
         yield from _used(flight, pool, place)
 
 
@@ -42,7 +45,8 @@ def unordered(
 
     Earlier writes count, and with `reads` earlier reads do.
     """
-    for place in _places(pool, number, pool.page(number)):
+    used = clocks.users if reads else clocks.writers
+    for place in _places(pool, number, pool.page(number), used):
         base = place[1] * pool.size
         for rival in clocks.rivals_at(flight, place[0], base + start, base + stop, writing=not reads):
             read = flight.is_after(rival, "reads")

@@ -276,7 +276,14 @@ class View:
     def __init__(self, position: int) -> None:
         """Nothing, from `position` on."""
         self.low = self.high = position
-        self.changed: set[int] = set()
+        self.changed: list[int] = []
+        """In order."""
+
+    def change(self, start: int, stop: int) -> None:
+        """Page indices have to be checked again."""
+        if start < stop:
+            first, last = bisect_left(self.changed, start), bisect_left(self.changed, stop)
+            self.changed[first:last] = range(start, stop)
 
 
 class PoolState:
@@ -300,7 +307,9 @@ class PoolState:
         self.padding = frozenset[Page](pool.padding)
         count = (1 << 62) if pool.num_pages is None else pool.num_pages
         self.numbers = range(pool.first_page, pool.first_page + count)
-        self.total = None if pool.num_pages is None else count - sum(sink in self.numbers for sink in self.padding)
+        self.skipped = sorted(sink for sink in self.padding if sink in self.numbers)
+        """Those of them that are padding, in order."""
+        self.total = None if pool.num_pages is None else count - len(self.skipped)
         """Pages that can be handed out; `None`: not told."""
         self.apart: dict[Page, PageState] = {}
         """Pages that have a state of their own."""
@@ -315,8 +324,10 @@ class PoolState:
         self.names: dict[str, Page | dict[Page, None]] = {}
         """Key -> the page that it finds, or pages."""
         self.reserved: dict[str, int] = {}
-        self.told: dict[str, object] = {}
-        """Figure -> how it was last told to be wrong."""
+        self.promised = 0
+        """The sum of these."""
+        self.told = defaultdict[str, dict[Page | None, int]](dict)
+        """Figure -> by page, if each has one: by how much it was told to be wrong last."""
         self.unjudged = defaultdict[str, int](int)
         """How often a rule was told too little of it to judge by."""
 
@@ -382,6 +393,11 @@ class PoolState:
         if self._moved is not None:
             self._moved.update(dict.fromkeys(numbers))
 
+    def reserve(self, holder: str, pages: int) -> None:
+        """So many pages are promised to a holder from now on."""
+        self.promised += pages - self.reserved.get(holder, 0)
+        self.reserved[holder] = pages
+
     def of_kind(self, kind: str) -> list[Any]:
         """The pages that are held or cached, in order: at the cost of those that have become so since the last time."""
         if self._moved is None or _ANEW * len(self._moved) > self.held + self.cached:
@@ -389,12 +405,16 @@ class PoolState:
             self._of_kind = {kind: [number for number, one in ordered if one == kind] for kind in self._of_kind}
         else:
             for number in self._moved:
-                now = (self.alike.get(number) or self.apart.get(number, _FREE)).kind
+                now = self.kind_of(number)
                 for one, numbers in self._of_kind.items():
                     place = bisect_left(numbers, number)
                     numbers[place : place + (numbers[place : place + 1] == [number])] = [number] * (one == now)
         self._moved = {}
         return self._of_kind[kind]
+
+    def kind_of(self, number: Page) -> str:
+        """Whether a page counts as held, as cached or as free."""
+        return (self.alike.get(number) or self.apart.get(number, _FREE)).kind
 
     def kinds(self) -> Iterator[tuple[Page, str]]:
         """The pages in use, and what each counts as."""
@@ -479,7 +499,7 @@ class Table:
         self.tail = None
         for viewer, view in self.views.items():
             if viewer != stream and index * self.pool.size < view.high:
-                view.changed.add(index)
+                view.change(index, index + 1)
 
 
 class State:

@@ -83,7 +83,7 @@ def map_table(state: State, event: events.Map) -> None:
             else:
                 page.tables = {name: Link(index, begun)}
     for view in table.views.values():
-        view.changed.update(range(event.index, min(event.index + len(numbers), -(-view.high // pool.size))))
+        view.change(event.index, min(event.index + len(numbers), -(-view.high // pool.size)))
     start = event.index * units
     known = min(len(table.labels), start + len(numbers) * units)
     table.tell(start, [*labels, *[None] * (known - start - len(labels))])
@@ -103,15 +103,15 @@ def unmap(state: State, event: events.Unmap) -> None:
         for view in table.views.values():
             if hole.start * table.pool.size <= view.low:  # a window moves on: nothing is left there to be checked
                 view.low = min(max(view.low, hole.stop * table.pool.size), view.high)
-                view.changed.difference_update(range(hole.stop))
+                del view.changed[: bisect_left(view.changed, hole.stop)]
             else:
-                view.changed.update(index for index in hole if index * table.pool.size < view.high)
+                view.change(hole.start, min(hole.stop, -(-view.high // table.pool.size)))
         return
     end, table.tail = event.index * table.pool.size, None
     del table.pages[event.index :], table.labels[end // table.pool.unit :]
     for view in table.views.values():
         view.low, view.high = min(view.low, end), min(view.high, end)
-        view.changed = {index for index in view.changed if index < event.index}
+        del view.changed[bisect_left(view.changed, event.index) :]
     if not table.pages:
         del state.tables[event.table]
         state.take_from_holder(table)
@@ -272,17 +272,19 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
     if view is None or start > view.high or stop < view.low:
         view = table.look(flight.stream, start)
     parts = [(start, view.low), (max(start, view.high), stop)]
-    for index in sorted(view.changed):
+    near = slice(bisect_left(view.changed, start // size), bisect_left(view.changed, -(-stop // size)))
+    changed, view.changed[near] = view.changed[near], []
+    for index in changed:
         first, last = index * size, (index + 1) * size
-        if start <= max(first, view.low) and min(last, view.high) <= stop:
-            view.changed.discard(index)
+        if not (start <= max(first, view.low) and min(last, view.high) <= stop):
+            view.change(index, index + 1)
         parts.append((max(start, view.low, first), min(stop, view.high, last)))
     view.low, view.high = min(view.low, start), max(view.high, stop)
     for first, last in parts:
         for left in groups.read(state, flight, table, first, last) if first < last else ():
             for part in parts_of(state, Use(table.name, start=left.start, stop=left.stop)):
                 if _read_part(state, flight, part, table):
-                    view.changed.add(part[4] // size)
+                    view.change(part[4] // size, part[4] // size + 1)
 
 
 def _read_part(
@@ -412,13 +414,14 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         before = table.told(first, first + len(told))
         # A unit that is written in part means something else in its other slots, too.
         ends = [(start, told[0], before[0]), (stop, told[-1], before[-1])]
-        view.changed.update(at // size for at, new_label, old in ends if at % unit and new_label != old)
+        for at in [at for at, new_label, old in ends if at % unit and new_label != old]:
+            view.change(at // size, at // size + 1)
         table.tell(first, told)
     if not use.at_most and _view_own(flight, table, start, stop):
         for pool, number, _, _, position, _, meant in parts:
             (pool.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
             if number in pool.padding:  # where nothing is written nothing is there to be read
-                view.changed.add(position // pool.size)
+                view.change(position // pool.size, position // pool.size + 1)
 
 
 def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -> int:

@@ -179,6 +179,40 @@ def reads_end_again_and_again(n: int) -> Iterator[MemoryEvent]:
         yield End(k, "reads")
 
 
+@shape(KV)
+def many_streams_that_come_after_one_that_nothing_ends(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Begin(k, "s")
+    for k in range(n):
+        yield Begin(n + k, after=[n - 1])
+
+
+@shape(KV)
+def many_streams_that_come_after_eight_that_nothing_ends(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Begin(k, f"s{k % 8}")
+    for k in range(n):
+        yield Begin(n + k, f"t{k}", after=[n - 1 - one for one in range(8)])
+
+
+@shape(KV)
+def many_streams_that_wait_for_two_that_nothing_ends(n: int) -> Iterator[MemoryEvent]:
+    yield Begin("other", "u")
+    for k in range(n):
+        yield Begin(k, "s")
+    for k in range(n):
+        yield Wait(f"t{k}", on="u")
+        yield Wait(f"t{k}", on="s")
+        yield Begin(n + k, f"t{k}")
+
+
+@shape(KV)
+def many_hosts(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Begin(k, f"s{k}", host=f"h{k}")
+        yield End(k, host=f"h{k}")
+
+
 # Labels
 
 
@@ -344,6 +378,30 @@ def pages_are_reserved_for_many(n: int) -> Iterator[MemoryEvent]:
         yield Take(f"h{k}", "kv", [1 + k])
 
 
+@shape(KV)
+def pages_are_reserved_for_many_while_others_take(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Reserve(f"h{k}", "kv", 1)
+    for k in range(n):
+        yield Take("a", "kv", [1 + k])
+
+
+@shape(KV)
+def single_pages_change_hands_together_again_and_again(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Take("h0", "kv", [1 + k])
+    for k in range(n // 8):
+        yield Transfer(f"h{k}", f"h{k + 1}")
+
+
+@shape(KV)
+def many_tables_change_hands_again_and_again(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Map(f"t{k}", "h0", "kv")
+    for k in range(n):
+        yield Transfer(f"h{k}", f"h{k + 1}")
+
+
 # Counts
 
 
@@ -394,6 +452,43 @@ def counts_that_miss_pages_are_found(n: int) -> Iterator[MemoryEvent]:
         yield Count("kv", held=[(1, 1 + k % 2)])
 
 
+@shape(KV)
+def a_list_that_is_wrong_again_and_again_is_found(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    for k in range(n):
+        yield Count("kv", cached=[(1, n)] if k % 2 else [(1, n - 1)])
+
+
+@shape(KV)
+def a_list_that_is_wrong_every_other_time_is_found(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    for k in range(n):
+        yield Count("kv", cached=[(1, n)] if k % 2 else [])
+
+
+@shape(KV)
+def a_list_that_has_pages_twice_is_found(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    yield Count("kv", held=[(1, n), *range(1, n + 1)])
+    for k in range(n):
+        yield Count("kv", held=[(1, n), (1, 1 + k % 3)])
+
+
+@shape(KV)
+def a_free_list_that_lacks_a_page_is_found(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    for k in range(n):
+        yield Count("kv", free=[(n + 2 + k % 2, MANY - n - 2 - k % 2)])
+
+
+@shape(KV)
+def counts_of_references_that_stay_wrong_are_found(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [(1, n)])
+    for k in range(n):
+        yield Count("kv", references={1 + k: 2})
+        yield Count("kv", held=[(1, n)])
+
+
 # Names
 
 
@@ -404,6 +499,27 @@ def many_keys_on_one_page_that_is_written(n: int) -> Iterator[MemoryEvent]:
         yield Publish("kv", [1], [f"k{k}"], ["l"], planned=True)
     for k in range(n):
         yield Begin(k, "host", writes=[page(1, k, k + 1, labels=["l"])])
+
+
+@shape(LONG)
+def a_page_with_many_names_is_overwritten_with_something_else(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    for k in range(n):
+        yield Publish("kv", [1], [f"k{k}"], [f"l{k}"], planned=True)
+    for k in range(n):
+        yield Begin(k, "host", writes=[page(1, labels=[f"m{k}"])])
+
+
+@shape(KV)
+def a_page_with_many_names_is_shared_and_let_go(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    for k in range(n):
+        yield Publish("kv", [1], [f"k{k}"], ["l"], planned=True)
+    yield Begin("w", "host", writes=[page(1, labels=["l"])])
+    yield Release("a", "kv", [1])
+    for _ in range(n):
+        yield Share("b", "kv", [1])
+        yield Release("b", "kv", [1])
 
 
 @shape(KV)
@@ -514,6 +630,58 @@ def pages_are_remapped_while_nothing_ends(n: int) -> Iterator[MemoryEvent]:
         yield Map("t", "a", "kv", 0, [1])
         yield Begin(k + 1, "s", writes=[Use("t")])
         yield Unmap("t")
+
+
+@shape(KV)
+def many_tables_on_one_page_are_read_beside_another_stream(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    yield Begin("w", "host", writes=[page(1)])
+    yield Begin("x", "u")
+    for k in range(n):
+        yield Map(f"t{k}", "a", "kv", 0, [1])
+        yield Begin(k, "s", reads=[Use(f"t{k}")])
+
+
+@shape(LONG)
+def many_tables_on_one_page_are_written_beside_another_stream(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    yield Begin("x", "u")
+    for k in range(n):
+        yield Map(f"t{k}", "a", "kv", 0, [1])
+        yield Begin(k, "s", writes=[Use(f"t{k}", start=k, stop=k + 1)])
+        yield End(k)
+
+
+def changed(n: int) -> Iterator[MemoryEvent]:
+    """A table of which a stream has read all before all of it changed."""
+    all_of_it = Use(pool="kv", pages=[(1, n)], holder="a")
+    yield Take("a", "kv", [(1, n)])
+    yield Map("t", "a", "kv", 0, [(1, n)])
+    yield Begin("w", "host", writes=[all_of_it])
+    yield Begin("r", "s", reads=[Use("t")])
+    yield Begin("again", "s", writes=[all_of_it])
+
+
+@shape(KV)
+def a_table_that_changed_is_read_page_by_page_from_its_end(n: int) -> Iterator[MemoryEvent]:
+    yield from changed(n)
+    for k in range(n - 1, -1, -1):
+        yield Begin(k, "s", reads=[Use("t", start=k, stop=k + 1)])
+
+
+@shape(KV)
+def the_first_page_of_a_table_that_changed_is_read_again_and_again(n: int) -> Iterator[MemoryEvent]:
+    yield from changed(n)
+    for k in range(n):
+        yield Begin(k, "s", reads=[Use("t", start=0, stop=1)])
+        yield End(k)
+
+
+@shape(KV)
+def a_table_that_changed_is_unmapped_page_by_page(n: int) -> Iterator[MemoryEvent]:
+    yield from changed(n)
+    for k in range(n - 1, 0, -1):
+        yield Unmap("t", k)
 
 
 # Content

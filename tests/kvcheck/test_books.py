@@ -8,6 +8,7 @@ import pytest
 import kvspec.memory.checker
 from kvcheck import Checker
 from kvcheck.clocks import Clocks
+from kvcheck.counting import LISTED
 from kvcheck.state import HOLE, NOTHING, PoolState, State
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Unify, Unmap, Use
 from tests.kvcheck.walks import Decoding, Together, Walk, pools
@@ -44,7 +45,9 @@ def check_pool(pool: PoolState) -> None:
         assert pool.of_kind(kind) == sorted(number for number, page in pool.pages.items() if page.kind == kind)
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key in pool.names for number in pool.found(key)} == names
-    assert {} not in pool.names.values() and all(pool.told.values())
+    assert {} not in pool.names.values() and all(all(told.values()) for told in pool.told.values())
+    assert pool.promised == sum(pool.reserved.values())
+    assert all(len(told) <= LISTED for figure, told in pool.told.items() if figure != "references")
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
         plans = page.plans or {}
@@ -80,7 +83,7 @@ def check_tables(state: State) -> None:
         assert one.pages
         for view in one.views.values():
             assert 0 <= view.low <= view.high <= len(one.pages) * one.pool.size
-            assert view.changed <= {*range(len(one.pages))}
+            assert {*view.changed} <= {*range(len(one.pages))}
 
 
 def check_clocks(clocks: Clocks) -> None:

@@ -29,15 +29,28 @@ LITTLE = 100_000
 """Bytes that are no matter."""
 FILE, SECONDS, BYTES = 100_000, 5.0, 300 << 20
 
+RANGES, NAMES = "stand for others in more than 256 ranges", "page 1 of kv has more than 256 names"
 ABOVE = {
-    "unify_of_ranges": "stand for others in more than 256 ranges",
-    "unify_of_ranges_of_two_labels": "stand for others in more than 256 ranges",
-    "unify_of_ranges_that_shrink": "stand for others in more than 256 ranges",
+    "unify_of_ranges": RANGES,
+    "unify_of_ranges_of_two_labels": RANGES,
+    "unify_of_ranges_that_shrink": RANGES,
+    "many_keys_on_one_page_that_is_written": NAMES,
+    "keys_of_one_page_are_dropped": NAMES,
+    "a_page_changes_hands_that_has_many_names": NAMES,
+    "a_plan_with_many_names_loses_its_holder_again_and_again": NAMES,
+    "a_page_with_many_names_is_overwritten_with_something_else": NAMES,
+    "a_page_with_many_names_is_shared_and_let_go": NAMES,
+    "many_hosts": "a trace of more than 256 hosts",
 }
 """Shapes that grow up to a limit, and are refused beyond it."""
 
-BY_PAGE = {"a_run_is_taken_and_given_back_again_and_again", "one_table_changes_hands_again_and_again"}
-"""Shapes in which each event handles all pages: it costs what it handles, and twice the pages are twice that."""
+BY_PAGE = {
+    "a_run_is_taken_and_given_back_again_and_again",
+    "one_table_changes_hands_again_and_again",
+    "single_pages_change_hands_together_again_and_again",
+    "many_tables_change_hands_again_and_again",
+}
+"""Shapes in which each event handles all pages or tables: it costs these, and twice as many are twice that."""
 
 ROOT = str(Path(kvcheck.__file__).parent)
 

@@ -67,7 +67,7 @@ SAID = {
     "held and in the free list": "page 1 is in the list of free pages, but a holds it",
     "held and at the beginning of a run of free pages": "page 3 is in the list of free pages, but a holds it",
     "a cached page missing in the list": "1 page(s) of kv are missing in the list of cached pages: 2",
-    "held pages missing in the list": "2 page(s) of kv are missing in the list of held pages: 5, 2",
+    "held pages missing in the list": "2 page(s) of kv are missing in the list of held pages: 2, 5",
     "twice in the free list": "page 3 is twice in the list of free pages",
     "a reference too many": "page 1 is told to have 2 references, but a holds it",
     "read before written": "operation 1 reads slot 0 of page 1, never written since it was handed out",

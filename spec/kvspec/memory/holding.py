@@ -153,13 +153,12 @@ class Holding:
         pool = self.pools[event.pool]
         for kind, told in (("free", event.free), ("cached", event.cached), ("held", event.held)):
             listed = Counter(pool.expand(told) if isinstance(told, list) else ())
-            others = [page for page in pool.pages.values() if listed and page.holds(None) and page.kind != kind]
-            for page, times in listed.items():
-                self._compare("MEM-COUNT/twice", kind, page, times - 1)
-            for page in others:
-                self._compare("MEM-COUNT/listed", kind, page, page in listed)
+            others = {page for page in listed if page.holds(None) and page.kind != kind}
+            for page in pool.pages.values() if isinstance(told, list) else ():
+                self._compare("MEM-COUNT/twice", kind, page, max(0, listed[page] - 1))
+                self._compare("MEM-COUNT/listed", kind, page, page in others)
             if told is not None and (kind != "free" or pool.told.num_pages is not None):
-                right = len(listed.keys() - {*others}) if isinstance(told, list) else told
+                right = len(listed.keys() - others) if isinstance(told, list) else told
                 missing = isinstance(told, list) and right < pool.total(kind)
                 self._compare(
                     "MEM-COUNT/missing" if missing else "MEM-COUNT/total",
