@@ -176,6 +176,7 @@ class Clocks:
         stream, (host,) = self._stream(name, None), self.hosts.values()
         self._see_host(stream, host)
         stream.last += 2
+        stream.ordered = self.begun + 1
         host.clock = after(stream.clock, stream.index, stream.last)
         host.ordered = max(host.ordered, stream.ordered)
         self.begun += 1

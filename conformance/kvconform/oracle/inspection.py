@@ -92,7 +92,8 @@ def _lent(state: State) -> list[int]:
     """The records of turns that an engine counts twice if it counts the slot and the turn."""
     if state.config.turns_count_as == "sessions":
         return turns_of(state)
-    return [one.record for one in state.requests.values() if one.resumed and one.record is not None]
+    turns = [state.requests[one.turn] for one in state.sessions.values() if one.turn is not None]
+    return [turn.record for turn in turns if turn.resumed and turn.record is not None]
 
 
 def judge_snapshot(state: State, told: SnapshotAnswer | None) -> SnapshotAnswer:

@@ -280,3 +280,11 @@ def many_sessions_are_idle(n: int) -> Iterator[Event]:
 def many_requests_without_a_store(n: int) -> Iterator[Event]:
     for k in range(n):
         yield from whole(f"r{k}", [k, k + 1])
+
+
+@shape(PLAIN)
+def reports_while_many_wait(n: int) -> Iterator[Event]:
+    for k in range(4 * n):
+        yield Submit(f"r{k}", [k])
+    for _ in range(4 * n):
+        yield Report()
