@@ -1,0 +1,35 @@
+"""Triton's interpreter at a third of the time, with the same results, for tests that launch thousands of small kernels.
+
+It replaces the functions of Triton's language by interpreted ones at each launch, and again at each call of a function
+in a kernel, and puts them back at the end of a launch. Here that happens once for each function, and they stay. It also
+looks a type up in a table that it makes anew each time; here the answer is kept.
+"""
+
+from functools import cache
+from typing import Any
+
+from kvcuda import backend as _backend  # noqa: F401
+
+# kvcuda decides how kernels are decorated, so it comes before triton.
+from triton.runtime import interpreter  # isort: skip
+
+
+def quicken() -> None:
+    """Make it quick for the rest of the process. A release of Triton with other insides stays as it is."""
+    if not hasattr(interpreter, "_LangPatchScope"):
+        return
+    patch, np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
+    known: dict[str, Any] = {}
+
+    @cache
+    def patch_once(function: object) -> object:
+        patch(function)
+        return interpreter._LangPatchScope()
+
+    def known_dtype(type: Any) -> Any:
+        scalar = type.scalar
+        if scalar.name not in known:
+            known[scalar.name] = np_dtype(scalar)
+        return known[scalar.name]
+
+    interpreter._patch_lang, interpreter._get_np_dtype = patch_once, known_dtype
