@@ -42,8 +42,9 @@ test: .venv/.engines.stamp ## Run the tests on all cores
 quick: .venv/.engines.stamp ## Run the tests that take less than a second each (a minute)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
 
-prove: .venv/.stamp ## Prove the contracts, and the law for any size (two minutes)
+prove: .venv/.stamp ## Prove the contracts, the law and who has what for any size, and see mistakes refuted (three minutes)
 	@$(BIN)/kvspec prove
+	@KVSPEC_PROVE=1 $(BIN)/pytest -q tests/spec/memory/test_moves.py
 
 explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minutes; interrupted, it goes on; JOBS processes)
 	@mkdir -p build

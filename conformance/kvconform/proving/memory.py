@@ -9,7 +9,7 @@ Each verdict is one line of JSON on standard output.
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from itertools import product
 from time import perf_counter
@@ -19,7 +19,9 @@ import msgspec
 import z3  # type: ignore[import-untyped]
 
 from kvconform.proving.prove import StepOutcome, StepVerdict
-from kvspec.memory.proofs import page, pool
+from kvspec.memory.proofs import books, page, pool
+from kvspec.memory.proofs.books import Books
+from kvspec.memory.proofs.moves import MOVES, Move
 from kvspec.memory.proofs.operations import WAYS, Way, arguments_of
 from kvspec.memory.proofs.page import Clause, Page, Sum
 from kvspec.memory.proofs.pool import INVARIANTS, Memory
@@ -32,7 +34,7 @@ SECONDS = 4
 ATTEMPTS = 8
 """At one clause, each with other random numbers: about one of a thousand gets lost among the instances."""
 
-LARGEST_SCOPE = 2
+LARGEST_SCOPE = 3
 """The most pages, holders, indices, keys and slots of a counterexample."""
 
 _COUNTS = ("holds", "pins", "references", "named", "names", "kind", "reads")
@@ -71,8 +73,9 @@ class Unknowns:
         """The value of an annotation (a term, a function, a record of such), for each tuple of its kinds."""
         if is_dataclass(hint):
             hints = get_type_hints(hint, include_extras=True)
-            parts = {part.name: self._made(part.name, hints[part.name], sorts) for part in fields(hint)}
-            return lambda *at: hint(**{name: part(*at) for name, part in parts.items()})  # type: ignore[operator]
+            within = f"{name}." if name else ""
+            parts = {part.name: self._made(within + part.name, hints[part.name], sorts) for part in fields(hint)}
+            return cache(lambda *at: hint(**{name: part(*at) for name, part in parts.items()}))  # type: ignore[operator]
         if get_origin(hint) is Callable:
             arguments, result = get_args(hint)
             function = self._made(name, result, [*sorts, *arguments])
@@ -174,12 +177,34 @@ def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Itera
         yield Goal("its steps", known, [_plain(what, formula)], before, unknowns.terms)
 
 
+@cache
+def _any_books(_domain: range | None) -> tuple[Books, list[Any]]:
+    """Any books in which the invariants hold: the same unknowns each time, in a scope."""
+    before = Unknowns().state(Books)
+    return before, [always(clause, before) for clause in books.INVARIANTS]
+
+
+def move_goals(name: str, wrong: Callable[..., Move] | None = None) -> Iterator[Goal]:
+    """Of an operation on requests and sessions: the invariants hold after it, and it keeps what it has to."""
+    move, unknowns = wrong or MOVES[name], Unknowns()
+    before, holds = _any_books(every.domain)
+    unknowns.state(Books)
+    done = move(before, **unknowns.arguments(move))
+    known = [*holds, *(formula for _, formula in done.asked)]
+    yield Goal("after it", known, books.INVARIANTS, done.after, unknowns.terms)
+    yield Goal("from before to after", known, books.KEPT, (before, done.after), unknowns.terms)
+    yield Goal("it promises", known, done.due, before, unknowns.terms)
+
+
 def initial_goals(_: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
     """The pool in which all is free."""
     unknowns = Unknowns()
     start = (wrong or pool.initial)(unknowns.state(Memory))
     yield Goal("at first", [always(pool.GIVEN, start)], INVARIANTS, start, unknowns.terms)
     yield Goal("at first", [], page.INVARIANTS, start.page(0), unknowns.terms)
+    unknowns = Unknowns()
+    empty = books.initial(unknowns.state(Books))
+    yield Goal("at first", [], books.INVARIANTS, empty, unknowns.terms)
 
 
 def _plain(what: str, formula: Any) -> Clause:
@@ -194,6 +219,7 @@ KINDS: dict[str, tuple[Mapping[str, Callable[..., Any]], Callable[..., Iterator[
     "event": (EVENTS, event_goals),
     "step": (STEPS, step_goals),
     "operation": (WAYS, operation_goals),
+    "move": (MOVES, move_goals),
 }
 
 
@@ -249,11 +275,13 @@ def counterexample(
                 solver.set("timeout", SECONDS * ATTEMPTS * 1000)
                 solver.add(*goal.hypotheses, *_scoped(goal.unknowns, every.domain))
                 for clause in goal.clauses:
+                    if which not in (None, (number, clause.what)):
+                        continue
                     numbers = _numbers(clause)
                     solver.push()
                     solver.add(*(z3.And(value >= NONE, value < size) for value in numbers))
                     solver.add(z3.Not(clause.body(goal.about, *numbers)))
-                    if which in (None, (number, clause.what)) and solver.check() == z3.sat:
+                    if solver.check() == z3.sat:
                         return _described(clause, solver.model(), goal.unknowns, every.domain)
                     solver.pop()
         finally:
@@ -273,7 +301,7 @@ def _scoped(unknowns: Sequence[Any], scope: range) -> Iterator[Any]:
     """All unknown numbers are in the scope, sums aside."""
     for value in unknowns:
         for _, term in _places(value, scope):
-            if term.sort() == z3.IntSort() and str(value) not in _COUNTS:
+            if term.sort() == z3.IntSort() and str(value).rpartition(".")[2] not in _COUNTS:
                 yield z3.And(term >= scope.start, term < scope.stop)
 
 

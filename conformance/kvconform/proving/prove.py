@@ -149,9 +149,9 @@ def prove_contracts(
 
 
 def prove_memory(
-    console: Console, jobs: int = 2, kinds: Sequence[str] = ("initial", "event", "step", "operation")
+    console: Console, jobs: int = 2, kinds: Sequence[str] = ("move", "initial", "event", "step", "operation")
 ) -> bool:
-    """Prove the memory model's events, steps and operations, and print a table. Whether all are proved."""
+    """Prove moves, events, steps and operations, and print a table. Whether all are proved."""
     started = perf_counter()
     (listed,) = _ask(dict[str, list[str]], "memory")
 

@@ -24,13 +24,16 @@ from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
-from kvspec.memory.proofs import page, pool
+from kvspec.memory.proofs import books, page, pool
 from kvspec.model import OPERATIONS
 from kvspec.model.meaning import Memory
 from kvspec.rules import ALL_RULES, rule_of
 
 COUNTERS = ("judged", "unjudged", "reached")
 """Counters of checks: a rule's id in one of these is no check."""
+
+PROVED = (*page.INVARIANTS, *pool.INVARIANTS, *books.INVARIANTS, *books.KEPT)
+"""What z3 proves for any size."""
 
 
 class Evidence(NamedTuple):
@@ -45,7 +48,7 @@ class Evidence(NamedTuple):
     contracts: list[str]
     """Functions of arithmetic whose contract is about it."""
     clauses: list[str]
-    """The clauses proved of it for any number of pages and rows, in words."""
+    """The clauses proved of it for any number of pages, rows, requests and sessions, in words."""
     vectors: list[str]
     mutants: list[str]
     """Defects of the gallery that break it; first those that it is blamed for before all others."""
@@ -70,7 +73,7 @@ def evidence() -> dict[str, Evidence]:
             step_checks=steps.get(rule, []),
             run_checks=runs.get(rule, []),
             contracts=contracts.get(rule, []),
-            clauses=[clause.what for clause in (*page.INVARIANTS, *pool.INVARIANTS) if clause.rule == rule],
+            clauses=[clause.what for clause in PROVED if clause.rule == rule],
             vectors=[name for name, rules in exercised if rule in rules],
             mutants=[bug.name for bug in BUGS.values() if bug.rule == rule]
             + [bug.name for bug in BUGS.values() if rule in bug.also],

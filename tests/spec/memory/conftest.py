@@ -1,9 +1,13 @@
-"""Every law there is: what is to be found of events, each must find."""
+"""Every law there is: what is to be found of events, each must find. And the proofs' text, about plain numbers."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from kvcheck import Checker
 from kvspec.memory.events import Event
+from kvspec.memory.proofs import books, moves, page, terms
 from kvspec.model.meaning import MakeLaw
 from tests.spec.memory.once import Once
 from tests.spec.memory.stories import POOLS, Found
@@ -24,3 +28,23 @@ def found(checker: MakeLaw) -> Found:
         return [(finding.rule, finding.event) for event in events for finding in watching.step(event)]
 
     return finds
+
+
+PLAIN: dict[str, Callable[..., Any]] = {
+    "And": lambda *parts: all(parts),
+    "Or": lambda *parts: any(parts),
+    "Not": lambda part: not part,
+    "Implies": lambda condition, consequence: not condition or consequence,
+    "If": lambda condition, then, otherwise: then if condition else otherwise,
+    "choose": lambda condition, then, otherwise: then if condition else otherwise,
+}
+"""What z3's connectives mean, of truth values."""
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proofs' text is about plain numbers; a test sets those that there are."""
+    for module in (books, moves, page, terms):
+        for name in PLAIN.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, PLAIN[name])
+    monkeypatch.setattr(terms.every, "domain", range(0))

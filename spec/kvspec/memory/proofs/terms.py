@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from functools import cache
 from inspect import signature
 from itertools import product
 from typing import Annotated, Any, TypeAlias
@@ -71,8 +72,8 @@ def choose(condition: Formula, then: Any, otherwise: Any) -> Any:
 def among(
     chosen: Callable[..., Formula], value: Callable[..., Any], otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function that is `value` where it is chosen."""
-    return lambda *at: choose(chosen(*at), value(*at), otherwise(*at))
+    """The function that is `value` where it is chosen; each term is made once."""
+    return cache(lambda *at: choose(chosen(*at), value(*at), otherwise(*at)))
 
 
 def put(function: Map, place: Number, value: Number) -> Map:
