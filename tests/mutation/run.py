@@ -53,6 +53,7 @@ _MODEL = Target(
     ),
     (
         "tests/spec/test_docs.py",
+        "tests/spec/memory/test_moves.py",
         "tests/spec/memory/test_proofs.py",
         "tests/spec/test_lengths.py::test_contracts_are_checked_in_tests",
         "tests/spec/test_model.py::test_walks_get_somewhere",
@@ -80,6 +81,7 @@ TARGETS = {
             "tests/spec/test_refinement.py",
         ),
         (
+            "tests/spec/memory/test_moves.py",
             "tests/spec/memory/test_proofs.py",
             "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
             "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
