@@ -31,7 +31,7 @@ def folder(engine: str, version: str | None = None) -> Path:
 def trial(engine: str, at: Path, *options: str, command: str = "drive") -> subprocess.CompletedProcess[str]:
     """A process can hold one engine, and should hold no other one of these tests."""
     called = [sys.executable, "-m", "kvcli", "engines", command, engine, str(at), *options]
-    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_nano_vllm_conforms() -> None:
