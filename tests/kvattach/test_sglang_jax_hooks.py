@@ -7,6 +7,7 @@ import pytest
 
 from kvattach.sglang_jax.hooks import Attached
 from kvlab.drives import Judge
+from kvlab.sglang_jax.server import aligned
 
 numpy = pytest.importorskip("numpy")
 
@@ -39,11 +40,14 @@ class Small:
     """One request whose prompt is cut, rows, pages, and hooks into all of it."""
 
     def __init__(self, handed: str) -> None:
-        """`handed`: what a launch gets, a `copy` of the rows, the `buffer` that all batches share, or the `rows`."""
+        """`handed`: what a launch gets, a `copy` of the rows, the `buffer` that all batches share, or the `rows`.
+
+        Of what is `unaligned` jax makes a copy.
+        """
         results = ("process_batch_result_prefill", "process_batch_result_decode")
         loops = ("event_loop_normal", "event_loop_overlap")
         cached = ("cache_unfinished_req", "cache_finished_req")
-        tree = _with("inc_lock_ref", "dec_lock_ref", "_insert_helper", "evict", *cached)
+        tree = _with("reset", "inc_lock_ref", "dec_lock_ref", "_insert_helper", "evict", *cached)
         scheduler = _with("init_memory_pool_and_cache", "check_memory", *results, *loops)
         batch = _with("prepare_for_extend", "release_req", get_model_worker_batch=_launch)
         rows, allocator = _with("free", alloc=_alloc, write=_write), _with("free", alloc=_taken)
@@ -59,13 +63,14 @@ class Small:
         self.judge = Judge()
         self.hooks = Attached(engine, self.judge).hooks
         self.scheduler, self.batch, self.rows, self.allocator = scheduler(), batch(), rows(), allocator()
-        self.rows.size, self.rows.req_to_token = 1, numpy.zeros((1, 8), dtype=int)
-        self.rows.cache_loc_host_buf = buffer = numpy.zeros(16, dtype=int)
+        self.rows.size, self.rows.req_to_token = 1, aligned(engine, numpy.zeros((1, 8), dtype=int))
+        self.rows.cache_loc_host_buf = buffer = aligned(engine, numpy.zeros(16, dtype=int))
         self.allocator.size, self.allocator.free_slots = 8, [numpy.arange(1, 9)]
         self.scheduler.page_size, self.scheduler.tree_cache = 1, tree()
         self.scheduler.req_to_token_pool, self.scheduler.token_to_kv_pool_allocator = self.rows, self.allocator
         self.scheduler.init_memory_pool_and_cache()
-        arrays = {"copy": numpy.zeros(16, dtype=int), "buffer": buffer[:8], "rows": self.rows.req_to_token}
+        own = aligned(engine, numpy.zeros(16, dtype=int))
+        arrays = {"copy": own, "buffer": buffer[:8], "unaligned": buffer[1:9], "rows": self.rows.req_to_token}
         self.batch.handed, self.batch.forward_mode = arrays[handed], SimpleNamespace(is_extend=lambda: True)
         self.req = SimpleNamespace(
             rid="r1.", req_pool_idx=None, origin_input_ids=list(range(6)), output_ids=[], finished=lambda: False
@@ -88,7 +93,12 @@ class Small:
 
 @pytest.mark.parametrize(
     ("handed", "found"),
-    [("copy", set()), ("buffer", {("MEM-RACE/write", "cache_loc")}), ("rows", {("MEM-RACE/write", "rows")})],
+    [
+        ("copy", set()),
+        ("unaligned", set()),
+        ("buffer", {("MEM-RACE/write", "cache_loc")}),
+        ("rows", {("MEM-RACE/write", "rows")}),
+    ],
 )
 def test_what_a_launch_in_flight_is_handed_may_not_be_written(handed: str, found: set[tuple[str, str]]) -> None:
     small = Small(handed)
@@ -110,5 +120,18 @@ def test_what_a_launch_was_handed_may_be_written_when_its_result_is_taken(handed
 
 def test_the_buffer_is_there_when_all_is_idle() -> None:
     small = Small("buffer")
+    events = small.judge.events
     small.scheduler.check_memory()
-    assert small.hooks.problem is None and not small.judge.found
+    assert small.hooks.problem is None and not small.judge.found and small.judge.events == events + 1
+
+
+def test_an_engine_that_stays_idle_is_told_to_be_so_once() -> None:
+    small = Small("copy")
+    small.scheduler.check_memory()
+    events = small.judge.events
+    small.scheduler.check_memory()
+    assert small.judge.events == events
+    small.chunk(1, 0, 4)
+    small.result(1)
+    small.scheduler.check_memory()
+    assert {finding.rule for _, finding in small.judge.found} == {"MEM-LEAK"}

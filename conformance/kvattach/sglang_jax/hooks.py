@@ -3,7 +3,8 @@
 Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
 each page on its path. What was allocated for a batch goes to its requests when their rows name it. The host reads rows
 when a batch is made, and writes what they name into an array for the launch. If that array is the buffer into which
-every batch is written, the launch reads the buffer; if it is the rows themselves, the launch reads them.
+every batch is written, and jax takes it without a copy, the launch reads the buffer; if it is the rows themselves, the
+launch reads them.
 """
 
 from collections import Counter
@@ -38,6 +39,8 @@ BUFFER = "cache_loc"
 """The buffer on the host into which `_merge_cache_loc` writes what the rows of a batch name."""
 BUFFER_HOLDER = "ReqToTokenPool"
 """Who holds the buffer, for good."""
+ALIGNED = 64
+"""An array that begins at a multiple of so many bytes jax takes on a CPU as it is, without a copy."""
 NEW = "admission"
 """Who holds what was allocated for a batch, until a row names it."""
 TREE = "tree"
@@ -56,12 +59,14 @@ class Stay(Run):
 class Attached:
     """Tells what one scheduler does, from the moment its pools and its tree are there."""
 
-    def __init__(self, engine: Engine, trace: Trace) -> None:
-        """Install the hooks."""
+    def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
+        """Install the hooks. The engine's own books are told each `count_every` results."""
         self.hooks = Hooks(trace)
+        self._every = count_every
         self._engine = engine
         self._who: list[str] = [NEW]
         """Who acts, the innermost function last."""
+        self._tree: Any = None
         self._deep = 0
         """How many functions of an allocator are under way, one within the other."""
         self._runs: dict[str, Stay] = {}
@@ -77,6 +82,9 @@ class Attached:
         self._flying: Counter[str] = Counter()
         self._extended: list[Any] = []
         self._operations = 0
+        self._results = 0
+        self._idle_since = -1
+        """The number of operations when the engine was last told to be idle: it says so in each turn of its loop."""
         self._install()
 
     def _install(self) -> None:
@@ -95,6 +103,7 @@ class Attached:
         for name in ("inc_lock_ref", "dec_lock_ref"):
             hooks.hook(tree, name, before=lambda _, node, *__, **___: self._path(node), after=self._locked)
         hooks.hook(tree, "_insert_helper", after=self._inserted)
+        hooks.hook(tree, "reset", before=self._flushed)
         self._acting(tree, "evict", lambda *_, **__: TREE)
         for cache in (tree, engine.scheduler.ChunkCache):
             for name in ("cache_unfinished_req", "cache_finished_req"):
@@ -106,7 +115,7 @@ class Attached:
         hooks.hook(batch, "get_model_worker_batch", after=lambda _, made, of, *__, **___: self._launched(made, of))
         for name in ("process_batch_result_prefill", "process_batch_result_decode"):
             hooks.hook(scheduler, name, before=self._ended, after=self._settled)
-        hooks.hook(scheduler, "check_memory", before=lambda _: hooks.tell(Idle(self._keepers)))
+        hooks.hook(scheduler, "check_memory", before=lambda _: self._idle())
         for name in ("event_loop_normal", "event_loop_overlap"):
             hooks.watch(scheduler, name)
 
@@ -306,6 +315,11 @@ class Attached:
         flat = self._engine.numpy.asarray(slots, dtype=int).reshape(-1)
         return [slot // self._size for slot in flat[:: self._size].tolist()]
 
+    def _flushed(self, tree: Any) -> None:
+        if tree is self._tree and self._keys:
+            self.hooks.tell(Drop(KV, [*self._keys]))
+            self._keys.clear()
+
     def _inserted(self, _: None, found: int, tree: Any, __: Any, key: Any, value: Any, *___: Any) -> None:
         if tree is not self._tree:
             return  # the policy looks for what waiting requests have in common in a tree of its own
@@ -354,7 +368,9 @@ class Attached:
         self._launches[made.bid] = launch, worked
 
     def _is_in(self, array: Any, memory: Any) -> bool:
-        return memory is not None and bool(self._engine.numpy.may_share_memory(array, memory))
+        """Whether a launch that is handed this array reads that memory: jax copies what is not aligned."""
+        shared = memory is not None and self._engine.numpy.may_share_memory(array, memory)
+        return shared and array.ctypes.data % ALIGNED == 0
 
     def _ended(self, scheduler: Any, batch: Any, result: Any, *_: Any) -> dict[str, int]:
         launch, worked = self._launches[result.bid]
@@ -373,7 +389,14 @@ class Attached:
             self._learn(run)
             if req.finished() and not self._flying[run.name]:
                 self._left(req)
-        self._count()
+        self._results += 1
+        if self._results % self._every == 0:
+            self._count()
+
+    def _idle(self) -> None:
+        if self._idle_since != self._operations:
+            self._idle_since = self._operations
+            self.hooks.tell(Idle(self._keepers))
 
     def _count(self) -> None:
         references: dict[int, int] = {}

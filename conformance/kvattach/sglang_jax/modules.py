@@ -1,5 +1,6 @@
 """sglang-jax's own modules that the hooks work on."""
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,3 +20,21 @@ class Engine:
     common: Any
     messages: Any
     sampling: Any
+
+
+def imported() -> Engine:
+    """The modules of the sglang-jax that Python finds."""
+    managers, memory = "sgl_jax.srt.managers", "sgl_jax.srt.mem_cache"
+    return Engine(
+        numpy=importlib.import_module("numpy"),
+        scheduler=importlib.import_module(f"{managers}.scheduler"),
+        batch=importlib.import_module(f"{managers}.schedule_batch"),
+        policy=importlib.import_module(f"{managers}.schedule_policy"),
+        radix=importlib.import_module(f"{memory}.radix_cache"),
+        pool=importlib.import_module(f"{memory}.memory_pool"),
+        allocator=importlib.import_module(f"{memory}.allocator"),
+        base=importlib.import_module(f"{memory}.base_prefix_cache"),
+        common=importlib.import_module(f"{memory}.common"),
+        messages=importlib.import_module(f"{managers}.io_struct"),
+        sampling=importlib.import_module("sgl_jax.srt.sampling.sampling_params"),
+    )

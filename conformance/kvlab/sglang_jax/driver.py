@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvattach.sglang_jax.modules import Engine
-from kvlab.sglang_jax.server import EOS, Worker, arguments, logits, scheduler
+from kvlab.sglang_jax.server import EOS, Worker, aligned, arguments, logits, scheduler
 
 MOST_LOOPS = 1_000
 STUCK = "the requests never finish"
@@ -80,8 +80,11 @@ class _Worker(Worker):
         self._context = size
         self._results: deque[list[int]] = deque()
         self._futures = 0
+        # What jax takes without a copy: whether an array is, depends on the allocator of the machine otherwise.
+        self.rows.req_to_token = aligned(engine, self.rows.req_to_token)
         if hasattr(self.rows, "init_cache_loc_host_buffer"):
             self.rows.init_cache_loc_host_buffer(self.get_precompile_paddings()[2][-1])
+            self.rows.cache_loc_host_buf = aligned(engine, self.rows.cache_loc_host_buf)
 
     def get_worker_info(self) -> tuple[Any, ...]:
         shape, size = self._shape, self._context

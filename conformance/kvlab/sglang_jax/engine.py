@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from kvattach.sglang_jax.modules import Engine
+from kvattach.sglang_jax.modules import Engine, imported
 from kvlab.stubs import EngineError, importable
 
 REAL = (
@@ -70,21 +70,8 @@ def load(checkout: Path) -> Engine:
     )
     if made:
         _complete()
-    managers, memory = "sgl_jax.srt.managers", "sgl_jax.srt.mem_cache"
     try:
-        return Engine(
-            numpy=importlib.import_module("numpy"),
-            scheduler=importlib.import_module(f"{managers}.scheduler"),
-            batch=importlib.import_module(f"{managers}.schedule_batch"),
-            policy=importlib.import_module(f"{managers}.schedule_policy"),
-            radix=importlib.import_module(f"{memory}.radix_cache"),
-            pool=importlib.import_module(f"{memory}.memory_pool"),
-            allocator=importlib.import_module(f"{memory}.allocator"),
-            base=importlib.import_module(f"{memory}.base_prefix_cache"),
-            common=importlib.import_module(f"{memory}.common"),
-            messages=importlib.import_module(f"{managers}.io_struct"),
-            sampling=importlib.import_module("sgl_jax.srt.sampling.sampling_params"),
-        )
+        return imported()
     except (AttributeError, ImportError, TypeError) as error:
         raise EngineError(f"it cannot be imported: {type(error).__name__}: {error}") from error
 

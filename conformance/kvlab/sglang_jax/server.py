@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+from kvattach.sglang_jax.hooks import ALIGNED
 from kvattach.sglang_jax.modules import Engine
 
 EOS = 0
@@ -82,6 +83,14 @@ def scheduler(engine: Engine, told: Arguments, worker: Any, backend: Any) -> Any
     for name in ("watchdog_thread", "init_profier", "_profile_batch_predicate"):
         setattr(module.Scheduler, name, _nothing)
     return module.Scheduler(told, communication_backend=backend, mesh=SimpleNamespace(shape={}))
+
+
+def aligned(engine: Engine, array: Any) -> Any:
+    """An array of the same shape, full of zeros, that begins where jax takes it on a CPU without a copy."""
+    numpy = engine.numpy
+    room = numpy.zeros(array.nbytes + ALIGNED, dtype=numpy.uint8)
+    start = -room.ctypes.data % ALIGNED
+    return room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
 
 
 def model() -> SimpleNamespace:
