@@ -149,7 +149,7 @@ MUTANTS = [
     Mutant(
         "kernels.py",
         "kept = tl.load(run + slot // P, mask=slot < slots, other=0)",
-        "kept = tl.load(run, mask=slot < slots, other=0)",
+        "kept = tl.load(run + slot % P, mask=slot < slots, other=0)",
         first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
     Mutant(
