@@ -33,7 +33,7 @@ def test_the_rust_node_breaks_no_rule_in_random_operations(node: str, tmp_path: 
 @pytest.mark.parametrize(
     ("module", "right", "wrong", "rule"),
     [
-        ("manager/release.rs", "min(launched).min(tokens)", "min(launched.max(tokens)).min(tokens)", "DATA-1"),
+        ("manager/release.rs", "min(launched).min(tokens)", "min(launched.max(tokens)).min(tokens)", "LAUNCH-1"),
         ("manager/waiting.rs", "split_off(prefix_len.div_ceil(size))", "split_off(prefix_len / size)", "TAIL-2"),
         ("manager/release.rs", "if self.is_read(record.row) {", "if false {", "RACE-1"),
         ("store.rs", "if from_end < self.reach {", "if from_end == 0 {", "SWA-5"),
@@ -41,5 +41,6 @@ def test_the_rust_node_breaks_no_rule_in_random_operations(node: str, tmp_path: 
 )
 def test_a_mistake_in_the_rust_node_is_found(module: str, right: str, wrong: str, rule: str, tmp_path: Path) -> None:
     node = mistaken(Mutant(module, right, wrong, ""), tmp_path)
-    about = [vector for vector in read_vectors() if rule in vector.header.rules]
+    # Positions that are counted and were never launched break LAUNCH-1, in vectors of content.
+    about = [vector for vector in read_vectors() if {rule, "DATA-1"}.intersection(vector.header.rules)]
     assert rule in by_vectors(node, about)

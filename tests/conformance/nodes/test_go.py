@@ -63,7 +63,7 @@ def test_the_go_node_says_in_a_line_what_it_cannot_read(node: str, line: str, an
             "leaving.go",
             ", r.run.prepared.start)",
             ", r.run.prepared.end)",
-            "DATA-1 is broken at step_not_launched_is_not_kept",
+            "LAUNCH-1 is broken at step_not_launched_is_not_kept",
         ),
         (
             "waiting.go",
