@@ -45,7 +45,7 @@ def end(state: State, event: events.End) -> None:
 
 
 def deliver(state: State, event: events.Deliver) -> None:
-    """What an operation computed for a holder leaves the engine."""
+    """The result of an operation, for a holder, leaves the engine."""
     state.judged["MEM-DELIVER"] += 1
     flight = state.clocks.in_flight(event.id, event.host)
     if isinstance(event.id, int) and event.id > state.clocks.latest:
@@ -63,7 +63,7 @@ def deliver(state: State, event: events.Deliver) -> None:
 
 
 class _Failure:
-    """What is not there as an operation failed: slots that nobody wrote, and those that were computed from them."""
+    """A failed operation: the slots that it left unwritten, and those that were computed from them."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -77,12 +77,12 @@ class _Failure:
         self._tie = count()
 
     def judge(self, event: events.End, queued: int) -> None:
-        """What an operation, `queued` by that event, was to write is missing where no later one wrote.
+        """Slots that an operation, `queued` by that event, left unwritten are missing, unless a later one wrote them.
 
-        Names of it are plans again.
-        What operations in flight have read of it meanwhile is worthless, and what they computed of that. Which slots
-        of a page an operation wrote is not remembered once it is complete, or its table has other pages: where one
-        wrote last, nothing is taken to be missing. What an operation reads of its own writes is not followed.
+        Names of them are plans again. Operations in flight that have read them meanwhile computed worthless slots, and
+        so did those that read these. The slots of a page that an operation wrote are not remembered once it is
+        complete, or its table has other pages: where one wrote last, nothing is taken to be missing. An operation's
+        reads of its own writes are not followed.
         """
         clocks = self._state.clocks
         clocks.sort_all()
@@ -207,7 +207,7 @@ class _Failure:
                             yield (pool.name, number), max(0, first - base), min(size, last - base)
 
     def _mark(self) -> None:
-        """What is in pages was computed from what is not there, where nobody wrote over it."""
+        """Slots of pages that were computed from missing ones are marked, where no operation wrote over them."""
         for (name, number), gap in self._worthless.items():
             pool = self._state.pools[name]
             page = pool.page(number)
@@ -218,7 +218,7 @@ class _Failure:
             self._state.changed(page)
 
     def _leave_out(self, id: events.OpId, queued: int) -> None:
-        """What is missing is in pages no longer, and names of it are plans again."""
+        """Missing slots are in pages no longer, and names of them are plans again."""
         for (name, number), gap in self._missing.items():
             pool = self._state.pools[name]
             known = number in pool.apart or number in pool.alike

@@ -91,7 +91,7 @@ class Flight:
 
 
 class Touched:
-    """What an operation uses: slots of pages and positions of tables."""
+    """The uses of an operation: slots of pages and positions of tables."""
 
     def __init__(self) -> None:
         """Nothing."""

@@ -1,4 +1,4 @@
-"""What operations do to slots: begin, wait, and the tables through which slots are named.
+"""Operations and their slots: begin, wait, and the tables through which slots are named.
 
 Each read is held against holders, writes before it, and content; each write against holders, names, and the reads and
 writes before it. What is read through a table is checked once a stream, and again only where something changed, so a

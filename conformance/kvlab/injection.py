@@ -22,7 +22,7 @@ class Defect(NamedTuple):
 
 
 class _Planted(NamedTuple):
-    """What is known of a function with defects."""
+    """A function with defects."""
 
     source: str
     """The file has another one."""

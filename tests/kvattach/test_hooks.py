@@ -265,7 +265,7 @@ def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureF
 
 
 class PanicException(BaseException):
-    """What Rust code raises through pyo3 when it panics."""
+    """Rust code raises it through pyo3 when it panics."""
 
 
 PanicException.__module__ = "pyo3_runtime"

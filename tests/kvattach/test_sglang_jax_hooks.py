@@ -1,4 +1,4 @@
-"""What sglang-jax's hooks tell of rows, and of the array that a launch is handed, in an engine of a few lines."""
+"""The events of sglang-jax's hooks about rows and a launch's array, in an engine of a few lines."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -15,7 +15,7 @@ from kvspec.memory.events import Map, Pool, Take, Transfer, Use
 
 
 class Rows(Stays):
-    """What becomes of rows and their entries."""
+    """Follows rows and their entries."""
 
     _width: int
     """Entries of a row."""
@@ -59,7 +59,7 @@ class Rows(Stays):
             self.hooks.tell(Take(NEW, ROWS, [*taken]))
 
     def _reader(self, req: Any) -> Stay | None:
-        """Who reads a row for a request; `None`: it has none."""
+        """The stay of a request that reads a row; `None`: it has none."""
         stay, row = self._stays.get(req.rid), self._row_of(req)
         if stay is None:
             return self._begins(req)

@@ -1,7 +1,7 @@
 """Hooks into sglang-jax: its free lists, rows, radix tree's locks and launches, in the law's events.
 
 Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
-each page on its path. What was allocated for a batch goes to its requests when their rows name it. The host reads rows
+each page on its path. Slots allocated for a batch go to its requests when their rows name them. The host reads rows
 when a batch is made, and writes what they name into an array for the launch. If that array is the buffer into which
 every batch is written, and jax takes it without a copy, the launch reads the buffer; if it is the rows themselves, the
 launch reads them.
@@ -38,7 +38,7 @@ ROWS = "rows"
 BUFFER = "cache_loc"
 """The buffer on the host into which `_merge_cache_loc` writes what the rows of a batch name."""
 BUFFER_HOLDER = "ReqToTokenPool"
-"""Who holds the buffer, for good."""
+"""The holder of the buffer, for good."""
 ALIGNED = 64
 """An array that begins at a multiple of so many bytes jax takes on a CPU as it is, without a copy."""
 NEW = "admission"

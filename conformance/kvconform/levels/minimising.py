@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Effort:
-    """What a search may still cost, so that the same finding is shown by the same part on every machine.
+    """The cost that a search has left, so that the same finding is shown by the same part on every machine.
 
     A unit is one operation that is carried out again, or one event that is judged again. Seconds end a search only on
     a machine, or with an implementation, that is much slower than usual.
@@ -21,7 +21,7 @@ class Effort:
         self._deadline: float = min(time.monotonic() + seconds, float("inf") if whole is None else whole._deadline)
 
     def part(self, least: int, seconds: float) -> "Effort":
-        """What one of several searches may cost: a quarter of what is left, `least` units at least."""
+        """The effort for one of several searches: a quarter of what is left, `least` units at least."""
         return Effort(max(least, self._left // 4), seconds, self)
 
     @property

@@ -33,7 +33,7 @@ COUNTERS = ("judged", "unjudged", "reached")
 """Counters of checks: a rule's id in one of these is no check."""
 
 PROVED = (*page.INVARIANTS, *pool.INVARIANTS, *books.INVARIANTS, *books.KEPT)
-"""What z3 proves for any size."""
+"""The clauses that z3 proves for any size."""
 
 
 class Evidence(NamedTuple):

@@ -80,7 +80,7 @@ class _Worker(Worker):
         self._context = size
         self._results: deque[list[int]] = deque()
         self._futures = 0
-        # What jax takes without a copy: whether an array is, depends on the allocator of the machine otherwise.
+        # Jax takes an aligned array without a copy; otherwise the machine's allocator would decide that.
         self.rows.req_to_token = aligned(engine, self.rows.req_to_token)
         if hasattr(self.rows, "init_cache_loc_host_buffer"):
             self.rows.init_cache_loc_host_buffer(self.get_precompile_paddings()[2][-1])

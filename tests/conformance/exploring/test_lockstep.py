@@ -42,7 +42,7 @@ SHORTEST = {
     "close-frees-kv-in-use": ("speculative", "SESS-4", 6),
     "retract-tail-orphaned": ("speculative", "TAIL-1", 7),
     "two-new-chunks-in-a-batch": ("chunks", "BATCH-1", 5),
-    "last-chunk-forbids-first-chunk": ("chunks", "OP-1", 7),
+    "last-chunk-forbids-first-chunk": ("chunks", "BATCH-1", 7),
     "reservation-from-wrong-length": ("chunks", "CAP-1", 8),
     "allocated-falls-behind": ("tiny", "LEN-1", 5),
     "resumed-below-protected": ("tiny", "LEN-3", 10),

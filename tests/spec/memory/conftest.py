@@ -38,7 +38,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "If": lambda condition, then, otherwise: then if condition else otherwise,
     "choose": lambda condition, then, otherwise: then if condition else otherwise,
 }
-"""What z3's connectives mean, of truth values."""
+"""Z3's connectives, of truth values."""
 
 
 @pytest.fixture

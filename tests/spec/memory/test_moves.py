@@ -42,7 +42,7 @@ class Names(dict[Any, int]):
 
 @dataclass
 class Seen:
-    """What a model remembers of requests, sessions, records and rows, in numbers."""
+    """The books of a model: requests, sessions, records and rows, in numbers."""
 
     request: dict[int, Request]
     session: dict[int, Session]
@@ -192,7 +192,7 @@ def resumes_at(state: State, op: Any) -> int:
 
 
 def moved(before: Books, op: Operation[Any], arguments: list[Any]) -> tuple[list[tuple[str, bool]], Books]:
-    """What the moves of an operation ask for, and the books after them."""
+    """The conditions of an operation's moves, and the books after them."""
     asked, now = list[tuple[str, bool]](), before
     for given in arguments:
         move = MOVES[op.__struct_config__.tag](now, *given)  # type: ignore[index]
@@ -266,7 +266,7 @@ STORIES: dict[str, list[Operation[Any]]] = {
         *(events.Complete(2), events.Verify("r", 1, [6]), events.Finish("r")),
     ],
 }
-"""What walks rarely come to."""
+"""Cases that walks rarely come to."""
 
 WAYS = {
     "slot lent",
@@ -284,7 +284,7 @@ WAYS = {
     "last chunk beside a first chunk",
     "overshoot",
 }
-"""What stories and walks have to come to, as the model counts it."""
+"""Cases that stories and walks have to come to, as the model counts them."""
 
 
 def hold(state: State) -> None:
@@ -347,5 +347,5 @@ def test_each_move_and_each_rule_has_its_mistake() -> None:
     assert {name for name, *_ in (*MISTAKES, *RARER)} == MOVES.keys()
     assert {rule_of[clause] for *_, clause in (*MISTAKES, *RARER)} == set(rule_of.values())
     chapter = (CHAPTERS / "behaviours.md").read_text(encoding="utf-8")
-    section = chapter.partition("## What is proved for any size\n")[2].partition("\n## ")[0]
+    section = chapter.partition("## Proofs for any size\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| ([A-Z]+-\d) \|", section, re.MULTILINE)) == set(rule_of.values())

@@ -89,7 +89,7 @@ Identities = set[tuple[object, ...]]
 
 
 def effort_for(size: int) -> Effort:
-    """What the findings of a file of `size` bytes may cost together."""
+    """The effort for all findings of a file of `size` bytes."""
     return Effort(LEAST + size, MACHINE * search_seconds(size))
 
 

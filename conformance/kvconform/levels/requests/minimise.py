@@ -75,12 +75,12 @@ def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Short
 
 
 def effort_for_one(seconds: float = SECONDS) -> Effort:
-    """What a single finding may cost."""
+    """The effort for a single finding."""
     return Effort(UNITS, seconds)
 
 
 def effort_for(path: Path) -> Effort:
-    """What the findings of a trace may cost together; each is a `part` of it."""
+    """The effort for all findings of a trace; each gets a `part` of it."""
     size = path.stat().st_size if path.is_file() else 0
     return Effort(UNITS + size // BYTES, MACHINE * search_seconds(size))
 

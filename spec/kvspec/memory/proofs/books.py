@@ -25,7 +25,7 @@ class Request:
     runs: Formula = False
     ran: Formula = False
     begins: Number = NONE
-    """What its last match has answered, until it is extended."""
+    """The answer of its last match, until it is extended."""
     seq_len: Number = 0
     """Where its last extend ended."""
     unfinished: Formula = False
@@ -89,15 +89,15 @@ class Books:
     """Row, launch, position -> what stood there when the launch was handed over."""
 
     def with_request(self, req: Number, **changed: Any) -> "Books":
-        """What changes of a request."""
+        """The books with a request changed."""
         return replace(self, request=put(self.request, req, replace(self.request(req), **changed)))
 
     def with_session(self, session: Number, **changed: Any) -> "Books":
-        """What changes of a session."""
+        """The books with a session changed."""
         return replace(self, session=put(self.session, session, replace(self.session(session), **changed)))
 
     def with_record(self, record: Number, **changed: Any) -> "Books":
-        """What changes of a record."""
+        """The books with a record changed."""
         return replace(self, record=put(self.record, record, replace(self.record(record), **changed)))
 
     def is_read(self, row: Number) -> Formula:
@@ -219,7 +219,7 @@ def _saved(books: Books, number: Number) -> Formula:
 
 
 def _grows(books: Books, number: Number) -> Formula:
-    """Whoever goes on with a record, or begins again where it is left behind, has a token more than is protected."""
+    """A request that goes on with a record, or begins again after it, has a token more than is protected."""
     record = books.record(number)
     session = books.session_of(number)
     goes_on = Or(record.turn == NONE, record.protected < books.request(record.turn).tokens)
@@ -322,7 +322,7 @@ INVARIANTS = (
     Clause("RACE-1", "what a launch reads of a row stands there still", _same_entries),
     Clause("RACE-1", "no launch reads past what its request has", _reads_what_is_there),
 )
-"""What holds before and after each operation."""
+"""Clauses that hold before and after each operation."""
 
 
 def _stays(both: tuple[Books, Books], number: Number) -> Formula:
@@ -362,7 +362,7 @@ KEPT = (
     ),
     Clause("SESS-4", "a session that goes leaves no record", _with_its_turn),
 )
-"""What each operation keeps, of the books before and after it."""
+"""Clauses that each operation keeps, of the books before and after it."""
 
 
 def same(one: Books, two: Books) -> Formula:

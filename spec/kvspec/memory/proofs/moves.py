@@ -23,7 +23,7 @@ class Move:
     """The rule by which it is refused elsewhere, and what it asks for."""
     after: Books
     due: list[Clause] = field(default_factory=list)
-    """What it promises besides."""
+    """Its further promises."""
 
 
 def _least(one: Number, other: Number) -> Number:
@@ -209,7 +209,7 @@ def decode(books: Books, req: Number, n: Number, ahead: Number, content: Map) ->
 
 
 def launch(books: Books, req: Number, launch: Number) -> Move:
-    """What a request has prepared is handed over, in a launch that may have others: it reads the row."""
+    """The prepared positions of a request are handed over, in a launch that may have others: it reads the row."""
     request = books.request(req)
     row = books.record(request.record).row
     asked = [("OP-1", And(request.prepared != 0, books.reads(row, launch) == 0))]
@@ -315,7 +315,7 @@ def close_session(books: Books, session: Number) -> Move:
 
 
 def preempt(books: Books, session: Number) -> Move:
-    """What is in a slot is released."""
+    """The record in a slot is released."""
     record = books.session(session).record
     asked = [("OP-1", And(books.session(session).there, record != NONE))]
     return Move(asked, _forget(books, record).with_session(session, record=NONE))
