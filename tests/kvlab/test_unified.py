@@ -17,7 +17,7 @@ from kvlab.sglang.adapter.between import is_between
 from kvlab.sglang.adapter.unified import is_unified
 
 NEWEST = {"last-token", "retracted-twice", "retract-finishes", "empty-lend"}
-HYBRID = {"window-branch", "state-branch", "state-ahead", "slot-exchanged"}
+HYBRID = {"window-branch", "state-branch", "state-ahead", "state-in-flight", "slot-exchanged"}
 RELEASES = {
     "0.5.16": NEWEST | HYBRID - {"window-branch"} | {"session-stuck"},
     "0.5.20": NEWEST | HYBRID | {"session-stuck"},
