@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,8 +101,9 @@ def has_read(path: Path) -> Callable[[dict[int, float]], bool]:
 def _position(process: int, path: Path) -> int:
     """How far a process has read a file; -1 if it has not opened it."""
     for opened in Path(f"/proc/{process}/fd").iterdir():
-        if opened.exists() and opened.samefile(path):
-            return int(Path(f"/proc/{process}/fdinfo/{opened.name}").read_text().split()[1])
+        with suppress(FileNotFoundError):  # it may close what it has opened at any moment
+            if opened.samefile(path):
+                return int(Path(f"/proc/{process}/fdinfo/{opened.name}").read_text().split()[1])
     return -1
 
 
