@@ -845,3 +845,71 @@ def two_streams_use_one_page_apart(n: int) -> Iterator[MemoryEvent]:
     yield Take("a", "kv", [1])
     for k in range(n):
         yield Begin(k, f"s{k % 2}", writes=[page(1, k, k + 1, labels=["l"])])
+
+
+# Beside an operation of another stream that is not ordered before
+
+
+@shape(KV)
+def a_page_is_remapped_again_and_again_beside_another_stream(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    yield Begin("x", "u")
+    for k in range(n):
+        yield Map("t", "a", "kv", 0, [1])
+        yield Begin(k, "s", writes=[Use("t")])
+        yield Unmap("t")
+
+
+@shape(KV)
+def many_tables_that_were_read_leave_a_page_beside_another_stream(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    yield Begin("w", "host", writes=[page(1)])
+    yield Begin("x", "u")
+    for k in range(n):
+        yield Map(f"t{k}", "a", "kv", 0, [1])
+        yield Begin(k, "s", reads=[Use(f"t{k}")])
+        yield Unmap(f"t{k}")
+
+
+@shape(KV)
+def a_page_that_many_streams_read_is_used_beside_another_stream(n: int) -> Iterator[MemoryEvent]:
+    yield Take("a", "kv", [1])
+    yield Begin("w", "host", writes=[page(1)])
+    for k in range(n):
+        yield Begin(k, f"s{k}", reads=[page(1)])
+        yield Wait("z", on=f"s{k}")
+    yield Begin("x", "u")
+    for k in range(n):
+        yield Begin(n + k, "z", reads=[page(1)])
+        yield Begin(2 * n + k, "z", writes=[page(1)])
+
+
+# Names of a page with many labels
+
+
+def units(n: int) -> Iterator[MemoryEvent]:
+    """A page that is written, each slot with a label of its own."""
+    yield Take("a", "kv", [1])
+    yield Begin("w", "host", writes=[page(1, 0, n, labels=[f"l{k}" for k in range(n)])])
+
+
+@shape(UNITS)
+def a_page_of_units_is_published_for_more_slots_each_time(n: int) -> Iterator[MemoryEvent]:
+    yield from units(n)
+    for k in range(n):
+        yield Publish("kv", [1], ["k"], slots=k + 1)
+
+
+@shape(UNITS)
+def a_page_of_units_is_published_and_dropped_again_and_again(n: int) -> Iterator[MemoryEvent]:
+    yield from units(n)
+    for k in range(n):
+        yield Publish("kv", [1], [f"k{k}"], slots=n)
+        yield Drop("kv", [1], [f"k{k}"])
+
+
+@shape(UNITS)
+def the_first_label_of_a_page_is_published_again_and_again(n: int) -> Iterator[MemoryEvent]:
+    yield from units(n)
+    for _ in range(n):
+        yield Publish("kv", [1], ["k"], ["l0"], slots=1)

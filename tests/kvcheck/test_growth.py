@@ -49,8 +49,14 @@ BY_PAGE = {
     "one_table_changes_hands_again_and_again",
     "single_pages_change_hands_together_again_and_again",
     "many_tables_change_hands_again_and_again",
+    "a_page_of_units_is_published_for_more_slots_each_time",
+    "a_page_of_units_is_published_and_dropped_again_and_again",
+    "a_page_is_remapped_again_and_again_beside_another_stream",
+    "many_tables_that_were_read_leave_a_page_beside_another_stream",
+    "a_page_that_many_streams_read_is_used_beside_another_stream",
 }
-"""Shapes in which each event handles all pages or tables: it costs these, and twice as many are twice that."""
+"""Shapes in which each event handles all pages, tables, streams or labels: it costs these, and twice as many are twice
+that."""
 
 ROOT = str(Path(kvcheck.__file__).parent)
 

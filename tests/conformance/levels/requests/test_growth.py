@@ -27,6 +27,9 @@ MOST = 2.6
 LITTLE = 100_000
 """Bytes that are no matter."""
 
+BY_PAGE = {"one_request_is_retracted_again_and_again"}
+"""Shapes in which each operation takes or frees all pages: it costs these, and twice as many are twice that."""
+
 ROOTS = tuple(str(Path(str(package.__file__)).parent) for package in (kvconform, kvspec))
 
 
@@ -62,5 +65,6 @@ def cost(name: str, size: int) -> tuple[int, int]:
 @pytest.mark.parametrize("name", SHAPES)
 def test_twice_the_size_is_no_more_than_twice_the_work_and_somewhat(name: str) -> None:
     (lines, peak), (more, higher) = cost(name, SIZE), cost(name, 2 * SIZE)
-    assert more <= MOST * lines, (lines, more)
+    handled = 2 if name in BY_PAGE else 1
+    assert more <= MOST * handled * lines, (lines, more)
     assert higher <= MOST * peak + LITTLE, (peak, higher)
