@@ -123,4 +123,5 @@ def _free(pool: PoolState, start: int, stop: int) -> Iterator[Page]:
         return number - start - sum(bisect_left(one, number) - bisect_left(one, start) for one in used)
 
     for place in range(free_before(stop) if start < stop else 0):
-        yield bisect_right(range(stop), place, start, key=lambda number: free_before(number + 1))
+        near = range(start, start + place + sum(map(len, used)) + 1)
+        yield start + bisect_right(near, place, key=lambda number: free_before(number + 1))

@@ -16,6 +16,8 @@ import pytest
 
 import kvcheck
 from kvcheck import Checker, Malformed
+from kvspec.memory import Pool
+from kvspec.memory.events import Count, Take
 from kvtrace.header import VERSION, MemoryHeader, encode
 from tests.kvcheck.shapes import SHAPES
 
@@ -112,6 +114,14 @@ def test_a_shape_with_a_limit_is_refused_beyond_it(name: str) -> None:
     with pytest.raises(Malformed, match=ABOVE[name]):
         for event in shape(300):
             checker.step(event)
+
+
+def test_a_list_of_the_largest_pool_is_looked_through() -> None:
+    checker = Checker({"kv": Pool(num_pages=(1 << 63) - 1)})
+    assert not checker.step(Take("a", "kv", [2]))
+    (found,) = checker.step(Count("kv", free=[(3, 1 << 40)]))
+    first = 3 + (1 << 40)
+    assert (found.code, found.pages) == ("MEM-COUNT/missing", (1, *range(first, first + 7)))
 
 
 def written(name: str, path: Path) -> None:

@@ -102,8 +102,10 @@ def _units(event: MemoryEvent) -> int:
     if isinstance(event, Begin):
         uses = [*uses_in(event)]
         return 1 + (sum(_numbers(use.pages) + len(use.labels or ()) // 2 for use in uses) + 4 * len(uses)) // 8
+    if isinstance(event, Count):
+        return 1 + sum(_numbers(told) for told in (event.free, event.cached, event.held) if isinstance(told, list)) // 2
     pages = getattr(event, "pages", None)
-    return 1 + _numbers(pages) // 8 if isinstance(pages, list) else 1
+    return 1 + _numbers(pages) // 4 if isinstance(pages, list) else 1
 
 
 def _numbers(pages: Pages) -> int:
