@@ -1,5 +1,6 @@
 """Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
 
+from collections.abc import Iterable
 from itertools import chain
 
 from kvcheck import groups
@@ -189,7 +190,7 @@ def reserve(state: State, event: events.Reserve) -> None:
 
 def end_holder(state: State, event: events.EndHolder) -> None:
     """A holder is gone: nothing of it may be left."""
-    _check_left(state, event.holder, "MEM-LEAK/ended")
+    _check_left(state, event.holder, "MEM-LEAK/ended", state.pools.values())
     for pool in state.pools.values():
         pool.promised -= pool.reserved.pop(event.holder, 0)
 
@@ -197,8 +198,9 @@ def end_holder(state: State, event: events.EndHolder) -> None:
 def idle(state: State, event: events.Idle) -> None:
     """The engine is idle: only keepers may hold anything."""
     state.judged["MEM-LEAK"] += 1
+    pools = [state.pool(name) for name in (state.pools if event.pools is None else event.pools)]
     for holder in sorted(state.holdings.keys() - state.gone - set(event.keepers)):
-        _check_left(state, holder, "MEM-LEAK/idle")
+        _check_left(state, holder, "MEM-LEAK/idle", pools)
 
 
 def failed(state: State, event: events.Failed) -> None:
@@ -219,9 +221,9 @@ def find_once(
     return state.find(code, pool, page) if wrong not in (0, before) else None
 
 
-def _check_left(state: State, holder: str, code: str) -> None:
+def _check_left(state: State, holder: str, code: str, pools: Iterable[PoolState]) -> None:
     state.judged["MEM-LEAK"] += 1
-    for pool in state.pools.values():
+    for pool in pools:
         pages = [*state.holdings.get(holder, NOTHING).get(pool.name, ())]
         if pages:
             found = state.find(code, pool, pages[0], holder)

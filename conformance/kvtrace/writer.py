@@ -235,9 +235,9 @@ class TraceWriter:
         """A holder is gone."""
         self._tell(events.EndHolder, holder, at=at)
 
-    def idle(self, keepers: Iterable[str] = (), *, at: str | None = None) -> None:
-        """The engine is idle: only `keepers` may hold anything."""
-        self._tell(events.Idle, keepers, at=at)
+    def idle(self, keepers: Iterable[str] = (), pools: Iterable[str] | None = None, *, at: str | None = None) -> None:
+        """The engine is idle: only `keepers` may hold anything, or anything of `pools`."""
+        self._tell(events.Idle, keepers, pools, at=at)
 
     def count(
         self,

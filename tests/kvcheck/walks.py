@@ -119,7 +119,8 @@ class Walk:
         return events.EndHolder(self.holder())
 
     def idle(self) -> Event:
-        return events.Idle(self.random.sample(HOLDERS, self.random.randint(0, 2)))
+        pools = self.random.choice((None, None, ["kv"], ["states", "kv"], []))
+        return events.Idle(self.random.sample(HOLDERS, self.random.randint(0, 2)), pools)
 
     def count(self) -> Event:
         """Figures or lists, mostly wrong ones."""

@@ -229,9 +229,11 @@ class EndHolder(Event, tag="end_holder", kw_only=False):
 
 
 class Idle(Event, tag="idle", kw_only=False):
-    """The engine is idle: only `keepers` may hold anything."""
+    """The engine is idle: only `keepers` may hold anything, or anything of `pools`."""
 
     keepers: list[str] = []
+    pools: list[str] | None = None
+    """The pools that are idle, those of one host; `None`: all."""
 
 
 class Count(Event, tag="count", kw_only=False):

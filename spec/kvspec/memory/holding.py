@@ -1,7 +1,7 @@
 """Who refers to which pages, by which names they are found, and which tables name them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import repeat
 
 from kvspec.memory import Finding, events
@@ -131,18 +131,19 @@ class Holding:
 
     def end_holder(self, event: events.EndHolder) -> None:
         """A holder is gone: nothing of it may be left."""
-        self._check_left({event.holder}, "MEM-LEAK/ended")
+        self._check_left({event.holder}, "MEM-LEAK/ended", self.pools.values())
         for pool in self.pools.values():
             pool.reserved.pop(event.holder, None)
 
     def idle(self, event: events.Idle) -> None:
         """The engine is idle: only keepers may hold anything."""
-        pages = [page for pool in self.pools.values() for page in pool.pages.values()]
+        pools = [self.pools[name] for name in (self.pools if event.pools is None else event.pools)]
+        pages = [page for pool in pools for page in pool.pages.values()]
         holders = {holder for page in pages for holder, _ in page.references}
-        self._check_left(holders - self.gone - {*event.keepers}, "MEM-LEAK/idle")
+        self._check_left(holders - self.gone - {*event.keepers}, "MEM-LEAK/idle", pools)
 
-    def _check_left(self, holders: set[str], code: str) -> None:
-        for pool in self.pools.values():
+    def _check_left(self, holders: set[str], code: str, pools: Iterable[PoolState]) -> None:
+        for pool in pools:
             first = {one: page for page in reversed(pool.pages.values()) for one in sorted(holders) if page.holds(one)}
             for holder, page in first.items():
                 self.find(code, page, holder)

@@ -96,7 +96,8 @@ def _told(event: MemoryEvent) -> str:
         case e.EndHolder():
             return f"{event.holder} is gone"
         case e.Idle():
-            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything"
+            of = "" if event.pools is None else f" of {_few(event.pools)}"
+            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything{of}"
         case e.Count():
             return f"The engine counts{_in(event.pool)}: {', '.join(_counts(event)) or 'nothing'}"
         case e.Failed():
