@@ -62,6 +62,17 @@ def in_flight(checker: Checker) -> Iterator[tuple[tuple[str, Page], int]]:
                     yield (name, page.number), number
 
 
+def free(checker: Checker, walk: Walk) -> set[tuple[str, Page]]:
+    """The pages of a walk that nobody holds and no name finds."""
+    known = {name: checker.pools[name].pages for name in ("kv", "states")}
+    return {
+        (name, page)
+        for name, pages in known.items()
+        for page in walk.numbers(name)
+        if page not in pages or not pages[page].holds(None)
+    }
+
+
 def note(reached: Counter[str], pool: PoolState, event: Event, before: dict[Page, Alike]) -> None:
     """Count whether an event handled pages that are alike, not all that were so `before` it, or parted one of them."""
     kind = type(event).__name__
@@ -86,9 +97,6 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     handed_on = set[tuple[str, Page]]()
     """Pages that were handed out while an operation that uses them was in flight."""
 
-    def is_unsure(id: OpId) -> bool:
-        return id in checker.order.named and checker.order.named[id] in unsure
-
     def early(id: OpId) -> bool:
         """Whether a result leaves while its operation is in flight: it is not compared whether it is tainted."""
         return checker.order.flies(checker.order.named[id], event.host)
@@ -100,7 +108,11 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
             code = FORGOTTEN.get(found.rule, found.code) if forgotten else found.code
             if isinstance(event, events.Deliver) and code == "MEM-DELIVER/tainted" and early(event.id):
                 code = "MEM-DELIVER/incomplete"
-            if code and not (found.rule == "MEM-DELIVER" and isinstance(event, events.Deliver) and is_unsure(event.id)):
+            if code and not (
+                found.rule == "MEM-DELIVER"
+                and isinstance(event, events.Deliver)
+                and checker.order.named.get(event.id) in unsure
+            ):
                 out.add((code, found.pool, None if found.rule in OF_SEVERAL else found.page))
         return out
 
@@ -136,11 +148,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         reached["told once"] += len(allowed - found)
         if not due <= found <= allowed:
             return [*trace, f"only the fast law finds {found - allowed}, only the plain one {due - found}"]
-        for name in ("kv", "states"):
-            pages = checker.pools[name].pages
-            forgettable |= {
-                (name, page) for page in walk.numbers(name) if page not in pages or not pages[page].holds(None)
-            }
+        forgettable |= free(checker, walk)
     return []
 
 

@@ -66,24 +66,7 @@ class Release:
         self.drafts: Any = None
         """The module of what speculative steps hand on; `None` in older releases, in which they are not driven."""
         if self.unified:
-            self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
-            self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
-            self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
-            self.assembler = importlib.import_module(f"{memory}.hybrid_cache.hybrid_pool_assembler")
-            self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
-            components = importlib.import_module(f"{memory}.unified_cache.components.full")
-            self.full_component = components.FullComponent
-            windows = importlib.import_module(f"{memory}.unified_cache.components.swa")
-            self.window_component = windows.SWAComponent
-            states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
-            self.state_component = states.MambaComponent
-            slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
-            if hasattr(slots, "will_lend_record"):
-                self.sessions = importlib.import_module("sglang.srt.session.session_controller")
-                self.session_slots = slots
-            self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
-            self.group = importlib.import_module(f"{memory}.pool_host.group")
-            self.host = importlib.import_module(f"{memory}.pool_host.base")
+            self._import_unified(memory)
         else:
             self.tree = importlib.import_module(f"{memory}.hiradix_cache")
             self.host = importlib.import_module(_HOST_POOL)
@@ -91,6 +74,27 @@ class Release:
         base = self.host.HostKVCache
         self.host_class = type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
         """The release's host pool without a buffer: what it would copy is not copied."""
+
+    def _import_unified(self, memory: str) -> None:
+        """Import the one tree for all pools, and all that comes with it."""
+        self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
+        self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
+        self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
+        self.assembler = importlib.import_module(f"{memory}.hybrid_cache.hybrid_pool_assembler")
+        self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
+        components = importlib.import_module(f"{memory}.unified_cache.components.full")
+        self.full_component = components.FullComponent
+        windows = importlib.import_module(f"{memory}.unified_cache.components.swa")
+        self.window_component = windows.SWAComponent
+        states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
+        self.state_component = states.MambaComponent
+        slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
+        if hasattr(slots, "will_lend_record"):
+            self.sessions = importlib.import_module("sglang.srt.session.session_controller")
+            self.session_slots = slots
+        self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
+        self.group = importlib.import_module(f"{memory}.pool_host.group")
+        self.host = importlib.import_module(f"{memory}.pool_host.base")
 
     @cached_property
     def scheduler(self) -> Any:

@@ -81,17 +81,7 @@ class Attached:
         """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
         hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
-        pool, names = block_pool.BlockPool, block_pool.BlockHashToBlockMap
-        hooks.hook(pool, "__init__", before=self._pool_starts, after=self._pool_made)
-        hooks.hook(pool, "get_new_blocks", before=self._takes, after=self._taken)
-        hooks.hook(pool, "cache_full_blocks", after=self._cached)
-        if hasattr(pool, "cache_partial_block"):
-            hooks.hook(pool, "cache_partial_block", after=self._cached_in_part)
-        if hasattr(pool, "move_block_hashes"):
-            hooks.hook(pool, "move_block_hashes", after=self._names_moved)
-        hooks.hook(pool, "reset_prefix_cache", before=self._resets, after=self._reset)
-        hooks.hook(names, "insert", after=self._inserted)
-        hooks.hook(names, "pop", after=self._popped)
+        self._hook_pool(block_pool.BlockPool, block_pool.BlockHashToBlockMap)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
         hooks.hook(scheduler, "__init__", after=self._made)
         self.within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name, self._copied)
@@ -119,6 +109,20 @@ class Attached:
         if self._streams is not None:
             self._offload = Offload(self, self._streams)
             self._sides = [self._offload, *([Chunks(self, self._streams)] if chunks else [])]
+
+    def _hook_pool(self, pool: Any, names: Any) -> None:
+        """Hear of the pages that a block pool hands out, and of the names under which it finds them."""
+        hooks = self.hooks
+        hooks.hook(pool, "__init__", before=self._pool_starts, after=self._pool_made)
+        hooks.hook(pool, "get_new_blocks", before=self._takes, after=self._taken)
+        hooks.hook(pool, "cache_full_blocks", after=self._cached)
+        if hasattr(pool, "cache_partial_block"):
+            hooks.hook(pool, "cache_partial_block", after=self._cached_in_part)
+        if hasattr(pool, "move_block_hashes"):
+            hooks.hook(pool, "move_block_hashes", after=self._names_moved)
+        hooks.hook(pool, "reset_prefix_cache", before=self._resets, after=self._reset)
+        hooks.hook(names, "insert", after=self._inserted)
+        hooks.hook(names, "pop", after=self._popped)
 
     def tell(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""

@@ -124,13 +124,7 @@ class Launches:
         self._numbers += 1
         launch = Launch(f"step {self._numbers}", {})
         computed = self._rows(output)
-        for load in self._starting:
-            attached.tell(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
-            if load.asynchronous:
-                self._loads[load.run.request.request_id] = load
-            else:
-                launch.loads.append(load)
-        self._starting = []
+        self._start_loads(launch)
         self._zeros(launch.id, output)
         reads: list[Use | None] = []
         writes: list[Use | None] = []
@@ -171,14 +165,30 @@ class Launches:
                     reads.append(run.reads(group, start, certain))
                     writes += self._writes(scheduler, run, group, start, stop, drafts)
             run.drafts += drafts
-        if states:
-            told = [read for read, _ in states if read], [write for _, write in states]
-            attached.tell(Begin(f"{launch.id} states", STREAM, *told, reads_own_writes=False, at="states"))
-        if launch.runs:
-            uses = [use for use in reads if use], [use for use in writes if use]
-            attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
+        self._queue(launch, reads, writes, states)
         self._flying[id(output)] = launch
         attached.count()
+
+    def _queue(
+        self, launch: Launch, reads: list[Use | None], writes: list[Use | None], states: list[tuple[Use | None, Use]]
+    ) -> None:
+        """The pass is queued behind what it does to recurrent states."""
+        if states:
+            told = [read for read, _ in states if read], [write for _, write in states]
+            self._attached.tell(Begin(f"{launch.id} states", STREAM, *told, reads_own_writes=False, at="states"))
+        if launch.runs:
+            uses = [use for use in reads if use], [use for use in writes if use]
+            self._attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
+
+    def _start_loads(self, launch: Launch) -> None:
+        """Loads that were asked for are queued; those that are not asynchronous belong to the launch."""
+        for load in self._starting:
+            self._attached.tell(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
+            if load.asynchronous:
+                self._loads[load.run.request.request_id] = load
+            else:
+                launch.loads.append(load)
+        self._starting = []
 
     def _writes(self, scheduler: Any, run: Run, group: Group, start: int, stop: int, drafts: int) -> list[Use | None]:
         """The tokens of a pass. Behind drafts in flight its place is not known; a drafter may write further."""

@@ -1,8 +1,11 @@
 """Operations on requests that run: prefill, decode, and the launches that carry them out."""
 
+from typing import NamedTuple
+
 from kvspec import lengths, ownership
 from kvspec.batch import Chunking, broken_rule
 from kvspec.events import Complete, Decode, Extend, Launch, Refusal, Verify
+from kvspec.lengths import Lengths
 from kvspec.model import hybrid, recurrent
 from kvspec.model.records import Part, Passage, Prepared, Record, Speculation
 from kvspec.model.state import State
@@ -187,57 +190,67 @@ def decode(state: State, op: Decode, told: Told) -> None:
         raise Refusal("OP-1", "the batch is empty")
     if len(set(op.reqs)) < len(op.reqs):
         raise Refusal("OP-1", "a request is in the batch twice")
-    n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
-    requests, held, tables, horizon = state.requests, state.lengths, state.tables, state.horizon
-    prepared, mid_prefill, speculating = state.prepared, state.mid_prefill, state.speculating
-    # Who speculates one step at a time MAY refuse to prepare the next one (SPEC-2).
-    one_by_one = op.refused is not None and op.refused.rule in (None, "SPEC-1")
-    steps: list[tuple[str, int, lengths.Lengths, int, int]] = []
-    overlaps = 0
-    needs: list[tuple[str, int]] = []
-    for req in op.reqs:
-        request = requests.get(req)
-        if request is None or (record := request.record) is None or not request.running:
-            raise Refusal("OP-1", f"request {req} is not running")
-        if req in prepared or req in mid_prefill:
-            raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
-        ahead = 0
-        if req in speculating:
-            if n == 1 or len(speculating[req]) > 1 or one_by_one:
-                raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
-            ahead = sum(step.positions for step in speculating[req])
-            overlaps += 1
-        before = held[record]
-        _, committed, had = before
-        if committed >= horizon[record]:
-            raise Refusal("OP-1", f"position {committed} of {req} has no token to decode")
-        after = lengths.decode(before, n, page_size, ahead)
-        allocated = after.allocated
-        if allocated > had:
-            if allocated > max_len:
-                raise Refusal("LEN-1", f"{req} would grow to {allocated}, past the context of {max_len}")
-            missing = -(-allocated // page_size) - len(tables[record])
-            if missing:
-                needs.append((req, missing))
-        steps.append((req, record, after, committed, ahead))
+    steps, needs = _steps(state, op)
     needed = sum(need for _, need in needs)
-    if n > 1:
-        growth = [after.allocated - held[record].allocated for _, record, after, _, _ in steps]
+    if op.n > 1:
+        growth = [step.after.allocated - state.lengths[step.record].allocated for step in steps]
         needed = _needed(state, op, needed, [count for count in growth if count])
     check_room(state, needed, 0, 0)
     told.carried_out()
 
+    overlaps = sum(step.ahead > 0 for step in steps)
     pages = told.given("pages", needs, "SPEC-2" if overlaps else "")
     sides = told.given("window", needs)
-    drafts = 0 if n == 1 else n
+    drafts = 0 if op.n == 1 else op.n
     for req, record, after, committed, ahead in steps:
-        held[record] = after
+        state.lengths[record] = after
         # A step that is ahead begins after at least one position of the one before it, and at most after all of them.
-        prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + n, n == 1, drafts)
+        state.prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + op.n, op.n == 1, drafts)
     if overlaps:
         state.judged["SPEC-2"] += overlaps
     for req, new in pages.items():
         state.take_pages(state.running(req)[1], new, sides.get(req, []))
+
+
+class Step(NamedTuple):
+    """One request's decode step."""
+
+    req: str
+    record: int
+    after: Lengths
+    committed: int
+    """Its length before."""
+    ahead: int
+    """Positions of the speculative step before it, if that is not verified yet (SPEC-2)."""
+
+
+def _steps(state: State, op: Decode) -> tuple[list[Step], list[tuple[str, int]]]:
+    """The step of each request of a batch, and how many pages those need that need any; or a refusal."""
+    n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
+    # Who speculates one step at a time MAY refuse to prepare the next one (SPEC-2).
+    one_by_one = op.refused is not None and op.refused.rule in (None, "SPEC-1")
+    steps: list[Step] = []
+    needs: list[tuple[str, int]] = []
+    for req in op.reqs:
+        request = state.requests.get(req)
+        if request is None or (record := request.record) is None or not request.running:
+            raise Refusal("OP-1", f"request {req} is not running")
+        if req in state.prepared or req in state.mid_prefill:
+            raise Refusal("OP-1", f"{req} has a prefill or a decode step that is not done")
+        unverified = state.speculating.get(req, ())
+        if unverified and (n == 1 or len(unverified) > 1 or one_by_one):
+            raise Refusal("SPEC-1", f"a speculative step of {req} is not verified yet")
+        before, ahead = state.lengths[record], sum([step.positions for step in unverified]) if unverified else 0
+        if before.committed >= state.horizon[record]:
+            raise Refusal("OP-1", f"position {before.committed} of {req} has no token to decode")
+        after = lengths.decode(before, n, page_size, ahead)
+        if after.allocated > max_len:
+            raise Refusal("LEN-1", f"{req} would grow to {after.allocated}, past the context of {max_len}")
+        missing = -(-after.allocated // page_size) - len(state.tables[record])
+        if missing:
+            needs.append((req, missing))
+        steps.append(Step(req, record, after, before.committed, ahead))
+    return steps, needs
 
 
 def launch(state: State, op: Launch, told: Told) -> None:

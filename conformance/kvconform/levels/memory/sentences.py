@@ -71,6 +71,24 @@ def _told(event: MemoryEvent) -> str:
             return f"The table {event.table} is emptied" + (f" from page {event.index} on" if event.index else "")
         case e.Reserve():
             return f"{event.holder} is promised {counted(event.pages, 'page')}{_in(event.pool)}"
+        case e.Unify():
+            return f"{event.label} and {event.same} turn out to be the same content"
+        case e.EndHolder():
+            return f"{event.holder} is gone"
+        case e.Idle():
+            of = "" if event.pools is None else f" of {_few(event.pools)}"
+            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything{of}"
+        case e.Count():
+            return f"The engine counts{_in(event.pool)}: {', '.join(_counts(event)) or 'nothing'}"
+        case e.Failed():
+            return f"The engine gives up ({event.kind}): {event.what}"
+        case _:
+            return _operation(event)
+
+
+def _operation(event: e.Begin | e.Wait | e.End | e.Send | e.Receive | e.Deliver) -> str:
+    """An event of an operation, or between hosts."""
+    match event:
         case e.Begin():
             stream = "" if event.stream is None else f" on stream {event.stream}"
             does = "; ".join(_does(event)) or "it uses nothing"
@@ -91,17 +109,6 @@ def _told(event: MemoryEvent) -> str:
             return f"Message {event.id} is received"
         case e.Deliver():
             return f"What operation {event.id} computed for {event.holder} leaves the engine"
-        case e.Unify():
-            return f"{event.label} and {event.same} turn out to be the same content"
-        case e.EndHolder():
-            return f"{event.holder} is gone"
-        case e.Idle():
-            of = "" if event.pools is None else f" of {_few(event.pools)}"
-            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything{of}"
-        case e.Count():
-            return f"The engine counts{_in(event.pool)}: {', '.join(_counts(event)) or 'nothing'}"
-        case e.Failed():
-            return f"The engine gives up ({event.kind}): {event.what}"
 
 
 def _counts(event: e.Count) -> list[str]:
