@@ -29,7 +29,7 @@ class RuleBroken(Violation):
         if isinstance(found, Finding) and isinstance(found.page, int):
             wrong = {_POOLS.get(found.pool or "", "pages"): [found.page]}
         compared = {"expected": violation.expected, "observed": violation.observed}
-        super().__init__(violation.code, what, **compared, wrong=wrong, finding=found)
+        super().__init__(violation.code, what, **compared, part=violation.part, wrong=wrong, finding=found)
         self.step = step
         self.op = op
 

@@ -29,16 +29,19 @@ class Symptom(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"
     """The operation with the finding."""
     with_: tuple[str, ...] = ()
     """Operations of the shortest trace, each as often as it is listed."""
-    says: str = ""
-    """A part of the finding's words."""
+    parts: tuple[str, ...] = ()
+    """Beginnings of the part of the answer that is wrong (`kvspec.rules.Violation`)."""
+    raised: str = ""
+    """A part of the engine's own words, where it raised an exception."""
     pool: Literal["window", "states"] | None = None
     """The second pool that there must be."""
 
-    def fits(self, rule: str, operation: str, trace: Iterable[str], what: str, pool: str | None) -> bool:
+    def fits(self, rule: str, operation: str, trace: Iterable[str], pool: str | None, part: str, raised: str) -> bool:
         """Whether a finding shows it."""
         return (
             rule in self.rules
-            and self.says in what
+            and (not self.parts or part.startswith(self.parts))
+            and self.raised in raised
             and (not self.operations or operation in self.operations)
             and self.pool in (None, pool)
             and not Counter(self.with_) - Counter(trace)

@@ -57,18 +57,21 @@ class Violation(Exception):
         *,
         expected: object = None,
         observed: object = None,
+        part: str = "",
         wrong: Wrong | None = None,
         finding: object = None,
     ) -> None:
         """Name the rule or its case, say what happened, and set the expected value against the observed one.
 
-        `wrong` are the pages, rows and slots that it is about, by pool; `finding` is that of the memory checker, where
-        it broke a rule of the memory model.
+        `part` is the part of the answer that is wrong, in a fixed form (`session.committed_len`); of freed numbers it
+        ends in `.early`, `.kept` or `.twice`. `wrong` are the pages, rows and slots that it is about, by pool.
+        `finding` is that of the memory checker, where it broke a rule of the memory model.
         """
         super().__init__(f"{code}: {what}")
         self.code = code
         self.rule = ALL_RULES[rule_of(code)]
         self.what = what
+        self.part = part
         self.expected = expected
         self.observed = observed
         self.wrong = wrong or {}

@@ -91,15 +91,13 @@ def test_what_a_pull_request_mends_explains_nothing_where_it_is_there() -> None:
 
 
 def test_what_a_finding_has_to_show_to_be_explained() -> None:
-    says = "STORE-5: page 3 was freed, but it is no duplicate"
-    freed = Found(
-        "STORE-5", "finish", says, "a random walk", ["extend", "launch", "complete", "decode", "launch", "finish"]
-    )
+    trace = ["extend", "launch", "complete", "decode", "launch", "finish"]
+    freed = Found("STORE-5", "finish", "STORE-5: a page was freed", "a random walk", trace, part="freed.early")
     assert explanation(freed, "00c60d51", JAX) == "slot-in-flight"
     freed.trace.remove("decode")
     assert explanation(freed, "00c60d51", JAX) is None
     trace = ["extend", "launch", "complete", "extend", "launch", "complete", "cache_unfinished", "snapshot"]
-    named = Found("PAGE-3", "snapshot", "PAGE-3: position 0 of row 1 is another slot", "a random walk", trace)
+    named = Found("PAGE-3", "snapshot", "PAGE-3: another slot", "a random walk", trace, part="rows.slot")
     assert explanation(named, "00c60d51", JAX, frozenset({"1008"})) == "unaligned-protected"
     assert explanation(named, "cddbf6f1", JAX, frozenset({"994", "1008", "1401"})) is None
     trace.remove("extend")

@@ -74,10 +74,12 @@ def _carried_out(state: State, op: Event, due: Refused) -> Violation:
     pool = pool_of(state, "pages")
     if rule == "OP-1" and freed and pool is not None:
         _, whose = pool.use(state, freed[0])
-        return Violation("PAGE-1", f"{what}; page {freed[0]} was freed, but it {whose}", observed=freed)
+        return Violation(
+            "PAGE-1", f"{what}; page {freed[0]} was freed, but it {whose}", observed=freed, part="freed.early"
+        )
     if rule == "OP-1" and getattr(op, "session", None) in state.closed_late:
         rule = "SESS-4"
-    return Violation(rule, what, expected="refused", observed="carried out")
+    return Violation(rule, what, expected="refused", observed="carried out", part="refused")
 
 
 def judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
@@ -87,7 +89,7 @@ def judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
         if told and told != due:
             # Rows that an earlier batch was refused, but has kept, are missing now.
             rule = "ROW-3" if name == "rows_short" and told > due and state.batch_refused else "CAP-1"
-            raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=told)
+            raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=told, part=name)
     rule = expected.rule or "OP-1"
     state.judged[rule] += 1
     state.judged["ROW-3"] += bool(expected.rows_short)

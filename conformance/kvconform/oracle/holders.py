@@ -46,14 +46,12 @@ def judge_holders(
             row = expected[name].row
             lost = whole.free_rows is not None and row >= 0 and not _is_loose(whole, row)
             rule = "SESS-4" if kind == "session" and state.sessions[name].closing and not lost else "ROW-1"
-            raise Violation(
-                rule, f"{kind} {name} should hold a row", expected=expected[name], wrong=_row(expected[name])
-            )
+            due, what = expected[name], f"{kind} {name} should hold a row"
+            raise Violation(rule, what, expected=due, part=kind, wrong=_row(due))
         if name not in expected:
             rule = _blame_row(state, kind, name, observed[name], whole)
-            raise Violation(
-                rule, f"{kind} {name} should hold no row", observed=observed[name], wrong=_row(observed[name])
-            )
+            told, what = observed[name], f"{kind} {name} should hold no row"
+            raise Violation(rule, what, observed=told, part=kind, wrong=_row(told))
         _judge_holder(state, kind, name, expected[name], observed[name])
 
 
@@ -68,19 +66,21 @@ def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
         not_reported(state, "ROW-2", "row" if found.row is None else "rows")
     elif found.row != wanted.row:
         wrong = {"rows": [wanted.row, found.row]}
-        raise Violation("ROW-2", f"{who} is in another row", expected=wanted.row, observed=found.row, wrong=wrong)
+        what, part = f"{who} is in another row", f"{kind}.row"
+        raise Violation("ROW-2", what, expected=wanted.row, observed=found.row, part=part, wrong=wrong)
     else:
         state.judged["ROW-2"] += 1
     due = Lengths(wanted.protected_len, wanted.committed_len, wanted.allocated_len)
     lengths = found.protected_len, found.committed_len, found.allocated_len
     told = Lengths(*(one if one is not None else other for one, other in zip(lengths, due, strict=True)))
     rules = _rules_of_lengths(state, kind, name, due, told)
-    judge_length(state, rules[0], f"protected_len of {who}", due.protected, found.protected_len, _row(wanted))
-    judge_length(state, rules[1], f"committed_len of {who}", due.committed, found.committed_len, _row(wanted))
+    row = _row(wanted)
+    judge_length(state, rules[0], "protected_len", due.protected, found.protected_len, row, who)
+    judge_length(state, rules[1], "committed_len", due.committed, found.committed_len, row, who)
     if kind == "request" or not same_pages(state, due.allocated, told.allocated):
-        judge_length(state, rules[2], f"allocated_len of {who}", due.allocated, found.allocated_len)
+        judge_length(state, rules[2], "allocated_len", due.allocated, found.allocated_len, who=who)
     if wanted.swa_evicted_len is not None:
-        judge_length(state, "SWA-2", f"swa_evicted_len of {who}", wanted.swa_evicted_len, found.swa_evicted_len)
+        judge_length(state, "SWA-2", "swa_evicted_len", wanted.swa_evicted_len, found.swa_evicted_len, who=who)
     if wanted.states is not None:
         judge_set(state, "MAMBA-1", "states", wanted.states, found.states, f"the state slots of {who}")
         holder = state.requests[name] if kind == "request" else state.sessions[name]
@@ -160,7 +160,8 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
         return
     if view.computing not in ((held.computing,) if held.computing else held.states):
         what = f"{who} computes in state slot {view.computing}, where its state is not"
-        raise Violation("DATA-2", what, expected=held.computing or held.states, observed=view.computing)
+        where = held.computing or held.states
+        raise Violation("DATA-2", what, expected=where, observed=view.computing, part="computing")
     if not held.computing:
         state.records[record] = held = held._replace(computing=view.computing)
         content[view.computing] = record, state.written[record]
@@ -172,14 +173,14 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
     told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
     if list(told) != due:
         what = f"the page borders whose states {who} has kept are wrong"
-        raise Violation("MAMBA-3", what, expected=due, observed=list(told))
+        raise Violation("MAMBA-3", what, expected=due, observed=list(told), part="tracking")
     for border, slot in told.items():
         if has_state(state, record, slot, border) is not None:
             judge_content(state, record, slot, border, f"{who} keeps in")
         tracking = [own for own in held.states if own != held.computing]
         if slot not in tracking:
             what = f"{who} keeps a state in slot {slot}, which is no tracking slot of its own"
-            raise Violation("DATA-2", what, expected=tracking, observed=slot)
+            raise Violation("DATA-2", what, expected=tracking, observed=slot, part="tracking")
         content[slot] = record, border
 
 

@@ -28,7 +28,7 @@ def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
             not_reported(state, rule, name)
         elif told != due:
             blamed = _blame(state, name, expected, obs)
-            raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=told)
+            raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=told, part=name)
         else:
             judged[rule] = None
     state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(turns_of(state))
@@ -135,7 +135,8 @@ def _judge_each(
         due, told = expected.get(number, 0), observed.get(number, 0)
         if due != told:
             wrong = {POOLS.get(field, "pages"): [number]}
-            raise Violation(rule, f"{WORDS[field]} {number}: wrong", expected=due, observed=told, wrong=wrong)
+            what = f"{WORDS[field]} {number}: wrong"
+            raise Violation(rule, what, expected=due, observed=told, part=field, wrong=wrong)
 
 
 def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
@@ -151,7 +152,7 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     early = both(observed.free_rows or (), expected.withheld_rows or ())
     if early:
         what = "rows are free that a launch in flight still reads"
-        raise Violation("RACE-1", what, observed=early, wrong={"rows": expand(early)})
+        raise Violation("RACE-1", what, observed=early, part="free_rows", wrong={"rows": expand(early)})
     unread = both(observed.withheld_rows or (), expected.free_rows or ())
     rule = "ROW-1" if unread else "RACE-1"
     judge_set(state, rule, "withheld_rows", expected.withheld_rows, observed.withheld_rows)
@@ -244,17 +245,17 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
         if row not in observed or row not in expected:
             what = "is held, but not told" if row in expected else "is told, but nobody holds it"
             due_slots, told_slots = expected.get(row), observed.get(row)
-            raise Violation(
-                "ROW-1", f"row {row} {what}", expected=due_slots, observed=told_slots, wrong={"rows": [row]}
-            )
+            what = f"row {row} {what}"
+            raise Violation("ROW-1", what, expected=due_slots, observed=told_slots, part="rows", wrong={"rows": [row]})
         due, told = count(expected[row]), count(observed[row])
         if not same_pages(state, due, told):
             what = f"the number of positions of row {row} is wrong"
-            raise Violation("PAGE-3", what, expected=due, observed=told, wrong={"rows": [row]})
+            raise Violation("PAGE-3", what, expected=due, observed=told, part="rows.length", wrong={"rows": [row]})
         position = 0
         for want, have, length in alongside(expected[row], observed[row]):
             if want not in (have, 0):
                 what = f"position {position} of row {row} is another slot"
                 pages = [slot // state.config.page_size for slot in (want, have)]
-                raise Violation("PAGE-3", what, expected=want, observed=have, wrong={"rows": [row], "pages": pages})
+                wrong = {"rows": [row], "pages": pages}
+                raise Violation("PAGE-3", what, expected=want, observed=have, part="rows.slot", wrong=wrong)
             position += length

@@ -21,7 +21,6 @@ from kvspec.tokens import PrefixKey
 
 _MORE = 64
 """So many numbers more than were due are written out, for the report."""
-_GIVEN = {"pages": "pages", "window": "window_pages", "states": "states"}
 _FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
 """The part of an answer that tells of a pool."""
@@ -65,7 +64,7 @@ class Observed:
             short = told.pages_short or told.rows_short or told.window_short or told.states_short
             broken = "CAP-1" if short else told.rule if told.rule in ("CAP-1", *others) else rule
             what = f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way"
-            raise Violation(broken, what, expected="carried out", observed="refused")
+            raise Violation(broken, what, expected="carried out", observed="refused", part="refused")
         self._state.judged["OP-1"] += 1
 
     def length(self, part: str, rule: str, due: int, /) -> None:
@@ -90,7 +89,7 @@ class Observed:
         there = pool_of(self._state, pool)
         if there is None:
             return {}
-        told = getattr(self._obs, _GIVEN[pool]) if self._obs else self._told(_GIVEN[pool], _smallest(there, needs))
+        told = getattr(self._obs, there.given) if self._obs else self._told(there.given, _smallest(there, needs))
         return self._given(there, needs, told, rule)
 
     def slot(self, part: str, req: str, /) -> int:
@@ -113,7 +112,7 @@ class Observed:
             taken = beginning(runs, need + _MORE)
             if len(taken) != need:
                 rule, what = due if due and req in wanted else pool.due, f"the number of {pool.kind}s given to {req}"
-                raise Violation(rule, f"{what} is wrong", expected=need, observed=taken)
+                raise Violation(rule, f"{what} is wrong", expected=need, observed=taken, part=pool.given)
             if taken:
                 _judge_free(state, pool, taken, given, seen, req)
                 given[req] = taken
@@ -133,7 +132,9 @@ class Observed:
         for req, row in kept.items():
             rows[req] = _judge_row(self._state, req, row, told, rows)
         if told is not None and len(told) > len(rows):
-            raise Violation("ROW-1", "rows were given to requests that are not in the batch", observed=told)
+            raise Violation(
+                "ROW-1", "rows were given to requests that are not in the batch", observed=told, part="rows"
+            )
         return rows
 
     def _smallest_rows(self, kept: Mapping[str, int | None]) -> dict[str, int] | None:
@@ -209,7 +210,7 @@ class Observed:
         for page in tombstones:
             if page in gone:
                 what = f"page {page} of the prefix store was freed while somebody has locked it"
-                raise Violation("SWA-6", what, observed=freed, wrong={"pages": [page]})
+                raise Violation("SWA-6", what, observed=freed, part="freed.early", wrong={"pages": [page]})
 
     # State slots
 
@@ -217,7 +218,8 @@ class Observed:
         """The state slot that the store took, if it took one, is one of those due (MAMBA-4)."""
         if slot is not None and slot not in due:
             what = f"state slot {slot}, which is not the request's" if due else "a state that is not due"
-            raise Violation("MAMBA-4", f"the store took {what}", expected=[*due] or None, observed=slot)
+            expected, part = ([*due], "state_cached.other") if due else (None, "state_cached.early")
+            raise Violation("MAMBA-4", f"the store took {what}", expected=expected, observed=slot, part=part)
         if due:
             told = self.chooses or self._obs.state_cached is not None
             if told:
@@ -278,17 +280,18 @@ class Observed:
         evicted = leaving if observed is None else beginning(observed, len(there.owners) + 1)
         if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
             what = f"the {there.kind}s of evicted pages stay, or leave twice"
-            raise Violation(there.rule, what, expected=leaving, observed=evicted)
+            raise Violation(there.rule, what, expected=leaving, observed=evicted, part=_EVICTED[pool])
         for number in evicted:
             if number not in may:
                 whose = there.use(state, number)[1]
                 broken = rule if whose.endswith(STORE) else there.rule
                 what = "somebody has locked it" if broken == rule else f"it {whose}"
-                raise Violation(broken, f"{there.kind} {number} was evicted, but {what}", observed=evicted)
+                what = f"{there.kind} {number} was evicted, but {what}"
+                raise Violation(broken, what, observed=evicted, part=f"{_EVICTED[pool]}.early")
         due = min(asked, len(evictable))
         if len(evicted) < due:
             what = f"too few {there.kind}s were evicted"
-            raise Violation(rule, what, expected=f"at least {due}", observed=len(evicted))
+            raise Violation(rule, what, expected=f"at least {due}", observed=len(evicted), part=_EVICTED[pool])
         state.judged[rule] += 1
         state.chosen["more evicted than asked"] += len(evicted) > max(asked, len(leaving))
         state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable)
@@ -331,7 +334,8 @@ def _judge_free(
             whose = "was given out already" if number in taken and exists else pool.use(state, number)[1]
             what = f"{pool.kind} {number} was given to {req}, but it {whose}"
             wrong = {f"{pool.kind}s": [number]}
-            raise Violation(pool.rule, what, expected=f"a free {pool.kind}", observed=number, wrong=wrong)
+            expected = f"a free {pool.kind}"
+            raise Violation(pool.rule, what, expected=expected, observed=number, part=pool.given, wrong=wrong)
         taken.add(number)
 
 
@@ -343,7 +347,8 @@ def _judge_freed(
     assert pool is not None, "something went back to it"
     untold = any(one < 0 for one in due)
     if untold and told != len(due):
-        raise Violation(rule, f"the number of freed {pool.kind}s is wrong", expected=len(due), observed=told)
+        what = f"the number of freed {pool.kind}s is wrong"
+        raise Violation(rule, what, expected=len(due), observed=told, part=_FREED[name])
     seen: set[int] = set()
     for number in freed:
         if number in seen:
@@ -353,6 +358,7 @@ def _judge_freed(
                 f"{pool.kind} {number} was freed twice",
                 expected=due,
                 observed=freed,
+                part=f"{_FREED[name]}.twice",
                 wrong={f"{pool.kind}s": [number]},
             )
         if number not in due:
@@ -361,12 +367,13 @@ def _judge_freed(
                 broken = staying[number]
                 whose = "is no duplicate" if broken == "STORE-5" and not whose.endswith(STORE) else whose
             if not (untold and whose == FREE):
-                raise Violation(broken, f"{pool.kind} {number} was freed, but it {whose}", expected=due, observed=freed)
+                what = f"{pool.kind} {number} was freed, but it {whose}"
+                raise Violation(broken, what, expected=due, observed=freed, part=f"{_FREED[name]}.early")
         seen.add(number)
     left = sorted(set(due) - seen)
     if left and not untold:
         what = f"{pool.kind}(s) {_listed(left)} were not freed and nobody holds them"
-        raise Violation(rule, what, expected=due, observed=freed)
+        raise Violation(rule, what, expected=due, observed=freed, part=f"{_FREED[name]}.kept")
 
 
 def _listed(numbers: list[int]) -> str:

@@ -40,13 +40,14 @@ def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
 
 
 def judge_length(
-    state: State, rule: str, name: str, expected: int, observed: int | None, wrong: Wrong | None = None
+    state: State, rule: str, field: str, expected: int, observed: int | None, wrong: Wrong | None = None, who: str = ""
 ) -> None:
-    """Compare one length, in tokens; `wrong` is what it is the length of."""
+    """Compare one length, in tokens; `wrong` is what it is the length of, `who` the holder in a snapshot."""
     if observed is None:
-        not_reported(state, rule, name.partition(" ")[0])
+        not_reported(state, rule, field)
     elif observed != expected:
-        raise Violation(rule, f"{name} is wrong", expected=expected, observed=observed, wrong=wrong)
+        what, part = (f"{field} of {who}", f"{who.partition(' ')[0]}.{field}") if who else (field, field)
+        raise Violation(rule, f"{what} is wrong", expected=expected, observed=observed, part=part, wrong=wrong)
     else:
         state.judged[rule] += 1
 
@@ -66,10 +67,10 @@ def judge_set(
     if lacking or strange:
         due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))
         wrong = {POOLS.get(field, "pages"): [*expand(lacking), *expand(strange)]}
-        raise Violation(rule, f"{name} differ", expected=due, observed=told, wrong=wrong)
+        raise Violation(rule, f"{name} differ", expected=due, observed=told, part=field, wrong=wrong)
     if count(observed) != sum(length for _, length in merged(observed)):
         in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
-        raise Violation(rule, f"{name}: some are there twice", observed=in_order)
+        raise Violation(rule, f"{name}: some are there twice", observed=in_order, part=field)
 
 
 def judge_content(state: State, record: int, slot: int, length: int, what: str) -> None:
@@ -88,4 +89,4 @@ def judge_content(state: State, record: int, slot: int, length: int, what: str) 
 def other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:
     """Rule DATA-2 is broken: a slot has another state than it is used for."""
     what = f"{what} state slot {slot}, which does not have the state after {length} tokens"
-    return Violation("DATA-2", what, expected=expected, observed=observed)
+    return Violation("DATA-2", what, expected=expected, observed=observed, part="states_from")

@@ -15,6 +15,8 @@ class Pool(NamedTuple):
     """A pool of what is given out by number and goes back: pages, window pages, state slots."""
 
     kind: str
+    given: str
+    """The part of an answer that says which are given out."""
     rule: str
     """Each number has one owner."""
     due: str
@@ -35,11 +37,13 @@ def pool_of(state: State, name: PoolName) -> Pool | None:
     """A pool by its name; `None` where a memory has it not (20070, 17850)."""
     config = state.config
     if name == "pages":
-        return Pool("page", "PAGE-1", "PAGE-2", config.num_pages, state.owner, _whose_page)
+        return Pool("page", "pages", "PAGE-1", "PAGE-2", config.num_pages, state.owner, _whose_page)
     if name == "window" and config.sliding_window:
-        return Pool("window page", "SWA-1", "SWA-1", config.num_window_pages, state.window_owner, _whose_side)
+        return Pool(
+            "window page", "window_pages", "SWA-1", "SWA-1", config.num_window_pages, state.window_owner, _whose_side
+        )
     if name == "states" and config.num_states:
-        return Pool("state slot", "MAMBA-1", "MAMBA-1", config.num_states, state.state_owner, _whose_state)
+        return Pool("state slot", "states", "MAMBA-1", "MAMBA-1", config.num_states, state.state_owner, _whose_state)
     return None
 
 

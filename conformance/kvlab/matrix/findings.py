@@ -30,7 +30,8 @@ def describe(shown: Counterexample, config: Config, source: str, findings: "Find
     finding = shown.finding
     last = finding.op or shown.operations[-1]
     trace = [_tag(op) for op in shown.operations]
-    found = Found(_rule(finding), _tag(last), str(finding), source, trace, _second_pool(config))
+    part = finding.part if isinstance(finding, RuleBroken) else ""
+    found = Found(_rule(finding), _tag(last), str(finding), source, trace, _second_pool(config), part)
     found.explanation = explanation(found, findings.release, findings.engine, findings.repaired)
     return found
 
@@ -38,8 +39,10 @@ def describe(shown: Counterexample, config: Config, source: str, findings: "Find
 def explanation(found: Found, release: str, engine: str, repaired: frozenset[str] = frozenset()) -> str | None:
     """The id of the first known issue that a finding shows. `repaired`: pull requests that the release has."""
     for issue in issues_of(engine).at("requests"):
+        raised = found.what if found.rule == RAISES else ""
         shows = any(
-            symptom.fits(found.rule, found.operation, found.trace, found.what, found.pool) for symptom in issue.when
+            symptom.fits(found.rule, found.operation, found.trace, found.pool, found.part, raised)
+            for symptom in issue.when
         )
         if shows and issue.covers(release, repaired):
             return issue.id
@@ -74,7 +77,7 @@ class Findings:
     def add(self, shown: Counterexample, config: Config, source: str) -> None:
         """Take a counterexample in, unless a shorter one shows the same."""
         found = describe(shown, config, source, self)
-        key = found.rule, found.explanation or f"{found.operation}: {found.what}"
+        key = found.rule, found.explanation or f"{found.operation}: {found.part or found.what}"
         known = self._best.get(key)
         if known is None or len(shown.operations) < len(known[1].operations):
             self._best[key] = found, shown, config

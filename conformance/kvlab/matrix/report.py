@@ -44,6 +44,8 @@ class Found(msgspec.Struct):
     """The operations, by their names."""
     pool: Literal["window", "states"] | None = None
     """The second pool, if there is one."""
+    part: str = ""
+    """The part of the answer that is wrong (`kvspec.rules.Violation`)."""
     explanation: str | None = None
     """The id of what explains it."""
     file: str = ""

@@ -89,7 +89,7 @@ def left_by(state: State, req: str, record: int, until: int) -> list[int]:
     cursor, furthest = max(held.protected, state.cursor[record]), furthest_cursor(state, state.requests[req], record)
     if until % page_size or not cursor <= until <= furthest:
         what, due = f"the window of {req} was evicted up to {until}", f"a page border in {cursor}..{furthest}"
-        raise Violation("SWA-2", what, expected=due, observed=until)
+        raise Violation("SWA-2", what, expected=due, observed=until, part="swa_evicted_len")
     return [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
 
 

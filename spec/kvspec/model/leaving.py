@@ -356,7 +356,9 @@ def evict(state: State, op: Evict, told: Told) -> None:
     losing = state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
     if len(pages) < due:
-        raise Violation("STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages))
+        raise Violation(
+            "STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages), part="evicted"
+        )
     state.judged["STORE-2"] += 1
     state.judged["STORE-3"] += 1
     state.chosen["more evicted than asked"] += len(pages) > op.n

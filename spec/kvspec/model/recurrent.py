@@ -179,7 +179,7 @@ def publish_copy(
     if cached != new:
         if cached == state.records[record].computing:
             what = f"the store took state slot {cached}, in which {op.req} computes"
-            raise Violation("DATA-2", what, observed=cached)
+            raise Violation("DATA-2", what, observed=cached, part="state_cached")
         told.content(record, cached, border, "the store took")
         state.borders[record] = tuple(other for other in state.borders[record] if other != border)
     kept = tuple(new if slot == cached else slot for slot in states)
@@ -208,7 +208,9 @@ def publish_own(state: State, op: Finish, told: Told, record: int, key: PrefixKe
     if key is not None and (op.obs is None or op.obs.states_freed is None):
         given = told.choice("state_cached", slot_keeping(state, record, border) or states[-1])
     if key is not None and given is None:
-        raise Violation("MAMBA-4", "the store did not take the state that is due", expected=list(states))
+        raise Violation(
+            "MAMBA-4", "the store did not take the state that is due", expected=list(states), part="state_cached"
+        )
     told.cached(given, () if key is None else states)
     kept = tuple(slot for slot in states if slot != given)
     told.freed("states", "MAMBA-2", kept)

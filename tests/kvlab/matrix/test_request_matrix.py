@@ -26,8 +26,8 @@ from kvspec.events import Config, Decode, OpenSession, RowsRead, Submit
 RELEASE = "0.5.10"
 
 
-def found(rule: str, operation: str, trace: list[str], what: str = "") -> Found:
-    return Found(rule, operation, what, "a random walk", trace)
+def found(rule: str, operation: str, trace: list[str], part: str = "") -> Found:
+    return Found(rule, operation, f"{rule}: {part}", "a random walk", trace, part=part)
 
 
 def explaining(one: Found, release: str) -> str | None:
@@ -50,31 +50,29 @@ def test_an_explanation_needs_its_operations_as_often_as_listed() -> None:
 
 
 def test_an_explanation_may_hold_for_one_pool_only() -> None:
-    cut_short = found("STORE-5", "cache_unfinished", ["cache_unfinished"], "STORE-5: protected_len is wrong")
+    cut_short = found("STORE-5", "cache_unfinished", ["cache_unfinished"], "protected_len")
     assert explaining(cut_short, "0.5.12") is None
     cut_short.pool = "states"
     assert explaining(cut_short, "0.5.12") == "state-branch"
 
 
 def test_a_window_that_goes_back_with_its_page_is_explained_where_it_is_known() -> None:
-    says = "SWA-2: window page 4 was freed, but it is behind page 4 of request r, which is still read"
-    published = found("SWA-2", "cache_unfinished", ["swa_evict", "finish", "cache_unfinished"], says)
+    published = found("SWA-2", "cache_unfinished", ["swa_evict", "finish", "cache_unfinished"], "window_freed.early")
     assert explaining(published, "0.5.9") == "leaf-without-window"
     assert explaining(published, "0.5.11") is None
-    finished = found("SWA-2", "finish", ["submit", "submit", "finish"], says)
+    finished = found("SWA-2", "finish", ["submit", "submit", "finish"], "window_freed.early")
     assert explaining(finished, "0.5.23") == "window-branch"
     finished.trace.remove("submit")
     assert explaining(finished, "0.5.23") is None
-    kept = "STORE-5: page 1 was freed, but it is no duplicate"
-    given = found("STORE-5", "finish", ["swa_evict", "finish"], kept)
+    given = found("STORE-5", "finish", ["swa_evict", "finish"], "freed.early")
     given.pool = "window"
     assert explaining(given, "0.5.22") == "window-within-page"
     assert explaining(given, "0.5.23") is None
-    named = found("STORE-1", "snapshot", ["cache_unfinished", "snapshot"], "STORE-1: the store's pages differ")
+    named = found("STORE-1", "snapshot", ["cache_unfinished", "snapshot"], "store_pages")
     named.pool = "window"
     assert explaining(named, "0.5.22") == explaining(named, "0.5.18") == "window-within-page"
     assert explaining(named, "0.5.17") is None
-    shorter = found("STORE-5", "cache_unfinished", ["cache_unfinished"], "STORE-5: protected_len is wrong")
+    shorter = found("STORE-5", "cache_unfinished", ["cache_unfinished"], "protected_len")
     shorter.pool = "window"
     assert explaining(shorter, "0.5.19") == "window-within-page"
     assert explaining(shorter, "0.5.17") is None
