@@ -126,7 +126,7 @@ class Nobody:
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """Another memory."""
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """One event."""
 
 

@@ -69,7 +69,7 @@ def _check(trace: Path, lock_file: Path, report: Path) -> bool:
 
     from kvcheck.words import describe
     from kvconform.console import Shown
-    from kvconform.levels.memory.rendering import pool_told
+    from kvconform.levels.memory.rendering import pool_to_name
     from kvconform.runs.traces import check_growing
 
     lock = Lock(lock_file)
@@ -80,7 +80,7 @@ def _check(trace: Path, lock_file: Path, report: Path) -> bool:
 
     def met(group: "Group", pools: int) -> None:
         found = group.finding
-        one = Met(found.code, pool_told(found, pools), describe(found))
+        one = Met(found.code, pool_to_name(found, pools), describe(found))
         if lock.has_no_writer():
             print(one.line(report), file=sys.__stderr__)
         else:

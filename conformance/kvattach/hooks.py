@@ -27,7 +27,7 @@ class Trace(Protocol):
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """A memory with these pools is there now, and it is empty: what follows is about it."""
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """One event, in the order in which they happen."""
 
 
@@ -49,14 +49,14 @@ class Hooks:
         self._patches = Patches()
         self._telling = threading.RLock()
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Tell an event, within a hook or not; one that no engine can mean is a problem, and never the engine's."""
         with self._telling:
             if self.problem is not None:
                 return
             self.events += 1
             try:
-                self.trace.tell(event)
+                self.trace.emit(event)
             except RuleBroken:
                 raise
             except Exception as error:
@@ -110,7 +110,7 @@ class Hooks:
     def gave_up(self, name: str, error: BaseException) -> None:
         """Tell that the engine raised this in a function of that name."""
         line, function = _raised_at(error)
-        self.tell(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
+        self.emit(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
 
     def guarded(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What `do` answers; `None` if it fails, and then nothing more is told."""

@@ -58,7 +58,7 @@ class Streams:
         self._queued += 1
         queued = self._queued
         on = self.name(stream)
-        self._hooks.tell(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
+        self._hooks.emit(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
         self.queued(queued, on)
         return queued
 
@@ -81,13 +81,13 @@ class Streams:
 
     def _waits(self, stream: str, other: str) -> None:
         if stream != other and self._cuda is not None:
-            self._hooks.tell(Wait(stream, on=other))
+            self._hooks.emit(Wait(stream, on=other))
             self._last[stream] = None
 
     def _waits_for(self, stream: str, event: Any) -> None:
         recorded = _recorded(event)
         if self._cuda is not None and recorded is not None and self._flying.get(recorded, stream) != stream:
-            self._hooks.tell(Wait(stream, id=recorded))
+            self._hooks.emit(Wait(stream, id=recorded))
             self._last[stream] = None
 
     def _records(self, event: Any, stream: Any) -> None:
@@ -101,7 +101,7 @@ class Streams:
 
     def _seen(self, queued: OpId | None) -> None:
         if queued is not None and queued in self._flying:
-            self._hooks.tell(End(queued))
+            self._hooks.emit(End(queued))
             self.ended(queued)
 
 

@@ -96,7 +96,7 @@ class Strict:
 
         self._checker = Checker(pools)
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Judge one event.
 
         Raises:
@@ -145,10 +145,10 @@ class Followed:
         self._checking = _Checking(trace, report)
         self.reports.append(report)
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Record one event."""
         if self._writer is not None:
-            self._writer.tell(event)
+            self._writer.emit(event)
             if self._writer.problem is not None:
                 self._end()
 

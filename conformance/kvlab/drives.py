@@ -38,7 +38,7 @@ class Judge:
         """Another memory, all of it free."""
         self._checker = Checker(pools)
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Judge one event."""
         assert self._checker is not None
         self.events += 1
@@ -115,7 +115,7 @@ def judged(
                     with _ended_after(0.0 if defect is None else seconds):
                         trial.run(seed)
                 except _TooLong:
-                    hooks.tell(Failed("stuck", f"the run of seed {seed} has not ended in {seconds:g} s"))
+                    hooks.emit(Failed("stuck", f"the run of seed {seed} has not ended in {seconds:g} s"))
                 except RuleBroken:
                     raise
                 except BaseException as error:

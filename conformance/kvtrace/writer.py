@@ -6,7 +6,7 @@
     trace.begin(step, "compute", reads=[Use(table="request 7", stop=100)], writes=[...])
 
 Each event is encoded at once, so that the engine may go on changing its lists, and a separate thread writes it.
-Nothing that goes wrong here reaches the engine: the recording ends, and `problem` says why.
+No error here reaches the engine: the recording ends, and `problem` says why.
 """
 
 import logging
@@ -62,7 +62,7 @@ class TraceWriter:
 
     @property
     def problem(self) -> str | None:
-        """Why the last recording ended before its time; `None` while one goes on, and before the first."""
+        """Why the last recording ended early; `None` while one goes on, and before the first."""
         return self._problem or self._sink.problem
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
@@ -80,7 +80,7 @@ class TraceWriter:
         self._recording = True
         self._sink.begin(header)
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Record one event; before the first header, and once there is a problem, nothing."""
         if not self._recording:
             return
@@ -94,7 +94,7 @@ class TraceWriter:
             self._end(f"an event could not be recorded: {type(error).__name__}: {error}")
 
     def stop(self, reason: str | None = None) -> None:
-        """Write what waits, and end the recording; `reason` says why, if it is before its time."""
+        """Write the waiting lines and end the recording; `reason` says why it ends early."""
         if self._recording:
             self._end(reason)
 
@@ -103,7 +103,7 @@ class TraceWriter:
         return self._sink.drain(timeout)
 
     def close(self) -> None:
-        """End the recording, write what waits, and stop the thread."""
+        """Write the waiting lines, end the recording, and stop the thread."""
         self.stop()
         self._sink.close()
 
@@ -111,7 +111,7 @@ class TraceWriter:
 
     def take(self, holder: str, pool: str, pages: PagesLike, *, at: str | None = None) -> None:
         """The allocator hands free pages out."""
-        self._tell(events.Take, holder, pool, pages, at=at)
+        self._emit(events.Take, holder, pool, pages, at=at)
 
     def share(
         self,
@@ -124,17 +124,17 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """One more reference to pages that are in use or published."""
-        self._tell(events.Share, holder, pool, pages, keys, pin, at=at)
+        self._emit(events.Share, holder, pool, pages, keys, pin, at=at)
 
     def release(self, holder: str, pool: str, pages: PagesLike, *, at: str | None = None) -> None:
         """One reference less to each page."""
-        self._tell(events.Release, holder, pool, pages, at=at)
+        self._emit(events.Release, holder, pool, pages, at=at)
 
     def transfer(
         self, old: str, new: str, pool: str | None = None, pages: PagesLike | None = None, *, at: str | None = None
     ) -> None:
         """References change hands; without `pages` all that `old` has, and its tables."""
-        self._tell(events.Transfer, old, new, pool, pages, at=at)
+        self._emit(events.Transfer, old, new, pool, pages, at=at)
 
     def publish(
         self,
@@ -149,11 +149,11 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """Pages can be found by a name from now on."""
-        self._tell(events.Publish, pool, pages, keys, labels, slots, planned, writer, at=at)
+        self._emit(events.Publish, pool, pages, keys, labels, slots, planned, writer, at=at)
 
     def drop(self, pool: str, pages: PagesLike, keys: Iterable[str] | None = None, *, at: str | None = None) -> None:
         """Names are withdrawn; without `keys` all of these pages."""
-        self._tell(events.Drop, pool, pages, keys, at=at)
+        self._emit(events.Drop, pool, pages, keys, at=at)
 
     def map(
         self,
@@ -167,15 +167,15 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """A holder's block table names these pages from page index `index` on."""
-        self._tell(events.Map, table, holder, pool, index, pages, labels, at=at)
+        self._emit(events.Map, table, holder, pool, index, pages, labels, at=at)
 
     def unmap(self, table: str, index: int = 0, stop: int = 0, *, at: str | None = None) -> None:
         """A table ends before page index `index`; with `stop` only the pages from there to before it are gone."""
-        self._tell(events.Unmap, table, index, stop, at=at)
+        self._emit(events.Unmap, table, index, stop, at=at)
 
     def reserve(self, holder: str, pool: str, pages: int, *, at: str | None = None) -> None:
         """So many further pages are promised to a holder; 0 ends it."""
-        self._tell(events.Reserve, holder, pool, pages, at=at)
+        self._emit(events.Reserve, holder, pool, pages, at=at)
 
     def begin(
         self,
@@ -190,7 +190,7 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """An operation is queued."""
-        self._tell(events.Begin, id, stream, reads, writes, copies, after, reads_own_writes, at=at)
+        self._emit(events.Begin, id, stream, reads, writes, copies, after, reads_own_writes, at=at)
 
     def wait(
         self,
@@ -202,15 +202,15 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """Operations queued on `stream` from now on come after an operation, or after all of another stream."""
-        self._tell(events.Wait, stream, id, on, part, at=at)
+        self._emit(events.Wait, stream, id, on, part, at=at)
 
     def send(self, id: str, after: Iterable[OpId] = (), *, at: str | None = None) -> None:
         """The host sends a message, at once or when these operations are complete."""
-        self._tell(events.Send, id, after, at=at)
+        self._emit(events.Send, id, after, at=at)
 
     def receive(self, id: str, *, at: str | None = None) -> None:
         """The host receives a message."""
-        self._tell(events.Receive, id, at=at)
+        self._emit(events.Receive, id, at=at)
 
     def end(
         self,
@@ -221,23 +221,23 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """The host has seen an operation complete."""
-        self._tell(events.End, id, part, unwritten, at=at)
+        self._emit(events.End, id, part, unwritten, at=at)
 
     def deliver(self, id: OpId, holder: str, *, at: str | None = None) -> None:
         """The result of an operation for a holder leaves the engine."""
-        self._tell(events.Deliver, id, holder, at=at)
+        self._emit(events.Deliver, id, holder, at=at)
 
     def unify(self, label: Label, same: Label, slots: int = 0, *, at: str | None = None) -> None:
         """Two labels are the same, in their first `slots` slots, or wholly (0)."""
-        self._tell(events.Unify, label, same, slots, at=at)
+        self._emit(events.Unify, label, same, slots, at=at)
 
     def end_holder(self, holder: str, *, at: str | None = None) -> None:
         """A holder is gone."""
-        self._tell(events.EndHolder, holder, at=at)
+        self._emit(events.EndHolder, holder, at=at)
 
     def idle(self, keepers: Iterable[str] = (), pools: Iterable[str] | None = None, *, at: str | None = None) -> None:
         """The engine is idle: only `keepers` may hold anything, or anything of `pools`."""
-        self._tell(events.Idle, keepers, pools, at=at)
+        self._emit(events.Idle, keepers, pools, at=at)
 
     def count(
         self,
@@ -250,16 +250,16 @@ class TraceWriter:
         at: str | None = None,
     ) -> None:
         """The engine's own figures, or its lists."""
-        self._tell(events.Count, pool, free, cached, held, references, at=at)
+        self._emit(events.Count, pool, free, cached, held, references, at=at)
 
     def failed(self, kind: Literal["assertion", "exhausted", "stuck"], what: str, *, at: str | None = None) -> None:
         """The engine gave up."""
-        self._tell(events.Failed, kind, what, at=at)
+        self._emit(events.Failed, kind, what, at=at)
 
-    def _tell(self, kind: Any, *fields: Any, at: str | None) -> None:
-        """Make the event and record it; what is empty need not be written."""
+    def _emit(self, kind: Any, *fields: Any, at: str | None) -> None:
+        """Make the event and record it, without its empty fields."""
         if self._recording:
-            self.tell(kind(*[[] if type(field) is tuple and not field else field for field in fields], at=at))
+            self.emit(kind(*[[] if type(field) is tuple and not field else field for field in fields], at=at))
 
     def _end(self, reason: str | None) -> None:
         self._recording = False

@@ -42,7 +42,7 @@ def main() -> None:
     def tell(event: MemoryEvent) -> None:
         nonlocal events, long
         begun = time.monotonic()
-        trace.tell(event)
+        trace.emit(event)
         events += 1
         long += time.monotonic() - begun > LONG
 

@@ -105,7 +105,7 @@ def test_violation_is_told_with_the_trace_of_its_page(tmp_path: Path) -> None:
         Take("q", "kv", [2]),
         Begin(2, "copies", [], [Use(pool="kv", pages=[2], stop=4)]),
     ):
-        writer.tell(event)
+        writer.emit(event)
     writer.close()
     trace = recorded({"KVSPEC": f"record:{tmp_path / 'trace.jsonl'}"})
     assert trace is not None and recorded({"KVSPEC": "check"}) is None

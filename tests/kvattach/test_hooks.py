@@ -53,7 +53,7 @@ def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: Judge) ->
     assert Engine().free(1) == 2
     assert hooks.problem is not None
     assert "KeyError" in hooks.problem
-    hooks.tell(Idle())
+    hooks.emit(Idle())
     assert judge.events == 0
     hooks.detach()
     assert Engine().free(1) == 2
@@ -65,12 +65,12 @@ def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(j
 
     class Driven(Engine):
         def fail(self) -> None:
-            hooks.tell(labels)
+            hooks.emit(labels)
 
     hooks.watch(Driven, "fail")
     Driven().fail()
     assert hooks.problem == "begin (forward) is told: Malformed: 1 labels for slots 0 to 2, 1 each"
-    hooks.tell(Take("a", "kv", [9]))
+    hooks.emit(Take("a", "kv", [9]))
     hooks.detach()
     assert judge.first is None
 
@@ -108,9 +108,9 @@ def test_an_assertion_without_words_is_told_by_its_line(judge: Judge) -> None:
 
 
 def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
-    judge.tell(Take("a", "kv", [1]))
+    judge.emit(Take("a", "kv", [1]))
     assert judge.first is None
-    judge.tell(Take("b", "kv", [1]))
+    judge.emit(Take("b", "kv", [1]))
     assert judge.first is not None
     assert (judge.first[0], judge.first[1].rule) == (2, "MEM-TAKE")
     assert sum(judge.kinds().values()) == 1
@@ -293,7 +293,7 @@ def test_events_of_several_threads_are_told_one_at_a_time() -> None:
 
         def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
 
-        def tell(self, event: MemoryEvent) -> None:
+        def emit(self, event: MemoryEvent) -> None:
             self.inside += 1
             self.most = max(self.most, self.inside)
             time.sleep(0)
@@ -305,7 +305,7 @@ def test_events_of_several_threads_are_told_one_at_a_time() -> None:
 
     def tell() -> None:
         for page in range(1000):
-            hooks.tell(Take("a", "kv", [page]))
+            hooks.emit(Take("a", "kv", [page]))
 
     threads = [threading.Thread(target=tell) for _ in range(4)]
     for thread in threads:

@@ -23,7 +23,7 @@ class Told:
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         self.events.append(event)
         self.rules += [finding.rule for finding in self._checker.step(event)]
 
@@ -39,7 +39,7 @@ def streams(told: Told) -> Iterator[Streams]:
     hooks = Hooks(told)
     observed = Streams(hooks, Stream, Event)
     observed.clear(SimpleNamespace(current_stream=lambda: Stream.current))
-    told.tell(Take("a", "kv", [1]))
+    told.emit(Take("a", "kv", [1]))
     yield observed
     hooks.detach()
     assert hooks.problem is None
@@ -68,16 +68,16 @@ def test_an_event_stands_for_an_operation_that_is_told_elsewhere_until_that_has_
 ) -> None:
     one, other, event, recorded = Stream(), Stream(), Event(), (Event(), Event())
     one.cuda_stream = "gpu"
-    told.tell(Begin("step 1", "gpu", [], [Use(pool="kv", pages=[1], holder="a")]))
+    told.emit(Begin("step 1", "gpu", [], [Use(pool="kv", pages=[1], holder="a")]))
     streams.queued("step 1", "gpu")
     event.record(one)
     other.wait_event(event)
     written(streams, other)
     for step, behind in zip(("step 2", "step 3"), recorded, strict=True):
-        told.tell(Begin(step, "gpu"))
+        told.emit(Begin(step, "gpu"))
         streams.queued(step, "gpu")
         behind.record(one)
-    told.tell(End("step 2"))
+    told.emit(End("step 2"))
     streams.ended("step 2")
     for earlier in (event, *recorded):
         other.wait_event(earlier)

@@ -41,7 +41,7 @@ def test_each_process_records_into_files_of_its_own(tmp_path: Path) -> None:
     trace = switched_on({"KVSPEC": f"record:{tmp_path / 'trace.jsonl.zst'}"})
     assert isinstance(trace, TraceWriter)
     trace.header("test", POOLS)
-    trace.tell(Take("a", "kv", [1]))
+    trace.emit(Take("a", "kv", [1]))
     trace.close()
     assert [path.name for path in tmp_path.iterdir()] == [f"trace-{os.getpid()}.001.jsonl.zst"]
 
@@ -50,9 +50,9 @@ def test_an_engine_under_test_stops_at_the_first_finding() -> None:
     trace = switched_on({"KVSPEC": "check:halt"})
     assert isinstance(trace, Strict)
     trace.header("test", POOLS)
-    trace.tell(Take("a", "kv", [1]))
+    trace.emit(Take("a", "kv", [1]))
     with pytest.raises(RuleBroken, match="MEM-TAKE/held: page 1 is handed out"):
-        trace.tell(Take("b", "kv", [1]))
+        trace.emit(Take("b", "kv", [1]))
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -77,8 +77,8 @@ def test_another_process_judges_and_the_log_has_a_line(
     assert isinstance(trace, Followed)
     with caplog.at_level(logging.ERROR, "kvspec"):
         trace.header("test", POOLS)
-        trace.tell(Take("a", "kv", [1]))
-        trace.tell(Take("b", "kv", [1]))
+        trace.emit(Take("a", "kv", [1]))
+        trace.emit(Take("b", "kv", [1]))
         if late:
             trace.close()
         else:
@@ -97,7 +97,7 @@ def test_each_memory_has_a_check_of_its_own(
     trace = Followed()
     for _ in range(2):
         trace.header("test", POOLS)
-        trace.tell(Take("a", "kv", [1]))
+        trace.emit(Take("a", "kv", [1]))
     trace.close()
     assert len(trace.reports) == 2
     for report in trace.reports:
@@ -114,8 +114,8 @@ def test_a_recording_that_is_full_ends_with_its_check(
     trace.header("test", POOLS)
 
     def ended() -> bool:
-        trace.tell(Take("a", "kv", [1]))
-        trace.tell(Release("a", "kv", [1]))
+        trace.emit(Take("a", "kv", [1]))
+        trace.emit(Release("a", "kv", [1]))
         return "events checked" in trace.reports[0].read_text()
 
     until(ended)
@@ -127,7 +127,7 @@ def test_without_a_folder_nothing_is_checked(caplog: pytest.LogCaptureFixture, m
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
     trace = Followed()
     trace.header("test", POOLS)
-    trace.tell(Take("a", "kv", [1]))
+    trace.emit(Take("a", "kv", [1]))
     trace.close()
     (message,) = caplog.messages
     assert message.startswith("kvspec: nothing is checked: [Errno 2] No such file or directory")
@@ -137,7 +137,7 @@ def test_a_forked_child_ends_no_check(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trace = Followed()
     trace.header("test", POOLS)
-    trace.tell(Take("a", "kv", [1]))
+    trace.emit(Take("a", "kv", [1]))
     child = os.fork()
     if not child:
         try:
@@ -145,7 +145,7 @@ def test_a_forked_child_ends_no_check(monkeypatch: pytest.MonkeyPatch, tmp_path:
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    trace.tell(Release("a", "kv", [1]))
+    trace.emit(Release("a", "kv", [1]))
     trace.close()
     until(lambda: "conforms, 2 events checked" in trace.reports[0].read_text())
 

@@ -29,10 +29,10 @@ class Rows(Judge):
         self._got: dict[str | None, int] = {}
         self._queued: dict[object, tuple[int, Begin]] = {}
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Judge one event."""
         before = len(self.found)
-        super().tell(event)
+        super().emit(event)
         if isinstance(event, Take) and event.pool == "rows":
             self._got[event.holder] = self.events
         if not isinstance(event, Begin):

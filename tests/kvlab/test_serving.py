@@ -108,7 +108,7 @@ def test_vllm_sends_new_tokens_only() -> None:
 def test_a_wrong_token_names_the_page_it_was_computed_from(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace-1.jsonl")
     writer.header("test", {"kv": Pool(page_size=4, num_pages=8)})
-    writer.tell(Map("c0-1.0", "c0-1.0", "kv", 0, [3, 5], ["a", "b"]))
+    writer.emit(Map("c0-1.0", "c0-1.0", "kv", 0, [3, 5], ["a", "b"]))
     writer.close()
     run = Run(Clients(sglang(0), 0, 0, 0).traffic, sorted(tmp_path.iterdir()), [Difference("c0-1.", 7, 8, 9, 0.5)])
     assert report.wrong_tokens(run) == [

@@ -131,7 +131,7 @@ class Told:
         self.hooks, self.groups, self.runs = Hooks(Judge()), [group], {"r0": run}
         self.told: list[Any] = []
 
-    def tell(self, *events: Any) -> None:
+    def emit(self, *events: Any) -> None:
         self.told += events
 
     def count(self) -> None: ...

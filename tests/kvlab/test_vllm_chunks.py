@@ -21,7 +21,7 @@ class Heard:
 
     def header(self, *_: Any) -> None: ...
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         self.events.append(event)
 
 
@@ -94,12 +94,12 @@ def test_what_a_step_does_is_told_behind_the_stores_that_it_ends_and_its_pass_be
         Begin("step 2", "gpu", at="schedule"),
         End("step 1"),
     ):
-        hooks.tell(event)
+        hooks.emit(event)
     hooks._host(Take("offload", "host", [1]))
     assert [type(event) for event in events] == [Take], "the host's chunks are not held back"
     hooks._flushed()
     assert [type(event) for event in events[1:]] == [Drop, Take, End]
     hooks._started()
     assert isinstance(events[-1], Begin)
-    hooks.tell(End("step 2"))
+    hooks.emit(End("step 2"))
     assert isinstance(events[-1], End)

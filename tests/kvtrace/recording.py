@@ -21,7 +21,7 @@ from kvtrace.writer import TraceWriter
 def record(path: Path) -> TraceWriter:
     """Walk and record, until somebody ends the process, or until nothing more can be written."""
     writer = TraceWriter(path)
-    driver = Driver(1, writer.tell, TieredEngine)  # type: ignore[arg-type]
+    driver = Driver(1, writer.emit, TieredEngine)  # type: ignore[arg-type]
     writer.header("a test", driver.sizes.pools())
     while writer.problem is None:
         driver.walk(20)

@@ -31,7 +31,7 @@ class Silent:
     def header(self, producer: str, pools: Mapping[str, LawPool]) -> None:
         """Nothing."""
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Nothing."""
 
 

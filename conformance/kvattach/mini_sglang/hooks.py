@@ -79,7 +79,7 @@ class Attached:
         hooks.hook(engine.engine.Engine, "forward_batch", before=self._launch)
         hooks.hook(scheduler, "_forward", after=self._launched)
         hooks.hook(scheduler, "_process_last_data", after=self._settled)
-        hooks.hook(scheduler, "run_when_idle", before=lambda _: hooks.tell(Idle()))
+        hooks.hook(scheduler, "run_when_idle", before=lambda _: hooks.emit(Idle()))
         for loop in ("overlap_loop", "normal_loop"):
             hooks.watch(scheduler, loop)
 
@@ -108,10 +108,10 @@ class Attached:
     # Rows and tables
 
     def _row_taken(self, _: None, row: int, table: Any) -> None:
-        self.hooks.tell(Take(self._who, ROWS, [row]))
+        self.hooks.emit(Take(self._who, ROWS, [row]))
 
     def _row_freed(self, table: Any, row: int) -> None:
-        self.hooks.tell(Release(self._who, ROWS, [row]))
+        self.hooks.emit(Release(self._who, ROWS, [row]))
 
     def _admits(self, adder: Any, pending: Any) -> None:
         self._acts(pending)
@@ -126,7 +126,7 @@ class Attached:
         pages = self._pages(adder.table_manager.page_table[row, :cached])
         self._rows[row] = pages, run.name
         labels = run.labels(pending.input_ids[:cached].tolist(), 0, len(pages))
-        self.hooks.tell(Map(run.name, run.name, KV, 0, pages, labels))
+        self.hooks.emit(Map(run.name, run.name, KV, 0, pages, labels))
         if cached:
             self._streams.begin("_try_allocate_one", [], [self._row_use(run, row, 0, cached)])
 
@@ -144,14 +144,14 @@ class Attached:
             run, new = self._row_of[row], pages[: last - first]
             del pages[: last - first]
             self._who = run.name
-            self.hooks.tell(Take(run.name, KV, new))
+            self.hooks.emit(Take(run.name, KV, new))
             row_pages, writer = self._rows[row]
             start: int = first if writer == run.name and first <= len(row_pages) else 0
             if len(row_pages) < first:
                 row_pages = self._pages(table[row, : first * page_size])
             row_pages[first:] = new
             self._rows[row] = row_pages, run.name
-            self.hooks.tell(Map(run.name, run.name, KV, start, row_pages[start:], run.labels([], start, last)))
+            self.hooks.emit(Map(run.name, run.name, KV, start, row_pages[start:], run.labels([], start, last)))
 
     def _cached(self, _: None, __: None, manager: Any, req: Any, finished: bool) -> None:
         """A row may name other pages now: those of the tree, instead of duplicates that were given back."""
@@ -163,13 +163,13 @@ class Attached:
         run = self._run(req.uid)
         named[first : len(pages)] = pages[first:]
         labels = run.labels([], first, len(named))
-        self.hooks.tell(Map(run.name, run.name, KV, first, named[first:], labels))
+        self.hooks.emit(Map(run.name, run.name, KV, first, named[first:], labels))
 
     # The free list and the tree
 
     def _freed(self, freed: Any) -> None:
         if len(freed):
-            self.hooks.tell(Release(self._who, KV, self._pages(freed)))
+            self.hooks.emit(Release(self._who, KV, self._pages(freed)))
 
     def _lazily(self, region: Any) -> Any:
         hooks = self.hooks
@@ -201,37 +201,37 @@ class Attached:
             keys = [self._keys.get(page, "") for page in pages]
             added = node.ref_count - before
             for _again in range(added):
-                self.hooks.tell(Share(self._who, KV, pages, keys))
+                self.hooks.emit(Share(self._who, KV, pages, keys))
             for _again in range(-added):
-                self.hooks.tell(Release(self._who, KV, pages))
+                self.hooks.emit(Release(self._who, KV, pages))
 
     def _inserted(self, _: None, answer: Any, tree: Any, tokens: Any, indices: Any) -> None:
         uid = int(self._who[1:])
         run = self._run(uid)
         known = tokens.tolist()
         for learnt in run.grown(known):
-            self.hooks.tell(learnt)
+            self.hooks.emit(learnt)
         first, stop = answer.cached_len // self._page_size, answer.handle.cached_len // self._page_size
         if first == stop:
             return
         new = self._pages(answer.handle.node.value)
         labels = run.labels(known, first, stop)
         self._keys.update(zip(new, labels, strict=True))
-        self.hooks.tell(Publish(KV, new, labels, labels))
-        self.hooks.tell(Release(self._who, KV, new))
+        self.hooks.emit(Publish(KV, new, labels, labels))
+        self.hooks.emit(Release(self._who, KV, new))
 
     def _evicted(self, _: None, evicted: Any, *__: Any) -> None:
         pages = self._pages(evicted)
         for page in pages:
             self._keys.pop(page, None)
         if pages:
-            self.hooks.tell(Drop(KV, pages))
+            self.hooks.emit(Drop(KV, pages))
 
     def _left(self, _: None, __: None, scheduler: Any, req: Any) -> None:
         run = self._runs.pop(req.uid, None)
         if run is not None:
-            self.hooks.tell(Unmap(run.name))
-            self.hooks.tell(EndHolder(run.name))
+            self.hooks.emit(Unmap(run.name))
+            self.hooks.emit(EndHolder(run.name))
 
     # Launches
 
@@ -241,7 +241,7 @@ class Attached:
             run = self._run(req.uid)
             pages, writer = self._rows.get(req.table_idx, ([], run.name))
             if writer != run.name:
-                self.hooks.tell(Map(run.name, run.name, KV, 0, pages))
+                self.hooks.emit(Map(run.name, run.name, KV, 0, pages))
             reads.append(Use(table=run.name, stop=req.device_len))
             writes.append(Use(table=run.name, start=req.cached_len, stop=req.device_len))
             reads.append(self._row_use(run, req.table_idx, req.cached_len, req.device_len))
@@ -262,7 +262,7 @@ class Attached:
         launch = self._launches.pop(id(batch))
         for req in batch.reqs:
             if type(req).__name__ != "ChunkedReq":
-                self.hooks.tell(Deliver(launch, f"r{req.uid}"))
+                self.hooks.emit(Deliver(launch, f"r{req.uid}"))
         self._results += 1
         if self._results % self._every == 0:
             self._count()
@@ -274,4 +274,4 @@ class Attached:
             todo += node.children.values()
             references.update(dict.fromkeys(self._pages(node.value), node.ref_count))
         free = [index // self._page_size for index in manager.free_slots.tolist()]
-        self.hooks.tell(Count(KV, free=[*free], references=references))
+        self.hooks.emit(Count(KV, free=[*free], references=references))

@@ -81,7 +81,7 @@ class Attached:
             def __delitem__(self, key: int) -> None:
                 block = super().__getitem__(key)
                 super().__delitem__(key)
-                hooks.tell(Drop(POOL, [block], [str(key)]))
+                hooks.emit(Drop(POOL, [block], [str(key)]))
 
         def counted(block: Any) -> int:
             return int(block.counted)
@@ -133,26 +133,26 @@ class Attached:
         name, pages = self._who.name, [block.block_id]
         for _ in range(before, references):
             if self._taking:
-                self.hooks.tell(Take(name, POOL, pages))
+                self.hooks.emit(Take(name, POOL, pages))
             else:
-                self.hooks.tell(Share(name, POOL, pages, [str(self._manager.hash_to_block_id.looked_up)]))
+                self.hooks.emit(Share(name, POOL, pages, [str(self._manager.hash_to_block_id.looked_up)]))
         for _ in range(references, before):
-            self.hooks.tell(Release(name, POOL, pages))
+            self.hooks.emit(Release(name, POOL, pages))
 
     def _named(self, key: int, block: int, before: int | None) -> None:
         if before is not None:
-            self.hooks.tell(Drop(POOL, [before], [str(key)]))
+            self.hooks.emit(Drop(POOL, [before], [str(key)]))
         assert self._who is not None
-        self.hooks.tell(Publish(POOL, [block], [str(key)], [self._who.label_of(block)]))
+        self.hooks.emit(Publish(POOL, [block], [str(key)], [self._who.label_of(block)]))
 
     def _mapped(self, before: int, _: None, manager: Any, seq: Any, *__: Any) -> None:
         if len(seq.block_table) > before:
-            self.hooks.tell(self._runs[seq.seq_id].mapped(before))
+            self.hooks.emit(self._runs[seq.seq_id].mapped(before))
 
     def _left(self, _: int, __: None, manager: Any, seq: Any) -> None:
         name = self._runs.pop(seq.seq_id).name
-        self.hooks.tell(Unmap(name))
-        self.hooks.tell(EndHolder(name))
+        self.hooks.emit(Unmap(name))
+        self.hooks.emit(EndHolder(name))
 
     def _launched(self, _: None, answer: tuple[list[Any], bool], scheduler: Any) -> None:
         self._launches += 1
@@ -160,30 +160,30 @@ class Attached:
         for seq in answer[0]:
             run = self._runs[seq.seq_id]
             for learnt in run.grown(run.seq.token_ids):
-                self.hooks.tell(learnt)
+                self.hooks.emit(learnt)
             start = seq.num_cached_tokens if answer[1] else len(seq) - 1
             stop = start + seq.num_scheduled_tokens
             reads.append(Use(table=run.name, stop=stop))
             writes.append(Use(table=run.name, start=start, stop=stop))
-        self.hooks.tell(Begin(self._launches, "device", reads, writes))
+        self.hooks.emit(Begin(self._launches, "device", reads, writes))
 
     def _completed(self, scheduler: Any, sequences: list[Any], *_: Any) -> None:
-        self.hooks.tell(End(self._launches))
+        self.hooks.emit(End(self._launches))
         for seq in sequences:
             if seq.num_cached_tokens + seq.num_scheduled_tokens < seq.num_tokens:
                 continue
-            self.hooks.tell(Deliver(self._launches, self._runs[seq.seq_id].name))
+            self.hooks.emit(Deliver(self._launches, self._runs[seq.seq_id].name))
 
     def _idles(self, _: None, finished: bool, scheduler: Any) -> None:
         if finished:
-            self.hooks.tell(Idle())
+            self.hooks.emit(Idle())
 
     def _settled(self, *_: Any) -> None:
         if self._launches % self._every:
             return
         manager = self._manager
         named = set(manager.hash_to_block_id.values())
-        self.hooks.tell(
+        self.hooks.emit(
             Count(
                 POOL,
                 free=[block for block in manager.free_block_ids if block not in named],

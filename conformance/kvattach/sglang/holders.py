@@ -111,13 +111,13 @@ class Holders:
             who = NEW
             self._fresh[pool].update(pages)
         if pages:
-            self.hooks.tell(Take(who, pool, [*pages]))
+            self.hooks.emit(Take(who, pool, [*pages]))
 
     def _host_allocated(self, slots: Any) -> None:
         pages = self._tree.pages(slots)
         if pages:
             self._transfers.setdefault(self._who[-1], {}).setdefault(HOST, []).extend(pages)
-            self.hooks.tell(Take(self._who[-1], HOST, [*pages]))
+            self.hooks.emit(Take(self._who[-1], HOST, [*pages]))
 
     def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
         self._freed(
@@ -129,16 +129,16 @@ class Holders:
         if who == TREE:
             for page in pages:
                 self._keys[pool].pop(page, None)
-            self.hooks.tell(Drop(pool, [*pages]))
+            self.hooks.emit(Drop(pool, [*pages]))
             return
         waiting = self._fresh.get(pool, set())
         fresh = [page for page in pages if page in waiting]
         waiting.difference_update(fresh)
         others = [page for page in pages if page not in fresh]
         if fresh:
-            self.hooks.tell(Released(NEW, pool, [*fresh]))
+            self.hooks.emit(Released(NEW, pool, [*fresh]))
         if others:
-            self.hooks.tell(Released(who, pool, [*others]))
+            self.hooks.emit(Released(who, pool, [*others]))
 
     def _waiting_windows(self, allocator: Any, *_: Any, **__: Any) -> list[tuple[Any, int]]:
         """The lists in which window pages wait that are freed together, and how long they are."""

@@ -156,7 +156,7 @@ class Attached(Rows):
         if stay is None:
             return self._of_row(self._row_of(req))
         for learnt in stay.grown([*req.origin_input_ids, *req.output_ids]):
-            self.hooks.tell(learnt)
+            self.hooks.emit(learnt)
         return stay.name
 
     def _next_lock(self) -> str:
@@ -180,7 +180,7 @@ class Attached(Rows):
         if lock is not None:
             lock.who = name
             pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]
-            self.hooks.tell(Transfer(NEW, name, KV, pages))
+            self.hooks.emit(Transfer(NEW, name, KV, pages))
 
     def _lock_of(self, who: str, node: Any) -> Lock | None:
         return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)
@@ -204,17 +204,17 @@ class Attached(Rows):
         labels = self._tree.labels(node)[-1:] if pool == STATES else self._tree.labels(node)
         new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
         keys.update(zip(new, names, strict=True))
-        self.hooks.tell(Publish(pool, [*new], names, names, planned=planned))
+        self.hooks.emit(Publish(pool, [*new], names, names, planned=planned))
         for lock in self._locked:
             if node in self._tree.path(lock.node) and (pool == KV or (lock.low is not None and start >= lock.low)):
-                self.hooks.tell(Share(lock.who, pool, [*new], names))
+                self.hooks.emit(Share(lock.who, pool, [*new], names))
         if not planned:
             giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
             ready = [page for page in new if page in self._fresh[pool]]
             self._fresh[pool].difference_update(ready)
             for who, given in ((NEW, ready), (giver, [page for page in new if page not in ready])):
                 if given:
-                    self.hooks.tell(Released(who, pool, [*given]))
+                    self.hooks.emit(Released(who, pool, [*given]))
 
     def _emptied(self, cache: Any) -> None:
         """The server was told to forget what it has: nobody but sessions may hold anything then, and these lose it."""
@@ -225,7 +225,7 @@ class Attached(Rows):
             self.watch(self._memory)
             return
         for pool, keys in self._keys.items():
-            self.hooks.tell(Drop(pool, [*keys]))
+            self.hooks.emit(Drop(pool, [*keys]))
             keys.clear()
 
     def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
@@ -254,9 +254,9 @@ class Attached(Rows):
             locked = self._told(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
             names = [self._keys[pool].get(page, "") for page in pages]
             for _again in range(locked if pages else 0):
-                self.hooks.tell(Share(who, pool, [*pages], names))
+                self.hooks.emit(Share(who, pool, [*pages], names))
             for _again in range(-locked if pages else 0):
-                self.hooks.tell(Released(who, pool, [*pages]))
+                self.hooks.emit(Released(who, pool, [*pages]))
         if lock is None or not path:
             return
         if sign > 0:
@@ -351,7 +351,7 @@ class Attached(Rows):
         """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
         row = self._row_of(req)
         if row is None:
-            self.hooks.tell(Failed("assertion", f"{req.rid} is launched without a row"))
+            self.hooks.emit(Failed("assertion", f"{req.rid} is launched without a row"))
             return None
         stay = self._stays[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid)
         self._stretches[req.rid] += 1
@@ -395,10 +395,10 @@ class Attached(Rows):
         mine = [page for page in pages[first:] if page in fresh]
         if mine:
             fresh.difference_update(mine)
-            self.hooks.tell(Transfer(NEW, stay.name, pool, [*mine]))
+            self.hooks.emit(Transfer(NEW, stay.name, pool, [*mine]))
         known[first:] = pages[first:]
         labels = stay.labels(tokens, first, len(known))
-        self.hooks.tell(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
+        self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
 
     def synchronized(self) -> None:
         """The host has waited for the current stream."""
@@ -408,7 +408,7 @@ class Attached(Rows):
 
     def idle(self, *, sessions: bool = False) -> None:
         """Nothing runs, and no transfer is under way; what sessions have is theirs, if there are any."""
-        self.hooks.tell(Idle([stay.name for stay in self._rows.values() if sessions and not stay.rid]))
+        self.hooks.emit(Idle([stay.name for stay in self._rows.values() if sessions and not stay.rid]))
 
     def looked(self) -> None:
         """The release's own books, now and then."""
@@ -426,9 +426,9 @@ class Attached(Rows):
             free = [int(page) for part in staged for page in part.tolist()]
             # A tree that is switched off has nothing to say.
             books = self._tree.books(pool, without=loading) if pool in self._tree.pools else {}
-            self.hooks.tell(Count(pool, free=[*free], **books))
-        self.hooks.tell(Count(ROWS, free=[*self._to_token.free_slots]))
+            self.hooks.emit(Count(pool, free=[*free], **books))
+        self.hooks.emit(Count(ROWS, free=[*self._to_token.free_slots]))
         if self._host is None:
             return
         parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]
-        self.hooks.tell(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))
+        self.hooks.emit(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))

@@ -75,7 +75,7 @@ class Stays(States):
 
     def _transfer(self, old: str, new: str, lock: Any) -> None:
         """All that one has is another one's, and so is its lock, if any."""
-        self.hooks.tell(Transfer(old, new))
+        self.hooks.emit(Transfer(old, new))
         for locked in self._locked:
             if locked.who == old:
                 locked.who = new
@@ -98,7 +98,7 @@ class Stays(States):
 
     def _row_left(self, row: int) -> Stay | None:
         """A row is free again; whose it was, if a launch has shown it."""
-        self.hooks.tell(Released(self._of_row(row), ROWS, [row]))
+        self.hooks.emit(Released(self._of_row(row), ROWS, [row]))
         return self._rows.pop(row, None)
 
     def _finished(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
@@ -109,8 +109,8 @@ class Stays(States):
 
     def _gone(self, stay: Stay) -> None:
         for pool in stay.pages:
-            self.hooks.tell(Unmap(stay.table(pool)))
-        self.hooks.tell(EndHolder(stay.name))
+            self.hooks.emit(Unmap(stay.table(pool)))
+        self.hooks.emit(EndHolder(stay.name))
 
     def _slot(self, req: Any) -> Any:
         """The slot of a session on whose record a request runs, if any."""
@@ -141,10 +141,10 @@ class Stays(States):
     def _lent(self, slot: Stay, stay: Stay, req: Any) -> None:
         """A turn goes on with what its session's slot has, and with the tokens of the turn before."""
         self._transfer(slot.name, stay.name, getattr(self._slot(req), "lock", None))
-        self.hooks.tell(EndHolder(slot.name))
+        self.hooks.emit(EndHolder(slot.name))
         stay.state = slot.state
         page, further = divmod(len(slot.said), self._size)
         tokens = [*req.origin_input_ids, *req.output_ids]
         if further and tokens[: len(slot.said)] == slot.said:
             (label,) = stay.labels(tokens, page, page + 1)
-            self.hooks.tell(Unify(f"{slot.run}#{page}", label, further))
+            self.hooks.emit(Unify(f"{slot.run}#{page}", label, further))

@@ -56,7 +56,7 @@ class Rows(Stays):
     def _rows_taken(self, had: set[int | None], rows: Ids | None) -> None:
         taken = [row for row in rows or [] if row not in had]
         if taken:
-            self.hooks.tell(Take(NEW, ROWS, [*taken]))
+            self.hooks.emit(Take(NEW, ROWS, [*taken]))
 
     def _reader(self, req: Any) -> Stay | None:
         """The stay of a request that reads a row; `None`: it has none."""
@@ -76,9 +76,9 @@ class Rows(Stays):
     def _row_begins(self, stay: Stay, fresh: bool) -> None:
         """Somebody has a row from now on, one that was just given out or that of a session."""
         if fresh:
-            self.hooks.tell(Transfer(NEW, stay.name, ROWS, [stay.row]))
+            self.hooks.emit(Transfer(NEW, stay.name, ROWS, [stay.row]))
         stay.pages[ROWS] = [stay.row]
-        self.hooks.tell(Map(stay.table(ROWS), stay.name, ROWS, 0, [stay.row]))
+        self.hooks.emit(Map(stay.table(ROWS), stay.name, ROWS, 0, [stay.row]))
 
     def _entries(self, row: int, start: int, stop: int) -> Use:
         stay = self._rows.get(row)

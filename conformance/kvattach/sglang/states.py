@@ -39,7 +39,7 @@ class States(Transfers):
         if slots is not None and len(slots):
             taken: Ids = slots.tolist()
             self._fresh[STATES].update(taken)
-            self.hooks.tell(Take(NEW, STATES, [*taken]))
+            self.hooks.emit(Take(NEW, STATES, [*taken]))
 
     def _copied(self, source: Any, target: Any) -> None:
         copies = [
@@ -60,7 +60,7 @@ class States(Transfers):
         mine = [slot for slot in slots if slot in fresh]
         if mine:
             fresh.difference_update(mine)
-            self.hooks.tell(Transfer(NEW, stay.name, STATES, [*mine]))
+            self.hooks.emit(Transfer(NEW, stay.name, STATES, [*mine]))
 
     def _move_states(self, moves: list[tuple[Stay, Any, int, int]], kept: list[Kept | None]) -> None:
         """A launch moves the states of requests from a position to another one, and keeps some."""

@@ -39,7 +39,7 @@ class Transfers(Holders):
         if pages:
             names = self._tree.labels(node)
             self._keys[HOST].update(zip(pages, names, strict=True))
-            self.hooks.tell(Publish(HOST, [*pages], names, names, planned=True))
+            self.hooks.emit(Publish(HOST, [*pages], names, names, planned=True))
 
     def _writes(self, _: Any, __: Any, host: Any, device: Any, *___: Any) -> None:
         self._streams.begin("backup_from_device_all_layer", [], [], [(self._use(KV, device), self._use(HOST, host))])
@@ -62,5 +62,5 @@ class Transfers(Holders):
             for node in sorted(gone):
                 name = f"{kind} {node}"
                 for pool, pages in self._transfers.pop(name, {}).items():
-                    self.hooks.tell(Released(name, pool, [*pages]))
-                self.hooks.tell(EndHolder(name))
+                    self.hooks.emit(Released(name, pool, [*pages]))
+                self.hooks.emit(EndHolder(name))

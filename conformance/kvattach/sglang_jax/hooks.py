@@ -141,7 +141,7 @@ class Attached:
             pools[BUFFER] = Pool(page_size=len(self._buffer), num_pages=1, first_page=0, label_size=1)
         self.hooks.trace.header("sglang-jax", pools)
         if self._buffer is not None:
-            self.hooks.tell(Take(BUFFER_HOLDER, BUFFER, [0]))
+            self.hooks.emit(Take(BUFFER_HOLDER, BUFFER, [0]))
 
     # Who acts
 
@@ -169,14 +169,14 @@ class Attached:
     def _learn(self, run: Stay) -> None:
         """Tell which promises have come true with the tokens that are known now."""
         for learnt in run.grown([*run.req.origin_input_ids, *run.req.output_ids]):
-            self.hooks.tell(learnt)
+            self.hooks.emit(learnt)
 
     def _left(self, req: Any) -> None:
         run = self._runs.pop(req.rid, None)
         if run is not None:
             self._named = {row: named for row, named in self._named.items() if named[0] != run.name}
-            self.hooks.tell(Unmap(run.name))
-            self.hooks.tell(EndHolder(run.name))
+            self.hooks.emit(Unmap(run.name))
+            self.hooks.emit(EndHolder(run.name))
 
     # The free list
 
@@ -208,12 +208,12 @@ class Attached:
         taken, freed = sorted((before - after).elements()), sorted((after - before).elements())
         if taken:
             self._owner.update(dict.fromkeys(taken, NEW))
-            self.hooks.tell(Take(NEW, KV, list(taken)))
+            self.hooks.emit(Take(NEW, KV, list(taken)))
         dropped = [page for page in freed if self._who[-1] == TREE and page in self._keys]
         for page in dropped:
             del self._keys[page]
         if dropped:
-            self.hooks.tell(Drop(KV, list(dropped)))
+            self.hooks.emit(Drop(KV, list(dropped)))
         self._give_up([page for page in freed if page not in set(dropped)])
 
     def _give_up(self, pages: list[int]) -> None:
@@ -222,7 +222,7 @@ class Attached:
         for page in pages:
             by.setdefault(self._owner.pop(page, self._who[-1]), []).append(page)
         for holder, its in by.items():
-            self.hooks.tell(Release(holder, KV, list(its)))
+            self.hooks.emit(Release(holder, KV, list(its)))
 
     # Rows
 
@@ -240,13 +240,13 @@ class Attached:
             if fresh:
                 run = self._row_of[row] = self._run(req)
                 self._named[row] = run.name, []
-                self.hooks.tell(Take(run.name, ROWS, [row]))
+                self.hooks.emit(Take(run.name, ROWS, [row]))
 
     def _row_freed(self, pool: Any, freed: Any) -> None:
         row = freed if isinstance(freed, int) else freed.req_pool_idx
         if row is not None:
             holder = self._row_of.get(row)
-            self.hooks.tell(Release(self._who[-1] if holder is None else holder.name, ROWS, [row]))
+            self.hooks.emit(Release(self._who[-1] if holder is None else holder.name, ROWS, [row]))
 
     def _row_written(self, pool: Any, at: Any) -> None:
         rows, places = at
@@ -272,14 +272,14 @@ class Attached:
         fresh = [page for page in pages if self._owner.get(page) == NEW]
         if fresh:
             self._owner.update(dict.fromkeys(fresh, run.name))
-            self.hooks.tell(Transfer(NEW, run.name, KV, list(fresh)))
+            self.hooks.emit(Transfer(NEW, run.name, KV, list(fresh)))
         pages += named[len(pages) :]
         self._named[row] = run.name, pages
         same = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), len(named))
         if same < len(pages):
             self._learn(run)
             labels = run.labels([], same, len(pages))
-            self.hooks.tell(Map(run.name, run.name, KV, same, list(pages[same:]), labels))
+            self.hooks.emit(Map(run.name, run.name, KV, same, list(pages[same:]), labels))
 
     def _row_use(self, run: Stay, row: int, start: int, stop: int) -> Use:
         return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=run.name)
@@ -287,7 +287,7 @@ class Attached:
     def _host(self, reads: list[Use], writes: list[Use], what: str) -> None:
         """What the host does to rows is done at once."""
         if reads or writes:
-            self.hooks.tell(Begin(self._next("host"), "host", reads, writes, at=what))
+            self.hooks.emit(Begin(self._next("host"), "host", reads, writes, at=what))
 
     def _next(self, what: str) -> str:
         self._operations += 1
@@ -306,9 +306,9 @@ class Attached:
         for node, before in reversed(path):
             pages = self._pages(node.value)
             for _again in range(node.lock_ref - before):
-                self.hooks.tell(Share(self._who[-1], KV, [*pages], [self._keys.get(page, "") for page in pages]))
+                self.hooks.emit(Share(self._who[-1], KV, [*pages], [self._keys.get(page, "") for page in pages]))
             for _again in range(before - node.lock_ref):
-                self.hooks.tell(Release(self._who[-1], KV, [*pages]))
+                self.hooks.emit(Release(self._who[-1], KV, [*pages]))
 
     def _pages(self, slots: Any) -> list[int]:
         # A row that is no row any more is read as several.
@@ -317,7 +317,7 @@ class Attached:
 
     def _flushed(self, tree: Any) -> None:
         if tree is self._tree and self._keys:
-            self.hooks.tell(Drop(KV, [*self._keys]))
+            self.hooks.emit(Drop(KV, [*self._keys]))
             self._keys.clear()
 
     def _inserted(self, _: None, found: int, tree: Any, __: Any, key: Any, value: Any, *___: Any) -> None:
@@ -333,7 +333,7 @@ class Attached:
             return
         labels = Run("", self._size).labels(tokens, first, len(pages))
         self._keys.update(zip(new, labels, strict=True))
-        self.hooks.tell(Publish(KV, list(new), labels, labels))
+        self.hooks.emit(Publish(KV, list(new), labels, labels))
         self._give_up(new)
 
     # Launches
@@ -364,7 +364,7 @@ class Attached:
         else:
             self._host(rows, [], "_merge_cache_loc")
         launch = self._next("launch")
-        self.hooks.tell(Begin(launch, "device", reads, writes, at="forward_batch_generation"))
+        self.hooks.emit(Begin(launch, "device", reads, writes, at="forward_batch_generation"))
         self._launches[made.bid] = launch, worked
 
     def _is_in(self, array: Any, memory: Any) -> bool:
@@ -374,7 +374,7 @@ class Attached:
 
     def _ended(self, scheduler: Any, batch: Any, result: Any, *_: Any) -> dict[str, int]:
         launch, worked = self._launches[result.bid]
-        self.hooks.tell(End(launch))
+        self.hooks.emit(End(launch))
         return {run.name: len(run.req.output_ids) for run in worked}
 
     def _settled(self, before: dict[str, int], _: None, scheduler: Any, batch: Any, result: Any, *__: Any) -> None:
@@ -385,7 +385,7 @@ class Attached:
             if self._runs.get(req.rid) is not run:
                 continue
             if len(req.output_ids) > before[run.name]:
-                self.hooks.tell(Deliver(launch, run.name))
+                self.hooks.emit(Deliver(launch, run.name))
             self._learn(run)
             if req.finished() and not self._flying[run.name]:
                 self._left(req)
@@ -396,7 +396,7 @@ class Attached:
     def _idle(self) -> None:
         if self._idle_since != self._operations:
             self._idle_since = self._operations
-            self.hooks.tell(Idle(self._keepers))
+            self.hooks.emit(Idle(self._keepers))
 
     def _count(self) -> None:
         references: dict[int, int] = {}
@@ -406,4 +406,4 @@ class Attached:
             node = todo.pop()
             todo += node.children.values()
             references.update(dict.fromkeys(self._pages(node.value), node.lock_ref))
-        self.hooks.tell(Count(KV, free=[*self._free()], references=references))
+        self.hooks.emit(Count(KV, free=[*self._free()], references=references))

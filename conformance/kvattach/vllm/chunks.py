@@ -104,12 +104,12 @@ class Chunks(Side):
 
     # The order of things
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Tell what the scheduler does, once the workers have come to it."""
         if self._held is not None:
             self._held.append(event)
             return
-        super().tell(event)
+        super().emit(event)
         if isinstance(event, Take | Share | Release | Publish | Drop) and event.pool == POOL:
             self._note(event)
 
@@ -130,7 +130,7 @@ class Chunks(Side):
         if self._resets and self._held is not None:
             self._held.append(event)
         else:
-            self._attached.hooks.tell(event)
+            self._attached.hooks.emit(event)
 
     def _begins(self, scheduler: Any, *_: Any, **__: Any) -> None:
         """A step begins."""
@@ -149,14 +149,14 @@ class Chunks(Side):
             events, self._held, self._resets = self._held, None, False
             for event in events:
                 if not (isinstance(event, Begin) and event.at in PASSES):
-                    self.tell(event)
+                    self.emit(event)
             self._held = [event for event in events if isinstance(event, Begin) and event.at in PASSES]
 
     def _started(self, *_: Any) -> None:
         """The workers have started the loads of the step; the pass comes next."""
         events, self._held = self._held, None
         for event in events or ():
-            self.tell(event)
+            self.emit(event)
 
     # Chunks
 

@@ -124,14 +124,14 @@ class Attached:
         hooks.hook(names, "insert", after=self._inserted)
         hooks.hook(names, "pop", after=self._popped)
 
-    def tell(self, *events: Any) -> None:
+    def emit(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
         if self._books is not None:
             for event in events:
                 if self._side is None:
-                    self.hooks.tell(event)
+                    self.hooks.emit(event)
                 else:
-                    self._side.tell(event)
+                    self._side.emit(event)
 
     # Who works for whom
 
@@ -172,7 +172,7 @@ class Attached:
         """A run ends: by a finish, an abort or a preemption."""
         run = self.runs.pop(request_id, None)
         if run is not None:
-            self.tell(
+            self.emit(
                 *(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), EndHolder(run.name)
             )
 
@@ -204,9 +204,9 @@ class Attached:
         pages: list[Any] = [block.block_id]
         who, pool = self._who, books.name
         for _ in range(before, references):
-            self.tell(Take(who, pool, pages) if books.taking else Share(who, pool, pages, pin=who == OFFLOAD))
+            self.emit(Take(who, pool, pages) if books.taking else Share(who, pool, pages, pin=who == OFFLOAD))
         for _ in range(references, before):
-            self.tell(Release(who, pool, pages))
+            self.emit(Release(who, pool, pages))
 
     def in_use(self, page: int) -> bool:
         """Whether a page has references."""
@@ -217,22 +217,22 @@ class Attached:
         for books in (self._books, self._host):
             if books is not None:
                 held = books.pool.num_gpu_blocks - 1 - books.pool.get_num_free_blocks()
-                self.tell(Count(books.name, held=held, references=dict(books.touched)))
+                self.emit(Count(books.name, held=held, references=dict(books.touched)))
                 books.touched.clear()
-        self.tell(*(() if self._side is None else self._side.figures()))
+        self.emit(*(() if self._side is None else self._side.figures()))
 
     # Names
 
     def _inserted(self, _: None, __: None, names: Any, key: Any, block: Any) -> None:
         books = names._kvspec
         if self._offload is not None and books is self._host:
-            self.tell(self._offload.stored(named(key), key, block.block_id))
+            self.emit(self._offload.stored(named(key), key, block.block_id))
         elif books.told:
             books.inserted.append((key, block.block_id))
 
     def _popped(self, _: None, block: Any, names: Any, key: Any, __: int) -> None:
         if block is not None and names._kvspec.told:
-            self.tell(Drop(names._kvspec.name, [block.block_id], [named(key)]))
+            self.emit(Drop(names._kvspec.name, [block.block_id], [named(key)]))
 
     def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
         """Full blocks were published: what their names promise is what the request's tokens say."""
@@ -249,7 +249,7 @@ class Attached:
         run = self.runs.get(request.request_id)
         slots = tokens % group.size
         if run is not None:
-            self.tell(*run.begun(group, tokens))
+            self.emit(*run.begun(group, tokens))
         self._publish(pool._kvspec, lambda _: None if run is None else run.part(group, tokens), slots)
 
     def _names_moved(self, _: None, __: None, pool: Any, source: Any, target: Any) -> None:
@@ -263,7 +263,7 @@ class Attached:
         for key, page in inserted:
             promised = label(page)
             labels = None if promised is None else [promised]
-            self.tell(Publish(POOL, [page], [named(key)], labels, slots, planned))
+            self.emit(Publish(POOL, [page], [named(key)], labels, slots, planned))
             if self._side is not None:
                 self._side.promised(key, promised, slots, self.groups[group_of(key)])
 
@@ -279,7 +279,7 @@ class Attached:
     def _reset(self, seen: tuple[list[Any], list[str]], done: bool, pool: Any) -> None:
         pool.cached_block_hash_to_block._kvspec = pool._kvspec
         if done and seen[0] and pool._kvspec.told:
-            self.tell(Drop(pool._kvspec.name, *seen))
+            self.emit(Drop(pool._kvspec.name, *seen))
 
     # The scheduler
 
@@ -328,7 +328,7 @@ class Attached:
         self.hooks.set(request_class, "append_output_token_ids", appended)
 
     def _grown(self, run: Run) -> None:
-        self.tell(*run.grown())
+        self.emit(*run.grown())
 
     def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
         return list(session._all_token_ids)
@@ -355,13 +355,13 @@ class Attached:
             if group.state and position % group.size
         ]
         gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
-        self.tell(*gone, Transfer(old.name, new.name), EndHolder(old.name), *learnt)
+        self.emit(*gone, Transfer(old.name, new.name), EndHolder(old.name), *learnt)
 
     def _deferred(self, _: None, blocks: Any, __: Any, request: Any) -> None:
         """A run ends, but its pages are given back only when what is in flight is done."""
         pages = [block.block_id for block in blocks if not block.is_null]
         if pages:
-            self.tell(Transfer(self._name(request.request_id), DEFERRED, POOL, pages))
+            self.emit(Transfer(self._name(request.request_id), DEFERRED, POOL, pages))
         self._leaves(request.request_id)
 
     def _copied(self) -> None:
@@ -373,7 +373,7 @@ class Attached:
                 self._launches.copy(source.block_id, target.block_id, self._named_slots(group, source, target))
                 ends: list[Any] = [source.block_id, target.block_id]
                 # They are only kept from being handed out: a recurrent state moves on in the source behind its copy.
-                self.tell(Share(COPIES, POOL, ends, pin=True), Release(self._who, POOL, ends))
+                self.emit(Share(COPIES, POOL, ends, pin=True), Release(self._who, POOL, ends))
             self._copying[group.kv_cache_group_id] = len(pairs)
 
     def _named_slots(self, manager: Any, *ends: Any) -> int:
@@ -385,7 +385,7 @@ class Attached:
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
         with suppress(IndexError):
             if scheduler.deferred_frees[-1][1] == blocks[::-1]:
-                self.tell(Transfer(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
+                self.emit(Transfer(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
 
     def idle(self, scheduler: Any) -> None:
         """If no request is left, only what waits for a launch may hold anything."""
@@ -393,7 +393,7 @@ class Attached:
             keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
             if self._side is not None and self._side.under_way:
                 keepers.append(OFFLOAD)
-            self.tell(Idle(keepers))
+            self.emit(Idle(keepers))
 
 
 def _group(number: int, manager: Any, page_size: int) -> Group:

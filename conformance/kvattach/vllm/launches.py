@@ -17,7 +17,7 @@ class Attached(Protocol):
     groups: list[Group]
     runs: dict[str, Run]
 
-    def tell(self, *events: Any) -> None:
+    def emit(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
         ...
 
@@ -175,15 +175,15 @@ class Launches:
         """The pass is queued behind what it does to recurrent states."""
         if states:
             told = [read for read, _ in states if read], [write for _, write in states]
-            self._attached.tell(Begin(f"{launch.id} states", STREAM, *told, reads_own_writes=False, at="states"))
+            self._attached.emit(Begin(f"{launch.id} states", STREAM, *told, reads_own_writes=False, at="states"))
         if launch.runs:
             uses = [use for use in reads if use], [use for use in writes if use]
-            self._attached.tell(Begin(launch.id, STREAM, *uses, at="schedule"))
+            self._attached.emit(Begin(launch.id, STREAM, *uses, at="schedule"))
 
     def _start_loads(self, launch: Launch) -> None:
         """Loads that were asked for are queued; those that are not asynchronous belong to the launch."""
         for load in self._starting:
-            self._attached.tell(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
+            self._attached.emit(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
             if load.asynchronous:
                 self._loads[load.run.request.request_id] = load
             else:
@@ -218,7 +218,7 @@ class Launches:
         attached, computed = self._attached, {}
         for new in output.scheduled_new_reqs:
             run = attached.runs[new.req_id]
-            attached.tell(*run.hit(new.num_computed_tokens))
+            attached.emit(*run.hit(new.num_computed_tokens))
             self._row(run, new.block_ids, fresh=True)
             computed[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
@@ -227,7 +227,7 @@ class Launches:
             computed[name] = position
             fresh = name in cached.resumed_req_ids
             if fresh:
-                attached.tell(*attached.runs[name].hit(position))
+                attached.emit(*attached.runs[name].hit(position))
             if pages or fresh:
                 self._row(attached.runs[name], pages or (), fresh)
         return computed
@@ -235,10 +235,10 @@ class Launches:
     def _row(self, run: Run, pages: Any, fresh: bool) -> None:
         for group, more in zip(self._attached.groups, pages, strict=False):
             if fresh and run.rows[group.number]:
-                self._attached.tell(Unmap(run.table(group)))
+                self._attached.emit(Unmap(run.table(group)))
                 run.rows[group.number] = 0
             if more:
-                self._attached.tell(run.mapped(group, more))
+                self._attached.emit(run.mapped(group, more))
 
     def _zeros(self, id: str, output: Any) -> None:
         """Pages that are cleared before the pass, on its stream."""
@@ -248,13 +248,13 @@ class Launches:
         self._copied.clear()
         if zeros:
             use = Use(pool=POOL, pages=[*zeros])
-            self._attached.tell(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
+            self._attached.emit(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
 
     def copy(self, source: int, target: int, slots: int) -> None:
         """The first slots of a page, or all (0), are copied before the pass that is being scheduled, on its stream."""
         self._copied.add(target)
         uses = Use(pool=POOL, pages=[source], stop=slots), Use(pool=POOL, pages=[target], stop=slots)
-        self._attached.tell(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
+        self._attached.emit(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
 
     def _completed(self, _: Any, output: Any, result: Any) -> None:
         """The host has seen a pass complete, and with it the loads that were part of it."""
@@ -270,9 +270,9 @@ class Launches:
             return
         for load in launch.loads:
             load.lost = lost
-            attached.tell(End(load.id, unwritten=load.unwritten))
+            attached.emit(End(load.id, unwritten=load.unwritten))
         if launch.runs:
-            attached.tell(End(launch.id))
+            attached.emit(End(launch.id))
         for run, _certain, drafts, samples in launch.runs.values():
             run.drafts -= drafts
             run.sampling -= samples
@@ -285,7 +285,7 @@ class Launches:
             for answer in outputs.values():
                 for one in answer.outputs:
                     if one.new_token_ids and one.request_id in self._delivering.runs:
-                        attached.tell(Deliver(self._delivering.id, self._delivering.runs[one.request_id][0].name))
+                        attached.emit(Deliver(self._delivering.id, self._delivering.runs[one.request_id][0].name))
         attached.count()
         attached.idle(scheduler)
 
@@ -324,14 +324,14 @@ class Launches:
         pages = block_ids if isinstance(block_ids, tuple) else (block_ids,)
         uses = [run.sent(group, row, known) for group, row in zip(self._attached.groups, pages, strict=True)]
         self._sends[request.request_id] = f"send {run.name}"
-        self._attached.tell(Begin(f"send {run.name}", None, [use for use in uses if use], at="request_finished"))
+        self._attached.emit(Begin(f"send {run.name}", None, [use for use in uses if use], at="request_finished"))
 
     def _transferred(self, _: Any, output: Any) -> None:
         """Transfers that the workers say are done."""
         for name in output.finished_recving or ():
             load = self._loads.pop(name, None)
             if load is not None:
-                self._attached.tell(End(load.id, unwritten=load.unwritten))
+                self._attached.emit(End(load.id, unwritten=load.unwritten))
         for name in output.finished_sending or ():
             if name in self._sends:
-                self._attached.tell(End(self._sends.pop(name)))
+                self._attached.emit(End(self._sends.pop(name)))

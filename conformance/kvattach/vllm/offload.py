@@ -44,7 +44,7 @@ class Attached(Protocol):
     groups: list[Group]
     runs: dict[str, Run]
 
-    def tell(self, *events: Any) -> None:
+    def emit(self, *events: Any) -> None:
         """Tell events, once there is a scheduler."""
         ...
 
@@ -77,9 +77,9 @@ class Side:
         """The engine's own figures, where the host's pool is none of blocks."""
         return []
 
-    def tell(self, event: Any) -> None:
+    def emit(self, event: Any) -> None:
         """Tell what the scheduler does; of its operations streams have to know."""
-        self._attached.hooks.tell(event)
+        self._attached.hooks.emit(event)
         if isinstance(event, Begin) and event.stream is not None:
             self._streams.queued(event.id, event.stream)
         elif isinstance(event, End):

@@ -51,10 +51,10 @@ class Watched(Judge):
         super().header(producer, pools)
         self.pools, self.told = dict(pools), []
 
-    def tell(self, event: MemoryEvent) -> None:
+    def emit(self, event: MemoryEvent) -> None:
         """Judge one event."""
         self.told.append(event)
-        super().tell(event)
+        super().emit(event)
 
 
 class Driving:

@@ -40,11 +40,11 @@ def trial(folder: Path) -> Trial:
 
     def run(seed: int) -> None:
         for error in _run(release, seed, attached[0]).failed:
-            attached[0].hooks.tell(Failed("stuck" if driver.STUCK in error else "assertion", error))
+            attached[0].hooks.emit(Failed("stuck" if driver.STUCK in error else "assertion", error))
 
     def drive(seed: int, shape: Shape) -> None:
         for error in driver.run(release, seed, attached[0], shape).failed:
-            attached[0].hooks.tell(Failed("stuck" if driver.STUCK in error else "assertion", error))
+            attached[0].hooks.emit(Failed("stuck" if driver.STUCK in error else "assertion", error))
 
     return Trial("SGLang", attach, run, planted, partial(mend, release), known(release, drive))
 

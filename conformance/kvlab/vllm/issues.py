@@ -67,7 +67,7 @@ def bring_out(issue: Issue) -> Finding | None:
             try:
                 driven(drawn(work, seed))
             except StuckError as error:
-                hooks.tell(Failed("stuck", str(error)))
+                hooks.emit(Failed("stuck", str(error)))
             except EngineGaveUp:
                 pass  # the hooks have told it
             for _, finding in judge.found:

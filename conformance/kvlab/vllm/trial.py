@@ -45,7 +45,7 @@ def trial(folder: Path | None) -> Trial:
         try:
             driven(fitting(work, known=not avoided))
         except StuckError as error:
-            attached[0].tell(Failed("stuck", str(error)))
+            attached[0].emit(Failed("stuck", str(error)))
         except EngineGaveUp:
             pass  # the hooks have told it
 

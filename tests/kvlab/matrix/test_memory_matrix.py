@@ -45,21 +45,21 @@ class Engine:
 
         def run(seed: int) -> None:
             self.runs += 1
-            tell = hooks[0].tell
+            emit = hooks[0].emit
             hooks[0].trace.header("engine", POOLS)
             if "driver" in self.wrong:
                 raise AttributeError("no such function")
             if "stand-in" in self.wrong:
-                tell(Failed("assertion", "schedule: AttributeError: no attribute 'dcp_world_size'"))
+                emit(Failed("assertion", "schedule: AttributeError: no attribute 'dcp_world_size'"))
                 return
-            tell(Take("a", "kv", [1, 2]))
+            emit(Take("a", "kv", [1, 2]))
             if "leak" not in self.wrong or seed < 2:
-                tell(Release("a", "kv", [2]))
-            tell(Release("a", "kv", [1]))
+                emit(Release("a", "kv", [2]))
+            emit(Release("a", "kv", [1]))
             if "twice" in self.wrong and seed == 1:
-                tell(Release("a", "kv", [1]))
-            tell(EndHolder("a"))
-            tell(Idle())
+                emit(Release("a", "kv", [1]))
+            emit(EndHolder("a"))
+            emit(Idle())
 
         def mend(patches: Patches) -> None:
             patches.set(self, "wrong", self.wrong - {mends})

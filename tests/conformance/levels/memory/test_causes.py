@@ -22,7 +22,7 @@ def _written(folder: Path, events: Sequence[MemoryEvent]) -> Path:
     writer = TraceWriter(folder / "trace.jsonl")
     writer.header("causes", POOLS)
     for event in events:
-        writer.tell(event)
+        writer.emit(event)
     writer.close()
     (written,) = folder.glob("trace*")
     return written
